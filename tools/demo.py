@@ -314,7 +314,7 @@ def spark_child(store: str) -> None:
     began = time.perf_counter()
     spark = local_session("local[2]", app_name="tailrace demo")
     started = time.perf_counter() - began
-    # An act before has damaged a message, which ends a query unless it is told otherwise.
+    # An earlier act has damaged a message, which ends a query by default.
     spark.read.format("tailrace").option("mode", "DROPMALFORMED").load(
         store).createOrReplaceTempView("messages")
     began = time.perf_counter()

@@ -27,7 +27,7 @@ def archive_act(
 ) -> None:
     """Archive, deletion by the running broker, one query over archive and log."""
     store, archive, config = scratch / "history", scratch / "archive", scratch / "history.conf"
-    # Files of 1 MiB that expire at once: the story of three days in a second.
+    # Files of 1 MiB that expire immediately: the story of three days in a second.
     config.write_text(
         "mappedFileSizeCommitLog=1048576\nfileReservedTime=0\n"
         f"deleteCommitLogFilesInterval=0\narchiveDirectory={archive}\n")

@@ -35,7 +35,7 @@ class LaterClock:
         self._later_ns = 0
 
     def forward(self, hours: float) -> None:
-        """Let so many hours have passed."""
+        """Move the clock forward by a number of hours."""
         self._later_ns += round(hours * 60 * MINUTE_NS)
 
     def now_ms(self) -> int:
@@ -57,7 +57,7 @@ def settings(**more: object) -> StoreConfig:
 
 
 def fill(store: MessageStore, topic: str, segments: int) -> None:
-    """Put so many segments of messages."""
+    """Put as many messages as ``segments`` segments hold."""
     store.put_many([Message(topic=topic, body=BODY)] * (segments * SEGMENT // len(BODY)))
     store.flush()
 
@@ -143,7 +143,7 @@ def by_pressure(path: Path, say: Say) -> None:
 
 
 def by_hand(path: Path, say: Say) -> None:
-    """A request to delete, while somebody reads the oldest file."""
+    """A request to delete, while a reader holds the oldest file."""
     config = settings(
         fileReservedTime=0, deleteWhen=(time.localtime().tm_hour + 12) % 24,
         destroyMapedFileIntervalForcibly=300, redeleteHangedFileInterval=100)
@@ -169,7 +169,7 @@ def by_hand(path: Path, say: Say) -> None:
 
 def with_retention(scratch: Path, say: Say) -> None:
     """The act."""
-    logging.disable(logging.ERROR)  # told below in other words
+    logging.disable(logging.ERROR)  # the story below says the same in other words
     for name, part in (("time", by_time), ("pressure", by_pressure), ("hand", by_hand)):
         path = scratch / f"retention-{name}"
         part(path, say)

@@ -23,7 +23,7 @@ spec.loader.exec_module(faults)
 
 RECORDS = 200
 STORES = 4
-"""The records are those of so many stores, each of its own seed: an open reads a fourth of them."""
+"""Number of stores that share the records, each with its own seed, so that an open reads a fourth of them."""
 
 
 violations = 0

@@ -160,7 +160,7 @@ def error_tree() -> str:
 
 
 def logged(text: str) -> Iterator[tuple[str, str, int]]:
-    """(level, format, line) of every logging call; a format that is no constant is empty."""
+    """Yield (level, format, line) of every logging call; a format that is not a constant is empty."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Call(

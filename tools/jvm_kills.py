@@ -3,7 +3,7 @@
 A driver is a process of its own. A stream's is killed when the manifest of a batch says that all of
 it was sent and Spark has not noted that the batch is over, and in turn in the middle of sending; then a
 new driver takes the stream to its end, and the topic must hold each message once. An archive's is
-killed at a random moment behind its first staged file; what is published must be whole, and the next
+killed at a random moment after its first staged file; what is published must be complete, and the next
 run makes the rest.
 """
 
@@ -123,7 +123,7 @@ def held(consumer: PullConsumer, topic: str) -> list[int]:
 
 
 def kill_streams(scratch: Path, kills: int) -> None:
-    """Kills while batches are sent; each stream is finished by a run that nobody kills."""
+    """Kill drivers while batches are sent; a last run without a kill finishes each stream."""
     store = scratch / "jvm-in"
     with MessageStore.open(str(store)) as opened:
         opened.put_many([Message(topic="in", body=b"%d" % number) for number in range(MESSAGES)])
@@ -162,7 +162,7 @@ def kill_archives(
     store: Path, archive: Path, sealed: int, kills: int, chance: random.Random,
     check: Callable[[Path, Path, int | None], None],
 ) -> None:
-    """Kills behind the first staged file of an archive of ``store``; ``check`` looks at what is there."""
+    """Kill drivers after the first staged file of an archive of ``store``; ``check`` checks the archive."""
     command = "-c", "from tailrace.cli import main; main()", "pipeline", "archive", store, archive
     done = whole = 0
     while done < kills:

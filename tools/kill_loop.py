@@ -1,6 +1,6 @@
-"""kill -9, again and again: concurrent writers, and stores that are being recovered.
+"""Repeated kill -9 of concurrent writers, and of stores that are being recovered.
 
-Each round starts a writer of several threads, kills it when it has acknowledged so many messages,
+Each round starts a writer of several threads, kills it when it has acknowledged a number of messages,
 then starts up to three opens one after the other that are killed in the middle of recovery, then
 opens the store and looks for every acknowledged message. ROUNDS=n and SEED=n; prints counts.
 """
@@ -49,7 +49,7 @@ sys.stdin.read()
 
 
 def write_and_kill(path: Path, generation: int, count: int, flush: FlushDiskType):
-    """Kill writers after so many acknowledgements; (queue id, queue offset, number) of each."""
+    """Kill writers after ``count`` acknowledgements; return (queue id, queue offset, number) of each."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path), str(generation), flush.value, str(WRITERS)],
         stdout=subprocess.PIPE)

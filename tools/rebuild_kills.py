@@ -1,8 +1,8 @@
 """kill -9 in the middle of rebuilds of a log of many parts, by all processors.
 
-Makes a store, takes its queues, index and progress away and rebuilds them once; then again and again
-with up to three kills on the way, at any moment, some of them with progress saved so often that the
-next open goes on in the middle. What comes out must be the same files, byte for byte.
+Makes a store, removes its queues, index and progress, and rebuilds them once. Then it rebuilds them repeatedly with
+up to three kills at any moment, sometimes with progress saved so often that the next open continues in the middle.
+The result must be the same files, byte for byte.
 ROUNDS=n, MESSAGES=n and SEED=n; prints counts.
 """
 

@@ -194,7 +194,7 @@ def open_killed(scratch: Path, ready: Any, *, watch_s: float = 0) -> dict[str, A
     """Serve a directory that a killed process left; ``ready(broker)`` waits until its part serves.
 
     The open ends with the ready line; ``served_s`` is until the part serves, ``cpu_s`` the processor time until
-    then. ``most_`` is the highest memory in ``watch_s`` seconds from then on.
+    then. ``most_`` is the highest memory in the ``watch_s`` seconds after it.
     """
     began = time.perf_counter()
     with serving(scratch / DIRECTORIES["tailrace"]) as (process, at, took):
@@ -212,7 +212,7 @@ def open_killed(scratch: Path, ready: Any, *, watch_s: float = 0) -> dict[str, A
 
 
 def pending_transactions(scratch: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Half messages that nobody has settled."""
+    """Half messages that are not settled."""
     with broker_of("tailrace", scratch) as (pid, namesrv, broker):
         wait_for_route(namesrv)
         connection = Connection(broker)

@@ -101,7 +101,7 @@ def without_derived(path: Path) -> None:
 
 
 def opens(path: Path, name: str, rebuilds: int, once: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The open in the middle, and how long each took: so many rebuilds, one of the others."""
+    """Return the median open, and how long each took: ``rebuilds`` rebuilds, and one of the other opens."""
     runs = []
     for _ in range(rebuilds if name == "open_rebuild" else 1):
         if name == "open_rebuild":
@@ -116,7 +116,7 @@ def opens(path: Path, name: str, rebuilds: int, once: Callable[[], dict[str, Any
 def measure(
     scratch: Path, count: int, size: int, queues: int, run: int = 100, rebuilds: int = 1
 ) -> dict[str, Any]:
-    """The three opens of one size, the rebuild so many times."""
+    """Measure the three kinds of opens for one size, the rebuild several times."""
     path = scratch / "store"
     shutil.rmtree(path, ignore_errors=True)
     metrics: dict[str, Any] = {"write": child("write", path, count, size, queues, run, 1)}

@@ -105,7 +105,7 @@ class Popped:
 
 
 class PopConsumer:
-    """Pops messages of a group until none is left, and acknowledges them."""
+    """Pops all messages of a group, and acknowledges them."""
 
     def __init__(self, broker: str, topic: str, group: str, invisible_ms: int, *, single: bool) -> None:
         self.connection = Connection(broker)

@@ -1,7 +1,7 @@
 """The Spark source beside the transport's ceiling. One JSON line; see docs/design/spark.md.
 
 A store of one-KiB messages is scanned into the ``noop`` sink, all columns and two of them. The
-ceiling is a source whose tasks map one batch and yield that same batch again and again until they
+ceiling is a source whose tasks map one batch and yield that same batch repeatedly until they
 gave as many rows, in the same session, so that machine, JVM and settings are equal. Both run ``--runs``
 times in turns; ``ratio`` is that of the third runs, ``ratio_of_best`` that of the fastest, and
 ``processor_ratio`` that of the processor time of JVM and workers, the median, which says most where

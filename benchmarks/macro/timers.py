@@ -1,10 +1,10 @@
 """Timers of Tailrace beside the reference's, over the wire, in one run. Needs Maven and a Java 17 JDK.
 
-One generator sends the same frames to both brokers. Enqueue: sends a second, and until the wheel has
-them all. Drain: so many due at one moment, from the first to the last in their queues. Lateness: put
-time minus due time at a steady rate. Pending: memory, and the open after a kill with so many to come;
-with ``--direct`` they are not sent: Tailrace makes the directory, which its wheel is filled from, and
-the reference takes over another one made like it. One JSON line; ratios above 1 are in our favour.
+One generator sends the same frames to both brokers. Enqueue: sends a second, and the time until the wheel has
+all timers. Drain: timers that are due at one moment, from the first to the last in their queues. Lateness: put
+time minus due time at a steady rate. Pending: memory, and the open after a kill with many pending timers; with
+``--direct`` they are not sent: Tailrace makes the directory from which its wheel is filled, and the reference
+opens another directory made in the same way. One JSON line; ratios above 1 are in our favour.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def enqueue_and_drain(
 ) -> dict[str, Any]:
     """Timers that are all due in one moment, so far ahead that all are sent before it.
 
-    Looks for them in their queues for ``most_s`` from then on; the rate is of those that came.
+    Searches their queues for ``most_s`` after that moment; the rate is of the timers that arrived.
     """
     generator = Generator(broker, f"{topic}Warm", body)
     generator.send([now_ms() + 1000] * WARM_UP)

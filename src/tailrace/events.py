@@ -224,7 +224,7 @@ _BROKER: Final = (
     _event("warning", "status request failed", "target reason",
            "A request to the HTTP port could not be answered; it got status 500."),
     _event("warning", "a setting is ignored as asked", "setting reason",
-           "A setting of the file is not honoured, and the option --ignore-setting names it. The server runs without "
+           "A setting of the file is not supported, and the option --ignore-setting names it. The server runs without "
            "the effect of the setting."),
     _event("info", "registered at a name server", "address broker",
            "A name server of namesrvAddr has accepted the registration of this broker, so clients can find it there."),

@@ -149,7 +149,7 @@ def test_an_import_of_4x(place):
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    (["--user", "root"], "--user and --password-file are given together"),
+    (["--user", "root"], "--user and --password-file must be given together"),
     (["--user", "root", "--password-file", "none"], "none: No such file"),
     (["--user", "a b", "--password-file", "root.password"], "username"),
     (["--config", "acl.conf"], "import its users with `tailrace acl import plain_acl.yml`"),

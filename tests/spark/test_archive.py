@@ -178,4 +178,4 @@ def test_a_resting_archive_is_verified_by_its_command(spark, tmp_path):
     code, report, told = run("--verify")
     assert code == 1
     assert f"file={part}" in report["error"]
-    assert "the log does not have the segment any more" in told
+    assert "the log no longer has the segment" in told

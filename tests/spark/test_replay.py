@@ -118,7 +118,7 @@ def test_a_second_run_goes_on_and_no_more_than_a_window_comes_twice(spark, made,
         replay(spark, Replay(
             path=str(made), topics=("T0",), where="flag > 3", progress=str(progress)), Recorder())
     progress.write_text("{")
-    with pytest.raises(CorruptionError, match="is no progress of a replay"):
+    with pytest.raises(CorruptionError, match="is not a progress file of a replay"):
         replay(spark, wanted, Recorder())
 
 
@@ -150,8 +150,8 @@ def test_the_command_sends_to_a_broker(spark, made, tailrace_broker):
     found = contents(tailrace_broker.store_path)
     assert sorted(int(m.body) for ms in found.values() for m in ms) == list(range(100, 200, 2))
     for arguments, text in (
-        (["--to-store", str(made)], "is the directory that is read"),
-        ([], "say one of --to-broker"),
+        (["--to-store", str(made)], "is the same directory as STORE"),
+        ([], "use one of --to-broker"),
         (["--to-store", "x", "--ids", "some"], "--ids some is not keep or new"),
     ):
         done = CliRunner().invoke(app, ["pipeline", "replay", str(made), "--topic", "T0", *arguments])

@@ -9,13 +9,13 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command; exit codes: 0 fine, 1 refused, 2 usage, 3 something is not installed."""
+    """Run the command. Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 a package is not installed."""
     if not __debug__:
         print("tailrace: does not run under python -O: its assertions guard data", file=sys.stderr)
         raise SystemExit(3)
     _open_standard_streams()
-    # NumPy starts a thread a processor for linear algebra, which nothing here does; each spins for
-    # a tenth of a second, just when a store is opened.
+    # NumPy would start a thread for each processor, for linear algebra, which is not used here. Each thread spins
+    # for a tenth of a second, at the time when a store is opened.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from tailrace.cli.app import run  # noqa: PLC0415 - after the check, and only when it is run
 
@@ -23,9 +23,9 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open stdin, stdout and stderr on /dev/null if they are closed, as after ``2>&-``.
+    """Open stdin, stdout and stderr on /dev/null if they are closed, such as by ``2>&-``.
 
-    Otherwise a file of the store would get their number, and what is printed would be written into it.
+    Otherwise a file of the store would get such a descriptor number, and printed text would be written into it.
     """
     for number in range(3):
         try:

@@ -1,4 +1,4 @@
-"""Users and permissions of a directory, or of a running broker: what ``tailrace acl`` reads and changes."""
+"""Access of ``tailrace acl`` to the users and permissions of a directory or of a running broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 
 
 class AccessPlace(Protocol):
-    """Where users and permissions are. Each method raises StoreError."""
+    """Reads and changes users and permissions. Each method raises StoreError."""
 
     def users(self) -> list[User]:
         """Return all users; passwords may be empty."""
@@ -38,7 +38,7 @@ class AccessPlace(Protocol):
         ...
 
     def update_user(self, value: dict[str, Any]) -> None:
-        """Change what members of UserInfo name."""
+        """Change a user. ``value`` has the members of UserInfo that change, and the name."""
         ...
 
     def remove_user(self, name: str) -> None:
@@ -50,12 +50,12 @@ class AccessPlace(Protocol):
         ...
 
     def remove_entry(self, name: str, policy: str, resource: Resource | None) -> None:
-        """Remove the entry of a resource, or without one all entries of a user."""
+        """Remove the entry of a resource, or if that is None all entries of a user."""
         ...
 
 
 class _Directory:
-    """A directory that no server has open."""
+    """Users and permissions in the files of a directory that no server has open."""
 
     def __init__(self, users: UserManager, acls: AclManager) -> None:
         self._users, self._acls = users, acls
@@ -84,7 +84,7 @@ class _Directory:
 
 
 class _Server:
-    """A running broker."""
+    """Users and permissions of a running broker."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -119,7 +119,7 @@ class _Server:
 
 @contextmanager
 def access_of(target: Target) -> Iterator[AccessPlace]:
-    """Yield the users and permissions of a target, with its lock if it is a directory. Raises StoreError."""
+    """Yield the users and permissions of a target; a directory is locked in the meantime. Raises StoreError."""
     if not target.store:
         yield _Server(target)
         return

@@ -35,19 +35,20 @@ __all__ = [
 Words = Annotated[list[str], typer.Argument(metavar="[STORE] USER")]
 PasswordFile = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
-    typer.Option("--password-file", metavar="FILE", help="A file with one line, the password; else it is asked for.")]
+    typer.Option("--password-file", metavar="FILE", help="A file with one line, the password. Without it the command "
+                 "asks for the password.")]
 On = Annotated[
-    str, typer.Option("--on", metavar="RESOURCE", help="Topic:NAME, Group:NAME, Cluster:NAME, a beginning of names "
-                      "as Topic:ord*, every one as Topic:*, or * for everything.")]
+    str, typer.Option("--on", metavar="RESOURCE", help="Topic:NAME, Group:NAME or Cluster:NAME; a prefix such as "
+                      "Topic:ord*; all names, such as Topic:*; or * for everything.")]
 Actions = Annotated[
-    str, typer.Option("--action", metavar="ACTIONS", help="Of Pub, Sub, Create, Update, Delete, Get, List, separated "
-                      "by commas; or All.")]
+    str, typer.Option("--action", metavar="ACTIONS", help="One or more of Pub, Sub, Create, Update, Delete, Get and "
+                      "List, separated by commas; or All.")]
 From = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--from", metavar="ADDRESS", help="Only clients of this address or range, as 10.0.0.0/8; may be "
-                 "repeated.")]
+    typer.Option("--from", metavar="ADDRESS", help="Only for clients with this address or in this range, such as "
+                 "10.0.0.0/8; may be repeated.")]
 Default = Annotated[
-    bool, typer.Option("--default", help="An entry of policy Default, which counts where no other one matches.")]
+    bool, typer.Option("--default", help="An entry of policy Default, which is used if no other entry matches.")]
 
 
 def _split(
@@ -63,7 +64,7 @@ def _password(path: Path | None, name: str) -> str:
     if path is not None:
         return read_password(path)
     if not sys.stdin.isatty():
-        raise usage("there is no terminal to ask for the password on, say --password-file FILE")
+        raise usage("there is no terminal to ask for the password; use --password-file FILE")
     return str(typer.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True, err=True))
 
 
@@ -112,7 +113,7 @@ def user_update(
     value: dict[str, Any] = {"userType": kind, "userStatus": status}
     value = {name: text for name, text in value.items() if text}
     if not value and password_file is None:
-        raise usage("say what changes: --password-file, --type or --status")
+        raise usage("nothing to change: use --password-file, --type or --status")
     with errors():
         target, name = _split(words, broker, namesrv, connection, tls)
         if password_file is not None:
@@ -142,7 +143,7 @@ def user_list(
     store: Where = "", broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
     as_json: AsJson = False,
 ) -> None:
-    """List users; no password is shown."""
+    """List users, without passwords."""
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
     with errors(), access_of(target_of([store] if store else [], broker, namesrv, connection, tls=tls)) as access:
@@ -157,9 +158,9 @@ def allow(
     words: Words, on: On, action: Actions, source: From = None, default: Default = False,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
-    """Allow a user something.
+    """Allow a user to do something.
 
-    An entry of the same resource is replaced.
+    The entry replaces another one of the same resource.
     """
     _set(words, on, action, source, "Allow", (broker, namesrv, connection, tls), default=default, as_json=as_json)
 
@@ -168,9 +169,9 @@ def deny(
     words: Words, on: On, action: Actions = "All", source: From = None, default: Default = False,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
-    """Deny a user something that another entry allows.
+    """Deny a user something, also if another entry allows it.
 
-    An entry of the same resource is replaced.
+    The entry replaces another one of the same resource.
     """
     _set(words, on, action, source, "Deny", (broker, namesrv, connection, tls), default=default, as_json=as_json)
 
@@ -196,7 +197,7 @@ def _set(
 
 def list_entries(
     store: Where = "",
-    user: Annotated[str, typer.Option(metavar="NAME", help="Only those of this user.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="Only the permissions of this user.")] = "",
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
     """List permissions."""
@@ -209,7 +210,7 @@ def list_entries(
 
 def remove(
     words: Words,
-    on: Annotated[str, typer.Option("--on", metavar="RESOURCE", help="The entry of this resource; else all.")] = "",
+    on: Annotated[str, typer.Option("--on", metavar="RESOURCE", help="Only the entry of this resource.")] = "",
     default: Default = False,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
     as_json: AsJson = False,
@@ -236,7 +237,7 @@ def may(
     source: Annotated[str, typer.Option("--from", metavar="ADDRESS", help="Address of the client.")] = "127.0.0.1",
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
-    """Say whether a user may do something, and which entry decides it.
+    """Report whether a user may do something, and which entry decides.
 
     Exit code 0: allowed, 1: denied.
     """
@@ -251,9 +252,9 @@ def may(
         resource = resource_of(on)
         wanted = next((mask for one, mask in ACTIONS.items() if one.lower() == action.lower()), None)
         if wanted is None or action.lower() == "all":
-            raise usage(f"--action {action!r}: test one of {', '.join(one for one in ACTIONS if one != 'All')}")
+            raise usage(f"--action {action!r} is not one of {', '.join(one for one in ACTIONS if one != 'All')}")
         if not resource.kind or resource.prefixed:
-            raise usage(f"--on {on}: test one name, as Topic:orders")
+            raise usage(f"--on {on} is not one name, such as Topic:orders")
         if "/" in source or addresses_problem([source]):
             raise usage(f"--from {source!r} is not an address")
         with access_of(target) as access:
@@ -275,7 +276,7 @@ def import_plain(
 ) -> None:
     """Import users and permissions of RocketMQ 4.x from a plain_acl.yml.
 
-    Users that are there already stay as they are. It needs the extra `acl` (PyYAML).
+    Users that exist are not changed. The command needs the extra `acl` (PyYAML).
     """
     from tailrace.auth.plain_acl import from_plain_acl  # noqa: PLC0415
     from tailrace.cli.access import access_of  # noqa: PLC0415

@@ -1,4 +1,8 @@
-"""Requests of commands to running servers, and the same of a directory that is being served."""
+"""Requests of commands to running servers.
+
+The target of a command is a broker, a name server, or a directory. If a server has the directory open, the
+request goes to that server, whose address is in a file of the directory (the serve hint).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ _Result = TypeVar("_Result")
 
 
 def server_of(store: str, error: StoreLockedError) -> str:
-    """Return the address of the broker that serves a locked directory, by the hint it left."""
+    """Return the address of the broker that serves a locked directory. Raises ``error`` if it left no hint."""
     try:
         return str(serve_hint(store)["broker"])
     except KeyError:
@@ -28,7 +32,7 @@ def server_of(store: str, error: StoreLockedError) -> str:
 
 
 def ask(target: Target, question: Callable[[AdminClient], Awaitable[_Result]]) -> _Result:
-    """Ask the servers of a target, or the server of its directory. Raises StoreError."""
+    """Return the result of ``question`` for a client of the target's servers. Raises StoreError."""
     import asyncio  # noqa: PLC0415 - help and complaints need none
 
     from tailrace.client.admin import AdminClient  # noqa: PLC0415
@@ -38,7 +42,7 @@ def ask(target: Target, question: Callable[[AdminClient], Awaitable[_Result]]) -
         broker = serve_hint(target.store).get("broker", "")
         if not broker:
             raise StoreError(
-                f"no server has {target.store} open: run tailrace serve, or name a server by --broker or --namesrv")
+                f"no server has {target.store} open: run tailrace serve, or name a server with --broker or --namesrv")
 
     async def answer() -> _Result:
         async with AdminClient(broker=broker, namesrv=target.namesrv, tls=target.tls or False) as admin:
@@ -49,7 +53,7 @@ def ask(target: Target, question: Callable[[AdminClient], Awaitable[_Result]]) -
 
 
 class explain_default:  # noqa: N801 - used as a function
-    """Say in an error of a connection who chose the address, if the command did not name one."""
+    """Add to connection errors why this address was used, if the command did not name a target."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -59,12 +63,12 @@ class explain_default:  # noqa: N801 - used as a function
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, RemotingConnectError) and self._target.chosen_by:
-            raise StoreError(f"{error} (asked because of: {self._target.chosen_by}); name a target: STORE, --broker, "
+            raise StoreError(f"{error} (chosen by: {self._target.chosen_by}); name a target: STORE, --broker, "
                              "--namesrv or --connection") from error
 
 
 def topic_or_nearest(target: Target, topic: str, error: RemotingCommandError) -> StoreError:
-    """Return the error for a topic that a server does not have, with the nearest name that it has."""
+    """Return the error for a topic that a server does not have, with the most similar name."""
     if error.code != TOPIC_NOT_EXIST:
         return error
     names = ask(target, lambda admin: admin.topic_names())

@@ -1,4 +1,4 @@
-"""The command and its sub-commands: every one is registered here, and defined in a module of its own."""
+"""The ``tailrace`` command: registration of its subcommands, which other modules define."""
 
 import os
 import sys
@@ -71,8 +71,8 @@ def _options(
                            help="Show the version, and whether the kernels are compiled.")
     ] = False,
     credentials: Annotated[
-        str, typer.Option(metavar="FILE", help="File with accessKey and secretKey of the user as which servers are "
-                          "asked. Else the one of TAILRACE_CREDENTIALS or of the connection.")
+        str, typer.Option(metavar="FILE", help="File with accessKey and secretKey of the user for requests to "
+                          "servers. Default: the file of TAILRACE_CREDENTIALS or of the connection.")
     ] = "",
 ) -> None:
     """A durable message store and broker that speaks Apache RocketMQ 5."""
@@ -92,12 +92,12 @@ for _name, (_text, _members) in _GROUPS.items():
 
 
 def run() -> None:
-    """Run the command; an error that is ours is one line and exit code 1.
+    """Run the command. An expected error is printed as one line, with exit code 1.
 
-    SIGINT, SIGTERM and SIGHUP end it after everything that is open was closed, see `signals`.
+    SIGINT, SIGTERM and SIGHUP end the command after it has closed everything that is open, see `signals`.
     """
     stop_at_signals()
-    for stream in (sys.stdout, sys.stderr):  # a locale may not have every character of a message
+    for stream in (sys.stdout, sys.stderr):  # the locale may not have every character of a message
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:

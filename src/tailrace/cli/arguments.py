@@ -1,4 +1,4 @@
-"""Arguments that several commands have, and what is said when they are wrong."""
+"""Arguments that several commands have, and their error messages."""
 
 import math
 import sys
@@ -25,20 +25,20 @@ Config = Annotated[
 ]
 Broker = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running broker.")]
 Namesrv = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="A running name server. Without a target the one of NAMESRV_ADDR, "
+    str, typer.Option(metavar="HOST:PORT", help="A running name server. If no target is named: that of NAMESRV_ADDR, "
                       "of the default connection, or 127.0.0.1:9876.")]
-Connection = Annotated[str, typer.Option(metavar="NAME", help="A server of the file of connections.")]
+Connection = Annotated[str, typer.Option(metavar="NAME", help="A server by its name in the file of connections.")]
 Tls = Annotated[
     Optional[bool],  # noqa: UP045 - typer reads the annotation at run time
-    typer.Option("--tls/--no-tls", help="Use TLS; how is said by TAILRACE_TLS_* or the file of connections.")]
+    typer.Option("--tls/--no-tls", help="Use TLS, with the settings of TAILRACE_TLS_* or the file of connections.")]
 Where = Annotated[
-    str, typer.Argument(metavar="STORE", help="A store directory, unless a server is named.")
+    str, typer.Argument(metavar="STORE", help="A store directory, if no server is named.")
 ]
 Topic = Annotated[str, typer.Option("--topic", help="Name of a topic.")]
 Create = Annotated[
     bool, typer.Option("--create", help="Make the directory STORE a store if it is not one yet.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON lines on a terminal, too; a pipe always gets them.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines also on a terminal; a pipe always gets them.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 def group(text: str) -> typer.Typer:
@@ -47,13 +47,13 @@ def group(text: str) -> typer.Typer:
 
 
 def complain(text: str) -> None:
-    """Print what is wrong, as one line on stderr."""
+    """Print an error or a warning as one line on stderr."""
     print(f"tailrace: {text}", file=sys.stderr)
 
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Turn what users can mend into one line."""
+    """Print errors that a user can correct as one line, and end with exit code 1 or 3."""
     try:
         yield
     except BrokenPipeError:
@@ -67,7 +67,10 @@ def errors() -> Iterator[None]:
 
 
 def read_properties(config: Path | None, *, refused_too: bool = True) -> dict[str, str]:
-    """Return the settings of a ``--config`` file; print the names that have no effect here."""
+    """Return the settings of a ``--config`` file; print the names of those that have no effect here.
+
+    With ``refused_too=False`` the settings that stop a start are not printed, because the start reports them.
+    """
     if config is None:
         return {}
     values = read_config_file(config)
@@ -77,20 +80,20 @@ def read_properties(config: Path | None, *, refused_too: bool = True) -> dict[st
 
 
 def usage(text: str) -> typer.Exit:
-    """Say what is wrong with the arguments; return the exit to raise."""
+    """Print what is wrong with the arguments; return the exit to raise."""
     complain(text)
     return typer.Exit(2)
 
 
 def finite(value: float) -> float:
-    """Return a number of the command line. Raises BadParameter for ``nan`` and ``inf``, which bounds accept."""
+    """Return a number of the command line. Raises BadParameter for ``nan`` and ``inf``, which pass min and max."""
     if not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number")
     return value
 
 
 def key_values(items: list[str], option: str = "--property") -> dict[str, str]:
-    """Return the values of an option that is NAME=VALUE and may be repeated."""
+    """Return the values of a repeatable option NAME=VALUE."""
     values = {}
     for item in items:
         name, separator, value = item.partition("=")
@@ -101,10 +104,10 @@ def key_values(items: list[str], option: str = "--property") -> dict[str, str]:
 
 
 def confirm(what: str, *, yes: bool) -> None:
-    """Ask before something is deleted or moved; without a terminal ``--yes`` must be given."""
+    """Ask for confirmation before a change. Without a terminal ``--yes`` is required."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise usage(f"{what}: there is no terminal to ask on, add --yes if that is meant")
+        raise usage(f"{what}: there is no terminal to ask for confirmation; add --yes if you mean it")
     if not typer.confirm(f"{what}?", err=True):
         raise typer.Exit(1)

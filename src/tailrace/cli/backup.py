@@ -23,10 +23,10 @@ def backup(
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Copy a store, which may be served.
+    """Copy a store, also while a server has it open.
 
-    The first run copies everything, a later one what is new. A kill or a full disk leaves the backup of the run
-    before. The report says up to where the log is in the backup.
+    The first run copies everything, a later run only what is new. After a kill or a full disk, the backup of the
+    previous run is still valid. The report has the position up to which the log is in the backup.
     """
     from tailrace.doctor.backup import back_up, verify_backup  # noqa: PLC0415 - NumPy and kernels
 
@@ -44,13 +44,13 @@ def backup(
 
 def restore(
     directory: Directory,
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="A directory to make.")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="The directory to create.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a store of a backup.
+    """Create a store from a backup.
 
-    Every checksum is compared, queues and index are rebuilt. STORE must not exist, or be empty; it is there when it is
-    whole. The report is that of `tailrace recover`.
+    All checksums are compared; queues and index are rebuilt. STORE must be empty or not exist; it appears when it is
+    complete. The report is that of `tailrace recover`.
     """
     from tailrace.doctor.backup import restore as run_restore  # noqa: PLC0415 - NumPy and kernels
 

@@ -1,4 +1,4 @@
-"""``tailrace broker status``: how running brokers are."""
+"""``tailrace broker status``: figures of running brokers."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ def status(
 ) -> None:
     """Show the figures of one broker, or of every broker of a name server.
 
-    A table shows the most important ones, JSON all of them, as mqadmin brokerStatus does.
+    The table has the most important figures; with --json all of them are printed, as by mqadmin brokerStatus.
     """
     with errors():
         found = ask(target_of([], broker, namesrv, connection, tls=tls), lambda admin: admin.runtime_info())

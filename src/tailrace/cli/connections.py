@@ -1,4 +1,4 @@
-"""Which store or server a command is for: a directory, an address, or a named connection.
+"""Target of a command: a directory, an address, or a named connection.
 
 The file of connections is ``$TAILRACE_CONNECTIONS``, or ``tailrace/connections.toml`` in
 ``$XDG_CONFIG_HOME`` (``~/.config``)::
@@ -13,8 +13,8 @@ The file of connections is ``$TAILRACE_CONNECTIONS``, or ``tailrace/connections.
     tls = { trust_cert_path = "/etc/shop/ca.pem" }
     credentials = "/home/ann/shop.credentials"
 
-``tls`` is true, false, or a table of members of `tailrace.remoting.tls.TlsOptions`. ``TAILRACE_TLS`` is true or
-false, ``TAILRACE_TLS_TRUST_CERT_PATH`` and the like are the members.
+``tls`` is true, false, or a table with members of `tailrace.remoting.tls.TlsOptions`. The variable ``TAILRACE_TLS``
+is true or false; ``TAILRACE_TLS_TRUST_CERT_PATH`` and others set the members.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_NAMESRV", "Target", "connections_file", "target_of", "tls_of"]
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
-"""Where `tailrace serve` has its name server unless an option says otherwise."""
+"""Default address of the name server of `tailrace serve`."""
 _KINDS: Final = ("namesrv", "broker")
 CREDENTIALS: Final = "TAILRACE_CREDENTIALS"
-"""Variable of the environment with the file of the user as which clients sign, see `client.credentials`."""
+"""Environment variable with the path of the credentials with which clients sign, see `client.credentials`."""
 
 
 _TLS: Final = "TAILRACE_TLS"
 
 
 class Target(NamedTuple):
-    """Exactly one of the first three is given."""
+    """The target of a command. Exactly one of ``store``, ``broker`` and ``namesrv`` is set."""
 
     store: str = ""
     broker: str = ""
     namesrv: str = ""
     chosen_by: str = ""
-    """What chose the server when the command did not name one, for errors."""
+    """What selected the server if the command did not name one, for errors."""
     tls: TlsOptions | None = None
-    """How connections to it use TLS; None: they do not."""
+    """TLS settings of connections to it; None for connections without TLS."""
 
 
 def target_of(
     directory: list[str], broker: str = "", namesrv: str = "", connection: str = "", *, tls: bool | None = None
 ) -> Target:
-    """Return what a command is for. Ends with exit code 2 if it names several; raises ConfigError.
+    """Return the target of a command. Ends with exit code 2 if several are named. Raises ConfigError.
 
-    ``tls`` is what the command says about TLS; None: nothing.
+    ``tls`` is the option --tls or --no-tls; None if neither is given.
     """
     named = {
         "STORE": directory[0] if directory else "", "--broker": broker, "--namesrv": namesrv,
@@ -68,9 +68,9 @@ def target_of(
     }
     said = [name for name, value in named.items() if value]
     if len(directory) > 1:
-        raise usage(f"one STORE at a time, not {' '.join(directory)}")
+        raise usage(f"one STORE is expected, not {' '.join(directory)}")
     if len(said) > 1:
-        raise usage(f"{' and '.join(said)} name different targets: say one of STORE, --broker, "
+        raise usage(f"{' and '.join(said)} name different targets: use one of STORE, --broker, "
                     "--namesrv and --connection")
     if said and said[0] != "--connection":
         return Target(named["STORE"], broker, namesrv, tls=tls_of(wanted=tls))
@@ -82,10 +82,10 @@ def target_of(
 def tls_of(
     said: bool | dict[str, Any] | None = None, *, wanted: bool | None = None, where: str = ""
 ) -> TlsOptions | None:
-    """Return how to use TLS, None for not at all. Raises ConfigError.
+    """Return the TLS settings; None for connections without TLS. Raises ConfigError.
 
-    ``wanted`` is an option of the command, ``said`` what the connection says in the file ``where``, which wins over
-    the environment.
+    ``wanted`` is the option --tls or --no-tls. ``said`` is the value of the connection in the file ``where``; it
+    has precedence over the environment.
     """
     switch = os.environ.get(_TLS, "").strip().lower()
     if switch not in {"", "true", "false"}:
@@ -116,7 +116,8 @@ def _named(connection: str, tls: bool | None) -> Target:
     name = connection or known.pop("default", "")
     known.pop("default", None)
     if not name:
-        return Target(namesrv=DEFAULT_NAMESRV, chosen_by="no STORE or server is named", tls=tls_of(wanted=tls))
+        return Target(namesrv=DEFAULT_NAMESRV, chosen_by="the default, no STORE or server is named",
+                      tls=tls_of(wanted=tls))
     if name not in known:
         near = difflib.get_close_matches(str(name), known, 1)
         raise ConfigError(f"{path} has no connection {name}"

@@ -1,4 +1,4 @@
-"""Commands on a store directory: dump, query, verify, repair, recover, disk-usage, retention."""
+"""Commands on a store directory: dump, query, recover, verify, repair, disk-usage, retention, timers."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -40,19 +40,20 @@ __all__ = ["disk_usage", "dump", "query", "recover", "repair", "retention", "tim
 def dump(
     store: Store,
     only: Annotated[
-        str, typer.Option(help="Comma list of store, queues, messages, timers, index, checkpoint.")] = "",
-    topic: Annotated[str, typer.Option(help="This topic alone.")] = "",
+        str, typer.Option(help="One or more of store, queues, messages, timers, index and checkpoint, separated by "
+                          "commas.")] = "",
+    topic: Annotated[str, typer.Option(help="Only this topic.")] = "",
     raw: Annotated[
-        bool, typer.Option("--raw", help="Queues as their files are, not as recovery leaves them.")
+        bool, typer.Option("--raw", help="Show queues as they are in their files, not as recovery would leave them.")
     ] = False,
     body: Annotated[
-        bool, typer.Option("--body", help="Bodies, not only their hash: text as body, other bytes as bodyBase64.")
+        bool, typer.Option("--body", help="Print bodies, not only their hash: text as body, other bytes as bodyBase64.")
     ] = False,
     config: Config = None,
 ) -> None:
-    """Print what a directory holds, as JSON lines.
+    """Print the contents of a directory as JSON lines.
 
-    Nothing is changed. A directory that was not closed is shown as recovery would leave it.
+    Nothing is changed. A directory that was not closed cleanly is shown as recovery would leave it.
     """
     from tailrace.doctor import dump as doctor  # noqa: PLC0415 - NumPy and kernels
     from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
@@ -67,7 +68,7 @@ def dump(
         if topic:
             _check_topic(directory, topic)
         if directory.state is DirectoryState.UNCLEAN and not raw:
-            complain("the store was not closed; shown is what recovery would leave")
+            complain("the store was not closed cleanly; it is shown as recovery would leave it")
         lines = doctor.dump(directory, only=kinds, topic=topic, body=body)
         print_lines(_followed(lines, directory, progress))
 
@@ -75,7 +76,7 @@ def dump(
 def _followed(
     lines: Iterable[dict[str, Any]], directory: "StoreDirectory", progress: Progress
 ) -> Iterator[dict[str, Any]]:
-    """Yield the lines, and tell how much of the log their messages are."""
+    """Yield the lines, and report as progress the share of the log that their messages take."""
     whole, done = max(directory.max_phy_offset - directory.min_phy_offset, 1), 0
     for line in lines:
         if message := line.get("message"):
@@ -104,13 +105,13 @@ def query(
     topic: Topic,
     key: Annotated[str, typer.Option(help="A key or unique key.")],
     body: Annotated[
-        bool, typer.Option("--body", help="Bodies, too: text as body, other bytes as bodyBase64.")] = False,
+        bool, typer.Option("--body", help="Print bodies: text as body, other bytes as bodyBase64.")] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
     """Print the messages that have a key.
 
-    The oldest first; nothing is changed.
+    The oldest comes first. Nothing is changed.
     """
     from tailrace.doctor.dump import query as doctor_query  # noqa: PLC0415
     from tailrace.store.directory import StoreDirectory  # noqa: PLC0415
@@ -132,20 +133,21 @@ def query(
 
 def recover(
     store: Store,
-    spark: Annotated[bool, typer.Option("--spark", help="Have tasks of Spark read the log.")] = False,
-    master: Annotated[str, typer.Option(metavar="URL", help="With --spark: where Spark runs.")] = "",
+    spark: Annotated[bool, typer.Option("--spark", help="Read the log with Spark tasks.")] = False,
+    master: Annotated[str, typer.Option(metavar="URL", help="With --spark: the Spark master.")] = "",
     conf: Annotated[
-        Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="With --spark: its settings.")  # noqa: UP045
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(metavar="NAME=VALUE", help="With --spark: a setting of Spark; may be repeated.")
     ] = None,
     staging: Annotated[
-        str, typer.Option(metavar="DIR", help="With --spark: a directory that every executor sees.")
+        str, typer.Option(metavar="DIR", help="With --spark: a directory that all executors can reach.")
     ] = "",
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Make a directory right and close it cleanly.
+    """Recover a directory after a crash, and close it cleanly.
 
-    The last line says what was done.
+    The last line reports what was done.
     """
     if not spark and (alone := [
             name for name, value in (("--master", master), ("--conf", conf), ("--staging", staging)) if value]):
@@ -162,7 +164,7 @@ def recover(
 def _open_once(
     what: str, store: Path, config: Path | None, *, as_json: bool, rebuild: bool = False, seal_damage: bool = False,
 ) -> None:
-    """Open a store, which does all the work, close it, and print the report."""
+    """Open a store, which recovers or rebuilds it, close it, and print the report."""
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415 - NumPy and kernels
 
     warn_if_interpreted()
@@ -181,10 +183,10 @@ def _open_once(
 
 
 def verify(store: Store, as_json: AsJson = False, config: Config = None) -> None:
-    """Audit a directory without changing it.
+    """Check a directory without changing it.
 
-    Every record, queue unit and index entry is looked at. A line for each finding and a summary;
-    exit code 1 when there are findings.
+    Every record, queue unit and index entry is checked. Prints a line for each finding, and a summary. The exit
+    code is 1 if there are findings.
     """
     from tailrace.doctor.verify import verify as audit  # noqa: PLC0415 - NumPy and kernels
 
@@ -207,16 +209,16 @@ def verify(store: Store, as_json: AsJson = False, config: Config = None) -> None
 
 def repair(
     store: Store,
-    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print what would be done, and change nothing.")] = False,
     seal_damage: Annotated[
-        bool, typer.Option("--seal-damage", help="Write placeholder records over damage, so that a "
+        bool, typer.Option("--seal-damage", help="Write placeholder records over damaged records, so that a "
                            "Java broker does not end the log there.")] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
     """Rebuild queues and index from the log.
 
-    That is done whatever is there; damage goes to quarantine.
+    They are rebuilt in any case, also if they are not damaged. Damaged bytes are copied to quarantine.
     """
     from tailrace.doctor.verify import repair_plan  # noqa: PLC0415
 
@@ -235,9 +237,9 @@ def repair(
 
 
 def disk_usage(store: Store, as_json: AsJson = False, config: Config = None) -> None:
-    """Show the bytes of a directory.
+    """Show the disk usage of a directory.
 
-    By kind of file: lengths, and what is really taken of the disk.
+    For each kind of file: its length, and the bytes that it takes on the disk.
     """
     from dataclasses import asdict  # noqa: PLC0415
 
@@ -258,16 +260,16 @@ def disk_usage(store: Store, as_json: AsJson = False, config: Config = None) -> 
 
 def retention(
     store: Store,
-    delete: Annotated[bool, typer.Option("--delete-now", help="Delete what may go.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines; a pipe gets them only with this.")] = False,
+    delete: Annotated[bool, typer.Option("--delete-now", help="Delete the files that may be deleted.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; otherwise a pipe gets text, too.")] = False,
     config: Config = None,
 ) -> None:
-    """Say which files may go, and why others stay.
+    """Show which files may be deleted, and why others are kept.
 
-    For each CommitLog file: whether it may go, since when, or what keeps it.
+    For each CommitLog file: whether it may be deleted and since when, or what keeps it.
 
-    --delete-now asks the server of the directory to delete (as mqadmin deleteExpiredCommitLog), or
-    makes one pass if no server has it open. Settings are those of --config, not those of a server.
+    --delete-now sends a request to the server of the directory (as mqadmin deleteExpiredCommitLog does), or makes
+    one pass itself if no server has the directory open. The settings are those of --config, not of a server.
     """
     from tailrace.cli.retention import delete_now, explain_retention  # noqa: PLC0415
     from tailrace.doctor.retention_report import answer_lines, json_lines  # noqa: PLC0415
@@ -289,7 +291,7 @@ def retention(
 
 def timers(
     store: Store,
-    summary: Annotated[bool, typer.Option("--summary", help="A count for each topic.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Print only a count for each topic.")] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:

@@ -29,7 +29,7 @@ Words = Annotated[list[str], typer.Argument(metavar="[STORE] GROUP")]
 
 
 def _groups(target: Target) -> dict[str, list[Any]]:
-    """Every group and the queues that it has consumed."""
+    """Return every group with the queues that it has consumed."""
     from tailrace.cli.offline_groups import groups_of_directory  # noqa: PLC0415 - NumPy
 
     found = groups_of_directory(target.store) if target.store else None
@@ -37,7 +37,7 @@ def _groups(target: Target) -> dict[str, list[Any]]:
 
 
 def _checked(target: Target, group: str) -> list[Any]:
-    """The queues of a group. Raises StoreError if there is no such group, with the nearest name."""
+    """Return the queues of a group. Raises StoreError with the most similar name if the group does not exist."""
     found = _groups(target)
     if group not in found:
         raise no_such("group", group, found, target.store or target.broker or target.namesrv)
@@ -50,7 +50,7 @@ def list_all(
 ) -> None:
     """List groups with topics and lag.
 
-    The lag is the number of messages that are still to be consumed.
+    The lag is the number of messages that the group has not consumed yet.
     """
     with errors():
         found = _groups(target_of([store] if store else [], broker, namesrv, connection, tls=tls))
@@ -66,7 +66,7 @@ def show_one(
 ) -> None:
     """Show the queues and members of a group.
 
-    For each queue how far the group is. Members are known to a running broker only.
+    For each queue: the offset and the lag of the group. Only a running broker knows the members.
     """
     *directory, name = words
     with errors():
@@ -104,14 +104,14 @@ def reset(
     to: Annotated[
         str, typer.Option("--to", help="first, last, an offset (with --queue), or a time: 2026-01-31T12:00 or "
                           "time:MILLISECONDS since 1970.")],
-    queue: Annotated[Optional[int], typer.Option(min=0, help="This queue alone.")] = None,  # noqa: UP045
+    queue: Annotated[Optional[int], typer.Option(min=0, help="Only this queue.")] = None,  # noqa: UP045
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Set the offsets of a group.
 
-    Its members go on from there, also members that are running. A server does it; a directory must
-    be served.
+    Its members continue at the new offsets, also running members. This needs a running server, also for a
+    directory.
     """
     *directory, name = words
     offset, timestamp = _place(to, queue)
@@ -126,7 +126,7 @@ def reset(
 
 
 def _place(to: str, queue: int | None) -> tuple[int | None, int]:
-    """An offset, or a time where 0 is the first message and -1 the end."""
+    """Return an offset and a time (ms); at most one is used. Time 0 means the first message, -1 the end."""
     if to in {"first", "last"}:
         return None, 0 if to == "first" else -1
     if (number := whole_number(to)) is not None:
@@ -138,13 +138,13 @@ def _place(to: str, queue: int | None) -> tuple[int | None, int]:
 
 def delete(
     words: Words,
-    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Delete the settings alone.")] = False,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Delete only the settings.")] = False,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a group with its offsets.
 
-    A server does it; a directory must be served.
+    This needs a running server, also for a directory.
     """
     *directory, name = words
     with errors():

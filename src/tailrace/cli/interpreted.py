@@ -1,4 +1,4 @@
-"""Whether the kernels run compiled, and a line for people when they do not."""
+"""A warning if the kernels are not compiled, and the text of ``--version``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["version_text", "warn_if_interpreted"]
 
 
 def warn_if_interpreted() -> None:
-    """Say that kernels run interpreted, unless ``TAILRACE_INTERPRETED=1`` is set."""
+    """Print a warning if the kernels run interpreted, unless ``TAILRACE_INTERPRETED=1`` is set."""
     from tailrace.kernels import compiled  # noqa: PLC0415 - loads all of them
 
     if not compiled() and os.environ.get("TAILRACE_INTERPRETED") != "1":
         complain("the kernels run interpreted: results are the same, scans take 20 to 100 times as long; "
-                 "install a wheel, or install again where a C compiler is")
+                 "install a wheel, or install a C compiler and then install tailrace again")
 
 
 def version_text() -> str:

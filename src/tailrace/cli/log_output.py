@@ -1,4 +1,4 @@
-"""Where log lines of a command go, and how they look: text, or an object of JSON for each line."""
+"""Log output of commands on stderr: as text, or as a JSON object for each line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS: Final = ("text", "json")
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to what is stderr at the moment: a progress bar replaces it, so that lines do not cut the bar."""
+    """Writes to the current ``sys.stderr``. A progress bar replaces it, so that log lines do not cut the bar."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -31,7 +31,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 class JsonFormatter(logging.Formatter):
-    """An object for each line: time, level, logger, event, and the values of the event by their keys."""
+    """Formats a line as a JSON object: time, level, logger, event, and the values of the event by their keys."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -45,7 +45,7 @@ class JsonFormatter(logging.Formatter):
             line.update(zip(keys, map(_plain, record.args), strict=True))
         else:
             line["event"] = record.getMessage()
-        if record.exc_info and not record.exc_text:  # of another package's logger, such as asyncio's
+        if record.exc_info and not record.exc_text:  # from the logger of another package, such as asyncio
             record.exc_text = self.formatException(record.exc_info)
         if record.exc_text:
             line["traceback"] = record.exc_text
@@ -57,7 +57,7 @@ def _plain(value: object) -> object:
 
 
 def log_to_stderr(level: str, form: str = "", *, times: bool = False) -> None:
-    """Have log lines printed to stderr; ends with exit code 2 for a level or form that is not known."""
+    """Print log lines on stderr. Ends with exit code 2 if the level or the form is not known."""
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise usage(f"--log-level {level} is not debug, info, warning or error")

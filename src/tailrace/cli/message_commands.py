@@ -32,16 +32,16 @@ __all__ = ["send", "tail"]
 
 
 def _timer_properties(delay: int, deliver_at: int, level: int) -> dict[str, str]:
-    """What makes a message wait, by the options of ``send``."""
+    """Return the property that delays a message, from the options of ``send``."""
     named = {"TIMER_DELAY_MS": delay, "TIMER_DELIVER_MS": deliver_at, "DELAY": level}
     said = {name: str(value) for name, value in named.items() if value}
     if len(said) > 1:
-        raise usage("say one of --delay, --deliver-at and --delay-level")
+        raise usage("use one of --delay, --deliver-at and --delay-level")
     return said
 
 
 def _bodies(body: str, file: Path | None, *, lines: bool) -> Iterator[bytes]:
-    """The bodies to send: an argument, a file or stdin, as a whole or by line."""
+    """Yield the bodies to send, from an argument, a file or stdin, as a whole or by line."""
     if file is None and body != "-":
         yield body.encode(errors="surrogateescape")
         return
@@ -57,33 +57,34 @@ def send(
     topic: Topic,
     words: Annotated[
         Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Argument(metavar="[STORE] BODY", help="Where to, and the text to put; - reads it from stdin."),
+        typer.Argument(metavar="[STORE] BODY", help="The store, and the text to send; - reads the text from stdin."),
     ] = None,
     file: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--file", metavar="FILE", help="Put what this file holds; BODY is left out then."),
+        typer.Option("--file", metavar="FILE", help="Send the contents of this file, in place of BODY."),
     ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="A message for each line of the file or of stdin.")] = False,
+    lines: Annotated[bool, typer.Option("--lines", help="Send a message for each line of the file or stdin.")] = False,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
     queue: Annotated[
-        int, typer.Option(min=-1, help="Queue of the topic; -1: the client's choice.")] = -1,
+        int, typer.Option(min=-1, help="Queue of the topic; -1: the client chooses one.")] = -1,
     tags: Annotated[str, typer.Option(help="Tag.")] = "",
     key: Annotated[Optional[list[str]], typer.Option(help="Key; may be repeated.")] = None,  # noqa: UP045
     prop: Annotated[
-        Optional[list[str]], typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")  # noqa: UP045
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--property", metavar="NAME=VALUE", help="Property of the message; may be repeated.")
     ] = None,
-    delay: Annotated[int, typer.Option(min=0, help="Deliver it after this many milliseconds.")] = 0,
+    delay: Annotated[int, typer.Option(min=0, help="Deliver the message after this many milliseconds.")] = 0,
     deliver_at: Annotated[
-        int, typer.Option(min=0, help="Deliver it then, milliseconds since 1970.")] = 0,
+        int, typer.Option(min=0, help="Deliver the message at this time, in milliseconds since 1970.")] = 0,
     delay_level: Annotated[
-        int, typer.Option(min=0, help="Deliver it after the delay of this level, 1 or more.")] = 0,
+        int, typer.Option(min=0, help="Deliver the message after the delay of this level, 1 or more.")] = 0,
     create: Create = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put messages by hand; prints where each is.
+    """Send messages; print the place of each.
 
-    The target is the directory STORE (through its server, when it is being served), --broker,
-    --namesrv or --connection, else the default name server. STORE must be a store already, unless --create is said.
+    The target is the directory STORE (through its server, if one has it open), --broker, --namesrv or
+    --connection; without any of them it is the default name server. With --create a missing STORE is created.
     """
     from tailrace.cli.messages import send_messages  # noqa: PLC0415
     from tailrace.model import Message  # noqa: PLC0415
@@ -92,10 +93,10 @@ def send(
     body = "" if file is not None or not directory else directory.pop()
     if file is None and (not words or (not directory and not broker + namesrv + connection and (
             os.sep in body and Path(body).is_dir()))):
-        raise usage(f"BODY is missing{' after ' + body if words else ''}: give a text, - for stdin, or --file FILE")
+        raise usage(f"BODY is missing{' after ' + body if words else ''}: add a text, - for stdin, or --file FILE")
     if len(directory) > (0 if broker or namesrv or connection else 1):
         if file is not None:
-            raise usage(f"BODY and --file are both given, or STORE beside a server: {' '.join(words or ())}")
+            raise usage(f"BODY and --file are both given, or STORE and a server: {' '.join(words or ())}")
         raise usage(f"BODY is one argument, quote it: {' '.join(words or ())}")
     if lines and file is None and body != "-":
         raise usage("--lines needs --file FILE, or - as BODY for stdin")
@@ -112,15 +113,15 @@ def tail(
     topic: Topic,
     store: Where = "",
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
-    tags: Annotated[str, typer.Option(help='Only messages with these tags, as "new || paid".')] = "*",
+    tags: Annotated[str, typer.Option(help='Only messages with these tags, such as "new || paid".')] = "*",
     start: Annotated[str, typer.Option("--from", help="first, last or an offset.")] = "last",
-    most: Annotated[int, typer.Option("--max", min=0, help="End after this many messages; 0: no end.")] = 0,
-    follow: Annotated[bool, typer.Option(help="Wait for more.")] = True,
+    most: Annotated[int, typer.Option("--max", min=0, help="End after this many messages; 0: no limit.")] = 0,
+    follow: Annotated[bool, typer.Option(help="Wait for further messages.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Print the messages of a topic as they come.
+    """Print the messages of a topic as they arrive.
 
-    A line each: on a terminal for people, elsewhere JSON.
+    Each message is a line: short on a terminal, JSON in a pipe.
     """
     from tailrace.cli.messages import tail_messages  # noqa: PLC0415
 

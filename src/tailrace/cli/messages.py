@@ -1,4 +1,4 @@
-"""Commands that put or follow messages: on a directory, or through a running broker."""
+"""Work of the commands on messages and topics, in a directory or through a running broker."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def _opened(store: str, *, create: bool = False, must_write: bool = False) -> Me
 
 
 def _opened_or_made(store: str, *, create: bool) -> MessageStore:
-    """A store directory; a path that is none may be a slip of the keyboard, so it must be said."""
+    """Open a store directory. A directory that is not a store is made one only with --create: it may be a typo."""
     try:
         return _opened(store, create=create, must_write=True)
     except NotAStoreError as error:
         path = Path(store)
         if create or (path.exists() and (path.is_file() or {*os.listdir(path)} - {LOCK})):
-            raise  # nothing could make a store of it
-        raise NotAStoreError(store, f"{error.reason}; --create makes one") from error
+            raise  # --create is given already, or would not help
+        raise NotAStoreError(store, f"{error.reason}; add --create to make it a store") from error
 
 
 def send_messages(
     messages: Iterable[Message], target: Target, queue: int, *, create: bool
 ) -> Iterator[dict[str, Any]]:
-    """Put messages; yield where each is."""
+    """Put or send messages; yield the place of each."""
     store, broker = target.store, target.broker
     if store:
         try:
@@ -132,7 +132,7 @@ def _topics_of(opened: MessageStore) -> list[str]:
 
 
 def list_topics(target: Target) -> Iterator[dict[str, Any]]:
-    """Yield topics and their queues."""
+    """Yield topics with their settings."""
     if target.store:
         try:
             with _opened(target.store) as opened:
@@ -168,7 +168,7 @@ def _last_time(opened: MessageStore, topic: str, queue_id: int, high: int) -> in
 
 
 def delete_topic(name: str, target: Target) -> list[str]:
-    """Delete a topic with its queues; return who did. Raises StoreError or RemotingCommandError."""
+    """Delete a topic with its queues; return the store or brokers that did. Raises StoreError."""
     from tailrace.env.clock import SystemClock  # noqa: PLC0415
     from tailrace.env.filesystem import OsFileSystem  # noqa: PLC0415
     from tailrace.node.consumer_offset import ConsumerOffsetManager  # noqa: PLC0415
@@ -177,7 +177,7 @@ def delete_topic(name: str, target: Target) -> list[str]:
         try:
             with _opened(target.store, must_write=True) as opened:
                 if opened.topics.is_system_topic(name):
-                    raise StoreError(f"{name} is a topic of the broker itself")
+                    raise StoreError(f"{name} is a system topic of the broker")
                 if opened.topics.select(name) is None:
                     raise no_such("topic", name, _topics_of(opened), target.store)
                 offsets = ConsumerOffsetManager(OsFileSystem(), opened.config_dir, SystemClock())
@@ -223,7 +223,7 @@ def create_topic(
 def purge_topic(
     name: str, target: Target, queue_id: int | None, before_ms: int | None
 ) -> dict[int, tuple[int, int]]:
-    """Remove messages; return the least offset before and now of each queue id."""
+    """Drop messages of a topic; return for each queue id its least offset before and after."""
     store, broker = target.store, target.broker
     if store:
         try:

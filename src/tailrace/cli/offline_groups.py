@@ -1,4 +1,4 @@
-"""Consumer groups of a directory without a server, from its files."""
+"""Consumer groups of a directory that no server has open, from its files."""
 
 from __future__ import annotations
 

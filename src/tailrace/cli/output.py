@@ -1,4 +1,4 @@
-"""What commands print: JSON lines in a pipe, tables on a terminal, a bar for what takes long."""
+"""Output of commands: JSON lines in a pipe, tables on a terminal, and a progress bar for long work."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "camel", "local_time", "print_lines", "print_message", "print_table", "show", "wants_table"]
 
 QUIET_MS: Final = 2_000
-"""Work that is done within this time shows no bar."""
+"""The progress bar appears after this time."""
 
 
 def camel(name: str) -> str:
-    """Return the name of a field as JSON lines spell all of them: ``allocatedBytes``."""
+    """Return the name of a field in the spelling of JSON lines: ``allocatedBytes``."""
     return re.sub(r"_([a-z0-9])", lambda found: found[1].upper(), name)
 
 
 def local_time(ms: int) -> str:
-    """Return a time in this machine's zone, with the zone: ``2026-11-23T07:10:22.123+01:00``."""
+    """Return a time in this machine's time zone: ``2026-11-23T07:10:22.123+01:00``."""
     try:
         return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):
@@ -48,12 +48,12 @@ def print_lines(lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def wants_table(*, as_json: bool) -> bool:
-    """Return whether a person reads stdout."""
+    """Return whether to print tables: stdout is a terminal, and --json is not given."""
     return not as_json and sys.stdout.isatty()
 
 
 def show(lines: Iterable[Mapping[str, Any]], *, as_json: bool = False, empty: str = "nothing found") -> None:
-    """Print lines as a table on a terminal, as JSON lines elsewhere."""
+    """Print rows as a table on a terminal, as JSON lines in a pipe."""
     if wants_table(as_json=as_json):
         print_table([*lines], empty)
     else:
@@ -61,7 +61,7 @@ def show(lines: Iterable[Mapping[str, Any]], *, as_json: bool = False, empty: st
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], empty: str = "nothing found") -> None:
-    """Print rows as a table; a column of milliseconds since 1970 is shown as local time."""
+    """Print rows as a table. Columns with milliseconds since 1970 are shown as local times."""
     from rich.console import Console  # noqa: PLC0415 - not in pipes
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -86,7 +86,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], empty: str = "nothing found")
 
 
 def print_message(line: Mapping[str, Any]) -> None:
-    """Print a message as one line for people, cut to the width of the terminal."""
+    """Print a message as one short line, cut to the width of the terminal."""
     import shutil  # noqa: PLC0415
 
     properties = line["properties"]
@@ -125,13 +125,13 @@ def _cell(name: str, value: Any) -> str:
 
 
 class Progress:
-    """A bar on stderr, once the work has taken longer than two seconds and if a terminal is there.
+    """A progress bar on stderr. It appears after two seconds, and only if stderr is a terminal.
 
-    Call it with the part that is done, from 0 to 1. Use it as a context manager: the bar is removed at the end.
+    Call the object with the share that is done, from 0 to 1. Use it as a context manager, which removes the bar.
     """
 
     def __init__(self, what: str, clock: Clock | None = None, *, beside_output: bool = True) -> None:
-        """Without ``beside_output`` there is no bar if stdout is a terminal, too: lines would cut it."""
+        """With ``beside_output=False`` there is no bar if stdout is a terminal, because output would cut the bar."""
         self._what = what
         self._clock = clock or SystemClock()
         self._began_ms = self._clock.monotonic_ns() // 1_000_000
@@ -139,7 +139,7 @@ class Progress:
         self._on = sys.stderr.isatty() and (beside_output or not sys.stdout.isatty())
 
     def __call__(self, done: float) -> None:
-        """Show how far the work is."""
+        """Show the progress."""
         if not self._on:
             return
         if self._bar is None:

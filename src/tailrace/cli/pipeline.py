@@ -1,4 +1,4 @@
-"""``tailrace pipeline``: jobs on Spark. Nothing of Spark is loaded before a job runs."""
+"""``tailrace pipeline``: jobs on Spark. Spark is imported only when a job runs."""
 
 import importlib
 import os
@@ -35,7 +35,7 @@ __all__ = ["Conf", "Job", "Master", "audit", "rebuild", "recover_store", "replay
 _MASTERS = r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn"
 
 Master = Annotated[
-    str, typer.Option("--master", metavar="URL", help="Where Spark runs, as for spark-submit.")]
+    str, typer.Option("--master", metavar="URL", help="The Spark master, as for spark-submit.")]
 Conf = Annotated[
     Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
@@ -43,14 +43,14 @@ Conf = Annotated[
 
 
 class Job:
-    """One run of a job: its session, a progress line on stderr, a JSON report on stdout."""
+    """A run of a job: it has a Spark session, prints progress lines on stderr and a JSON report on stdout."""
 
     def __init__(self, name: str, spark: "Session") -> None:
         self.name = name
         self.spark = spark
 
     def tell(self, text: str) -> None:
-        """Say how far it is."""
+        """Print a progress line."""
         print(f"tailrace pipeline {self.name}: {text}", file=sys.stderr, flush=True)
 
     @staticmethod
@@ -63,10 +63,10 @@ class Job:
 def run_job(
     name: str, master: str, conf: list[str] | None, stores: Iterable[Path] = ()
 ) -> Iterator[Job]:
-    """A job with its session, which ends with it when it made it; an error is one line and exit code 1 or 3.
+    """Yield a job with its session. An error is printed as one line, with exit code 1 or 3.
 
-    What can be known to be wrong is said before Spark starts, which takes seconds: a master that
-    cannot be, a setting that is none, a path of ``stores`` that is no store.
+    The session is stopped at the end if this function started it. The master, the settings and the paths of
+    ``stores`` are checked first, because the start of Spark takes seconds.
     """
     settings = {}
     if not re.fullmatch(_MASTERS, master):
@@ -92,7 +92,7 @@ def run_job(
 
         from tailrace.spark.session import local_session, spark_reason  # noqa: PLC0415
 
-        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it repeats what we say
+        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it repeats our error messages
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if sys.stderr.isatty():
@@ -118,15 +118,16 @@ def audit(
     store: Store,
     out: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option("--out", metavar="DIR", help="Write findings as Parquet there, print the summary alone."),
+        typer.Option("--out", metavar="DIR", help="Write findings as Parquet to DIR, and print only the summary."),
     ] = None,
     master: Master = "local[*]",
     conf: Conf = None,
     config: Config = None,
 ) -> None:
-    """Do what `tailrace verify` does in tasks.
+    """Check a directory as `tailrace verify`, with Spark.
 
-    Segment by segment. A JSON line for each finding and a summary; exit code 1 when there are findings.
+    Each task checks a segment. Prints a JSON line for each finding, and a summary. The exit code is 1 if there are
+    findings.
     """
     with run_job("audit", master, conf, [store]) as job:
         from tailrace.spark.pipeline.audit import audit as run_audit  # noqa: PLC0415
@@ -148,10 +149,10 @@ def recover_store(
     name: str, store: Path, master: str, conf: list[str] | None, staging: str, config: Path | None,
     *, rebuild: bool,
 ) -> None:
-    """The job behind `tailrace recover --spark` and `tailrace pipeline rebuild`."""
+    """Run the job of `tailrace recover --spark` and `tailrace pipeline rebuild`."""
     with errors():
         if OsFileSystem().lock_holder(f"{store}/{LOCK}") is not None:
-            raise StoreLockedError(str(store))  # as the open would, seconds later
+            raise StoreLockedError(str(store))  # the open would raise it, too, but only after the start of Spark
     with run_job(name, master, conf, [store]) as job:
         from tailrace.spark.pipeline.recover import recover  # noqa: PLC0415
 
@@ -163,16 +164,16 @@ def recover_store(
 def rebuild(
     store: Store,
     staging: Annotated[
-        str, typer.Option("--staging", metavar="DIR", help="A directory that every executor sees; "
+        str, typer.Option("--staging", metavar="DIR", help="A directory that all executors can reach; "
                           "default: inside the store.")] = "",
     master: Master = "local[*]",
     conf: Conf = None,
     config: Config = None,
 ) -> None:
-    """Do what `tailrace repair` does in tasks.
+    """Rebuild queues and index as `tailrace repair`, with Spark.
 
-    Tasks read the log; queues and index are built anew. The last line is the report of
-    `tailrace recover`, which has --spark for the same.
+    Tasks read the log, from which queues and index are rebuilt. The last line is the report, as of
+    `tailrace recover`. That command has --spark to recover without a rebuild.
     """
     recover_store("rebuild", store, master, conf, staging, config, rebuild=True)
 
@@ -181,40 +182,40 @@ def replay(
     store: Store,
     topic: Annotated[list[str], typer.Option("--topic", help="Replay this topic; may be repeated.")],
     where: Annotated[
-        str, typer.Option("--where", metavar="SQL", help="Which messages, by the source's columns.")] = "",
+        str, typer.Option("--where", metavar="SQL", help="Only messages that match, by the source's columns.")] = "",
     to_broker: Annotated[str, typer.Option(metavar="HOST:PORT", help="Send to this broker.")] = "",
     to_namesrv: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Send to the brokers of this name server.")] = "",
     to_store: Annotated[
-        str, typer.Option(metavar="DIR", help="Put into this directory, which no server has open.")] = "",
-    to_topic: Annotated[str, typer.Option(help="Under this topic instead of their own.")] = "",
-    rate: Annotated[float, typer.Option(min=0, callback=finite, help="Messages a second; 0: as fast as it goes.")] = 0,
-    ids: Annotated[str, typer.Option(help="keep or new: the messages' unique keys.")] = "keep",
+        str, typer.Option(metavar="DIR", help="Append to this directory, which no server may have open.")] = "",
+    to_topic: Annotated[str, typer.Option(help="Send to this topic instead of the original one.")] = "",
+    rate: Annotated[float, typer.Option(min=0, callback=finite, help="Messages a second; 0: no limit.")] = 0,
+    ids: Annotated[str, typer.Option(help="Unique keys of the messages: keep or new.")] = "keep",
     progress: Annotated[
-        str, typer.Option(metavar="FILE", help="Note there how far it is; a second run goes on.")] = "",
+        str, typer.Option(metavar="FILE", help="Write the progress to this file; a second run continues there.")] = "",
     window: Annotated[
-        int, typer.Option(min=1, help="So many are sent together; no more come twice after a kill.")
+        int, typer.Option(min=1, help="Number of messages per send. After a kill at most this many are sent twice.")
     ] = 64,
     archive: Annotated[
-        str, typer.Option(metavar="DIR", help="Read there what the log has no more.")] = "",
+        str, typer.Option(metavar="DIR", help="Archive with the messages that the log no longer has.")] = "",
     option: Annotated[
         Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option("--option", metavar="NAME=VALUE", help="Of the source; may be repeated."),
+        typer.Option("--option", metavar="NAME=VALUE", help="Option of the source; may be repeated."),
     ] = None,
     master: Master = "local[*]",
     conf: Conf = None,
     config: Config = None,
 ) -> None:
-    """Send chosen messages of a directory again.
+    """Send selected messages of a directory again.
 
-    In the order of its log, each at least once.
+    They are sent in the order of the log, each at least once.
     """
     if bool(to_broker) + bool(to_namesrv) + bool(to_store) != 1:
-        raise usage("say one of --to-broker, --to-namesrv and --to-store")
+        raise usage("use one of --to-broker, --to-namesrv and --to-store")
     if ids not in {"keep", "new"}:
         raise usage(f"--ids {ids} is not keep or new")
     if to_store and Path(to_store).resolve() == store.resolve():
-        raise usage("--to-store is the directory that is read")
+        raise usage("--to-store is the same directory as STORE")
     options = key_values(option or [], "--option")
     if archive:
         options |= {"fallback": "archive", "archive": archive}
@@ -227,7 +228,7 @@ def replay(
             path=str(store), topics=tuple(topic), where=where, options=options, to_topic=to_topic,
             rate=rate, keep_ids=ids == "keep", window=window, progress=progress)
         wanted.check()
-        jobs.chosen_rows(job.spark, wanted)  # a filter that cannot be, before a target is made
+        jobs.chosen_rows(job.spark, wanted)  # reports an invalid filter before a target is created
         with (
             jobs.StoreTarget(to_store) if to_store
             else jobs.BrokerTarget(broker=to_broker, namesrv=to_namesrv, tls=tls_of())

@@ -1,4 +1,4 @@
-"""``tailrace pipeline archive`` and ``restore``: sealed segments to Parquet, and back."""
+"""``tailrace pipeline archive`` and ``restore``: sealed segments are written to Parquet, and back."""
 
 import signal
 import threading
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = ["archive", "restore"]
 
-Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A directory of its own for one store.")]
+Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="The directory of one store's archive.")]
 
 Verify = Annotated[
     Optional[bool],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option(
         "--verify/--no-verify", show_default=False,
-        help="--verify: also read every segment that is in the archive already, and archive a damaged "
-        "one again if the log has it. --no-verify: do not read back what is written; retention does "
-        "not count such a segment as archived. Without either, what is written is read back and every "
-        "byte is compared."),
+        help="Without these options each written segment is read back and compared byte for byte. --verify: also read "
+        "every segment that is in the archive already, and archive a damaged one again if the log has it. "
+        "--no-verify: do not read back; retention does not count such a segment as archived."),
 ]
 
 
@@ -41,15 +40,15 @@ def archive(
     store: Store,
     target: Archive,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on and take each segment when it is sealed.")] = False,
+        bool, typer.Option("--follow", help="Keep running, and archive each segment when it is sealed.")] = False,
     every: Annotated[
-        float, typer.Option(min=0.1, callback=finite, metavar="SECONDS", help="How often --follow looks.")] = 10.0,
+        float, typer.Option(min=0.1, callback=finite, metavar="SECONDS", help="Period of --follow.")] = 10.0,
     verify: Verify = None,
     accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="With --verify: go on without manifests that are "
-                           "missing and that others name.")] = False,
+        bool, typer.Option("--accept-missing", help="With --verify: continue although manifests are missing that "
+                           "other manifests name.")] = False,
     piece_mib: Annotated[
-        int, typer.Option(min=1, max=1024, metavar="MIB", help="How much of the log goes into a file.")
+        int, typer.Option(min=1, max=1024, metavar="MIB", help="Bytes of the log in one file, in MiB.")
     ] = 64,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -57,12 +56,12 @@ def archive(
 ) -> None:
     """Write sealed CommitLog files as Parquet.
 
-    With a manifest each; what is there already is left, unless a file of it is missing. The last file
-    of the log, which is still written to, is not taken. A line of JSON at the end says what was
-    done; exit code 1 when a segment could not be archived or stays damaged.
+    Each segment has a manifest. Segments that are in the archive are skipped, unless one of their files is missing.
+    The last file of the log is not archived, because it is still written. The last line is a report in JSON. The
+    exit code is 1 if a segment could not be archived or stays damaged.
     """
     if accept_missing and not verify:
-        raise usage("--accept-missing goes with --verify")
+        raise usage("--accept-missing needs --verify")
     if follow and verify:
         raise usage("--verify reads the archive once: run it without --follow")
     with errors():
@@ -103,7 +102,7 @@ def archive(
 
 
 def _once(archiving: "ArchiveJob", *, verify: bool, accept_missing: bool) -> str:
-    """Verify the archive if asked, then archive what is sealed; return what went wrong."""
+    """Verify the archive if ``verify``, then archive the sealed segments; return the errors as text."""
     failed = []
     try:
         if verify:
@@ -119,7 +118,7 @@ def _once(archiving: "ArchiveJob", *, verify: bool, accept_missing: bool) -> str
 
 @contextmanager
 def _set_by_signals() -> Iterator[threading.Event]:
-    """An event that signals set; further signals change nothing until the block ends."""
+    """Yield an event that a signal sets; further signals have no effect until the block ends."""
     ended = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -134,7 +133,7 @@ def _set_by_signals() -> Iterator[threading.Event]:
 
 
 def _follow(archiving: "ArchiveJob", job: Job, every: float, ended: threading.Event) -> str:
-    """Archive until ``ended`` is set; return what went wrong last, said once."""
+    """Archive until ``ended`` is set; return the last error. Each error is printed once."""
     job.tell("following; SIGINT, SIGTERM or SIGHUP ends it")
     failed = ""
     while not ended.is_set():
@@ -143,7 +142,7 @@ def _follow(archiving: "ArchiveJob", job: Job, every: float, ended: threading.Ev
             failed = ""
         except (StoreError, OSError) as error:
             if str(error) != failed:
-                job.tell(f"{error}; it is tried again")
+                job.tell(f"{error}; the next period tries again")
             failed = str(error)
         except Exception as error:
             if not ended.is_set():
@@ -169,14 +168,14 @@ def _report(done: "list[Manifest]", archiving: "ArchiveJob", took: float, failed
 
 def restore(
     source: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="An archive.")],
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="A directory to make.")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="The directory to create.")],
     first: Annotated[int, typer.Option("--from", min=0, help="Position of the first segment.")] = 0,
-    until: Annotated[int, typer.Option(min=0, help="Position behind the last; 0: all of them.")] = 0,
+    until: Annotated[int, typer.Option(min=0, help="Position after the last segment; 0: up to the last one.")] = 0,
 ) -> None:
     """Write archived CommitLog files back.
 
-    They are what they were, byte for byte. Afterwards `tailrace recover STORE` makes their queues
-    and index. A line of JSON for each file.
+    The files are the same as before, byte for byte. Then run `tailrace recover STORE`, which creates their queues
+    and index. Prints a line of JSON for each file.
     """
     if store.exists() and any(store.iterdir()):
         raise usage(f"{store} is not empty")

@@ -18,12 +18,12 @@ __all__ = ["lag", "retention", "timers", "traffic"]
 By = Annotated[str, typer.Option("--by", help="minute, hour or day, in UTC.")]
 Out = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
-    typer.Option("--out", metavar="DIR", help="Write the rows there as Parquet, not to stdout."),
+    typer.Option("--out", metavar="DIR", help="Write the rows as Parquet to DIR, not to stdout."),
 ]
 
 
 def _show(job: Job, table: "DataFrame", out: Path | None) -> list[dict[str, Any]]:
-    """Print or write a table; its rows when they were printed."""
+    """Print or write a table; return its rows if they were printed."""
     from tailrace.spark.pipeline.tables import plain  # noqa: PLC0415
 
     if out is not None:
@@ -52,9 +52,9 @@ def lag(
     store: Store, out: Out = None, master: Master = "local[*]", conf: Conf = None,
     config: Config = None,
 ) -> None:
-    """Print what groups have still to consume.
+    """Print the lag of consumer groups.
 
-    A row a group and queue.
+    There is a row for each group and queue.
     """
     with run_job("lag", master, conf, [store]) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
@@ -65,20 +65,21 @@ def lag(
 def timers(
     store: Store, by: By = "hour",
     revise: Annotated[
-        bool, typer.Option("--revise", help="Count config/timermetrics again first; no server may have "
+        bool, typer.Option("--revise", help="First rewrite config/timermetrics from a new count; no server may have "
                            "the directory open.")] = False,
     out: Out = None, master: Master = "local[*]", conf: Conf = None, config: Config = None,
 ) -> None:
-    """Print timers that are to come.
+    """Print pending timers.
 
-    By the time of their slot and topic. Behind the rows, topics whose count in config/timermetrics is another one.
+    There is a row for each period and topic. After the rows come the topics whose count in config/timermetrics
+    differs.
     """
     if revise:
         from tailrace.node.message_store import MessageStore  # noqa: PLC0415
 
         with errors():
             settings = StoreConfig.from_properties(read_properties(config))
-            # Every open counts from the timer log; without services nothing is delivered.
+            # Each open counts the timers of the timer log. Without services it delivers nothing.
             MessageStore.open(
                 store, config=settings, services=False, create=False, must_write=True).close()
     with run_job("timers", master, conf, [store]) as job:
@@ -97,18 +98,18 @@ def retention(
     store: Store,
     archive: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--archive", metavar="DIR", help="Say which segments it has, verified; "
+        typer.Option("--archive", metavar="DIR", help="Show which segments this archive has, verified; "
                      "default: archiveDirectory of --config."),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Every segment but the last, not only those that may go.")
+        bool, typer.Option("--all", help="All segments except the last, not only those that may be deleted.")
     ] = False,
     out: Out = None, master: Master = "local[*]", conf: Conf = None, config: Config = None,
 ) -> None:
-    """Print what the next deletions take.
+    """Print what the next deletions remove.
 
-    By segment and topic: messages and bytes, what groups have not consumed, timers to come, and what
-    is not archived. Which segments may go is what `tailrace retention` says.
+    For each segment and topic: messages and bytes, messages that groups have not consumed, pending timers, and what
+    is not archived. `tailrace retention` shows which segments may be deleted.
     """
     with run_job("retention", master, conf, [store]) as job:
         from tailrace.cli.retention import explain_retention  # noqa: PLC0415

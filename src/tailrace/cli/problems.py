@@ -1,4 +1,4 @@
-"""What went wrong, in one line for people, with the way on where there is one."""
+"""Error texts for users: one line, with the next step if there is one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["explained", "no_such", "read_config_file", "serve_hint"]
 
 SERVE_HINT_MAX = 4096
 NOT_SUPPORTED = 3
-"""Response code of a peer that does not know a request."""
+"""Response code of a server that does not know a request."""
 GO_AWAY = 1500
 """Response code of a server that is being stopped."""
 
 
 def explained(error: Exception) -> str:
-    """The line for an error."""
+    """Return the text for an error."""
     if isinstance(error, StoreLockedError):
         return f"{error}{_server(error.path)}"
     if isinstance(error, RemotingCommandError):
@@ -33,7 +33,7 @@ def explained(error: Exception) -> str:
         if error.code == NOT_SUPPORTED:
             text += "; --broker takes the address of a broker, --namesrv that of a name server"
         elif error.code == GO_AWAY:
-            text += "; the server is being stopped, repeat the command when it is back"
+            text += "; the server is stopping, repeat the command when it runs again"
         return text
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -41,7 +41,7 @@ def explained(error: Exception) -> str:
 
 
 def _server(path: str) -> str:
-    """Who serves a locked directory, where its server has left a note of that."""
+    """Return which process serves a locked directory; empty if it left no hint."""
     hint = serve_hint(path)
     if "pid" not in hint or "broker" not in hint:
         return ""
@@ -49,7 +49,7 @@ def _server(path: str) -> str:
 
 
 def serve_hint(store: str) -> dict[str, Any]:
-    """Return what a running ``tailrace serve`` noted in its directory; empty if there is no note."""
+    """Return the hint that a running ``tailrace serve`` left in its directory; empty without one."""
     try:
         hint = json.loads(read_hint(OsFileSystem(), f"{store}/{SERVE}", SERVE_HINT_MAX) or b"{}")
     except (OSError, ValueError):
@@ -58,15 +58,15 @@ def serve_hint(store: str) -> dict[str, Any]:
 
 
 def read_config_file(path: Path) -> dict[str, str]:
-    """The settings of a ``.properties`` file; raises ConfigError or OSError."""
+    """Return the settings of a ``.properties`` file. Raises ConfigError or OSError."""
     try:
         return parse_properties(path.read_text("utf-8"))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text in UTF-8: byte {error.start}") from None
+        raise ConfigError(f"{path} is not UTF-8 text: byte {error.start}") from None
 
 
 def no_such(kind: str, name: str, known: Iterable[str], where: str) -> StoreError:
-    """Return the error for a topic or group that is not there, with the nearest name that is."""
+    """Return the error for a topic or group that does not exist, with the most similar name."""
     known = list(known)
     near = difflib.get_close_matches(name, known, 1)
     few = f"; it has {', '.join(sorted(known))}" if 0 < len(known) < 10 else ""

@@ -1,4 +1,4 @@
-"""``tailrace retention``: which files may go, why the others stay, and deleting now."""
+"""``tailrace retention``: the verdict for each file, and deletion on request."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = ["delete_now", "explain_retention"]
 _WAITS = 100
 _WAIT_S = 0.1
 _QUIET_WAITS = 10
-"""A server pauses between two files: it is done when nothing went for a second."""
+"""A server pauses between two files; it counts as done if no file was deleted for a second."""
 
 
 def explain_retention(store: str, config: StoreConfig) -> RetentionView:
-    """What a pass would find in a directory now."""
+    """Return what a pass would decide in a directory now."""
     return explain_directory(store, config, SystemClock(), OsFileSystem())
 
 
 def delete_now(store: str, config: StoreConfig) -> tuple[list[str], str]:
-    """Delete what may go: names of the files that went, and who deleted them.
+    """Delete the files that may be deleted; return their names, and the server or pass that deleted them.
 
-    A directory that is being served is left to its server (request 329), which has settings of its
-    own; otherwise one pass is made under the lock. Raises StoreError or OSError.
+    If a server has the directory open, the request goes to the server (request 329), which uses its own settings.
+    Otherwise this function makes one pass under the lock. Raises StoreError or OSError.
     """
     before = _log_files(store, config)
     if StoreDirectory(store, config=config).is_live:
@@ -64,7 +64,7 @@ def _wait_until_done(store: str, config: StoreConfig, before: list[str]) -> None
         after = _log_files(store, config)
         quiet = quiet + 1 if after == seen else 0
         seen = after
-        # Comparing a file with the archive takes a while, and so may the begin.
+        # A server may take a while before the first file, and to compare a file with the archive.
         slow = after == before or bool(config.archive_directory)
         if quiet >= _QUIET_WAITS * (5 if slow else 1):
             return
@@ -75,7 +75,7 @@ def _ask_server(store: str) -> str:
         address = str(serve_hint(store)["broker"])
     except KeyError:
         raise StoreLockedError(
-            store, "a process that is no server of Tailrace; a Java broker is asked to delete by mqadmin "
+            store, "a process that is not a Tailrace server; for a Java broker use mqadmin "
             "deleteExpiredCommitLog") from None
 
     async def ask() -> None:

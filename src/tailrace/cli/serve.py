@@ -1,4 +1,4 @@
-"""``tailrace serve``: a store, a broker and a name server until a signal comes."""
+"""``tailrace serve``: runs a store, a broker and a name server until a signal arrives."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ __all__ = ["LOOPBACK", "NAMESRV_ADDR", "parse_address", "serve_store"]
 
 _log = get_logger(__name__)
 LOOPBACK: Final = frozenset(("127.0.0.1", "::1", "localhost"))
-"""Hosts that only this machine reaches."""
+"""Hosts that only this machine can reach."""
 ERROR_PERIOD_S: Final = 60.0
 NAMESRV_ADDR: Final = "namesrvAddr"
-"""Setting that may say where the name server listens, as errors name it."""
+"""Setting that may contain the address of the name server of this process; errors name it."""
 
 
 def parse_address(text: str, option: str) -> Address:
-    """Host and port of ``HOST:PORT``; raises ValueError that names the option."""
+    """Return host and port of ``HOST:PORT``. Raises ValueError that names the option."""
     place = split_address(text)
     if place is None or text.startswith(":"):
         raise ValueError(f"{option} {text} is not HOST:PORT")
@@ -66,27 +66,27 @@ def parse_address(text: str, option: str) -> Address:
 
 
 class _OpeningStoppedError(StoreError):
-    """A signal came while the store was being opened."""
+    """A signal arrived while the store was being opened."""
 
     def __init__(self) -> None:
-        super().__init__("stopped by a signal while the store was being opened; the next start goes on")
+        super().__init__("stopped by a signal while the store was being opened; the next start continues")
 
 
 class _Progress:
-    """How far the opening of the store has come, and whether it should end."""
+    """Progress of the opening of the store, and whether it should stop."""
 
     def __init__(self) -> None:
         self.done: float | None = None
         self.stopping = False
 
     def say(self, done: float) -> None:
-        """Note it; called by the thread that opens, about once a second."""
+        """Note the progress; called by the thread that opens the store, about once a second."""
         self.done = done
         notify_supervisor("EXTEND", f"recovering {done * 100:.0f} %")
         self.check()
 
     def check(self) -> None:
-        """Raise _OpeningStoppedError after a signal: the open then closes everything again."""
+        """Raise _OpeningStoppedError after a signal; the open then closes what it has opened."""
         if self.stopping:
             raise _OpeningStoppedError
 
@@ -95,10 +95,10 @@ class _Progress:
 
 
 class _Stop:
-    """Signals that end the server.
+    """Handler of the signals that end the server.
 
-    The first one sets ``asked``. A later one does nothing, because the store is being closed; while the
-    store is still being opened it ends the process, as a crash would.
+    The first signal sets ``asked``. A later one has no effect while the store is being closed. While the store is
+    still being opened, a later one ends the process immediately, as a crash would.
     """
 
     def __init__(self, progress: _Progress) -> None:
@@ -120,7 +120,7 @@ class _Stop:
 
 
 def _say(text: str, stream: TextIO | None) -> None:
-    """Print a line. If the stream is closed, log that and go on: the store must still be closed."""
+    """Print a line. If the stream is closed, log that and go on, because the store has to be closed."""
     if stream is None:
         return
     try:
@@ -138,14 +138,13 @@ def serve_store(
     name_server_config: NameServerConfig | None = None, auth_config: AuthConfig | None = None,
     tls_config: TlsConfig | None = None, settings_file: str = "", grpc: GrpcPlace | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP; raises StoreError or OSError.
+    """Serve until SIGTERM, SIGINT or SIGHUP. Raises StoreError or OSError.
 
-    ``names`` are the options or settings that say the first two addresses, for errors. Requests that
-    change settings also change ``settings_file``, an absolute path, if there is one. ``grpc`` is the place of
-    the gRPC endpoint, if there is one.
+    ``names`` are the options or settings of the first two addresses, for errors. Requests that change settings also
+    change ``settings_file``, an absolute path, if it is given. ``grpc`` is the place of the gRPC endpoint.
 
-    A signal while the store is being opened ends a long recovery at its next report, within about a
-    second. The abort file then stays and the next start goes on with the recovery.
+    A signal while the store is being opened ends a long recovery at its next report of progress, within about a
+    second. The abort file then stays, and the next start recovers again.
     """
     raise_descriptor_limit()
     progress = _Progress()
@@ -187,7 +186,7 @@ def serve_store(
 
 
 def _warn_about_remote(config: AuthConfig, *addresses: Address | None) -> None:
-    """Say at each start what other machines can do; the last address is that of HTTP."""
+    """Log at each start what other machines can do. The last address is that of HTTP."""
     *remoting, http = addresses
     for address in remoting:
         if address is None or address[0] in LOOPBACK:
@@ -201,7 +200,7 @@ def _warn_about_remote(config: AuthConfig, *addresses: Address | None) -> None:
 
 
 def _on_loop_error() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """A handler for errors that no code of ours gets, such as a failed accept: one line a minute."""
+    """Return a handler for errors of the event loop itself, such as a failed accept; it logs one line a minute."""
     last = {"s": -ERROR_PERIOD_S, "count": 0.0}
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -227,7 +226,7 @@ async def _serve(
     loop.set_exception_handler(_on_loop_error())
     stop = _Stop(progress)
 
-    def locked() -> None:  # in the thread of the open: first the lock, then the ports, then recovery
+    def locked() -> None:  # called in the thread of the open, after it has the lock and before recovery
         progress.check()
         asyncio.run_coroutine_threadsafe(take_ports(), loop).result()
 
@@ -287,9 +286,9 @@ async def _serve_open_store(
         _leave_hint(hint, listeners)
     if http is not None:
         http.serving(controller.broker)
-    gc.freeze()  # a full collection holds every thread; it need not look at what was loaded
+    gc.freeze()  # a full collection stops all threads; without the loaded objects it is shorter
     advertised = listeners.broker_address
-    namesrv = listeners.namesrv_listen_address or controller.namesrv_address  # or that of another process
+    namesrv = listeners.namesrv_listen_address or controller.namesrv_address  # of this or another process
     _say(f"ready broker={listeners.listen_address} namesrv={namesrv} "
          f"recovered_ms={round(store.recovery_report['ms'])}"
          + (f" advertised={advertised}" if advertised != listeners.listen_address else "")
@@ -309,7 +308,7 @@ async def _serve_open_store(
     if store.lost_lock:
         raise StoreError(store.lost_lock)
     if not store.read_only:
-        with contextlib.suppress(OSError):  # a hint; the store must be closed in any case
+        with contextlib.suppress(OSError):  # it is only a hint, and the store has to be closed
             hint.unlink(missing_ok=True)
 
 
@@ -322,7 +321,7 @@ async def _serve_grpc(listener: GrpcListener, controller: BrokerController) -> G
 
 
 def _leave_hint(hint: Path, listeners: Listeners) -> None:
-    """Note who serves the directory, for commands that find it locked; a full disk is no reason."""
+    """Write the hint for commands that find the directory locked. A failure, such as a full disk, is printed."""
     try:
         hint.parent.mkdir(exist_ok=True)
         replace_file(OsFileSystem(), str(hint), json.dumps({

@@ -12,59 +12,58 @@ from tailrace.cli.log_output import log_to_stderr
 __all__ = ["serve"]
 
 Grpc = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Serve clients of RocketMQ 5 (gRPC) there; port 0 picks one, 8081 is "
-                      "usual. Without it grpcServerPort of the file. Needs tailrace[grpc].")]
+    str, typer.Option(metavar="HOST:PORT", help="Address for clients of RocketMQ 5 (gRPC), usually with port 8081; "
+                      "port 0 picks one. Default: grpcServerPort of the file. Needs tailrace[grpc].")]
 GrpcTls = Annotated[
-    str, typer.Option(metavar="FILE", help="Certificate of the gRPC endpoint (PEM), or self-signed to make one at the "
-                      "start. Without it the endpoint takes connections without TLS only.")]
+    str, typer.Option(metavar="FILE", help="Certificate of the gRPC endpoint (PEM), or self-signed to create one at "
+                      "the start. Without it the endpoint accepts only connections without TLS.")]
 AllowRemote = Annotated[
-    bool, typer.Option(help="Listen on addresses that other machines can reach, although there is no access control: "
-                       "without --user, or for --http.")]
+    bool, typer.Option(help="Listen on addresses that other machines can reach, although access control is off "
+                       "(no --user) or does not exist (--http).")]
 GrpcTlsKey = Annotated[str, typer.Option(metavar="FILE", help="Key of the certificate of --grpc-tls (PEM).")]
 
 
 def serve(
     store: Store,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The broker; port 0 picks one. Without it bindAddress "
+        str, typer.Option(metavar="HOST:PORT", help="Address of the broker; port 0 picks one. Default: bindAddress "
                           "and listenPort of the file, or 127.0.0.1:10911.")] = "",
     namesrv_listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The name server; port 0 picks one; none: no name server. "
-                          "Without it the address of this machine in namesrvAddr of the file, or "
+        str, typer.Option(metavar="HOST:PORT", help="Address of the name server; port 0 picks one; none: no name "
+                          "server. Default: the address of this machine in namesrvAddr of the file, or "
                           "127.0.0.1:9876 if the file has no namesrvAddr.")] = "",
     http: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Answer /ready and /metrics there, from the start, and show "
-                          "the console: read-only pages for a browser.")
+        str, typer.Option(metavar="HOST:PORT", help="Address for /ready and /metrics, which answer from the start, and "
+                          "for the console: read-only pages for a browser.")
     ] = "",
     grpc: Grpc = "", grpc_tls: GrpcTls = "", grpc_tls_key: GrpcTlsKey = "",
     config: Config = None,
     ignore_setting: Annotated[
         Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option(metavar="NAME", help="Start although this setting of the file is not honoured; may be "
+        typer.Option(metavar="NAME", help="Start although this setting of the file is not supported; may be "
                      "repeated.")] = None,
     allow_remote: AllowRemote = False,
     user: Annotated[
-        str, typer.Option(metavar="NAME", help="Switch access control on, and make this super user if there is no "
-                          "user of that name. Needs --password-file.")] = "",
+        str, typer.Option(metavar="NAME", help="Switch access control on, and create this super user if no user has "
+                          "that name. Needs --password-file.")] = "",
     password_file: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(metavar="FILE", help="A file with one line, the password of --user.")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error; to stderr.")] = "info",
     log_format: Annotated[
-        str, typer.Option(help="text, or json: an object for each line, with the values of the line.")] = "text",
+        str, typer.Option(help="text, or json: a JSON object for each line.")] = "text",
 ) -> None:
     """Serve a directory to RocketMQ clients.
 
-    Broker and name server are one process. The directory is made when it is missing. The first line
-    on stdout, once clients can be served, is: ready broker=H:P namesrv=H:P recovered_ms=N, with --grpc
-    also grpc=H:P
+    Broker and name server run in one process. A missing directory is created. When clients can be served, the first
+    line on stdout is: ready broker=H:P namesrv=H:P recovered_ms=N, with --grpc also grpc=H:P
 
-    H:P are the addresses that it listens on. If clients get another one (brokerIP1), advertised=H:P
-    follows. SIGTERM, SIGINT and SIGHUP close the store cleanly; a second one while the store is still
-    being opened ends the process immediately, as a crash would.
+    H:P are the addresses on which the server listens. If clients receive another one (brokerIP1), advertised=H:P
+    follows. SIGTERM, SIGINT and SIGHUP close the store cleanly; a second signal while the store is still being
+    opened ends the process immediately, as a crash would.
 
-    The broker registers at the name servers of namesrvAddr that are not its own. A setting that promises
-    security or durability and is not honoured stops the start.
+    The broker also registers at the other name servers of namesrvAddr. The start fails if the file has a setting for
+    security or durability that is not supported.
     """
     log_to_stderr(log_level, log_format, times=True)
     from tailrace.cli.serve import LOOPBACK, serve_store  # noqa: PLC0415 - asyncio and the broker
@@ -73,7 +72,7 @@ def serve(
 
     warn_if_interpreted()
     if bool(user) != (password_file is not None):
-        raise usage("--user and --password-file are given together")
+        raise usage("--user and --password-file must be given together")
     with errors():
         settings = take_settings(
             read_properties(config, refused_too=False), ignore_setting or (),
@@ -86,7 +85,7 @@ def serve(
         for host, what in places.open_hosts(authenticated=settings.auth.authentication_enabled):
             if not allow_remote and host not in LOOPBACK:
                 raise usage(
-                    f"{host} can be reached by other machines and {what}; say --allow-remote if that is meant")
+                    f"{host} can be reached by other machines and {what}; add --allow-remote if you mean it")
         serve_store(
             str(store), places.broker, places.namesrv, settings.store, settings.broker, places.http,
             names=places.names, name_server_config=settings.name_server, auth_config=settings.auth,

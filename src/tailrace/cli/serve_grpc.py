@@ -1,4 +1,4 @@
-"""The gRPC endpoint of ``tailrace serve``: its options, and its part of the start and the stop."""
+"""The gRPC endpoint of ``tailrace serve``: its options, address and certificate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKAGES: Final = ("grpc", "google.protobuf", "rocketmq.grpc_protocol")
 
 
 class GrpcPlace(NamedTuple):
-    """Where the endpoint listens, and with which certificate (PEM); without one it takes plain connections."""
+    """Address and certificate (PEM) of the endpoint. Without a certificate it accepts connections without TLS."""
 
     listen: Address
     certificate: bytes = b""
@@ -28,7 +28,7 @@ class GrpcPlace(NamedTuple):
     self_signed: bool = False
 
     def listener(self) -> GrpcListener:
-        """Take the port. Raises OSError or ConfigError."""
+        """Listen. Raises OSError or ConfigError."""
         from tailrace.proxy.server import GrpcListener  # noqa: PLC0415 - only with --grpc
         from tailrace.proxy.tls import credentials  # noqa: PLC0415
         from tailrace.remoting.tls_certificate import self_signed  # noqa: PLC0415
@@ -39,9 +39,9 @@ class GrpcPlace(NamedTuple):
 
 
 def grpc_place(listen: Address | None, certificate: str, key: str) -> GrpcPlace | None:
-    """Return the endpoint that options and settings ask for; None for no endpoint.
+    """Return the endpoint from options and settings; None if it is not configured.
 
-    Raises ValueError for options that do not fit together, and ConfigError for what cannot work here.
+    Raises ValueError for options that contradict each other, and ConfigError if a package is missing.
     """
     if listen is None:
         if certificate or key:

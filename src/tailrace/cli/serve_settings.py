@@ -1,4 +1,4 @@
-"""Settings and addresses of ``tailrace serve``, from its options and a Java broker's file."""
+"""Settings and addresses of ``tailrace serve``, from its options and the file of ``--config``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _log = get_logger(__name__)
 NAMESRV_LISTEN: Final = "127.0.0.1:9876"
 NONE: Final = "none"
 TLS_FILE_MAX: Final = 1 << 20
-"""Bytes of a file of TLS settings."""
+"""Largest file of TLS settings, in bytes."""
 FIRST_USER: Final = "initAuthenticationUser"
 Made = TypeVar("Made")
 
 
 class Settings(NamedTuple):
-    """What a file of settings says, for each part of a server."""
+    """The configurations of a server, from a file of settings."""
 
     store: StoreConfig
     broker: BrokerConfig
@@ -41,19 +41,19 @@ class Settings(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where a server listens."""
+    """The addresses on which a server listens."""
 
     broker: Address
     namesrv: Address | None
-    """None: no name server runs in this process."""
+    """None if no name server runs in this process."""
     http: Address | None
     grpc: Address | None
-    """None: no gRPC endpoint."""
+    """None without a gRPC endpoint."""
     names: tuple[str, str]
-    """The options or settings that say the first two, for errors."""
+    """The options or settings of the first two addresses, for errors."""
 
     def open_hosts(self, *, authenticated: bool) -> list[tuple[str, str]]:
-        """Return the hosts where a client needs no user, with the reason."""
+        """Return the hosts at which clients need no authentication, each with the reason."""
         found = [] if authenticated else [
             (place[0], "there is no access control without --user or authenticationEnabled=true")
             for place in (self.broker, self.namesrv, self.grpc) if place is not None]
@@ -63,11 +63,11 @@ class Places(NamedTuple):
 def take_settings(
     values: Mapping[str, str], ignored: Collection[str] = (), first_user: tuple[str, str] | None = None
 ) -> Settings:
-    """Return the configurations of a file; log a warning for each refused setting in ``ignored``.
+    """Return the configurations of a file; log a warning for each unsupported setting in ``ignored``.
 
-    A ``first_user`` and its password switch access control on.
+    A ``first_user`` (name and password) switches access control on.
 
-    Raises ConfigError for values that cannot work and for refused settings.
+    Raises ConfigError for invalid values, and for unsupported settings that are not in ``ignored``.
     """
     problems: list[str] = []
     try:
@@ -99,7 +99,7 @@ def take_settings(
 
 
 def _tls_file(path: str) -> str | None:
-    """Return the text of a file of TLS settings, None if it does not exist."""
+    """Return the text of a file of TLS settings; None if it does not exist."""
     try:
         found = read_if_there(OsFileSystem(), path, TLS_FILE_MAX)
         return None if found is None else found.decode()
@@ -111,7 +111,7 @@ def _tls_file(path: str) -> str | None:
 
 
 def _with_user(values: Mapping[str, str], first_user: tuple[str, str] | None) -> dict[str, str]:
-    """Return the settings that ``serve --user`` stands for. Raises ConfigError if the file says another thing."""
+    """Return the settings that ``serve --user`` sets. Raises ConfigError if the file contradicts them."""
     if first_user is None:
         return {}
     if values.get(FIRST_USER):
@@ -130,16 +130,16 @@ def read_password(path: Path) -> str:
     try:
         password = path.read_text("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text in UTF-8: byte {error.start}") from None
+        raise ConfigError(f"{path} is not UTF-8 text: byte {error.start}") from None
     if not password.strip() or "\n" in password:
-        raise ConfigError(f"{path} needs one line, the password")
+        raise ConfigError(f"{path} must have exactly one line, the password")
     return password
 
 
 def places_of(
     config: BrokerConfig, listen: str = "", namesrv_listen: str = "", http: str = "", grpc: str = ""
 ) -> Places:
-    """Return where to listen: options win over settings. Raises ValueError that names the wrong one."""
+    """Return the addresses to listen on; options override settings. Raises ValueError that names the wrong one."""
     broker = parse_address(listen, "--listen") if listen else (config.bind_address, config.listen_port)
     others, name, namesrv = name_server_addresses(config.namesrv_addr), "--namesrv-listen", None
     if namesrv_listen:

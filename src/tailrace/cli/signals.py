@@ -1,9 +1,9 @@
 """The signals that end a command: SIGINT, SIGTERM and SIGHUP.
 
-`stop_at_signals` has the first one raise `Stopped` in the main thread, so that every ``with`` block
-closes what it opened: a store is closed cleanly, not left as after a crash. Later ones are ignored until
-the process has ended, so they cannot interrupt that. A SIGHUP or SIGINT that is ignored when the command
-starts, as under ``nohup``, stays ignored.
+After `stop_at_signals` the first signal raises `Stopped` in the main thread, so that every ``with`` block closes
+what it opened: a store is closed cleanly, not left as after a crash. Later signals are ignored, so they cannot
+interrupt the close. A signal that is already ignored when the command starts, such as SIGHUP under ``nohup``,
+stays ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(SystemExit):
-    """A signal asked the command to end; the exit code is 128 and the number of the signal."""
+    """A signal ends the command; the exit code is 128 plus the number of the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -31,7 +31,7 @@ def ending_signals(always: Iterable[int] = ()) -> list[signal.Signals]:
 
 
 def stop_at_signals() -> None:
-    """Have the first of these signals raise `Stopped`, and ignore later ones."""
+    """Make the first of these signals raise `Stopped`, and later ones have no effect."""
     numbers = ending_signals()
 
     def stop(number: int, frame: FrameType | None) -> None:

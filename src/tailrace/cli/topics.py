@@ -31,7 +31,7 @@ Words = Annotated[list[str], typer.Argument(metavar="[STORE] TOPIC")]
 
 
 def milliseconds(text: str, option: str = "--before") -> int:
-    """Return a time of this machine's zone, or milliseconds since 1970, in milliseconds since 1970."""
+    """Return a time, given in this machine's time zone or as milliseconds since 1970, in milliseconds since 1970."""
     if (number := whole_number(text)) is not None:
         return number
     try:
@@ -59,7 +59,7 @@ def list_all(
 def create(
     words: Words,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
-    queues: Annotated[int, typer.Option(min=1, max=1024, help="Queues to read and write.")] = 4,
+    queues: Annotated[int, typer.Option(min=1, max=1024, help="Number of queues.")] = 4,
     attribute: Annotated[
         Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="reserve.time (hours), "  # noqa: UP045
                                           "retention.ms, retention.bytes ...; may be repeated.")
@@ -69,9 +69,9 @@ def create(
 ) -> None:
     """Create or change a topic.
 
-    What changes is the number of its queues and its attributes.
+    The number of its queues and its attributes are set.
 
-    STORE must be a store already, unless --create is said.
+    With --create a missing STORE is created.
     """
     from tailrace.cli.messages import create_topic  # noqa: PLC0415
 
@@ -111,8 +111,8 @@ def delete(
 ) -> None:
     """Delete a topic with its queues.
 
-    Records stay in the log until their files expire, but no command or broker shows them again. The
-    offsets that groups have of the topic are deleted, too.
+    The records stay in the log until their files are deleted, but no command or broker shows them again. The offsets
+    of groups on the topic are deleted, too.
     """
     from tailrace.cli.messages import delete_topic  # noqa: PLC0415
 
@@ -130,18 +130,17 @@ def delete(
 def purge(
     words: Words,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
-    queue: Annotated[Optional[int], typer.Option(min=0, help="This queue alone.")] = None,  # noqa: UP045
+    queue: Annotated[Optional[int], typer.Option(min=0, help="Only this queue.")] = None,  # noqa: UP045
     before: Annotated[
-        str, typer.Option(metavar="TIME", help="Only what was stored before; 2026-01-31T12:00 or "
+        str, typer.Option(metavar="TIME", help="Only messages that were stored before: 2026-01-31T12:00 or "
                           "milliseconds since 1970.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Remove the messages of a topic.
 
-    For good: no consumer gets them any more. A line for each queue with its least offset
-    before and now. The bytes go with their files, when no topic needs a message of them: see
-    retention. A Java broker that opens the directory shows purged messages again, as long as their
-    files are there.
+    This is final: no consumer receives them again. Prints a line for each queue, with its least offset before and
+    after. The bytes are freed when their files are deleted, which `tailrace retention` shows. A Java broker that
+    opens the directory shows purged messages again, as long as their files exist.
     """
     from tailrace.cli.messages import purge_topic  # noqa: PLC0415
 
@@ -152,7 +151,7 @@ def purge(
         if not target.store and not target.broker:
             [address, *more] = ask(target, lambda admin: admin.brokers()) or [""]
             if more or not address:
-                raise usage(f"{target.namesrv} knows {1 + len(more) if address else 0} brokers: name one by --broker")
+                raise usage(f"{target.namesrv} has {1 + len(more) if address else 0} brokers: name one with --broker")
             target = target._replace(namesrv="", broker=address)
         done = purge_topic(name, target, queue, before_ms)
     show(({"topic": name, "queueId": queue_id, "from": low, "to": high, "purged": high - low}

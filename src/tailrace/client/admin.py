@@ -1,4 +1,4 @@
-"""Administration over the wire: topics, groups and brokers, as RocketMQ's tools ask for them."""
+"""Administration of topics, groups, brokers and users, with the requests of RocketMQ's tools."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TopicQueue:
 
 @dataclass(frozen=True, slots=True, order=True)
 class GroupQueue:
-    """How far a group has consumed one queue."""
+    """The offset of a group in one queue, and the end of the queue."""
 
     topic: str
     broker_name: str
@@ -54,13 +54,13 @@ class GroupQueue:
 
     @property
     def lag(self) -> int:
-        """Messages that are still to be consumed."""
+        """Number of messages that the group has not consumed yet."""
         return self.broker_offset - self.consumer_offset
 
 
 @final
 class AdminClient:
-    """Asks one broker, or every master that a name server knows; an asynchronous context manager.
+    """Sends requests to one broker, or to every master of a name server; an asynchronous context manager.
 
     Each method raises RemotingCommandError if a server refuses, or another RemotingError.
     """
@@ -70,7 +70,7 @@ class AdminClient:
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None,
     ) -> None:
         if bool(namesrv) == bool(broker):
-            raise ConfigError("say either namesrv or broker, as HOST:PORT")
+            raise ConfigError("set either namesrv or broker, as HOST:PORT")
         self._namesrv = [address.strip() for address in namesrv.split(";") if address.strip()]
         self._broker = broker
         self._timeout_ms = timeout_ms
@@ -194,7 +194,7 @@ class AdminClient:
         return {name: sorted(found[name]) for name in sorted(found)}
 
     async def group_queues(self, group: str) -> list[GroupQueue]:
-        """Return how far a group has consumed every queue of its topics."""
+        """Return the offsets of a group in every queue of its topics."""
         found: list[GroupQueue] = []
         for address in await self.brokers():
             answer = await self._ask(
@@ -219,7 +219,8 @@ class AdminClient:
     ) -> dict[tuple[str, int], int]:
         """Set a group's offsets of a topic; return them by broker and queue.
 
-        To ``offset`` of one queue, or to the first message stored at or after ``timestamp_ms``; below 0 is the end.
+        The new offset is ``offset`` in one queue, or in all queues that of the first message stored at or after
+        ``timestamp_ms``; a time below 0 means the end.
         """
         header = c.ResetOffsetRequestHeader(group, topic, timestamp_ms, is_force=True, queue_id=queue_id, offset=offset)
         found = {}
@@ -249,7 +250,7 @@ class AdminClient:
     async def _ask_having(
         self, topic: str, code: int, header: CustomHeader
     ) -> list[tuple[str, RemotingCommand]]:
-        """Ask every broker; raise TOPIC_NOT_EXIST if no broker has the topic."""
+        """Send a request to every broker. Raises RemotingCommandError (TOPIC_NOT_EXIST) if none has the topic."""
         missing = ResponseCode.TOPIC_NOT_EXIST
         found = []
         for address in await self.brokers():
@@ -271,7 +272,7 @@ class AdminClient:
         return answer
 
     async def _ask_name_server(self, code: int) -> RemotingCommand:
-        """Ask the first name server that answers."""
+        """Send a request to the name servers in turn; return the answer of the first that answers."""
         *others, last = self._namesrv
         for address in others:
             with contextlib.suppress(RemotingConnectError, RemotingTimeoutError):

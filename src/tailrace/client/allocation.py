@@ -1,4 +1,4 @@
-"""Which member of a group gets which queues: the strategies of the reference, with its results.
+"""Allocation of queues to the members of a group: the strategies of the reference, with its results.
 
 All members have to use the same strategy. Each sees the same sorted queues and client ids, so each computes
 the same distribution by itself.
@@ -24,7 +24,7 @@ VIRTUAL_NODES: Final = 10
 
 
 def average(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Give each member a run of neighbouring queues; the first members get one more."""
+    """Give each member consecutive queues; the first members get one more if the division leaves a remainder."""
     index = members.index(client_id)
     size, more = divmod(len(queues), len(members))
     start = index * size + min(index, more)
@@ -32,14 +32,14 @@ def average(client_id: str, queues: Sequence[MessageQueue], members: Sequence[st
 
 
 def in_a_circle(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Deal the queues out one by one."""
+    """Give the queues to the members one by one, in turn."""
     return list(queues[members.index(client_id) :: len(members)])
 
 
 def consistent_hash(
     client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
 ) -> list[MessageQueue]:
-    """Give a queue to the next member on a ring of hashes, so that few queues move when one leaves."""
+    """Give a queue to the next member on a ring of hashes, so that few queues move when a member leaves."""
     ring = {_hash(f"{member}-{n}"): member for member in members for n in range(VIRTUAL_NODES)}
     places = sorted(ring)
 
@@ -55,13 +55,13 @@ def _hash(text: str) -> int:
 
 
 def by_configuration(queues: Iterable[MessageQueue]) -> Strategy:
-    """Return the strategy that gives this member exactly ``queues``, whoever else is in the group."""
+    """Return the strategy that gives this member exactly ``queues``, independent of the other members."""
     mine = set(queues)
     return lambda client_id, queues, members: [queue for queue in queues if queue in mine]
 
 
 def by_machine_room(rooms: Collection[str]) -> Strategy:
-    """Return the strategy that shares the queues of brokers named ``room@name``, of these rooms only."""
+    """Return the strategy that shares only the queues of these rooms; brokers are named ``room@name``."""
     def allocate(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         names = ((queue, queue.broker_name.split("@")) for queue in queues)
         shared = [queue for queue, parts in names if len(parts) == 2 and parts[0] in rooms]
@@ -109,11 +109,11 @@ def _room(room: str, of: object) -> str:
 
 STRATEGIES: Final[dict[str, Strategy]] = {
     "AVG": average, "AVG_BY_CIRCLE": in_a_circle, "CONSISTENT_HASH": consistent_hash}
-"""By the names of the reference."""
+"""Strategies by the names of the reference."""
 
 
 def strategy_of(strategy: Strategy | str) -> Strategy:
-    """Return the strategy of a name, or the one that is given. Raises ConfigError."""
+    """Return the strategy with a name, or the given function. Raises ConfigError."""
     if callable(strategy):
         return strategy
     if strategy not in STRATEGIES:

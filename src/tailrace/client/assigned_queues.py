@@ -62,7 +62,7 @@ class AssignedQueues:
     """Pulls queues and hands their messages out.
 
     With ``in_order`` a queue hands out one message at a time. ``register`` is called when a broker does not
-    know the subscriptions of the group; without it each pull says what it wants.
+    know the subscriptions of the group; without it each pull carries its subscription.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Automatic batches: messages that are sent within a moment of each other share a request."""
+"""Automatic batches: messages that are sent within a short time share a request."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tailrace.formats.remoting import ResponseCode
 __all__ = ["Batches", "BatchItem", "BatchKey"]
 
 ITEM_OVERHEAD: Final = 22
-"""Bytes of an item beside body and properties."""
+"""Bytes of an item in addition to its body and properties."""
 
 
 class BatchKey(NamedTuple):
-    """What messages of one batch have in common; without a queue id any queue of the topic will do."""
+    """The common values of the messages of a batch. Without a queue id any queue of the topic may be used."""
 
     topic: str
     queue_id: int | None
     in_order: bool = False
-    """Whether a batch waits for the one before."""
+    """True if a batch is sent only after the previous one is stored."""
 
 
 class BatchItem(NamedTuple):
@@ -39,7 +39,7 @@ class BatchItem(NamedTuple):
 
 @dataclass(slots=True)
 class _Open:
-    """A batch that still takes messages."""
+    """A batch to which messages can still be added."""
 
     items: list[BatchItem] = field(default_factory=list)
     results: list[asyncio.Future[SendResult]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Batches:
         self._turns = Turns()
 
     def add(self, key: BatchKey, item: BatchItem) -> asyncio.Future[SendResult]:
-        """Take a message; the future has its result, or the error of its batch."""
+        """Add a message; return the future of its result, or of the error of its batch."""
         size = len(item.body) + len(item.properties) + ITEM_OVERHEAD
         batch = self._open.get(key)
         if batch is not None and batch.size + size > self._most:
@@ -118,7 +118,7 @@ class Batches:
                         ids[number] if number < len(ids) else "", region=sent.region))
 
     async def flush(self) -> None:
-        """Send what is open, and wait for all answers."""
+        """Send all open batches, and wait for their answers."""
         for key in list(self._open):
             self._close(key)
         while self._sending:

@@ -1,4 +1,4 @@
-"""Blocking faces, made from the asynchronous ones: the same names, parameters and documents."""
+"""Blocking clients, derived from the asynchronous ones: the same names, parameters and docstrings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def blocking(
 def arguments_of(
     init: Callable[Concatenate[Any, _P], None]
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, _P], None]]:
-    """Give a constructor the parameters of another one, to which it hands them on."""
+    """Give a constructor the parameters of another one, to which it passes them."""
     def give(own: Callable[..., None]) -> Callable[Concatenate[Any, _P], None]:
         return functools.wraps(init)(own)
 

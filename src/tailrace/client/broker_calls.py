@@ -48,7 +48,7 @@ _STATUS: Final = {
     ResponseCode.PULL_OFFSET_MOVED: "OFFSET_ILLEGAL",
 }
 MAX_BODY: Final = 64 << 20
-"""Longest body after decompression."""
+"""Largest body after decompression, in bytes."""
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class BrokerCalls:
         return answer.read(SearchOffsetResponseHeader).offset
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's offset of a queue, None when it has none."""
+        """Return the group's offset of a queue; None if it has no offset."""
         answer = await self.call(
             queue, RequestCode.QUERY_CONSUMER_OFFSET,
             QueryConsumerOffsetRequestHeader(
@@ -135,8 +135,8 @@ class BrokerCalls:
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Set the group's offset of a queue; the broker writes it to disk every few seconds.
 
-        A broker takes offsets of known groups only. A group without a pull so far is created first,
-        if the broker allows it.
+        A broker accepts only offsets of groups that it knows. A new group is created first, if the broker allows
+        that.
         """
         header = UpdateConsumerOffsetRequestHeader(self.group, queue.topic, queue.queue_id, offset)
         unknown = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -171,7 +171,7 @@ class BrokerCalls:
     async def assignment(self, topic: str, strategy: str) -> dict[MessageQueue, bool] | None:
         """Return the queues of this client id as a broker allocates them, and whether each is popped.
 
-        None if the broker does not know the topic or the group yet: the queues stay as they are.
+        Return None if the broker does not know the topic or the group yet; the client then keeps its queues.
         """
         body = fastjson.dumps({
             "clientId": self.instance.client_id, "consumerGroup": self.group, "messageModel": "CLUSTERING",
@@ -214,7 +214,7 @@ class BrokerCalls:
         return locked
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Free locks of this client id; those of a broker that cannot be reached end with their term."""
+        """Release locks of this client id. Locks on a broker that cannot be reached expire later."""
         await self._locks(RequestCode.UNLOCK_BATCH_MQ, queues)
 
     async def _locks(
@@ -241,7 +241,7 @@ class BrokerCalls:
         return found
 
     async def check_filter(self, wanted: Subscription) -> None:
-        """Have a broker of the topic compile an expression of SQL92; its refusal says what is wrong."""
+        """Check an SQL92 expression: a broker of the topic compiles it, and its refusal has the error."""
         body = fastjson.dumps({
             "clientId": self.instance.client_id, "group": self.group,
             "subscriptionData": wanted.to_json()})

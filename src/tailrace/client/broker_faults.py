@@ -1,4 +1,4 @@
-"""Which brokers a producer avoids for a while: those that are slow or cannot be reached (MQFaultStrategy)."""
+"""Avoidance of brokers that are slow or cannot be reached, for a time (MQFaultStrategy)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tailrace.env.clock import Clock
 __all__ = ["BrokerFaults"]
 
 _AVOIDED_MS: Final = ((15_000, 30_000), (5_000, 10_000), (3_000, 6_000), (1_800, 5_000), (550, 2_000))
-"""An answer that takes as long as the first number has its broker avoided as long as the second; as the reference."""
+"""If an answer takes at least the first number, its broker is avoided for the second, as in the reference."""
 UNREACHABLE_MS: Final = 10_000
-"""What an answer that did not come counts as."""
+"""Time with which a missing answer is counted."""
 
 
 @final
 class BrokerFaults:
-    """How long each broker is avoided."""
+    """Times until which brokers are avoided."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._until: dict[str, int] = {}
 
     def note(self, broker_name: str, took_ms: float, *, reached: bool = True) -> None:
-        """Note how long an answer took, or that none came."""
+        """Note the time that an answer took; ``reached`` is False if no answer came."""
         counted = took_ms if reached else UNREACHABLE_MS
         for least, avoided in _AVOIDED_MS:
             if counted >= least:

@@ -13,7 +13,7 @@ __all__ = ["COMPRESSIONS", "Compressor", "compressor_of"]
 
 COMPRESSIONS: Final = ("zlib", "lz4", "zstd")
 _LEVEL: Final = 5
-"""As the reference's compressLevel."""
+"""Level of compression, as in the reference (compressLevel)."""
 
 
 Compressor = Callable[[bytes], bytes]

@@ -1,4 +1,4 @@
-"""From a message that was pulled or popped to the end of its consumption: listener, retry, dead letter."""
+"""Consumption of messages that were pulled or popped: call of the listener, retry, dead letter."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = ["RETRIES", "Consuming", "Retries"]
 _log = get_logger(__name__)
 
 RETRIES: Final = 16
-"""Deliveries after the first one, before a message is a dead letter."""
+"""Number of deliveries after the first one, before a message becomes a dead letter."""
 SEND_BACK_AGAIN_S: Final = 5.0
-"""Until a message that could not be sent back is consumed again here; doubled with each try."""
+"""Seconds until a message that could not be sent back is consumed again locally; doubled with each try."""
 SEND_BACK_AGAIN_MAX_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often and how long a listener is tried; without ``most`` the default counts."""
+    """Settings of retries. Without ``most`` the default number of retries is used."""
 
     most: int | None
     suspend_s: float
     timeout_s: float | None
     batch: int = 1
-    """Messages of one call."""
+    """Number of messages of one call of the listener."""
 
 
 @final
@@ -67,7 +67,7 @@ class Consuming:
         self._group = calls.group
         self._most = RETRIES if retries.most is None else retries.most
         self._refused: dict[tuple[MessageQueue, int], int] = {}
-        """How often a message was not sent back, by queue and offset."""
+        """Number of failed send-backs of a message, by queue and offset."""
 
     async def work(self) -> None:
         """Take messages and consume them until the queues are stopped."""
@@ -92,7 +92,7 @@ class Consuming:
             self._queues.put_back(one, messages, self._retries.suspend_s)
             left.clear()
             return
-        # A message that the broker refuses is not handed to the listener for ever.
+        # If the broker keeps refusing a message, the listener is not called for it without end.
         given_up = [m for m in messages if self._tries(one, m) > self._most] if self._refused else []
         if given_up and len(given_up) < len(messages):
             self._queues.put_back(one, [m for m in messages if m not in given_up], 0.0)
@@ -122,7 +122,7 @@ class Consuming:
                 self._queues.put_back(one, [message], self._refusal_s(one, message))
 
     async def _consume_popped(self, one: PopQueue, messages: list[MessageExt], left: list[MessageExt]) -> None:
-        """Call the listener, and acknowledge, retry or make it a dead letter as the reference's POP consumers do."""
+        """Call the listener, then acknowledge the messages, retry them or make them dead letters, as the reference."""
         ready = []
         for message in messages:
             if self._popping.left_ms(message) > 0:

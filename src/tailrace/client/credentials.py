@@ -5,8 +5,8 @@ The file has two lines, as RocketMQ's ``conf/tools.yml``::
     accessKey: shop
     secretKey: Nq3...
 
-A client without credentials of its own takes the file that TAILRACE_CREDENTIALS names, or else TAILRACE_ACCESS_KEY
-and TAILRACE_SECRET_KEY.
+A client without its own credentials uses the file that TAILRACE_CREDENTIALS names, or else TAILRACE_ACCESS_KEY and
+TAILRACE_SECRET_KEY.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ FILE_MAX: Final = 64 << 10
 
 
 def read_credentials(path: str) -> Credentials:
-    """Return the credentials of a file. Raises ConfigError that shows no value, or OSError."""
+    """Return the credentials in a file. Raises OSError, or ConfigError, whose text shows no secret."""
     try:
         values = parse_properties(read_file(OsFileSystem(), path, FILE_MAX).decode())
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text in UTF-8: byte {error.start}") from None
+        raise ConfigError(f"{path} is not UTF-8 text: byte {error.start}") from None
     found = [values.get(name, "").strip("'\"") for name in ("accessKey", "secretKey")]
     if not all(found):
         raise ConfigError(f"{path} needs two lines, accessKey: NAME and secretKey: PASSWORD")
@@ -47,7 +47,7 @@ def read_credentials(path: str) -> Credentials:
 
 
 def credentials_of(given: Credentials | str | None) -> Credentials | None:
-    """Return credentials, those in a file, or without either those of the environment; None if it has no user.
+    """Return the given credentials, those in the given file, or those of the environment; None if nothing is set.
 
     Raises ConfigError or OSError.
     """

@@ -1,4 +1,4 @@
-"""What the clients of a process share: connections, routes, and one client id with its heartbeats.
+"""The shared part of the clients of a process: connections, routes, and a client id with its heartbeats.
 
 Clients on one event loop that name the same servers share an instance (RocketMQ's MQClientInstance). A
 broker knows a member of a group by its connection, so two consumers of one group are on two instances.
@@ -32,17 +32,17 @@ __all__ = ["ClientInstance", "InstanceShare", "Member", "Target"]
 _log = get_logger(__name__)
 
 HEARTBEAT_S: Final = 30.0
-"""As the reference's heartbeatBrokerInterval; a broker forgets a client after two minutes."""
+"""Period of heartbeats, as in the reference (heartbeatBrokerInterval). A broker drops a client after two minutes."""
 AGAIN_S: Final = 1.0
-"""Until the next heartbeat to a broker whose connection was lost."""
+"""Seconds until the next heartbeat to a broker whose connection was lost."""
 END_S: Final = 2.0
-"""Time for what is to be finished before the connections of an instance are closed."""
+"""Seconds for work that has to be finished before the connections of an instance are closed."""
 REQUESTS_MAX: Final = 1_000
-"""Requests of brokers under way; those beyond are not answered, and the broker asks again."""
+"""Number of requests of brokers under way. Further requests are not answered, and the broker sends them again."""
 
 
 class Member(Protocol):
-    """A client that is in a group; ``group`` and ``is_consumer`` tell its instance which."""
+    """A client as a member of a group; ``group`` and ``is_consumer`` identify the group."""
 
     group: str
     is_consumer: bool
@@ -52,7 +52,7 @@ class Member(Protocol):
         ...
 
     def members_changed(self) -> None:
-        """Take note that the members of the group have changed, or what brokers know of them."""
+        """Handle a change of the members of the group, or of the brokers' data about them."""
         ...
 
     def topics(self) -> set[str]:
@@ -64,13 +64,13 @@ class Member(Protocol):
         ...
 
     async def serve(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
-        """Serve it; return the answer if it has one."""
+        """Serve a request; return the answer if it has one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a client connects to: name servers, or one broker."""
+    """The servers of a client: name servers, or one broker."""
 
     namesrv: str
     broker: str
@@ -81,20 +81,20 @@ class Target:
 
     def __post_init__(self) -> None:
         if bool(self.namesrv) == bool(self.broker):
-            raise ConfigError("say either namesrv or broker, as HOST:PORT")
-        client_context(self.tls)  # so that a wrong file is an error of the program's first line
+            raise ConfigError("set either namesrv or broker, as HOST:PORT")
+        client_context(self.tls)  # so that an invalid file is reported when the client is created
 
 
 Role = tuple[str, bool]
-"""A group, and whether it is one of consumers; each client id has a role once."""
+"""A group, and whether it is a consumer group. A client id has each role at most once."""
 
 _instances: dict[int, list[ClientInstance]] = {}
-"""By the id of an event loop, which its instances keep alive."""
+"""Instances by the id of their event loop, which they keep alive."""
 
 
 @final
 class ClientInstance:
-    """One client id on one event loop. Clients get it from an `InstanceShare`."""
+    """A client id on an event loop. Clients use it through an `InstanceShare`."""
 
     def __init__(self, target: Target, remoting: RemotingClient | None = None) -> None:
         self.target = target
@@ -110,12 +110,12 @@ class ClientInstance:
         self._users: list[Role | None] = []
         self._members: list[Member] = []
         self._known: set[str] = set()
-        """Addresses of brokers that have got a heartbeat."""
+        """Addresses of brokers that have received a heartbeat."""
         self._fingerprints: dict[str, int] = {}
-        """Of the subscriptions that a broker has, by its address; a heartbeat then goes without them."""
+        """Fingerprint of the subscriptions that a broker has, by its address; a heartbeat then goes without them."""
         self._lost: set[str] = set()
         self._failing: set[str] = set()
-        """Brokers that did not take their last heartbeat."""
+        """Brokers that did not accept the last heartbeat."""
         self._wake = asyncio.Event()
         self._beats: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -170,9 +170,9 @@ class ClientInstance:
     # --- groups
 
     async def join(self, member: Member, addresses: set[str] | None = None) -> None:
-        """Add a member, and send the first heartbeats. Raises RemotingError if no broker took one.
+        """Add a member, and send the first heartbeats. Raises RemotingError if no broker accepted one.
 
-        ``addresses`` are the brokers if they are not those of the member's topics.
+        ``addresses`` are the brokers to use instead of those of the member's topics.
         """
         if member not in self._members:
             self._members.append(member)
@@ -181,7 +181,7 @@ class ClientInstance:
         await self.heartbeat(await self.brokers_of(member) if addresses is None else addresses)
 
     async def leave(self, member: Member) -> None:
-        """Take a member out of its group, at all brokers that know it."""
+        """Remove a member from its group, on all brokers that know it."""
         if member not in self._members:
             return
         self._members.remove(member)
@@ -213,7 +213,7 @@ class ClientInstance:
     # --- heartbeats
 
     async def heartbeat(self, addresses: set[str]) -> None:
-        """Tell brokers about all members with their subscriptions. Raises RemotingError if none of them took it."""
+        """Send heartbeats with all members to brokers. Raises RemotingError if no broker accepted one."""
         for address in addresses:
             self._fingerprints.pop(address, None)
         failed = await asyncio.gather(*map(self._beat_one, sorted(addresses)))
@@ -290,7 +290,7 @@ class ClientInstance:
                 self._lost &= await self._addresses()
 
     async def _addresses(self) -> set[str]:
-        """Return the brokers of all members' topics, as far as routes are known."""
+        """Return the brokers of all members' topics whose routes are known."""
         found: set[str] = set()
         for member in list(self._members):
             try:
@@ -346,7 +346,7 @@ def _fingerprint(consumers: list[dict[str, Any]], producers: list[dict[str, str]
 
 @final
 class InstanceShare:
-    """What one client has of an instance: from its first use on, until it is closed."""
+    """The use of an instance by one client, from the first use until the client is closed."""
 
     def __init__(self, target: Target, role: Role | None = None) -> None:
         self._target = target
@@ -356,7 +356,7 @@ class InstanceShare:
 
     @property
     def instance(self) -> ClientInstance:
-        """The instance. Raises RemotingError after `close`."""
+        """Return the instance. Raises RemotingError after `close`."""
         if self.closed:
             raise RemotingError("the client is closed")
         if self._instance is None:
@@ -364,7 +364,7 @@ class InstanceShare:
         return self._instance
 
     async def close(self) -> None:
-        """Give the share back; a second call does nothing."""
+        """Release the instance; a second call has no effect."""
         self.closed = True
         if self._instance is not None:
             instance, self._instance = self._instance, None

@@ -1,4 +1,4 @@
-"""Calling the listener of a push consumer, and what its result means."""
+"""Calls of the listener of a push consumer, and the meaning of their results."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BatchListener = Callable[[list[MessageExt]], Awaitable[bool | None] | bool | Non
 
 @final
 class RetryLater(Exception):  # noqa: N818 - a decision of the listener, not an error
-    """Raised by a listener that wants a message again later; no error is logged.
+    """Raised by a listener to receive a message again later; no error is logged.
 
-    ``delay_level`` is a delay level of the broker, 0 for the next longer one with each delivery, and -1 for a
-    dead letter now. ``after_s`` is for a queue that is consumed in order, or popped: the seconds until the next try.
-    Of a batch the first ``consumed`` messages are consumed, and the others come again.
+    ``delay_level`` is a delay level of the broker; 0 means a longer delay with each delivery, and -1 makes the
+    message a dead letter. ``after_s``, for queues that are consumed in order or popped, is the time in seconds until
+    the next try. Of a batch the first ``consumed`` messages are consumed, and the others are delivered again.
     """
 
     def __init__(self, delay_level: int = 0, *, after_s: float | None = None, consumed: int = 0) -> None:
@@ -42,7 +42,7 @@ class RetryLater(Exception):  # noqa: N818 - a decision of the listener, not an 
 
 @final
 class _Limits:
-    """Ends calls that take too long, with one timer for all of them: most calls are far shorter."""
+    """Cancels calls that take too long. One timer serves all calls, because most calls are far shorter."""
 
     def __init__(self) -> None:
         self._until: dict[asyncio.Task[Any], float] = {}
@@ -66,7 +66,7 @@ class _Limits:
         self._timer = loop.call_later(period_s, self._look, loop, period_s) if self._until else None
 
     def end(self, task: asyncio.Task[Any]) -> bool:
-        """Forget a call that has ended; return whether it was ended here."""
+        """Remove a call that has ended; return whether it was cancelled here."""
         self._until.pop(task, None)
         if task not in self._over:
             return False
@@ -77,7 +77,7 @@ class _Limits:
 
 @final
 class ListenerCalls:
-    """Calls a listener: a coroutine function in the event loop, another one in a thread."""
+    """Calls a listener: a coroutine function in the event loop, a plain function in a thread."""
 
     def __init__(
         self, listener: Listener | BatchListener, group: str, threads: int, *, in_batches: bool = False
@@ -98,7 +98,7 @@ class ListenerCalls:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def result(self, messages: list[MessageExt]) -> bool | None:
-        """Return the listener's result. Raises what the listener raises, or TypeError for another result."""
+        """Return the listener's result. Raises the listener's error, or TypeError for an invalid result."""
         given = list(messages) if self._in_batches else messages[0]
         if self._pool is None:
             found = self._listener(given)
@@ -143,5 +143,5 @@ class ListenerCalls:
 
 
 def key_of(message: MessageExt) -> str:
-    """Return the keys of a message, else its unique key."""
+    """Return the keys of a message, or its unique key if it has no keys."""
     return " ".join(message.keys) or message.unique_key or ""

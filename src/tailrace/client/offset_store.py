@@ -1,4 +1,4 @@
-"""Where the offsets of a consumer are: on the brokers, for broadcasting in a file of the consumer's own."""
+"""Storage of a consumer's offsets: on the brokers, or for broadcasting in a local file of the consumer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OffsetStore(Protocol):
     """Reads and writes offsets of queues."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the offset of a queue, None if it has none. Raises RemotingError."""
+        """Return the offset of a queue; None if it has no offset. Raises RemotingError."""
         ...
 
     async def write(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Exception]:
@@ -29,7 +29,7 @@ class OffsetStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what is held."""
+        """Release files and locks."""
         ...
 
 
@@ -45,7 +45,7 @@ class BrokerOffsets:
         return await self._calls.committed(queue)
 
     async def write(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Exception]:
-        """Commit."""
+        """Commit the offsets on the brokers."""
         failed: dict[MessageQueue, Exception] = {}
 
         async def commit(queue: MessageQueue, offset: int) -> None:
@@ -65,7 +65,7 @@ class BrokerOffsets:
 class FileOffsets:
     """Offsets in a file, which is replaced as a whole and durable after each write.
 
-    One consumer uses the file at a time: another one gets StoreLockedError.
+    Only one consumer at a time can use the file; for another one StoreLockedError is raised.
     """
 
     def __init__(self, path: str, file_system: FileSystem | None = None) -> None:
@@ -93,8 +93,8 @@ class FileOffsets:
                 self._offsets[MessageQueue.from_json(one)] = int(one["offset"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"offset_file {self._path} holds no offsets ({error}); restore it, or delete it to begin "
-                "where `start` says") from None
+                f"offset_file {self._path} has no valid offsets ({error}); restore it, or delete it to begin "
+                "at `start`") from None
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the offset in the file."""
@@ -113,7 +113,7 @@ class FileOffsets:
         return {}
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -1,4 +1,4 @@
-"""A bound on what a producer has sent and got no answer for: back-pressure."""
+"""Back-pressure: a limit of the bytes that a producer has sent without an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Pending", "ThreadRoom", "Turns"]
 
 @final
 class Pending:
-    """Room for a number of bytes. A message larger than all of it goes alone; waiting messages keep their order."""
+    """Room for a number of bytes. A message larger than the limit is sent alone; waiting messages keep their order."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -25,7 +25,7 @@ class Pending:
         return not self.bytes or self.bytes + size <= self.most
 
     def try_enter(self, size: int) -> bool:
-        """Take room if there is some."""
+        """Reserve room if enough is free; return whether it was."""
         if self._waiting or (self.bytes and self.bytes + size > self.most):
             return False
         self.bytes += size

@@ -1,4 +1,4 @@
-"""One queue that a consumer has: messages that were pulled, and how far they are consumed."""
+"""State of a queue in a consumer: the messages that were pulled, and those that are consumed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class ProcessQueue:
         self.written: int | None = None
         """The offset that was committed last."""
         self.dropped = False
-        """The queue is another member's, or a new ProcessQueue has taken over."""
+        """True if the queue belongs to another member, or to a newer ProcessQueue."""
         self.restart_at: int | None = None
-        """Of a dropped queue: the offset to consume it from once no worker has a message of it."""
+        """Offset at which a dropped queue is consumed again, when no worker has a message of it."""
         self.paused = False
         self.offered = False
-        """Whether it waits for a worker."""
+        """True if it waits for a worker."""
         self.held = False
-        """Whether it hands out no message because one is to be tried again first."""
+        """True if it hands out no message, because another message has to be retried first."""
         self.locked_until = 0.0
-        """Of a queue that is consumed in order: the end of its lock, in the time of the event loop."""
+        """For a queue that is consumed in order: the end of its lock, in the time of the event loop."""
         self.ready: deque[MessageExt] = deque()
         """Messages that no worker has taken yet."""
         self.running = 0
@@ -48,7 +48,7 @@ class ProcessQueue:
 
     @property
     def given_up(self) -> bool:
-        """Whether it was dropped and does not wait for a restart."""
+        """True if it was dropped and does not wait for a restart."""
         return self.dropped and self.restart_at is None
 
     @property
@@ -70,11 +70,11 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """Offset from which messages are not consumed."""
+        """Offset of the first message that is not consumed."""
         return next(iter(self._unfinished), self.next_offset)
 
     def add(self, messages: list[MessageExt], next_offset: int) -> None:
-        """Take over what a pull has found."""
+        """Add the messages of a pull."""
         self.next_offset = next_offset
         for message in messages:
             self._unfinished[message.queue_offset] = message.store_size
@@ -89,7 +89,7 @@ class ProcessQueue:
         return size
 
     def drop(self) -> None:
-        """Have no further message consumed."""
+        """Hand out no further message."""
         self.dropped = True
         self.ready.clear()
         self.changed.set()

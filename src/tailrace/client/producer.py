@@ -1,4 +1,4 @@
-"""Producers."""
+"""Producers: sending of single messages, batches, requests and transactional messages."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class AsyncProducer:
         trace: bool = False, trace_topic: str = TRACE_TOPIC, telemetry: Telemetry | None = None,
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
-        """Set it up; nothing is sent before the first call. docs/how-to/send.md describes the arguments.
+        """Set up the producer; nothing is sent before the first call. docs/how-to/send.md describes the arguments.
 
         ``namesrv`` is one or more name servers, separated by ``;``. ``broker`` names one broker instead.
         ``timeout_ms`` limits each request. ``retries`` is the number of further tries of a send.
@@ -156,11 +156,11 @@ class AsyncProducer:
     ) -> SendResult:
         """Send one message and wait until it is stored.
 
-        Queues take turns unless ``queue_id`` or ``selector`` says which. Messages of one ``ordering_key`` go to one
-        queue, in the order of the calls: each is sent once the one before was stored. A send that fails for a reason
-        that may pass is tried again, on another queue when it may choose: a message can then be stored twice, under
-        the same ``msg_id``. Raises MessageIllegalError, RemotingCommandError (the broker's refusal) or another
-        RemotingError.
+        The queues are used in turn, unless ``queue_id`` or ``selector`` chooses one. Messages with the same
+        ``ordering_key`` go to one queue, in the order of the calls: each is sent after the previous one is stored. A
+        send that fails for a temporary reason is retried, on another queue if possible. A message may then be stored
+        twice, with the same ``msg_id``. Raises MessageIllegalError, RemotingCommandError (the broker's refusal) or
+        another RemotingError.
         """
         if ordering_key is not None:
             if queue_id is not None or selector is not None:
@@ -259,10 +259,10 @@ class AsyncProducer:
             ",".join(item.unique_key for item in items), key.queue_id, None)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
-        """Take a timer message back before it is due, by the ``recall_handle`` of its `SendResult`.
+        """Delete a timer message before it is due, by the ``recall_handle`` of its `SendResult`.
 
-        Returns the ``msg_id`` of the message. It may be delivered all the same if it is due at this moment. Raises
-        MessageIllegalError for a text that is not a handle, RemotingCommandError if the broker refuses.
+        Returns the ``msg_id`` of the message. If it is due at this moment, it may still be delivered. Raises
+        MessageIllegalError for a text that is not a handle, and RemotingCommandError if the broker refuses.
         """
         name = parse_handle(recall_handle).broker_name
         address = (await self._routes.of(topic, for_write=True)).addresses.get(name)
@@ -424,7 +424,7 @@ class AsyncProducer:
         return result
 
     async def send_oneway(self, message: Message, *, queue_id: int | None = None) -> None:
-        """Send without waiting for an answer. A message that is lost is not reported."""
+        """Send without waiting for an answer. The loss of the message is not reported."""
         if self._telemetry is None:
             await self._send_oneway(message, queue_id)
             return
@@ -442,7 +442,7 @@ class AsyncProducer:
             route.addresses[queue.broker_name], RequestCode.SEND_MESSAGE_V2, header.to_ext(), body)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Queues that can be written."""
+        """Return the queues of a topic that can be written."""
         return list((await self._routes.of(topic, for_write=True)).write_queues)
 
     async def create_topic(
@@ -462,7 +462,7 @@ class AsyncProducer:
 
 
 def _check(**values: int) -> None:
-    """Raise ConfigError with all numbers that are not above 0."""
+    """Raise ConfigError that names all numbers that are not above 0."""
     problems = [f"{name}={value!r} is not above 0" for name, value in values.items() if not value > 0]
     if problems:
         raise ConfigError(*problems)
@@ -471,7 +471,7 @@ def _check(**values: int) -> None:
 async def send_again(
     producer: AsyncProducer, message: MessageExt, retry_topic: str, reconsume_times: int, most: int
 ) -> None:
-    """Store a message that its broker does not take back in the retry topic of a group.
+    """Send a message to the retry topic of a group, because its broker has refused to take it back.
 
     The broker makes it a dead letter if ``reconsume_times`` is above ``most``. Raises what ``send`` raises.
     """

@@ -32,7 +32,7 @@ from tailrace.remoting.tls import TlsOptions, options_of
 __all__ = ["AsyncPullConsumer", "PullConsumer", "PullResult"]
 
 NEW_QUEUES_S: Final = 30.0
-"""Between looks for new queues of a topic that is followed."""
+"""Seconds between checks for new queues of a topic that is followed."""
 
 
 @final
@@ -70,7 +70,7 @@ class AsyncPullConsumer:
 
     async def __aexit__(self, kind: object, *_: object) -> None:
         if kind is not None and self._reading is not None:
-            self._reading.handed.clear()  # the program has failed: what it had is delivered again
+            self._reading.handed.clear()  # the program has failed, so its messages are delivered again
         await self.close()
 
     async def close(self) -> None:
@@ -112,7 +112,7 @@ class AsyncPullConsumer:
             raise
 
     async def assign(self, queues: Iterable[MessageQueue], *, start: str | int = "first", tags: str = "*") -> None:
-        """Read these queues with `poll`, whoever else reads them.
+        """Read these queues with `poll`, independent of other consumers.
 
         A queue is read from the committed offset, or without one from ``start``: "first", "last" or an offset.
         Replaces an earlier `subscribe` or `assign`.
@@ -131,7 +131,7 @@ class AsyncPullConsumer:
     async def poll(self, max_count: int = 32, timeout_ms: int = 1000) -> list[MessageExt]:
         """Return messages, waiting for the first one; an empty list if none came in time.
 
-        The messages of the call before count as consumed now: only they are committed.
+        The messages of the previous call count as consumed now; only they are committed.
         """
         reading = self._running()
         reading.consumed()
@@ -154,7 +154,7 @@ class AsyncPullConsumer:
         return sorted(one.queue for one in self._running().queues.all() if not one.dropped)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Have `poll` go on at an offset of a queue. Raises ValueError if it does not read the queue."""
+        """Continue `poll` at an offset of a queue. Raises ValueError if it does not read the queue."""
         reading = self._running()
         one = reading.queues.find(queue)
         if one is None or one.given_up:
@@ -163,7 +163,7 @@ class AsyncPullConsumer:
         await reading.queues.restart(one, offset)
 
     async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Have `poll` return no messages of these queues, or of none."""
+        """Stop `poll` from returning messages of these queues; without an argument, of all queues."""
         self._running().queues.pause(queues)
 
     async def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
@@ -173,8 +173,8 @@ class AsyncPullConsumer:
     async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
         """Set the group's offset of a queue; without arguments, commit all that `poll` has returned.
 
-        The broker writes offsets to disk every few seconds. It takes offsets of known groups only. A group
-        without a pull so far is created first, if the broker allows it. Raises RemotingCommandError otherwise.
+        The broker writes offsets to disk every few seconds. It accepts only offsets of groups that it knows. A new
+        group is created first, if the broker allows that; otherwise RemotingCommandError is raised.
         """
         if (queue is None) != (offset is None):
             raise ValueError("commit takes a queue and its offset, or neither")
@@ -202,14 +202,14 @@ class AsyncPullConsumer:
     # --- one queue
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Queues that can be read; raises RemotingCommandError when there is no such topic."""
+        """Return the queues that can be read. Raises RemotingCommandError if the topic does not exist."""
         return await self._calls.queues(topic)
 
     async def pull(
         self, queue: MessageQueue, offset: int, *, max_count: int = 32, tags: str = "*",
         sql: str = "", wait_ms: int = 0,
     ) -> PullResult:
-        """Messages of a queue from ``offset``.
+        """Pull messages of a queue, starting at ``offset``.
 
         ``tags`` is a tag expression such as ``"new || paid"``; ``sql``, in its place, an expression of
         SQL92 over properties such as ``"price > 100 AND region IN ('eu', 'us')"``, which a broker
@@ -220,21 +220,21 @@ class AsyncPullConsumer:
             Subscription.of(queue.topic, tags, sql), queue, offset, max_count=max_count, wait_ms=wait_ms)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Offset of the first message."""
+        """Return the offset of the first message."""
         return await self._calls.min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Offset that the next message will get."""
+        """Return the offset that the next message will get."""
         return await self._calls.max_offset(queue)
 
     async def offset_by_time(
         self, queue: MessageQueue, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:
-        """Offset of the first message stored at or after a time."""
+        """Return the offset of the first message stored at or after a time."""
         return await self._calls.offset_by_time(queue, timestamp_ms, boundary)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's offset of a queue, None when it has none."""
+        """Return the group's offset of a queue; None if it has no offset."""
         return await self._calls.committed(queue)
 
     async def _offset(self, queue: MessageQueue, start: str | int, *, end: int | None = None) -> int:
@@ -254,15 +254,15 @@ class AsyncPullConsumer:
         self, topic: str, *, start: str | int = "committed", tags: str = "*", sql: str = "",
         follow: bool = True, commit: bool = False, wait_ms: int = 1000,
     ) -> AsyncGenerator[MessageExt, None]:
-        """Messages of all queues of a topic, in order within each queue; ``tags`` and ``sql`` as in `pull`.
+        """Yield the messages of all queues of a topic, in order within each queue; ``tags`` and ``sql`` as in `pull`.
 
         ``start`` is "committed" (the group's committed offset of each queue; without one its first message),
-        "first", "last" or an offset. With ``commit`` a message is committed once the next one is asked for.
+        "first", "last" or an offset. With ``commit`` a message is committed when the next one is requested.
 
-        With ``follow`` all queues are polled at a time, and lost connections are made again. Without it the
-        iterator ends where the queues ended when it began: with all that was acknowledged by then, also when
-        the broker of it cannot serve it for some ms yet (a Java broker ends where it can); ``wait_ms`` is how
-        long the broker may wait for that.
+        With ``follow`` all queues are polled together, and lost connections are opened again. Without it the
+        iterator ends at the ends that the queues had when it began. Every message that was acknowledged by then is
+        included, also if its broker can serve it only some ms later (a Java broker leaves such a message out);
+        ``wait_ms`` limits the wait for it.
         """
         wanted = Subscription.of(topic, tags, sql)
         source = self._followed(wanted, start, commit=commit) if follow else (
@@ -307,7 +307,7 @@ class AsyncPullConsumer:
                     if message.queue_offset < end:
                         yield message
                 if found.next_begin_offset <= at:
-                    break  # what lies before its end cannot be read any more
+                    break  # the messages before its end can no longer be read
                 at = found.next_begin_offset
                 if commit:
                     await self.commit(queue, min(at, end))
@@ -315,7 +315,7 @@ class AsyncPullConsumer:
     async def query(
         self, topic: str, key: str, *, max_count: int = 32
     ) -> list[MessageExt]:
-        """Messages of a topic with a key or unique key, from every broker that has the topic."""
+        """Return the messages of a topic with a key or unique key, from every broker that has the topic."""
         route = await self._share.instance.routes.of(topic)
         found: list[MessageExt] = []
         for name in route.addresses:
@@ -328,9 +328,9 @@ class AsyncPullConsumer:
         return [m for m in found if key in m.keys or key == m.unique_key]
 
     async def topic_configs(self) -> list[dict[str, Any]]:
-        """Topics of the broker that was named; needs ``broker``."""
+        """Return the topics of the broker; needs the argument ``broker``."""
         if not self._broker:
-            raise ConfigError("topics can be listed of a broker, not of a name server")
+            raise ConfigError("topics can be listed only for a broker, not for a name server")
         answer = await self._share.instance.remoting.invoke(
             self._broker, RequestCode.GET_ALL_TOPIC_CONFIG,
             GetAllTopicConfigRequestHeader(topic_seq=0).to_ext(),
@@ -341,7 +341,7 @@ class AsyncPullConsumer:
         return [table[name] for name in sorted(table)]
 
     async def runtime_info(self, topic: str) -> dict[str, dict[str, str]]:
-        """Figures of every broker that has a topic, as its administration tools see them."""
+        """Return the figures of every broker that has a topic, as administration tools read them."""
         found = {}
         for name, address in (await self._share.instance.routes.of(topic)).addresses.items():
             answer = await self._share.instance.remoting.invoke(
@@ -354,7 +354,7 @@ class AsyncPullConsumer:
 
 @final
 class _Reading:
-    """Queues that are read at a time, and the messages that the program has."""
+    """The queues that are read, and the messages that the program has."""
 
     def __init__(
         self, consumer: AsyncPullConsumer, wanted: dict[str, Subscription], share: InstanceShare | None, *,
@@ -369,7 +369,7 @@ class _Reading:
         self._member: GroupMember | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.handed: list[tuple[ProcessQueue, MessageExt]] = []
-        """What the last `poll` has returned."""
+        """Messages that the last `poll` has returned."""
         self.queues = AssignedQueues(
             self._calls, self._offsets, wanted, consumer._limits, consumer._clock,
             auto_commit=self._auto_commit, raise_refusals=True, register=self._register if share else None)
@@ -393,7 +393,7 @@ class _Reading:
     async def _commit_always(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            await self.queues.commit()  # one that failed is tried again with the next
+            await self.queues.commit()  # a failed commit is retried with the next one
 
     def add_new_queues(self, topic: str) -> None:
         self._tasks.append(asyncio.create_task(self._look_for_queues(topic)))
@@ -407,7 +407,7 @@ class _Reading:
                         self.queues.add(queue, await self._calls.min_offset(queue), written=None)
 
     def consumed(self) -> None:
-        """Count what the program has as consumed."""
+        """Count the messages that the program has as consumed."""
         for one, message in self.handed:
             self.queues.done(one, message)
         self.handed.clear()
@@ -430,7 +430,7 @@ class _Reading:
 
 @final
 class PullConsumer:
-    """Reads queues. It blocks, and any thread may call it. ``AsyncPullConsumer`` says which method is for what."""
+    """Reads queues with blocking methods, which any thread may call. ``AsyncPullConsumer`` describes them."""
 
     @arguments_of(AsyncPullConsumer.__init__)
     def __init__(self, *args: Any, **options: Any) -> None:

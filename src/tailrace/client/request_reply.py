@@ -44,7 +44,7 @@ def reply_to(request: MessageExt, body: bytes) -> Message:
 
 
 def is_reply(message: Message) -> bool:
-    """Return whether a message answers a request, and so is sent with request 325."""
+    """Return whether a message answers a request; it is then sent with request 325."""
     return message.properties.get("MSG_TYPE") == "reply"
 
 
@@ -58,7 +58,7 @@ class Requests(ProducerMember):
 
     @property
     def _waiting(self) -> dict[str, asyncio.Future[MessageExt]]:
-        """Requests of all producers of the instance: a push does not name the producer."""
+        """Requests of all producers of the instance, because a push does not name the producer."""
         return self._share.instance.awaited_replies
 
     def open(self, timeout_ms: int) -> tuple[dict[str, str], asyncio.Future[MessageExt]]:
@@ -69,7 +69,7 @@ class Requests(ProducerMember):
             _CORRELATION: name, _REPLY_TO: self._share.instance.client_id, _TTL: str(timeout_ms)}, future
 
     def forget(self, properties: dict[str, str]) -> None:
-        """Wait no more for the reply to a request."""
+        """Stop waiting for the reply to a request."""
         self._waiting.pop(properties[_CORRELATION], None)
 
     def wants(self, request: RemotingCommand) -> bool:
@@ -77,7 +77,7 @@ class Requests(ProducerMember):
         return request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 
     async def serve(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
-        """Hand a reply to the call that waits for it."""
+        """Pass a reply to the call that waits for it."""
         try:
             message = self._message(request)
         except (RefusalError, CorruptionError) as error:

@@ -1,4 +1,4 @@
-"""Where topics are: routes from a name server, or one broker that is asked itself."""
+"""Routes of topics, from a name server or directly from one broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes", "readable"]
 _log = get_logger(__name__)
 AUTO_CREATE_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
-"""Queues that a send asks for when it creates its topic; it must not choose one beyond them."""
+"""Number of queues that a send requests if it creates its topic; it must not choose a queue beyond them."""
 QUEUES_MAX = 1 << 31
 REFRESH_NS = 30_000_000_000
 _READ, _WRITE = 4, 2
@@ -71,7 +71,7 @@ class Routes:
         self, remoting: RemotingClient, clock: Clock, namesrv: str, broker: str, *, physical: bool = False
     ) -> None:
         if bool(namesrv) == bool(broker):
-            raise ConfigError("say either namesrv or broker, as HOST:PORT")
+            raise ConfigError("set either namesrv or broker, as HOST:PORT")
         self._physical = physical
         self._remoting = remoting
         self._clock = clock
@@ -81,7 +81,7 @@ class Routes:
         self._kept: dict[str, tuple[int, Route]] = {}
 
     async def of(self, topic: str, *, for_write: bool = False) -> Route:
-        """The route of a topic.
+        """Return the route of a topic.
 
         ``for_write`` gives a topic that does not exist yet the queues of the auto-creation topic.
         Raises RemotingCommandError with code TOPIC_NOT_EXIST, or the error of the connection.
@@ -95,13 +95,13 @@ class Routes:
         except RemotingCommandError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST or not for_write:
                 raise
-            # Not kept: the first send creates the topic, and then its own route counts.
+            # Not cached, because the first send creates the topic, which then has its own route.
             return await self._ask(AUTO_CREATE_TOPIC, topic)
         self._kept[topic] = now, route
         return route
 
     def forget(self, topic: str) -> None:
-        """Ask again at the next use."""
+        """Drop the route, so that the next use fetches it again."""
         self._kept.pop(topic, None)
 
     async def _ask(self, asked: str, topic: str) -> Route:
@@ -115,7 +115,7 @@ class Routes:
                     address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
             except RemotingError as error:
                 last = error
-                # The next call starts with one that may answer.
+                # The next call starts with another name server.
                 self._namesrv.append(self._namesrv.pop(0))
                 continue
             if answer.code != ResponseCode.SUCCESS:
@@ -172,7 +172,7 @@ def readable(address: str) -> Iterator[None]:
 
 
 def _route(data: dict[str, Any], topic: str, most: int) -> Route:
-    """The route in an answer, with at most ``most`` queues of each broker."""
+    """Return the route in an answer, with at most ``most`` queues of each broker."""
     addresses = {}
     for broker in data.get("brokerDatas", ()):
         masters = {str(k): v for k, v in broker["brokerAddrs"].items()}

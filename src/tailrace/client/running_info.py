@@ -1,4 +1,4 @@
-"""What a consumer tells administrators about itself: the body of the answer to request 307."""
+"""Information of a consumer for administrators: the body of the answer to request 307."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a send came to."""
+"""The result of a send."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class SendResult:
     msg_id: str
     offset_msg_id: str
     recall_handle: str = ""
-    """What `recall` takes for a timer message; empty for another one."""
+    """Argument of `recall` for a timer message; empty for other messages."""
     region: str = ""
     """Region of the broker; empty if the broker has message traces off."""

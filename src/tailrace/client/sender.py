@@ -1,4 +1,4 @@
-"""Sending one request: encoding, choice of the queue, and tries on other queues and brokers."""
+"""Sending of one request: encoding, choice of the queue, and retries on other queues and brokers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _RETRIED: Final = frozenset({
 
 @final
 class Sender:
-    """What all sends of a producer share."""
+    """The common part of all sends of a producer."""
 
     def __init__(
         self, share: InstanceShare, group: str, timeout_ms: int, retries: int, clock: Clock, *,
@@ -54,7 +54,7 @@ class Sender:
         self._timeout_ms = timeout_ms
         self._retries = retries
         self._clock = clock
-        # Programs that send one message each must not all take the first queue.
+        # A random start, so that programs that send only one message do not all use the first queue.
         self._turn = itertools.count(SystemEntropy().randrange(1 << 16))
         self._ids = itertools.count()
         self._id_base = f"{os.getpid() & 0xFFFF:04X}{SystemEntropy().u64():016X}"
@@ -80,7 +80,7 @@ class Sender:
         return shorter
 
     def properties(self, message: Message, **more: str) -> tuple[str, bytes]:
-        """Return unique key and stored properties. Raises MessageIllegalError for what cannot be stored."""
+        """Return unique key and stored properties. Raises MessageIllegalError if they cannot be stored."""
         refuse_conflicts(message)
         if more:
             message = dataclasses.replace(message, properties={**message.properties, **more})
@@ -120,7 +120,7 @@ class Sender:
         self, code: int, message: Message, header: SendMessageRequestHeader, body: bytes, unique_key: str,
         queue_id: int | None, selector: QueueSelector | None,
     ) -> SendResult:
-        """Send a request, up to ``retries`` times more if the failure may pass. Raises RemotingError."""
+        """Send a request; after a temporary failure retry up to ``retries`` times. Raises RemotingError."""
         last: RemotingError | None = None
         avoid = ""
         for _ in range(self._retries + 1):
@@ -150,7 +150,7 @@ class Sender:
                     _STORED[ResponseCode(answer.code)], queue.broker_name, place.queue_id,
                     place.queue_offset, unique_key, place.msg_id, place.recall_handle or "",
                     answer.ext.get("MSG_REGION", "") if answer.ext.get("TRACE_ON") != "false" else "")
-            avoid = failed  # another broker, where the topic has one
+            avoid = failed  # retry on another broker if the topic has one
             self._share.instance.routes.forget(message.topic)
         assert last is not None
         raise last

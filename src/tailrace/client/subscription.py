@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic."""
+"""Subscriptions of a consumer: topics with a tag expression or an expression of SQL92."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ class Subscription:
 
     @property
     def kind(self) -> str:
-        """Type of the expression as the protocol names it."""
+        """Type of the expression, by the name in the protocol."""
         return "SQL92" if self.is_sql else "TAG"
 
     @property
     def tags(self) -> list[str]:
-        """Tags that are wanted; empty for all messages and for SQL92."""
+        """Tags of the expression; empty for all messages and for SQL92."""
         if self.is_sql or self.expression == "*":
             return []
         return [tag.strip() for tag in self.expression.split("||") if tag.strip()]
 
     def keep(self, messages: list[MessageExt]) -> list[MessageExt]:
-        """Return the messages that are wanted; a broker compares hashes of tags only."""
+        """Return the messages that match. A broker compares only hashes of tags, so other messages may come."""
         wanted = set(self.tags)
         return [message for message in messages if message.tags in wanted] if wanted else messages
 

@@ -85,7 +85,7 @@ class Telemetry:
 
     @staticmethod
     def stored(span: Span, result: SendResult) -> None:
-        """Note where a message is."""
+        """Note the place of a stored message."""
         span.set_attributes({
             "messaging.message.id": result.msg_id, "messaging.destination.partition.id": str(result.queue_id)})
 
@@ -117,7 +117,7 @@ class Telemetry:
 
     @contextlib.contextmanager
     def _ended(self, span: Span, common: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Make a span the current one and end it; with ``error.type`` in the labels it failed."""
+        """Make a span the current one and end it; ``error.type`` in the labels marks a failure."""
         labels = dict(common)
         try:
             with self._trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False):

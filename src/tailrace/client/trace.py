@@ -1,4 +1,4 @@
-"""Message trace in the reference's format: what producers and consumers did with each message, by its id.
+"""Message trace in the reference's format: actions of producers and consumers on each message, by its id.
 
 The entries go to a topic of the brokers, where `mqadmin queryMsgTraceById` finds them.
 """
@@ -26,9 +26,9 @@ TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
 DEFAULT_REGION: Final = "DefaultRegion"
 LINGER_S: Final = 0.5
 ENTRIES_MAX: Final = 100
-"""Entries of one message of the trace topic."""
+"""Number of entries in one message of the trace topic."""
 WAITING_MAX: Final = 2_048
-"""Entries that are not sent yet; more are dropped, so that a trace never delays messages. As the reference."""
+"""Number of entries that wait. Further ones are dropped, so that a trace never delays messages, as in the reference."""
 _NORMAL, _HALF, _COMMIT, _DELAY, _ORDER = range(5)
 _SUCCESS, _TIME_OUT, _EXCEPTION, _NULL, _FAILED = range(5)
 
@@ -97,7 +97,7 @@ class MessageTrace:
         return made
 
     def consumed(self, message: MessageExt, begun: Consuming, *, ok: bool) -> None:
-        """Note how a listener ended."""
+        """Note the end of a listener call and its result."""
         msg_id = message.unique_key or message.msg_id
         now = self._clock.now_ms()
         self._add(
@@ -140,7 +140,7 @@ class MessageTrace:
                 _log.warning("trace not sent group=%s entries=%d reason=%s", self._group, len(some), error)
 
     async def close(self) -> None:
-        """Send what is there."""
+        """Send the entries that wait."""
         self._closing = True
         self._wake.set()
         self._full.set()

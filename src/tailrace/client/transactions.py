@@ -41,7 +41,7 @@ CheckTransaction = Callable[[MessageExt], Decision | Awaitable[Decision]]
 
 @dataclass(slots=True)
 class TransactionSendResult(SendResult):
-    """Where the half message is, and what was decided. ``queue_offset`` is its offset among half messages."""
+    """The place of the half message, and the decision. ``queue_offset`` is its offset among half messages."""
 
     decision: Decision = None
 
@@ -137,7 +137,7 @@ class Transactions(ProducerMember):
 
 
 async def called_in_thread(function: Callable[[_M], Decision | Awaitable[Decision]], message: _M) -> Decision:
-    """Return what a function of the program decides; a plain one is called in a thread."""
+    """Return the decision of a function of the program; a plain function is called in a thread."""
     if inspect.iscoroutinefunction(function):
         return checked_decision(await function(message))
     return checked_decision(await asyncio.to_thread(function, message))

@@ -1,4 +1,4 @@
-"""Sockets that carry remoting frames. The meaning of the commands is defined in other rooms."""
+"""Servers and clients that exchange remoting frames over sockets. Other rooms define what the commands mean."""
 
 from __future__ import annotations
 

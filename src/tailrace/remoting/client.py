@@ -1,4 +1,4 @@
-"""The calling side of remoting: connections, requests by number, answers, oneway."""
+"""Client of the remoting protocol: connections, requests with answers, and oneway requests."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _log = get_logger(__name__)
 
 PORT_MAX: Final = 65_535
 TLS_END_S: Final = 1.0
-"""Time that a peer has to answer the end of TLS when a client is closed."""
+"""Longest wait, in seconds, for the peer's end of TLS when a client is closed."""
 
 
 def split_address(text: str) -> tuple[str, int] | None:
-    """Host and port of ``HOST:PORT``, None for another text; the host may be in brackets, or empty."""
+    """Return host and port of ``HOST:PORT``; None for any other text. The host may be in brackets, or empty."""
     host, separator, port = text.rpartition(":")
     number = whole_number(port)
     if not separator or number is None or number > PORT_MAX:
@@ -65,7 +65,7 @@ class _Connection(asyncio.Protocol):
         self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not asked by isinstance: uvloop's transports are no subclass of asyncio's.
+        # A cast without a check, because uvloop's transports are not subclasses of asyncio's.
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -80,7 +80,7 @@ class _Connection(asyncio.Protocol):
                 command, at = decode_frame(data, at, len(data))
                 if command is None:
                     break
-                # The peer numbers its own requests: only answers are matched.
+                # Requests of the peer have its own numbers; only answers are matched with ours.
                 if not command.is_response:
                     self._client.on_request(self.address, command)
                     continue
@@ -105,7 +105,7 @@ class _Connection(asyncio.Protocol):
         self._writable.set()
 
     async def write(self, data: bytes) -> None:
-        """Send when the peer has read enough of the bytes before. Raises RemotingError if the connection is closed."""
+        """Send when the peer has read enough of the earlier bytes. Raises RemotingError if the connection closes."""
         await self._writable.wait()
         if self.transport is None or self.transport.is_closing() or self._sends_no_more:
             raise RemotingError(f"the connection to {self.address} was closed")
@@ -143,7 +143,7 @@ class _Connection(asyncio.Protocol):
                 self.transport.close()
 
     def close_when_idle(self) -> None:
-        """Close after the last answer that is waited for."""
+        """Close the connection when no request waits for an answer any more."""
         self._going = True
         if not self.waiting:
             self.close()
@@ -151,16 +151,16 @@ class _Connection(asyncio.Protocol):
 
 @final
 class RemotingClient:
-    """Connections to peers, made when they are needed and again after they were lost.
+    """Connections to peers; each is opened at the first request, and again after it was lost.
 
-    To be used from one event loop. ``tls`` is for all of them; raises ConfigError if it cannot be used.
+    Use it from one event loop. ``tls`` is for all connections. Raises ConfigError if the TLS settings are invalid.
     """
 
     def __init__(
         self, *, connect_timeout_ms: int = 3000, tls: bool | TlsOptions | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """Sign every request with ``credentials``, if there are some."""
+        """Sign every request with ``credentials`` if they are given."""
         self._tls = client_context(tls)
         self._connect_timeout_ms = connect_timeout_ms
         self._credentials = credentials
@@ -169,12 +169,12 @@ class RemotingClient:
         self._closed = False
         self._numbers = itertools.count(1)
         self.on_request: Callable[[str, RemotingCommand], None] = _ignore
-        """Called with the address of a peer and a request of it; must not raise."""
+        """Called with the address of a peer and a request from it; must not raise."""
         self.on_lost: Callable[[str], None] = _no_matter
-        """Called with the address of a peer when a connection to it was closed; must not raise."""
+        """Called with the address of a peer after the connection to it has closed; must not raise."""
 
     def _open(self, address: str) -> _Connection | None:
-        """The connection to an address, when it has one that can be used."""
+        """Return the open connection to an address; None if it has to be opened."""
         if self._closed:
             raise RemotingError("the client is closed")
         found = self._connections.get(address)
@@ -202,7 +202,7 @@ class RemotingClient:
             except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
                 raise RemotingConnectError(address, self._why_not_encrypted(error)) from error
             except OSError as error:
-                # asyncio's own text repeats the address in its way.
+                # asyncio's own text would repeat the address.
                 text = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
                 raise RemotingConnectError(address, text) from error
             if self._closed:
@@ -212,7 +212,7 @@ class RemotingClient:
             return made
 
     def _why_not_encrypted(self, error: OSError) -> str:
-        """Return what went wrong when a connection began."""
+        """Return the reason for which a connection ended at its start or in its handshake."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"the certificate of the server is not accepted: {error.verify_message}"
         if isinstance(error, ssl.SSLError) and error.reason:
@@ -234,8 +234,8 @@ class RemotingClient:
     ) -> RemotingCommand:
         """Send a request to ``address`` and return the answer, with any code.
 
-        Raises RemotingConnectError, RemotingTimeoutError, or RemotingError if the connection ends before the
-        answer: it is then unknown whether the peer has executed the request.
+        Raises RemotingConnectError, RemotingTimeoutError, or RemotingError if the connection ends before the answer.
+        In the last two cases it is unknown whether the peer has executed the request.
         """
         connection = await self._connection(address)
         opaque = next(self._numbers) & 0x7FFFFFFF
@@ -250,9 +250,9 @@ class RemotingClient:
         finally:
             connection.waiting.pop(opaque, None)
             if future.done() and not future.cancelled():
-                future.exception()  # looked at, also when the write has failed before
+                future.exception()  # retrieved, so that asyncio does not log it if the write failed first
         if answer.code == ResponseCode.GO_AWAY and self._connections.get(address) is connection:
-            # The peer ends: the next request takes a new connection, requests under way keep this.
+            # The peer is stopping: the next request opens a new connection; requests under way keep this one.
             del self._connections[address]
             connection.close_when_idle()
         return answer
@@ -260,13 +260,13 @@ class RemotingClient:
     async def invoke_oneway(
         self, address: str, code: int, ext: dict[str, str], body: bytes = b""
     ) -> None:
-        """Send a request that is never answered, once the peer takes what was sent before."""
+        """Send a request that is never answered, when the peer has read enough of the earlier bytes."""
         connection = await self._connection(address)
         await connection.write(
             self._request(code, ext, body, next(self._numbers) & 0x7FFFFFFF, ONEWAY_FLAG))
 
     async def answer(self, address: str, response: RemotingCommand) -> None:
-        """Answer a request of a peer. Raises RemotingError if the connection has gone."""
+        """Answer a request of a peer. Raises RemotingError if the connection has closed."""
         connection = self._open(address)
         if connection is None:
             raise RemotingError(f"the connection to {address} was closed")
@@ -291,13 +291,13 @@ class RemotingClient:
                 one.abort()
 
     async def close(self) -> None:
-        """Close every connection; requests under way fail, and so do later ones."""
+        """Close every connection. Requests under way and later requests fail."""
         self._closed = True
         closing, self._connections = list(self._connections.values()), {}
         for connection in closing:
             connection.close()
         await asyncio.sleep(0)
-        if self._tls is not None:  # the end of TLS goes to the peer and back
+        if self._tls is not None:  # TLS ends with a message to the peer and one back
             try:
                 async with asyncio.timeout(TLS_END_S):
                     for connection in closing:
@@ -309,8 +309,8 @@ class RemotingClient:
 
 
 def _ignore(address: str, request: RemotingCommand) -> None:
-    """Leave a peer's request without an answer."""
+    """Ignore a request of a peer."""
 
 
 def _no_matter(address: str) -> None:
-    """Open the connection again with the next request."""
+    """Do nothing: the next request opens the connection again."""

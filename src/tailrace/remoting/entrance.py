@@ -1,13 +1,13 @@
-"""The first bytes of connections, on all ports of a process: with TLS or without, and for how long.
+"""Start of connections on all ports of a process: decides between TLS and plain, and limits handshakes.
 
-The first byte of a connection decides: 0x16 begins a TLS handshake, everything else is plain. Frames and
-HTTP requests never begin with 0x16. ``tls.server.mode`` says which of the two is served. What is served over a
-connection, a `Channel` for instance, is only made once that is decided and the handshake is complete, so
-clients that never finish one cost little:
+The first byte of a connection decides: 0x16 starts a TLS handshake, every other byte a plain connection. Frames
+and HTTP requests never start with 0x16. ``tls.server.mode`` says which of the two is served. The protocol object
+of a connection, such as a `Channel`, is created only after this decision and a complete handshake. So clients
+that never finish a handshake cost little:
 
-- a handshake that is not complete after ``handshake_timeout_s`` is closed;
-- of more than ``handshakes_max`` incomplete ones, or ``handshakes_per_address`` from one address, the oldest is
-  closed.
+- a connection whose handshake is not complete after ``handshake_timeout_s`` is closed;
+- if more than ``handshakes_max`` handshakes are incomplete, or more than ``handshakes_per_address`` of one
+  address, the oldest of them is closed.
 
 A connection without a first byte counts as one that has sent no request, see `tailrace.remoting.limits`.
 Everything runs in the thread of the event loop.
@@ -55,7 +55,7 @@ REASONS: Final = (
 
 @final
 class Entrance:
-    """Makes the protocol of new connections; shared by all servers of a process."""
+    """Creates the protocol of new connections; shared by all servers of a process."""
 
     def __init__(
         self, limits: ServerLimits, mode: str = PERMISSIVE, context: ssl.SSLContext | None = None, *,
@@ -65,11 +65,11 @@ class Entrance:
         self.limits = limits
         self.mode = mode
         self.context = context
-        """For handshakes from now on; None: connections with TLS are closed."""
+        """TLS context of new handshakes; if it is None, connections with TLS are closed."""
         self.handshakes = 0
-        """Complete handshakes since the start."""
+        """Number of complete handshakes since the start."""
         self.failures: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-        """Connections that were closed before anything was served, by reason."""
+        """Number of connections that were closed before a request was served, by reason."""
         self._timeout_s = handshake_timeout_s
         self._most = handshakes_max
         self._most_of_one = handshakes_per_address
@@ -79,22 +79,22 @@ class Entrance:
 
     @property
     def incomplete(self) -> int:
-        """Handshakes that are under way."""
+        """Number of handshakes that are under way."""
         return len(self._oldest)
 
     def protocol(
         self, make: Callable[[], asyncio.Protocol], arrivals: dict[Arrival, None], silence_s: float,
         strangers: Strangers[Any] | None = None,
     ) -> asyncio.Protocol:
-        """Return the protocol of a new connection, which is replaced by that of ``make``.
+        """Return the protocol of a new connection; later it replaces itself by the result of ``make``.
 
-        The connection is in ``arrivals`` until then, and counts among ``strangers``. It is closed if nothing comes in
-        ``silence_s``, or in the time of strangers.
+        Until then the connection is in ``arrivals`` and counts as one of the ``strangers``. It is closed if no byte
+        arrives within ``silence_s`` or the time limit of strangers.
         """
         return Arrival(self, make, arrivals, silence_s, strangers)
 
     def begin(self, arrival: Arrival, loop: asyncio.AbstractEventLoop) -> asyncio.TimerHandle:
-        """Count a handshake that begins; return the timer that ends it."""
+        """Count a handshake that starts; return the timer that closes its connection."""
         self._oldest[arrival] = None
         of_one = self._incomplete.setdefault(arrival.peer_ip, {})
         of_one[arrival] = None
@@ -105,7 +105,7 @@ class Entrance:
         return loop.call_later(self._timeout_s, arrival.fail, TIMEOUT)
 
     def end(self, arrival: Arrival) -> None:
-        """Count a handshake no more; a second call does nothing."""
+        """Remove a handshake from the count; a second call has no effect."""
         self._oldest.pop(arrival, None)
         of_one = self._incomplete.get(arrival.peer_ip)
         if of_one is not None:
@@ -114,7 +114,7 @@ class Entrance:
                 del self._incomplete[arrival.peer_ip]
 
     def failed(self, reason: str, peer: str, detail: str, now: float) -> None:
-        """Count a connection that is closed; one line a minute is logged for each reason."""
+        """Count a connection that is closed, and log at most one line a minute for each reason."""
         self.failures[reason] += 1
         if count := self._lines.due(reason, now):
             _log.warning(
@@ -123,7 +123,7 @@ class Entrance:
 
 @final
 class Arrival(asyncio.Protocol):
-    """A connection whose first byte has not come, or whose handshake is under way."""
+    """A connection before its first byte, or during its handshake."""
 
     __slots__ = (
         "_arrivals", "_entrance", "_loop", "_make", "_silence_s", "_strangers", "_timer", "_transport",
@@ -156,7 +156,7 @@ class Arrival(asyncio.Protocol):
         admit(self, self._entrance.limits, self._strangers, self.last_active)
 
     def data_received(self, data: bytes) -> None:
-        """Decide, and replace this protocol."""
+        """Decide by the first byte, and replace this protocol."""
         if self.closed:
             return
         entrance, transport = self._entrance, self._transport
@@ -179,7 +179,7 @@ class Arrival(asyncio.Protocol):
         encrypted.data_received(data)
 
     def _shaken(self, error: Exception | None) -> asyncio.Protocol | None:
-        """Take the end of a handshake; return what is served if it is complete."""
+        """Handle the end of a handshake; return the protocol to serve if it is complete."""
         if self.closed:
             return None
         if error is not None:
@@ -189,11 +189,11 @@ class Arrival(asyncio.Protocol):
         return self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection from all counts."""
         self._forget()
 
     def fail(self, reason: str, detail: str = "-") -> None:
-        """Close the connection; an alert that was written is still sent."""
+        """Close the connection. A TLS alert that was written is still sent."""
         if not self.closed:
             self._forget()
             self._entrance.failed(reason, self.peer, detail, self._loop.time())
@@ -222,20 +222,20 @@ class Arrival(asyncio.Protocol):
     # --- what limits call
 
     def abort(self) -> None:
-        """Close now."""
+        """Close the connection immediately."""
         self._forget()
         self._transport.abort()
 
     def held_bytes(self) -> int:
-        """Nothing worth counting: part of a handshake."""
+        """Return 0, because part of a handshake is not worth counting."""
         return 0
 
     def wait_for_memory(self) -> None:
-        """Nothing: a handshake takes no memory that grows."""
+        """Do nothing: a handshake takes no memory that grows."""
 
 
 def _reason_of(error: Exception) -> tuple[str, str]:
-    """Return why a handshake failed, and OpenSSL's word for it."""
+    """Return the reason of a failed handshake, and OpenSSL's text for it."""
     if not isinstance(error, ssl.SSLError):
         return CLOSED_BY_CLIENT, "-"
     detail = (error.reason or type(error).__name__).lower()

@@ -1,8 +1,8 @@
-"""Connections without a socket: a server of another protocol calls the processors of a broker.
+"""Connections without a socket, over which a server of another protocol calls the processors of a broker.
 
-A caller has a `Channel` as a client of the remoting protocol has, so processors, tables of clients and
-limits see no difference. Frames that the channel writes are answers, which end a call, or requests of the
-broker, which go to ``on_request``. Everything runs in the thread of the event loop.
+Each caller has a `Channel`, like a client of the remoting protocol, so processors, client tables and limits treat
+both the same. A frame that the channel writes is an answer, which ends a call, or a request of the broker, which
+is passed to ``on_request``. Everything runs in the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["InProcessConnection"]
 
 @final
 class InProcessConnection:
-    """Calls the processors of ``server``, which does not listen, for a client at ``peer`` (host and port).
+    """Calls the processors of ``server``, which has no port, for a client at ``peer`` (host and port).
 
-    ``on_request`` gets requests of the broker to the client; `reply` answers them.
+    ``on_request`` is called with requests of the broker to the client; `reply` answers them.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class InProcessConnection:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has been closed, by either side."""
+        """True if either side has closed the connection."""
         return self.channel.closed
 
     def call(self, code: int, ext: dict[str, str], body: bytes = b"") -> asyncio.Future[RemotingCommand]:
-        """Serve a request. The future fails with RemotingConnectError if the connection closes before."""
+        """Serve a request; return the future of its answer, which is RemotingConnectError if the connection closes."""
         self._opaque += 1
         future = self._loop.create_future()
         if self.channel.closed:
@@ -93,12 +93,12 @@ class InProcessConnection:
         for future in waiting.values():
             if not future.done():
                 future.set_exception(RemotingConnectError(self.channel.peer, "connection closed"))
-                future.exception()  # a caller that has gone does not ask for it
+                future.exception()  # retrieved, so that asyncio does not log it if the caller has ended
 
 
 @final
 class _Transport(asyncio.Transport):
-    """Hands over what a channel writes; its reader is always ready."""
+    """Passes on what a channel writes. Its reader is always ready."""
 
     __slots__ = ("_closing", "_lost", "_peer", "_written")
 
@@ -123,10 +123,10 @@ class _Transport(asyncio.Transport):
             self._written(bytes(data))
 
     def pause_reading(self) -> None:
-        """Do nothing: calls come one by one."""
+        """Do nothing: calls arrive one at a time."""
 
     def resume_reading(self) -> None:
-        """Do nothing, as above."""
+        """Do nothing: calls arrive one at a time."""
 
     def is_closing(self) -> bool:
         return self._closing

@@ -1,16 +1,16 @@
-"""What all clients of a process may take together: connections, and bytes in memory.
+"""Limits of all clients of a process together: connections, and bytes in memory.
 
-One `ServerLimits` is shared by every server of a process, also by the one for HTTP. Everything runs in
-the thread of the event loop.
+All servers of a process share one `ServerLimits`, also that for HTTP. Everything runs in the thread of the event
+loop.
 
-Connections. At most ``connections_max`` are open, so that the store always finds a descriptor. When one
-more comes, the least recently used connection is closed, first among those that have not sent a whole
-request yet. If every connection was used within the last second, the new one is closed instead.
+Connections. At most ``connections_max`` are open, so that the store can always open files. When one more arrives,
+the least recently used connection is closed; connections that have not sent a complete request yet are closed
+first. If all connections were used within the last second, the new one is closed instead.
 
-Bytes. A connection takes memory for an incomplete frame, for requests that wait, for answers that its
-client has not read, and for pulls that are held. When all of them together take more than ``bytes_max``,
-no request is served and no frame is read further, and connections that have kept bytes for half a second
-are closed, the largest first, until there is room. `ServerLimits.tight` is True in this case.
+Bytes. A connection takes memory for an incomplete frame, for requests that wait, for answers that its client has
+not read, and for held pulls. If all connections together take more than ``bytes_max``, `ServerLimits.tight` is
+True: no request is served, no connection is read, and connections that have kept bytes for half a second are
+closed, the largest first, until there is room.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ TOO_MANY: Final = "connections without user"
 
 
 class Connection(Protocol):
-    """A connection, of whatever protocol."""
+    """A connection of any protocol."""
 
     last_active: float
-    """Time of the loop when bytes were last received or sent."""
+    """Time of the event loop at which bytes were last received or sent."""
 
     counted: int
-    """Bytes that it was last counted with."""
+    """Bytes with which it was last counted."""
 
     @property
     def peer(self) -> str:
@@ -60,25 +60,25 @@ class Connection(Protocol):
 
     @property
     def served(self) -> bool:
-        """Whether a whole request came over it."""
+        """True after a complete request was received."""
         ...
 
     def abort(self) -> None:
-        """Close it now."""
+        """Close it immediately."""
         ...
 
     def held_bytes(self) -> int:
-        """Bytes of memory that it takes now."""
+        """Return the bytes of memory that it takes."""
         ...
 
     def wait_for_memory(self) -> None:
-        """Read no further, and give `ServerLimits.wait` what reads again."""
+        """Stop reading, and pass a function to `ServerLimits.wait` that reads again."""
         ...
 
 
 @final
 class ServerLimits:
-    """Counts connections and bytes, and closes what is too much. ``connections_max`` 0: no limit."""
+    """Counts connections and bytes, and closes connections over a limit. ``connections_max`` 0 means no limit."""
 
     def __init__(
         self, connections_max: int = 0, bytes_max: int = BYTES_MAX, stall_s: float = STALL_S
@@ -87,14 +87,14 @@ class ServerLimits:
         self.bytes_max = bytes_max
         self.stall_s = stall_s
         self.tight = False
-        """Whether requests have to wait until there is memory again."""
+        """True while requests wait for memory."""
         self.bytes = 0
-        """Bytes that all connections take, as they were last counted."""
+        """Bytes that all connections took at their last count."""
         self.tightened = 0
-        """How often requests had to wait for memory."""
+        """Number of times that requests had to wait for memory."""
         self.closed: Counter[str] = Counter(
             dict.fromkeys((CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY), 0))
-        """Connections that were closed for their sake or for others', by reason."""
+        """Number of connections that were closed for a limit, by reason."""
         self._connections: dict[Connection, None] = {}
         self._keeping: dict[Connection, float] = {}
         self._candidates: list[tuple[tuple[bool, float], Connection]] = []
@@ -105,13 +105,13 @@ class ServerLimits:
         return len(self._connections)
 
     def backlog(self, most: int) -> int:
-        """Connections that a listener may take in one turn of the loop, before they are counted."""
+        """Return how many connections a listener may accept in one turn of the loop, before they are counted."""
         return min(most, max(16, self.connections_max // 8)) if self.connections_max else most
 
     # -- connections
 
     def opened(self, connection: Connection, now: float) -> bool:
-        """Take a new connection; False if it was closed because there are too many busy ones."""
+        """Add a new connection; return False if it was closed because too many connections are busy."""
         self._connections[connection] = None
         while self.connections_max and len(self._connections) > self.connections_max:
             victim = self._least_recently_used(connection, now)
@@ -121,12 +121,12 @@ class ServerLimits:
         return True
 
     def lost(self, connection: Connection) -> None:
-        """Forget a connection and its bytes."""
+        """Remove a connection and its bytes from the counts."""
         self._connections.pop(connection, None)
         self.count(connection, 0, 0.0)
 
     def close(self, connection: Connection, reason: str, now: float) -> None:
-        """Close a connection for a limit; one line a minute is logged for each reason."""
+        """Close a connection for a limit, and log at most one line a minute for each reason."""
         self.closed[reason] += 1
         self._connections.pop(connection, None)
         if count := self._lines.due(reason, now):
@@ -154,7 +154,7 @@ class ServerLimits:
     # -- bytes
 
     def count(self, connection: Connection, size: int, now: float) -> None:
-        """Note that a connection takes ``size`` bytes now."""
+        """Set the bytes that a connection takes."""
         self.bytes += size - connection.counted
         connection.counted = size
         if not size:
@@ -165,7 +165,7 @@ class ServerLimits:
             self._tighten()
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """Call ``go_on`` when it is not `tight` any more."""
+        """Call ``go_on`` when `tight` is False again."""
         self._waiting[go_on] = None
 
     def _tighten(self) -> None:
@@ -180,7 +180,7 @@ class ServerLimits:
             connection.wait_for_memory()
 
     def _relieve(self) -> None:
-        """Close the largest connections until there is room, then let requests go on."""
+        """Close the largest connections until there is room, then serve requests again."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in list(self._keeping):

@@ -1,17 +1,15 @@
-"""A server of remoting frames on asyncio.
+"""Server of the remoting protocol, on asyncio.
 
-Frames are parsed straight from the bytes that one wake-up of a connection delivers. All answers that
-are ready by then are sent with one write. A processor is a plain function of
-``(channel, request)``. It returns the response, the response as encoded bytes, or None when the
-answer comes later through `Channel.answer`; one-way requests are never answered, whatever it
-returns. Everything here runs in the thread of the event loop.
+Frames are parsed directly from the bytes that one wake-up of a connection delivers, and all their answers are
+sent with one write. A processor is a plain function of ``(channel, request)``. It returns the answer, the answer
+as encoded bytes, or None if the answer comes later through `Channel.answer`. One-way requests are never answered,
+regardless of the result. Everything here runs in the thread of the event loop.
 
-Bytes that are no frame close their connection, and only that one, with one line in the log.
+If the bytes of a connection are not a valid frame, that connection is closed and one line is logged.
 
-Memory is bounded, see `tailrace.remoting.limits`. A client that does not read its answers is paused:
-its requests wait and it is not read from, until the answers that are written are below
-``high_water`` again. A client that stops in the middle of a frame, or that does not read, is closed
-after ``limits.stall_s``.
+Memory is bounded, see `tailrace.remoting.limits`. A client that does not read its answers is paused: its requests
+wait and its connection is not read, until the unread answers are below ``high_water`` again. If a client stops in
+the middle of a frame, or does not read, its connection is closed after ``limits.stall_s``.
 """
 
 from __future__ import annotations
@@ -57,20 +55,20 @@ _log = get_logger(__name__)
 
 BACKLOG: Final = 1024
 HEADER_MAX: Final = 1 << 20
-"""Bytes of a request's header, which is read on the event loop."""
+"""Largest header of a request, in bytes, because the event loop parses it."""
 IDLE_S: Final = 120.0
 IDLE_CHECK_S: Final = 1.0
 HIGH_WATER: Final = 256 << 10
 HELD_REQUEST_BYTES: Final = 2048
-"""Memory that a request takes which is held, beside the bytes of its body and fields."""
+"""Memory of a held request in addition to the bytes of its body and fields."""
 DRAIN_S: Final = 0.2
 
 
 class DecodeHeader(Protocol):
-    """Reads a ROCKETMQ header; raises ValueError or RemotingFrameError."""
+    """Decodes a header in the encoding ROCKETMQ. Raises ValueError or RemotingFrameError."""
 
     def __call__(self, buf: bytes, pos: int, until: int, /) -> Header:
-        """The fields of the header at ``buf[pos:until]``."""
+        """Return the fields of the header at ``buf[pos:until]``."""
         ...
 
 
@@ -120,21 +118,21 @@ class Channel(asyncio.Protocol):
         self.counted = 0
         self.closed = False
         self.paused = False
-        """Whether the client lets answers pile up."""
+        """True while the client does not read its answers."""
         self.served = False
-        """Whether a whole request came from the client."""
+        """True after a complete request was received."""
         self.authenticated = False
-        """Whether a user has proven itself on the connection (`RemotingServer.check`)."""
+        """True after a user was authenticated on the connection (`RemotingServer.check`)."""
         self.peer = ""
         """Address of the client, ``ip:port``."""
         self.peer_ip = ""
         self.born_host = b""
-        """The same as it is stored in messages."""
+        """Address of the client in the form in which messages store it."""
 
     # --- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over a new connection."""
+        """Set up a new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._server.high_water)
         host, port = (transport.get_extra_info("peername") or ("0.0.0.0", 0))[:2]
@@ -148,7 +146,7 @@ class Channel(asyncio.Protocol):
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection; requests to the client that wait for an answer fail."""
+        """Remove the connection. Requests to the client that wait for an answer fail."""
         if exc is not None:
             self._server.note("EXCEPTION")
         self.closed = True
@@ -172,7 +170,7 @@ class Channel(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Serve what has waited, then read again."""
+        """Serve the requests that have waited, then read again."""
         self.paused = False
         if self.closed:
             return
@@ -180,7 +178,7 @@ class Channel(asyncio.Protocol):
         self._go_on()
 
     def _must_wait(self) -> bool:
-        """Whether requests have to wait; then `_go_on` is called later."""
+        """Return whether requests have to wait; if so, `_go_on` is called later."""
         if self.paused:
             return True
         if not self._limits.tight:
@@ -259,13 +257,13 @@ class Channel(asyncio.Protocol):
         else:
             self._need = 8
         if self._need <= len(self._tail):
-            self._need = 0  # whole frames, which wait
+            self._need = 0  # complete frames that wait
         self._count()
         if self._limits.tight:
             self._must_wait()
 
     def _serve_frames(self, data: bytes, out: list[bytes]) -> int:
-        """Serve the frames of ``data``; where the first incomplete one begins."""
+        """Serve the complete frames of ``data``; return the position after them."""
         pos, until = 0, len(data)
         room = high_water = self._server.high_water
         serve = self.serve
@@ -360,7 +358,7 @@ class Channel(asyncio.Protocol):
         )
 
     def _refuse(self, request: RemotingCommand) -> bytes | None:
-        """What a request gets while the server shuts down."""
+        """Return the answer to a request while the server stops; old clients are disconnected instead."""
         if request.version <= VERSION_V5_3_1:
             self._server.loop.call_soon(self.close)
             return None
@@ -377,22 +375,22 @@ class Channel(asyncio.Protocol):
             self._transport.write(data)
 
     def answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Send a response that took a while, unless the request was one-way."""
+        """Send an answer later, unless the request was one-way."""
         if not request.flag & ONEWAY_FLAG:
             self.write(encode(response))
 
     def request_oneway(self, command: RemotingCommand) -> None:
-        """Send a request of ours that the client does not answer."""
+        """Send a request to the client that it does not answer."""
         self._opaque += 1
         command.opaque = self._opaque
         command.flag |= ONEWAY_FLAG
         self.write(encode(command))
 
     async def request(self, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        """Send a request of ours and wait for the client's answer.
+        """Send a request to the client and wait for its answer.
 
-        The request is sent once the client reads what was written before; that counts as waiting.
-        Raises RemotingTimeoutError, or RemotingConnectError when the connection closes.
+        The request is sent when the client has read earlier answers; this time is part of the timeout.
+        Raises RemotingTimeoutError, or RemotingConnectError if the connection closes.
         """
         if self.closed:
             raise RemotingConnectError(self.peer, "connection closed")
@@ -412,13 +410,13 @@ class Channel(asyncio.Protocol):
         except TimeoutError:
             raise RemotingTimeoutError(self.peer, timeout_ms) from None
         finally:
-            unsent.clear()  # `send` may be held for longer, but not the body
+            unsent.clear()  # `send` may be kept for longer, the body need not be
             self._waiting.pop(opaque, None)
 
     def when_reading(self, answer: Callable[[], None]) -> None:
-        """Call ``answer`` now, or later if the client does not read what was written for it.
+        """Call ``answer`` now, or when the client reads its answers again.
 
-        It is not called on a connection that closes before.
+        It is not called if the connection closes before.
         """
         if not self.is_reading():
             self._later.append(answer)
@@ -426,11 +424,11 @@ class Channel(asyncio.Protocol):
             answer()
 
     def is_reading(self) -> bool:
-        """Return whether the client reads what was written for it."""
+        """Return whether the client reads its answers, and no request waits for memory."""
         return not (self._later or ((self.paused or self._limits.tight) and self._must_wait()))
 
     def hold(self, n: int, size: int = 0) -> None:
-        """Note that ``n`` more requests of ``size`` bytes in all are held, or fewer if they are negative."""
+        """Add ``n`` held requests with a total of ``size`` bytes to the counts; negative numbers remove them."""
         self._held += n
         self._held_bytes += size
         if not self.closed:
@@ -439,7 +437,7 @@ class Channel(asyncio.Protocol):
     # --- limits
 
     def held_bytes(self) -> int:
-        """Bytes of memory that the connection takes."""
+        """Return the bytes of memory that the connection takes."""
         return len(self._tail) + self._unread() + self._held * HELD_REQUEST_BYTES + self._held_bytes
 
     def _unread(self) -> int:
@@ -453,7 +451,7 @@ class Channel(asyncio.Protocol):
             self.last_active)
 
     def stalled(self, now: float) -> str:
-        """Why the connection should be closed: nothing moved for too long in the middle of something."""
+        """Return the reason to close a connection that has stalled; empty if it has not."""
         tail, unread = len(self._tail), self._unread()
         if not (tail or unread) or self._waits:
             self._stall = (0, 0, now)
@@ -465,7 +463,7 @@ class Channel(asyncio.Protocol):
         return ""
 
     def close(self) -> None:
-        """Close the connection; what was written is still sent."""
+        """Close the connection after all written bytes are sent."""
         if self._transport is not None and not self.closed:
             self.closed = True
             self._transport.close()
@@ -478,17 +476,17 @@ class Channel(asyncio.Protocol):
 
 
 Processor = Callable[[Channel, RemotingCommand], RemotingCommand | bytes | None]
-"""Answers a request; see the head of the module."""
+"""Serves a request; see the head of the module."""
 
 
 @final
 class RemotingServer:
-    """Listens on a port and hands requests to processors.
+    """Listens on a port and passes requests to processors.
 
-    ``decode_header`` reads ROCKETMQ headers (a compiled reader may be given). ``on_close`` is called for
-    every connection that has ended, ``on_activity`` for each that starts or ends (`note`). ``limits`` may be
-    shared with other servers; ``high_water`` is the number of unread answer bytes of a connection at which
-    its next requests wait. ``entrance`` decides which connections use TLS; its limits win.
+    ``decode_header`` decodes ROCKETMQ headers (a compiled function may be given). ``on_close`` is called for every
+    connection that has ended, ``on_activity`` for each event of a connection (`note`). ``limits`` may be shared with
+    other servers. ``high_water`` is the number of unread answer bytes of a connection at which its next requests
+    wait. ``entrance`` decides which connections use TLS; if it is given, its limits are used.
     """
 
     def __init__(
@@ -513,7 +511,7 @@ class RemotingServer:
         self._entrance = entrance or Entrance(ServerLimits() if limits is None else limits)
         self.limits = self._entrance.limits
         self.check: Callable[[Channel, RemotingCommand], None] | None = None
-        """Called before any other work on a request; raises RefusalError if it must not be served."""
+        """Called before any other work on a request; raises RefusalError if the request must not be served."""
         self.strangers: Strangers[Channel] | None = None
         self.high_water = high_water
         self._arrivals: dict[Arrival, None] = {}
@@ -522,12 +520,12 @@ class RemotingServer:
         self._idle_timer: asyncio.TimerHandle | None = None
 
     def register(self, processor: Processor, *codes: int) -> None:
-        """Let ``processor`` answer requests with these codes."""
+        """Pass requests with these codes to ``processor``."""
         for code in codes:
             self.processors[int(code)] = processor
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; the address that was taken, with the real port for port 0."""
+        """Listen; return the address, with the real port for port 0. Raises OSError."""
         self.loop = asyncio.get_running_loop()
         found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         self._server = await self.loop.create_server(
@@ -540,7 +538,7 @@ class RemotingServer:
         return str(taken[0]), int(taken[1])
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Accept no more connections, send GO_AWAY to clients, and close the connections."""
+        """Stop accepting connections, answer requests with GO_AWAY for ``drain_s``, then close the connections."""
         if self._server is None:
             return
         self.draining = True
@@ -554,7 +552,7 @@ class RemotingServer:
         for channel in list(self.channels):
             channel.close()
         await asyncio.sleep(0)
-        for _ in range(20):  # let the transports send what they still hold
+        for _ in range(20):  # let the transports send the rest
             if not self.channels:
                 break
             await asyncio.sleep(0.01)
@@ -580,7 +578,7 @@ class RemotingServer:
             self.on_close(channel)
 
     def note(self, activity: str) -> None:
-        """Pass on that a connection came or went: CONNECT, CLOSE, IDLE or EXCEPTION."""
+        """Report an event of a connection to ``on_activity``: CONNECT, CLOSE, IDLE or EXCEPTION."""
         if self.on_activity is not None:
             self.on_activity(activity)
 
@@ -597,7 +595,7 @@ class RemotingServer:
         for channel in [c for c in self.channels if c.last_active < limit]:
             self.note("IDLE")
             if channel.closed or channel.paused:
-                # Its client does not read: waiting for that would keep what was written for ever.
+                # Its client does not read, so the unsent bytes would stay in memory for ever.
                 _log.warning("connection aborted peer=%s reason=answers are not read", channel.peer)
                 channel.abort()
             else:
@@ -609,9 +607,9 @@ class RemotingServer:
 
 
 def one_address(found: Sequence[tuple[Any, ...]]) -> str:
-    """One address of what a name was resolved to, IPv4 where there is one.
+    """Return one of the addresses of a name, an IPv4 address if there is one.
 
-    A name such as localhost may have two, and port 0 would then be another port on each.
+    A name such as localhost may have two addresses, and port 0 would then be a different port on each.
     """
     addresses = [(family, str(address[0])) for family, _, _, _, address in found]
     return next((a for family, a in addresses if family == socket.AF_INET), addresses[0][1])

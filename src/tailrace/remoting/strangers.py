@@ -1,8 +1,8 @@
-"""What clients may take before a user has proven itself on their connection.
+"""Limits of connections on which no user is authenticated yet ("strangers").
 
-A stranger may send a request of at most ``frame_max`` bytes, has ``timeout_s`` seconds, and an address has at most
-``connections_max`` such connections. One `Strangers` is shared by the servers of a process. Everything runs in the
-thread of the event loop.
+A request of a stranger has at most ``frame_max`` bytes. A stranger has ``timeout_s`` seconds to authenticate, and an
+address has at most ``connections_max`` strangers. The servers of a process share one `Strangers`. Everything runs
+in the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["Stranger", "Strangers", "admit"]
 
 
 class Stranger(Connection, Protocol):
-    """A connection that may have no user yet."""
+    """A connection on which a user may not be authenticated yet."""
 
     authenticated: bool
-    """Whether a user has proven itself."""
+    """True after a user was authenticated."""
     peer_ip: str
     closed: bool
 
@@ -29,7 +29,7 @@ S = TypeVar("S", bound=Stranger)
 
 @final
 class Strangers(Generic[S]):
-    """Connections without a user, by address, in the order in which they came."""
+    """Connections without an authenticated user, by address, in the order of their arrival."""
 
     def __init__(self, frame_max: int, timeout_s: float, connections_max: int) -> None:
         self._frame_max = frame_max
@@ -38,13 +38,13 @@ class Strangers(Generic[S]):
         self._by_address: dict[str, dict[S, float]] = {}
 
     def check_frame(self, length: int) -> None:
-        """Raise RemotingFrameError if a stranger may not send a request of this many bytes."""
+        """Raise RemotingFrameError if a request of this many bytes is too long for a stranger."""
         if length > self._frame_max:
             raise RemotingFrameError(
                 f"frame of {length} bytes before a user has proven itself, over the limit of {self._frame_max}")
 
     def opened(self, connection: S, now: float) -> bool:
-        """Take a new connection; False if its address has too many."""
+        """Add a new connection; return False if its address has too many."""
         found = self._by_address.setdefault(connection.peer_ip, {})
         if len(found) >= self._connections_max:
             self._forget(connection.peer_ip)
@@ -53,14 +53,14 @@ class Strangers(Generic[S]):
         return len(found) <= self._connections_max
 
     def lost(self, connection: S) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         found = self._by_address.get(connection.peer_ip, {})
         found.pop(connection, None)
         if not found:
             self._by_address.pop(connection.peer_ip, None)
 
     def late(self, now: float) -> list[S]:
-        """Return the connections whose time is over; those with a user are forgotten."""
+        """Return the connections whose time is over, and remove those that are authenticated."""
         found = []
         for address in list(self._by_address):
             self._forget(address)
@@ -80,6 +80,6 @@ class Strangers(Generic[S]):
 
 
 def admit(connection: S, limits: ServerLimits, strangers: Strangers[S] | None, now: float) -> None:
-    """Count a new connection, without ``strangers`` by ``limits`` only; close one for which there is no room."""
+    """Count a new connection in ``limits``, and in ``strangers`` if given; close a connection over a limit."""
     if limits.opened(connection, now) and strangers is not None and not strangers.opened(connection, now):
         limits.close(connection, TOO_MANY, now)

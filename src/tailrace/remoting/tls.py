@@ -1,7 +1,7 @@
-"""TLS contexts: of a server from `tailrace.tls_settings.TlsConfig`, of a client from `TlsOptions`.
+"""TLS contexts of servers, from `tailrace.tls_settings.TlsConfig`, and of clients, from `TlsOptions`.
 
-Both use OpenSSL through the standard library. A certificate file that cannot be used raises ConfigError, which
-names the file and the reason.
+Both use OpenSSL through the standard library. If a certificate file cannot be used, ConfigError names the file and
+the reason.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ __all__ = ["TlsOptions", "client_context", "options_of", "outgoing_tls", "server
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _SUITES_OF_1_3: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""The ones that OpenSSL has on by default, and that Python cannot choose from."""
+"""Suites of TLS 1.3, which OpenSSL enables by default. Python has no way to select some of them."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """How a client uses TLS; the names are those of RocketMQ's ``tls.client.*``. Paths are of PEM files."""
+    """TLS settings of a client, by the names of RocketMQ's ``tls.client.*``. All files are PEM files."""
 
     trust_cert_path: str = ""
-    """Certificates of the CAs that the server's certificate may be from. Empty: the CAs that this machine trusts."""
+    """File with the CA certificates that are trusted. Empty: the CAs that this machine trusts."""
     cert_path: str = ""
-    """Certificate of the client, if servers ask for one."""
+    """File with the certificate of the client, if servers require one."""
     key_path: str = ""
-    """Private key of the client."""
+    """File with the private key of the client."""
     key_password: str = field(default="", repr=False)
-    """Password of that key, if it is encrypted."""
+    """Password of the private key, if it is encrypted."""
     auth_server: bool = True
-    """Whether the server's certificate is verified. False: anybody on the way can read and change everything."""
+    """Verify the server's certificate. Without that, an attacker on the network path can read and change all data."""
     check_server_name: bool = True
-    """Whether the certificate must name the host or address that the client connects to."""
+    """Require that the certificate names the host or address to which the client connects."""
     ciphers: str = ""
-    """As ``tls.ciphers``."""
+    """Cipher suites, in the form of ``tls.ciphers``."""
     protocols: str = ""
-    """As ``tls.protocols``."""
+    """Protocol versions, in the form of ``tls.protocols``."""
 
 
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def tls_options(values: Mapping[str, Any], where: str) -> TlsOptions:
-    """Return options by the names of the members of `TlsOptions`, with texts as values. Raises ConfigError."""
+    """Return the options from values by the names of the members of `TlsOptions`. Raises ConfigError."""
     found: dict[str, Any] = {}
     problems = []
     for name, value in values.items():
@@ -70,7 +70,7 @@ def tls_options(values: Mapping[str, Any], where: str) -> TlsOptions:
 
 
 def options_of(tls: bool | TlsOptions | None) -> TlsOptions | None:
-    """Return the options that the argument ``tls`` of a client means, None for no TLS. Raises ConfigError."""
+    """Return the options of the argument ``tls`` of a client; None without TLS. Raises ConfigError."""
     if tls is None or isinstance(tls, bool):
         return TlsOptions() if tls else None
     if not isinstance(tls, TlsOptions):
@@ -79,7 +79,7 @@ def options_of(tls: bool | TlsOptions | None) -> TlsOptions | None:
 
 
 def client_context(tls: bool | TlsOptions | None) -> ssl.SSLContext | None:
-    """Return the context for connections of a client, None without TLS. Raises ConfigError."""
+    """Return the context for connections of a client; None without TLS. Raises ConfigError."""
     options = options_of(tls)
     if options is None:
         return None
@@ -92,7 +92,7 @@ def client_context(tls: bool | TlsOptions | None) -> ssl.SSLContext | None:
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if bool(options.cert_path) != bool(options.key_path):
-        raise ConfigError("cert_path and key_path of TLS: say both or neither")
+        raise ConfigError("cert_path and key_path of TLS: set both or neither")
     if options.cert_path:
         _certificate(context, options.cert_path, options.key_path, options.key_password)
     _choose(context, options.ciphers, options.protocols)
@@ -100,9 +100,9 @@ def client_context(tls: bool | TlsOptions | None) -> ssl.SSLContext | None:
 
 
 def outgoing_tls(config: TlsConfig) -> TlsOptions | None:
-    """Return how the broker connects to name servers of other processes.
+    """Return the TLS settings for the broker's connections to other brokers and name servers; None without TLS.
 
-    The name in a certificate is not compared, as a Java broker does not compare it.
+    The name in a certificate is not checked, as by a Java broker.
     """
     if not config.client_uses_tls:
         return None
@@ -114,7 +114,7 @@ def outgoing_tls(config: TlsConfig) -> TlsOptions | None:
 
 
 def server_context(config: TlsConfig) -> ssl.SSLContext | None:
-    """Return the context for connections to a server, None if it has no certificate. Raises ConfigError."""
+    """Return the context for connections to a server; None if the server has no certificate. Raises ConfigError."""
     if config.mode == "disabled" or not (config.test_mode or config.cert_path):
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -127,7 +127,7 @@ def server_context(config: TlsConfig) -> ssl.SSLContext | None:
         return context
     _certificate(context, config.cert_path, config.key_path, config.key_password)
     if config.auth_client and config.need_client_auth != "none":
-        # Without verification (authClient=false) a certificate proves nothing, so clients are not asked for one.
+        # Without verification (authClient=false) a client certificate proves nothing, so it is not requested.
         context.verify_mode = ssl.CERT_REQUIRED if config.need_client_auth == "require" else ssl.CERT_OPTIONAL
         if config.trust_cert_path:
             _trust(context, config.trust_cert_path, "tls.server.trustCertPath")
@@ -144,7 +144,7 @@ def _trust(context: ssl.SSLContext, path: str, name: str) -> None:
 
 
 def _certificate(context: ssl.SSLContext, cert_path: str, key_path: str, password: str) -> None:
-    """Load a certificate and its key; without a password OpenSSL must not ask the terminal for one."""
+    """Load a certificate and its key. The password is always passed, so that OpenSSL does not ask on the terminal."""
     try:
         context.load_cert_chain(cert_path, key_path, lambda: password)
     except (OSError, ValueError) as error:
@@ -182,7 +182,7 @@ def _choose(context: ssl.SSLContext, ciphers: str, protocols: str) -> None:
         try:
             context.set_ciphers(":".join(map(_openssl_name, older)))
         except ssl.SSLError:
-            raise ConfigError(f"tls.ciphers: OpenSSL knows none of {', '.join(older)}") from None
+            raise ConfigError(f"tls.ciphers: OpenSSL does not know any of {', '.join(older)}") from None
         chosen = {cipher["name"] for cipher in context.get_ciphers()}
         if wrong := [name for name in older if _openssl_name(name) not in chosen]:
             raise ConfigError(f"tls.ciphers: OpenSSL does not know {', '.join(wrong)}")
@@ -195,7 +195,7 @@ def _choose(context: ssl.SSLContext, ciphers: str, protocols: str) -> None:
 
 
 def _openssl_name(name: str) -> str:
-    """Return OpenSSL's name of a suite of TLS 1.2, from ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``."""
+    """Return OpenSSL's name of a TLS 1.2 suite such as ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``."""
     exchange, separator, cipher = name.removeprefix("TLS_").partition("_WITH_")
     if not separator:
         return name

@@ -1,4 +1,4 @@
-"""A certificate that the server makes at its start, for tests: no client can know it before."""
+"""Self-signed certificates that a server creates at its start, for tests: clients cannot verify them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _DAYS: Final = 365
 
 
 def load_made_certificate(context: ssl.SSLContext) -> None:
-    """Make a key with a certificate for this machine and use it (``tls.test.mode.enable``). Raises ConfigError."""
+    """Load a new self-signed certificate into a context (``tls.test.mode.enable``). Raises ConfigError."""
     try:
         certificate, key = self_signed(SystemClock())
     except ModuleNotFoundError:
         raise ConfigError(
             "tls.test.mode.enable=true needs the package cryptography: pip install 'tailrace[tls]', or set "
             "tls.server.certPath and tls.server.keyPath to a certificate") from None
-    held = os.memfd_create("tailrace-tls")  # OpenSSL reads a file; this one never reaches a disk
+    held = os.memfd_create("tailrace-tls")  # OpenSSL reads only files; this one exists only in memory
     try:
         os.write(held, certificate + key)
         context.load_cert_chain(f"/proc/self/fd/{held}")
@@ -33,7 +33,7 @@ def load_made_certificate(context: ssl.SSLContext) -> None:
 
 
 def self_signed(clock: Clock, host: str = "localhost") -> tuple[bytes, bytes]:
-    """Return a certificate for ``host`` and this machine, and its key, both PEM.
+    """Return a new certificate for ``host`` and the loopback names, and its key, both in PEM.
 
     Raises ModuleNotFoundError without the package ``cryptography``.
     """

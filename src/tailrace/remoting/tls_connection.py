@@ -1,7 +1,7 @@
-"""TLS of one connection of a server: a protocol to the socket, and a transport to what is served over it.
+"""TLS of a server connection: a protocol for the socket, and a transport for the protocol served over it.
 
-OpenSSL encrypts in memory, between the transport of the event loop and the protocol that is served. The
-connection keeps one incomplete record, at most 16 KiB, and nothing that is decrypted.
+OpenSSL encrypts in memory, between the transport of the event loop and the served protocol. The connection keeps at
+most one incomplete record, up to 16 KiB, and no decrypted data.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Final, final
 __all__ = ["TlsConnection"]
 
 RECORD: Final = 16 << 10
-"""Most bytes of one record of TLS."""
+"""Largest record of TLS, in bytes."""
 
 
 @final
 class TlsConnection(asyncio.Transport, asyncio.Protocol):
     """Encrypts what is written to ``transport`` and decrypts what it receives.
 
-    ``done`` is called once with the end of the handshake: with None when it is complete, and it then returns
-    the protocol that is served; with the error when it failed, and the connection is then to be closed.
+    ``done`` is called once at the end of the handshake. If the handshake is complete, the argument is None and
+    ``done`` returns the protocol to serve. Otherwise the argument is the error, and ``done`` closes the connection.
     """
 
     __slots__ = ("_closing", "_done", "_inner", "_received", "_tls", "_to_send", "_transport")
@@ -41,7 +41,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
     # --- what the transport calls
 
     def data_received(self, data: bytes) -> None:
-        """Go on with the handshake, or hand on what is in the complete records, in one piece."""
+        """Continue the handshake, or decrypt all complete records and pass them on in one call."""
         if self._closing:
             return
         self._received.write(data)
@@ -94,11 +94,11 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             self.close()
 
     def eof_received(self) -> bool | None:
-        """End of the connection, perhaps in the middle of something."""
+        """Handle the end of the stream, which may come without the end of TLS."""
         return None if self._inner is None or self._closing else self._inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on the end; one in the middle of a handshake is its failure."""
+        """Pass on the end of the connection. During a handshake the end is reported as its failure."""
         ended, self._closing = self._closing, True
         if self._inner is not None:
             self._inner.connection_lost(exc)
@@ -106,12 +106,12 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             self._done(exc or ConnectionResetError())
 
     def pause_writing(self) -> None:
-        """Pass it on."""
+        """Pass the call on to the served protocol."""
         if self._inner is not None:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass it on."""
+        """Pass the call on to the served protocol."""
         if self._inner is not None:
             self._inner.resume_writing()
 
@@ -123,7 +123,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             return
         try:
             taken = self._tls.write(data)
-            if taken < len(data):  # OpenSSL takes a record at a time
+            if taken < len(data):  # OpenSSL encrypts one record per call
                 rest = memoryview(data)[taken:]
                 while rest:
                     rest = rest[self._tls.write(rest):]
@@ -137,7 +137,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             self._transport.write(data)
 
     def close(self) -> None:
-        """Send the end, and close when everything is sent; the end of the client is not waited for."""
+        """Send the end of TLS, and close when everything is sent, without a wait for the client's end."""
         if self._closing:
             return
         self._closing = True
@@ -149,20 +149,20 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """Close now."""
+        """Close the connection immediately."""
         self._closing = True
         self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Return whether nothing more is sent."""
+        """Return whether the connection is being closed."""
         return self._closing or self._transport.is_closing()
 
     def pause_reading(self) -> None:
-        """Read no more from the socket."""
+        """Stop reading from the socket."""
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read from the socket again."""
         self._transport.resume_reading()
 
     def is_reading(self) -> bool:
@@ -170,29 +170,29 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         return self._transport.is_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set when writing is paused; in encrypted bytes, as all sizes here."""
+        """Set the limits at which writing is paused and resumed, in encrypted bytes, as all sizes here."""
         self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Return the bytes that are not sent."""
+        """Return the number of bytes that are not sent yet."""
         return self._transport.get_write_buffer_size()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Return when writing is paused, and when it goes on."""
+        """Return the limits at which writing is resumed and paused."""
         return self._transport.get_write_buffer_limits()
 
     def can_write_eof(self) -> bool:
-        """Return False: TLS has no half that is open."""
+        """Return False: TLS cannot close only one direction."""
         return False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known about the connection; ``ssl_object`` has its TLS."""
+        """Return information about the connection; ``ssl_object`` is its TLS object."""
         return self._tls if name == "ssl_object" else self._transport.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Not possible."""
+        """Raise NotImplementedError: the protocol is set by the handshake."""
         raise NotImplementedError
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return what is served."""
+        """Return the served protocol."""
         return self if self._inner is None else self._inner

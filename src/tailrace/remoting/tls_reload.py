@@ -1,7 +1,7 @@
-"""New certificates without a restart: the files are looked at every two seconds.
+"""Reload of certificates without a restart: the files are read every two seconds.
 
-When their bytes have changed, new handshakes use them; open connections go on. Files that cannot be used, such
-as a certificate whose key is not there yet, leave the old certificate in place.
+If their contents have changed, new handshakes use them; open connections are not affected. If the files cannot be
+used, such as a new certificate without its new key, the old certificate stays in use.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _log = get_logger(__name__)
 
 PERIOD_S: Final = 2.0
 FILE_MAX: Final = 1 << 20
-"""Bytes of a file that are looked at."""
+"""Bytes of a file that are read."""
 
 
 @final
 class TlsReload:
-    """Gives ``entrance`` its context and renews it, between ``start`` and ``stop``."""
+    """Sets the TLS context of ``entrance``, and renews it between ``start`` and ``stop``."""
 
     def __init__(
         self, config: TlsConfig, entrance: Entrance, file_system: FileSystem, period_s: float = PERIOD_S
@@ -52,12 +52,12 @@ class TlsReload:
                       "made" if config.test_mode else config.cert_path, config.need_client_auth)
 
     def start(self) -> None:
-        """Watch the files, in the running loop."""
+        """Start to watch the files, in the running event loop."""
         if self._paths and self._entrance.context is not None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop watching the files."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -70,7 +70,7 @@ class TlsReload:
                 self._entrance.context = context
 
     def _changed(self) -> ssl.SSLContext | None:
-        """Return a new context if the files have changed and can be used."""
+        """Return a new context if the files have changed and can be used; None otherwise."""
         now = self._look()
         if now == self._seen:
             return None

@@ -28,11 +28,11 @@ class TailraceDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the name of the format."""
         return "tailrace"
 
     def _parsed(self, schema: StructType | None = None) -> ReadOptions:
-        """The options; a schema that the query names chooses the columns, in its order."""
+        """Return the parsed options. If the query names a schema, its columns are read, in its order."""
         options = parse_options(dict(self.options), column_names)
         if schema is None:
             return options
@@ -41,24 +41,24 @@ class TailraceDataSource(DataSource):
             column_names(options.mode)))
 
     def schema(self) -> str:
-        """All columns, or those of the option ``columns``; raises ConfigError for bad options."""
+        """Return the schema: all columns, or those of the option ``columns``. Raises ConfigError for bad options."""
         return spark_schema(self._parsed().columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The batch reader; raises ConfigError for a schema that is not a choice of our columns."""
+        """Return the batch reader. Raises ConfigError if the schema has other columns than the source."""
         options = self._parsed(schema)
         return (FilteringBatchReader if options.push_filters else TailraceBatchReader)(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The batch writer; raises ConfigError for options or columns that cannot be written."""
+        """Return the batch writer. Raises ConfigError for options or columns that cannot be written."""
         return TailraceBatchWriter(parse_write_options(
             dict(self.options), schema, stream=False, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """The streaming writer; raises ConfigError as ``writer`` does."""
+        """Return the streaming writer. Raises ConfigError as ``writer`` does."""
         return TailraceStreamWriter(parse_write_options(
             dict(self.options), schema, stream=True, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The streaming reader; raises ConfigError as ``reader`` does."""
+        """Return the streaming reader. Raises ConfigError as ``reader`` does."""
         return TailraceStreamReader(self._parsed(schema))

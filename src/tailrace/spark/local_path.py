@@ -1,4 +1,4 @@
-"""Paths that Spark hands over, as paths of this machine."""
+"""Conversion of the paths that Spark passes to paths of this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def local_path(name: str, text: str, problems: list[str]) -> str:
         return text
     if scheme != "file" or (rest.startswith("//") and not rest.startswith("///")):
         problems.append(
-            f"{name}={text} is not a local path: give one that the driver and every executor see")
+            f"{name}={text} is not a local path: use one that the driver and all executors can reach")
         return text
     path = rest.removeprefix("//")
     return path if Path(path).exists() else unquote(path)

@@ -26,7 +26,7 @@ class OffsetRange:
     first: int
     last: int
     shown_from: int = -1
-    """Of a batch queue, whose first record may have messages below the range: the first message of the range."""
+    """For a batch queue: first message of the range, because its first record may also have earlier messages."""
 
 
 def units_of(queue: QueueView, start: int, end: int, least: int) -> Any:

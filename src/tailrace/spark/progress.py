@@ -1,8 +1,8 @@
 """Lag of a stream: messages and bytes that a query still has to read from its stores.
 
-Spark 4.3 shows no metrics of a Python source in ``query.lastProgress`` (its stream does not report
-any to Java), but the progress has the offsets that were read and the latest ones. The function `behind`
-counts from these, and ``ProgressListener`` logs the counts after every batch.
+Spark 4.3 shows no metrics of a Python source in ``query.lastProgress``, because its stream does not report any to
+Java. But the progress has the offsets that were read and the latest ones. The function ``behind`` computes the lag
+from these, and ``ProgressListener`` logs it after every batch.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class ProgressListener(StreamingQueryListener):
         self._options = parse_options(options, column_names)
         self._name = name
         self.last: Behind | None = None
-        """What was left to read after the last batch."""
+        """Lag after the last batch."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names
-        """Nothing."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Log the lag of the query."""
@@ -109,7 +109,7 @@ class ProgressListener(StreamingQueryListener):
                       progress.name or progress.id, progress.batchId, *self.last)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing: an idle query has read everything."""
+        """Do nothing: an idle query has read everything."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Nothing."""

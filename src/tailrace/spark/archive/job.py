@@ -1,11 +1,15 @@
 """Archives the sealed segments of a store: this module plans and publishes, tasks write.
 
 A segment is sealed when a later segment has records and the queues have a unit for a message after it.
-A segment is published in steps, and a kill may interrupt any of them: files that no manifest names are
-removed from the directories of the segment; its new files are renamed there, durably; the manifest is
-renamed into place. Before the last step readers and retention see nothing of the segment, afterwards all
-of it. A segment that was not published is archived again under the same names. Before a segment is archived
-again because a file of it is missing or damaged, its manifest is removed.
+A segment is published in three steps, and a kill may interrupt any of them:
+
+1. Files that no manifest names are removed from the directories of the segment.
+2. The new files are renamed into these directories and synced.
+3. The manifest is renamed into place.
+
+Before step 3 readers and retention see nothing of the segment, afterwards all of it. A segment that was not
+published is archived again under the same names. If a published segment is archived again, because one of its
+files is missing or damaged, its manifest is removed first.
 """
 
 from __future__ import annotations
@@ -53,14 +57,14 @@ _MOST_PIECE: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    """A file holds ``piece_bytes`` of the log; ``at_once`` segments are written at a time."""
+    """Options of the job: a file holds ``piece_bytes`` of the log, and ``at_once`` segments are written together."""
 
     piece_bytes: int = 64 << 20
     at_once: int = 2
     verify: bool = True
 
     def check(self) -> None:
-        """Raise ConfigError for values that cannot work."""
+        """Raise ConfigError for invalid values."""
         if not _LEAST_PIECE <= self.piece_bytes <= _MOST_PIECE:
             raise ConfigError(
                 f"piece_bytes={self.piece_bytes} is not between {_LEAST_PIECE} and {_MOST_PIECE}")
@@ -75,12 +79,12 @@ def check_places(store: str, archive: str) -> None:
 
 
 def local_runner(file_system: FileSystem) -> Runner:
-    """Run tasks one after the other in this process."""
+    """Return a runner that runs tasks one after the other in this process."""
     return lambda tasks: (write_segment(task, file_system, "local") for task in tasks)
 
 
 def spark_runner(spark: Any) -> Runner:
-    """Run a Spark task for each segment. Executors must see store and archive by the same paths."""
+    """Return a runner with a Spark task for each segment. All executors need store and archive at the same paths."""
     return lambda tasks: (
         spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect())
 
@@ -112,9 +116,9 @@ class ArchiveJob:
         self.gone: list[int] = []
         """Segments that retention deleted before they were archived."""
         self.skipped = 0
-        """Segments that were in the archive already."""
+        """Number of segments that were in the archive already."""
         self.checked = 0
-        """Segments that ``verify`` has read again and found right."""
+        """Number of segments that ``verify`` has read again and found intact."""
         opened = StoreDirectory(self._store, config=config, file_system=self._file_system)
         _refuse_batch_queues(opened)
         self._log_paths = opened.log_paths.all
@@ -137,18 +141,18 @@ class ArchiveJob:
         self.close()
 
     def close(self) -> None:
-        """Let another job write the archive."""
+        """Release the lock of the archive, so that another job can write it."""
         self._lock.release()
 
     def step(self) -> list[Manifest]:
         """Archive every sealed segment that is not in the archive. Return what was published.
 
-        Raises StoreError if a segment could not be archived, after the others were published, or if the
-        archive holds segments of another store.
+        Raises StoreError if the archive holds segments of another store, or, after all others were published, if a
+        segment could not be archived.
         """
         names = [name for path in self._log_paths for name in self._file_system.list(path)]
         if names == self._new_files:
-            return []  # a segment is sealed when the log goes on in a new one
+            return []  # a segment is sealed only when the log has a new file
         directory = StoreDirectory(
             self._store, config=self._config, file_system=self._file_system)
         _refuse_batch_queues(directory)
@@ -179,9 +183,9 @@ class ArchiveJob:
         """Read every archived segment again and compare it with its checksums.
 
         A damaged segment is archived again if the log still has it. Manifests of version 1 whose segment is
-        intact are written again, with checksums and links. With ``accept_missing`` the archive is from then
-        on valid without the manifests that are missing. Return what was archived again. Raises StoreError
-        that names every segment which stays damaged or missing.
+        intact are written again, with checksums and links. With ``accept_missing`` the archive becomes valid
+        without the missing manifests. Return the manifests of the segments that were archived again. Raises
+        StoreError that names every segment that stays damaged or missing.
         """
         self.checked = 0
         broken: dict[int, str] = {}
@@ -212,7 +216,7 @@ class ArchiveJob:
         made, problems = self._run_tasks(
             directory, [(in_log[one], None) for one in sorted(broken) if one in in_log])
         problems += [
-            f"segment {one}: {why}; the log does not have the segment any more"
+            f"segment {one}: {why}; the log no longer has the segment"
             for one, why in sorted(broken.items()) if one not in in_log]
         problems += self._mend_links(accept_missing=accept_missing)
         if problems:
@@ -234,7 +238,7 @@ class ArchiveJob:
     # -- planning
 
     def _check_is_of(self, published: Manifest, file: FileView) -> None:
-        """Raise StoreError if a manifest is of a segment of another store."""
+        """Raise StoreError if a manifest belongs to a segment of another store."""
         head = file.read(0, HEAD_BYTES)
         if published.size != file.size or (head and zlib.crc32(head) != published.head_crc32):
             written = f", it was written from {published.store}" if published.store else ""
@@ -243,7 +247,7 @@ class ArchiveJob:
                 f"{self._store}{written}: an archive is for one store")
 
     def _resting(self, manifest: Manifest) -> SegmentTask:
-        """Return a task that reads an archived segment without the log."""
+        """Return a task that verifies an archived segment without the log."""
         return SegmentTask(
             self._store, self._config, self._archive, "", manifest.segment, manifest.size, (), (),
             self._options.piece_bytes, verify=True, published=manifest)
@@ -329,7 +333,7 @@ class ArchiveJob:
         return ManifestLink(segment, "" if manifest is None else manifest.sha256)
 
     def _mend_links(self, *, accept_missing: bool) -> list[str]:
-        """Write links that are missing after a kill. Return the names of missing manifests."""
+        """Write links that are missing after a kill. Return problems: manifests that are missing."""
         found = [
             one for segment in list_manifests(self._file_system, self._archive)
             if (one := self._readable(segment)) is not None]
@@ -343,7 +347,7 @@ class ArchiveJob:
                 write_manifest(self._file_system, self._archive, found[number])
         why = broken_link(found)
         return [] if why is None else [
-            (f"{self._archive}: {why}: restore it from a copy, or go on without it with "
+            (f"{self._archive}: {why}: restore it from a copy, or continue without it with "
             "--accept-missing")]
 
     def _remove_manifest(self, segment: int) -> None:
@@ -372,10 +376,10 @@ class ArchiveJob:
 
 
 def sealed_segments(directory: StoreDirectory) -> list[FileView]:
-    """Return the files of the log that do not change any more and whose messages all have queue units."""
+    """Return the files of the log that no longer change and whose messages all have queue units."""
     named = directory.max_phy_offset
     if directory.state in {DirectoryState.LIVE, DirectoryState.LIVE_JAVA}:
-        # Dispatch follows the order of the log: if a message after the segment has a unit, all of the segment have.
+        # Dispatch follows the order of the log. If a message after a segment has a unit, all of its messages do.
         named = max((_last_position(queue) for queue in directory.queues()), default=-1)
     return [
         file for file in directory.log_files

@@ -1,12 +1,12 @@
 """Paths of an archive, and the columns of its Parquet files.
 
     dt=YYYY-MM-DD/segment=p<20 digits>/part-NNNNN.parquet   rows by UTC day of their store time
-    _manifests/<20 digits>.json                             one per segment; only files that it names count
+    _manifests/<20 digits>.json                             one per segment; only files that it names are read
     _staging/<20 digits>/<attempt>/                         files of attempts that are not published
     _lock                                                   held by the job that writes
 
-The ``p`` (position) makes ``segment`` a string to every reader of partitioned directories. Digits
-alone, as archives had before, are an integer to Spark as long as no segment is past 2 GiB, then a long.
+With the ``p`` (position) every reader of partitioned directories takes ``segment`` as a string. Older archives have
+digits alone, which Spark takes as an integer, or as a long if a segment is past 2 GiB.
 
 Spark and other readers of Parquet directories ignore names that begin with an underscore.
 """
@@ -61,9 +61,9 @@ _COMPARED: Final = (
     "bornTimestamp", "storeTimestamp", "deliverAt",
 )
 ROW_GROUP: Final = 1 << 16
-"""Rows of a row group at most."""
+"""Largest number of rows in a row group."""
 ROW_GROUP_BYTES: Final = 16 << 20
-"""Bytes of the log in a row group: memory of this size is used again and stays in the cache longer."""
+"""Bytes of the log in a row group. Memory of this size is reused and stays in the processor's cache for longer."""
 
 
 def staging_path(archive: str, file_from_offset: int) -> str:
@@ -83,7 +83,7 @@ def part_path(day: str, file_from_offset: int, number: int) -> str:
 
 
 def write_options(rows: int) -> dict[str, Any]:
-    """Return how Parquet files are written: zstd, statistics of columns used in filters, bloom filters on keys.
+    """Return the options of Parquet files: zstd, statistics of columns used in filters, bloom filters on keys.
 
     ``rows`` is the largest number of rows in a row group.
     """

@@ -1,8 +1,8 @@
-"""Parquet files of an archive. No byte of them is used before its checksum was compared.
+"""Parquet files of an archive. Every byte is compared with its checksum before it is used.
 
-The page checksums of Parquet cover pages, but not page headers, statistics and footer: a changed bit there
-may give other rows without an error. So the manifest has a CRC-32 of the bytes of each row group and of all
-bytes after them. Each part is compared when a reader first needs it.
+The page checksums of Parquet cover pages, but not page headers, statistics and footer. A changed bit there may
+lead to wrong rows without an error. So the manifest has a CRC-32 of each row group, and of all bytes after them.
+Each part is compared when a reader first needs it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = ["groups_with_topic", "opened", "parts_of"]
 class _CheckedFile(io.RawIOBase):
     """The bytes of an archived file; a read loads and compares the parts that it needs.
 
-    A file of a manifest of version 1 has no parts, so it is one part, compared by its SHA-256.
-    One part is in memory at a time, and what a read returns is a copy.
+    Manifests of version 1 have no parts: the whole file is one part, compared by its SHA-256. One part is in memory
+    at a time, and a read returns a copy.
     """
 
     def __init__(self, file: File, archived: ArchivedFile, path: str, scratch: Scratch) -> None:
@@ -131,7 +131,7 @@ def opened(
 
 
 def groups_with_topic(found: pq.ParquetFile, topics: Sequence[str]) -> Iterator[int]:
-    """Row groups that may have rows of one of some topics, by their statistics."""
+    """Yield the row groups that may have rows of one of the topics, by their statistics."""
     leaf = next(
         n for n in range(len(found.schema)) if found.schema.column(n).path == "topic")
     for number in range(found.num_row_groups):
@@ -159,7 +159,7 @@ def parts_of(data: Any, path: str) -> tuple[FilePart, ...]:
 
 
 def _group_end(group: Any) -> int:
-    """Position after the last page of a row group."""
+    """Return the position after the last page of a row group."""
     ends = []
     for number in range(group.num_columns):
         column = group.column(number)

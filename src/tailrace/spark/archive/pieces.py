@@ -1,4 +1,4 @@
-"""A segment cut into pieces: every byte is in a record or in a raw range of exactly one piece."""
+"""Division of a segment into pieces: every byte is in a record or in a raw range of exactly one piece."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Segment", "pieces_of", "read_into"]
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _ROWS: Final = 1 << 16
 _RAW: Final = 16 << 20  # the longest raw range: one value of a column
-_READ: Final = 2 << 20  # what the processor's cache holds until it is copied
+_READ: Final = 2 << 20  # small enough to stay in the processor's cache until it is copied
 
 
 class Segment(Protocol):
@@ -30,7 +30,7 @@ class Segment(Protocol):
     size: int
 
     def read_into(self, room: memoryview, at: int) -> int:
-        """Fill ``room`` from ``at`` on; how many bytes there were."""
+        """Fill ``room`` with the bytes from ``at`` onwards; return their number."""
         ...
 
 
@@ -117,7 +117,7 @@ def _next_record(data: memoryview, at: int, base: int, *, last: bool) -> tuple[b
             if count or (reason == record.REASON_SHORT and not last):
                 return True, start
         place = _find(data, place + 1)
-    # A head may be cut off where the data ends; the next piece looks there again.
+    # The end of the data may cut off the start of a record; the next piece searches these bytes again.
     return False, len(data) if last else max(len(data) - PLAUSIBLE_LENGTH + 1, at)
 
 

@@ -1,4 +1,4 @@
-"""Archived segments as CommitLog files again."""
+"""Restoring of archived segments as CommitLog files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def restore_segments(
     chosen = [
         segment for segment in list_manifests(file_system, archive) if first <= segment < until]
     if not list_manifests(file_system, archive):
-        raise StoreError(f"{archive} is no archive: it has no manifests")
+        raise StoreError(f"{archive} is not an archive: it has no manifests")
     if not chosen:
         raise StoreError(f"{archive} has no segment between {first} and {until}")
     found = [(segment, read_manifest(file_system, archive, segment)) for segment in chosen]

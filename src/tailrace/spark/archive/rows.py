@@ -39,7 +39,7 @@ _TIMES: Final = {
 }
 _PARTS: Final = ("rawBornHost", "rawStoreHost", "body", "topic", "rawProperties")
 ENCODED_COLUMNS: Final = (*_NUMBERS, *_TIMES, *_PARTS, "magic", "raw")
-"""What ``bytes_of`` needs."""
+"""Columns that ``bytes_of`` needs."""
 _MAGICS: Final = {
     magic - (1 << 32): magic for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)}
 _BLOCK: Final = 1 << 18
@@ -78,7 +78,7 @@ class Piece:
 
 
 def days_of(rows: Rows, before: int) -> Rows:
-    """The UTC day, counted from 1970, of each row; a time outside of 1970 to 9999 counts as ``before``."""
+    """Return the UTC day of each row, counted from 1970; ``before`` for times outside of 1970 to 9999."""
     days = rows[:, record.C_STORE_TIMESTAMP] // _DAY_MS
     return np.where((days >= 0) & (days <= _LAST_DAY), days, before)
 
@@ -131,7 +131,7 @@ def _keep_odd_records(piece: Piece, rows: Rows, table: pa.Table, scratch: Scratc
     starts, sizes = rows[:, record.C_PHY] - piece.base, rows[:, record.C_SIZE].copy()
     odd = np.empty(len(rows), dtype=np.uint8)
     column_records.differing_rows(out, piece.data, starts, sizes, odd)
-    odd |= fits == 0  # bytes that were not written may be equal by chance, left over from an earlier piece
+    odd |= fits == 0  # a record that was not written may still be equal, to bytes of an earlier piece
     if not odd.any():
         return table
     raw = pa.array([
@@ -188,7 +188,7 @@ def _encode(table: pa.Table, base: int, out: memoryview) -> tuple[Rows, Any]:
 def bytes_of(table: pa.Table, base: int, out: memoryview) -> int:
     """Write the records of a table at their positions; ``out[0]`` is at ``base``. Return the number of bytes.
 
-    Rows that do not fit are left out: the comparison with the log finds that.
+    Rows that do not fit are left out; the comparison with the log then fails.
     """
     if not table.num_rows:
         return 0
@@ -196,7 +196,7 @@ def bytes_of(table: pa.Table, base: int, out: memoryview) -> int:
     sizes = numbers[:, column_records.N_SIZE]
     raw = table["raw"]
     kept = np.flatnonzero(raw.is_valid().to_numpy()) if raw.null_count < len(raw) else np.empty(0, dtype=np.int64)
-    fits[kept] = 0  # their bytes take the place of what was written
+    fits[kept] = 0  # their stored bytes replace the bytes that were just written
     written = int(sizes[fits == 1].sum())
     for n in kept:
         at, size, data = int(numbers[n, column_records.N_PHY]) - base, int(sizes[n]), raw[int(n)].as_py()

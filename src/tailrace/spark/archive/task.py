@@ -56,7 +56,7 @@ _WRITE: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """A sealed segment, and what queues name in it: ``counts`` messages of each in ``wanted``."""
+    """A sealed segment to archive. Each queue in ``wanted`` has units for ``counts`` of its messages."""
 
     store: str
     config: StoreConfig | None
@@ -69,8 +69,8 @@ class SegmentTask:
     piece_bytes: int
     verify: bool
     published: Manifest | None = None
-    """Its manifest when the files are there and only to be compared: with the segment at ``path``,
-    or, if that is empty, with the manifest's checksums."""
+    """Its manifest, if the files exist and are only compared: with the segment at ``path``, or with the checksums
+    of the manifest if ``path`` is empty."""
 
 
 @dataclass(slots=True)
@@ -250,7 +250,7 @@ class _Writer:
         return path
 
     def manifest(self) -> Manifest:
-        """Return the manifest of what was written."""
+        """Return the manifest of the written files."""
         task = self._task
         self._file_system.sync_dir(self._directory)
         first, last = self._span or (0, 0)
@@ -280,8 +280,8 @@ class _Writer:
         missing = named[~np.isin(named[:, 0], np.concatenate(self._found))]
         if len(missing) + self._messages != sum(task.counts):
             raise StoreError(
-                f"{self._messages} of {sum(task.counts)} messages are whole, and the queues do not name "
-                f"the others any more")
+                f"{self._messages} of {sum(task.counts)} messages are intact, and the queues no longer have units "
+                "of the others")
         found = []
         for position, offset, number in missing[np.argsort(missing[:, 0])].tolist():
             one = wanted[number]

@@ -1,4 +1,4 @@
-"""Verification of archived files: they are read back, and every byte of the log is compared."""
+"""Verification of archived files: they are read back, and their bytes are compared with the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailrace.store.archive_manifest import VERSION, ArchivedFile, Manifest
 __all__ = ["checked", "compare", "restored"]
 
 Named = tuple[str, ArchivedFile]
-"""Path of a file, which may be in staging yet, and the file's entry in the manifest."""
+"""Path of a file, which may still be in staging, and its entry in the manifest."""
 
 
 def _bytes_in(
@@ -47,12 +47,12 @@ def compare(
             phy_offset=start)
     if (differ := first_difference(out, data)) >= 0:
         raise CorruptionError(
-            f"{', '.join(paths)} do not give the bytes of the log back",
+            f"{', '.join(paths)}: the bytes differ from those of the log",
             phy_offset=start + differ)
 
 
 def _groups(files: Sequence[ArchivedFile]) -> Iterator[tuple[int, int, list[ArchivedFile]]]:
-    """Files by the piece of the log that they are from together."""
+    """Yield the pieces of the log (start, end), each with its files."""
     pieces = sorted({(one.start, one.end) for one in files})
     for start, end in pieces:
         yield start, end, [one for one in files if (one.start, one.end) == (start, end)]
@@ -68,7 +68,7 @@ def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Itera
     scratch, read = Scratch(), Scratch()
     for start, end, files in _groups(manifest.files):
         if start != position:
-            raise CorruptionError(f"{archive}: no file of the manifest has this place",
+            raise CorruptionError(f"{archive}: no file of the manifest has this position",
                                   phy_offset=position)
         out, written = _bytes_in(
             file_system, [(f"{archive}/{one.path}", one) for one in files], start, end, scratch, read)
@@ -87,14 +87,14 @@ def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Itera
 def checked(file_system: FileSystem, archive: str, manifest: Manifest) -> Manifest:
     """Read an archived segment without the log; return its manifest, verified and with all parts.
 
-    Raises CorruptionError when a file or the segment is not what the manifest says.
+    Raises CorruptionError if a file or the segment differs from the manifest.
     """
     for _ in restored(file_system, archive, manifest):
         pass
     files = []
     for one in manifest.files:
         path = f"{archive}/{one.path}"
-        data = read_file(file_system, path, one.size)  # which was compared; it may be a large file
+        data = read_file(file_system, path, one.size)  # compared above, but the file may have changed since
         if (actual := hashlib.sha256(data).hexdigest()) != one.sha256:
             raise ChecksumMismatchError(
                 "a file of the archive is not what its manifest says", path=path,

@@ -1,1 +1,1 @@
-"""Jobs over whole stores: each a function from a session and paths to a DataFrame or a report."""
+"""Jobs over whole stores. Each job is a function of a session and paths that returns a DataFrame or a report."""

@@ -1,15 +1,15 @@
-"""The audit of ``tailrace verify`` as tasks: a segment each, by the rules of store.verification.
+"""The audit of ``tailrace verify`` in Spark tasks, one per segment, by the rules of store.verification.
 
   1  files     a task per index file: its header and chains, and which positions its blocks name;
                a task per file of the timer log: its units against their records
   2  segments  a task per segment: its records, units and keys, piece by piece between damage
-  3  walk      the driver walks over the pieces (``StitchedWalk``) and decides as verify does what is
-               damage and where the log ends; segments that were cut otherwise are verified again
-  4  rest      units and entries of no segment, checkpoint, config files, lists of timers and the wheel, on
-               the driver
+  3  walk      the driver walks over the pieces (``StitchedWalk``) and decides, as verify does, what is damage
+               and where the log ends; segments that a task had cut at other places are verified again
+  4  rest      on the driver: units and entries that belong to no segment, checkpoint, config files, lists of
+               timers and the wheel
 
-One look at the directory is taken and sent to the tasks. Findings of segments stay with Spark, so
-there may be many; the driver holds two numbers for each run of units of a segment.
+The directory is read once and this view is sent to the tasks. Findings of segments stay in Spark, so there may be
+many. The driver keeps two numbers for each run of units of a segment.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Audit:
 
 
 class _Task(NamedTuple):
-    """A segment to verify; ``ranges`` says which of its bytes are records, when that is known."""
+    """A segment to verify. ``ranges`` are the ranges of its records, if they are known."""
 
     number: int
     low: int
@@ -87,7 +87,7 @@ class _Task(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """What a segment's task found beside its findings."""
+    """Results of a segment's task, other than its findings."""
 
     number: int
     pieces: list[tuple[Piece, dict[Key, int]]] = field(default_factory=list)
@@ -174,7 +174,7 @@ def audit(
 
 
 def _run(spark: SparkSession, look: Broadcast[_Look], tasks: list[_Task]) -> RDD[Any]:
-    """(segment, finding row or part) of some segments, kept on the disks of the executors."""
+    """Return (segment, finding row or part) of some segments, kept on the disks of the executors."""
     from pyspark import StorageLevel  # noqa: PLC0415 - with a session alone
 
     found = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(
@@ -187,7 +187,7 @@ def _parts(found: RDD[Any]) -> dict[int, _Part]:
 
 
 def _verify_segment(look: _Look, task: _Task) -> Iterator[Any]:
-    """Rows of findings, and the part last."""
+    """Yield rows of findings, and at the end the part."""
     directory, index_files = look
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
     index = IndexRange(
@@ -219,7 +219,7 @@ def _segment_items(directory: StoreDirectory, task: _Task) -> Iterator[LogChunk 
 
 @final
 class _Walk:
-    """The driver's walk: what is damage, where the log ends, which ranges are records."""
+    """The driver's walk: it finds damage, the end of the log, and the ranges that are records."""
 
     def __init__(self, directory: StoreDirectory, parts: dict[int, _Part]) -> None:
         self._directory = directory
@@ -256,7 +256,7 @@ class _Walk:
         return piece
 
     def _scan(self, file: LogFile, start: int) -> Generator[LogChunk, None, Piece]:
-        """A piece that no task has: the walk goes on elsewhere than the task thought."""
+        """Scan a piece that no task has scanned, because the walk continues at another position than the task did."""
         chunks = ChunksOfPiece(first_piece(file, start, self._directory.readable_until, CHECK))
         for chunk in chunks:
             self._next |= queue_ends(chunk)

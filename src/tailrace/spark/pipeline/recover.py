@@ -1,7 +1,7 @@
 """Recovery and rebuild in which Spark tasks read the log.
 
 The directory is opened as usual, under its lock and by the passes of ``store.recovery``. Only the scan of the
-log is different: a task per segment checks every record and stages what queues and index need of it. The walk
+log is different: a task per segment checks every record and stages the values that queues and index need. The walk
 then reads its chunks from the staged files. As in a local recovery, the walk decides what is damage and where
 the log ends, writes units and entries, cuts, and syncs. So one module decides and one writes, and a kill leaves
 the same states as in a local recovery. The store is not changed before all segments are staged.
@@ -42,11 +42,11 @@ def recover(
     spark: SparkSession, path: str, *, config: StoreConfig | None = None, rebuild: bool = False,
     staging: str = "", tell: Tell = lambda _: None,
 ) -> dict[str, Any]:
-    """Open a directory, make it right and close it; the report of ``tailrace recover``.
+    """Open a directory, which recovers it, and close it; return the report of ``tailrace recover``.
 
-    ``rebuild`` rebuilds queues and index even if they are intact. ``staging`` is a directory that the
-    driver and every executor see; it is made, and removed afterwards. Raises what
-    ``MessageStore.open`` raises, and StoreError when the staging directory has something in it.
+    ``rebuild`` rebuilds queues and index even if they are intact. ``staging`` is a directory that the driver and all
+    executors can reach; it is created, and removed afterwards. Raises the errors of ``MessageStore.open``, and
+    StoreError if the staging directory is not empty.
     """
     place = Path(staging or f"{path}/{STAGING}")
     if staging and place.exists() and any(place.iterdir()):
@@ -76,7 +76,7 @@ class SparkScan:
     def __call__(
         self, files: Sequence[LogFile], start: int, until: int, check: int
     ) -> PieceSource:
-        """Stage every segment from ``start`` on; where a walk takes its pieces from."""
+        """Stage every segment from ``start`` onwards; return the source from which a walk takes its pieces."""
         staging = self._staging
         shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed
         Path(staging).mkdir(parents=True)
@@ -96,7 +96,7 @@ class SparkScan:
 
 @final
 class _StagedPieces:
-    """Pieces from staged segments; a segment is read once and held until the next one is asked for."""
+    """Pieces from staged segments. A segment is read once and kept until the next one is needed."""
 
     def __init__(
         self, staged: Sequence[StagedSegment], until: int, check: int, tell: Tell

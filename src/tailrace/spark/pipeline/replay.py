@@ -1,9 +1,9 @@
-"""Replay: messages that a filter chooses, from log and archive back into a broker or a store.
+"""Replay: sends the messages that a filter selects from log and archive to a broker or into a store.
 
 Rows come in the order of the log. After a window of rows is sent, its last position is written to the
-progress file, durably. So an interrupted run continues after the last window that was answered, and at most
-one window is sent twice. Properties that made a message wait the first time (delays, timers, transactions) and
-properties that a broker added are left out: a replayed message can be consumed immediately.
+progress file, durably. So an interrupted run continues after the last window that was answered, and at most one
+window is sent twice. Two kinds of properties are left out: those that delayed the original message (delays, timers,
+transactions) and those that a broker added. So a replayed message can be consumed immediately.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["REPLAY_PROPERTY", "BrokerTarget", "Replay", "StoreTarget", "Target",
 
 _COLUMNS: Final = "topic,queueId,commitLogOffset,tags,keys,body,properties,flag"
 REPLAY_PROPERTY: Final = "TAILRACE_REPLAY"
-"""On every replayed message: its first position in the log, the same when it comes twice."""
+"""Property of every replayed message: its original position in the log. If a message is sent twice, it is equal."""
 _LEFT_OUT: Final = frozenset({
     CRC_PROPERTY, "TAGS", "KEYS", "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "MSG_REGION",
     "__transactionId__", "UNIQ_KEY_INDEX", "INNER_NUM", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
@@ -48,10 +48,10 @@ Tell = Callable[[str], None]
 
 
 class Target(Protocol):
-    """Where messages are put; ``put`` returns when all of them are durable there."""
+    """Target of messages; ``put`` returns when all of them are durable there."""
 
     def queues(self, topic: str) -> int:
-        """How many queues of a topic can be written; 0 when it is not there."""
+        """Return the number of queues of a topic that can be written; 0 if the topic does not exist."""
         ...
 
     def create(self, topic: str, queues: int) -> None:
@@ -65,7 +65,7 @@ class Target(Protocol):
 
 @final
 class BrokerTarget(AbstractContextManager["BrokerTarget"]):
-    """A running broker, by its address or its name server's."""
+    """A running broker, by its address or that of its name server."""
 
     def __init__(self, *, broker: str = "", namesrv: str = "", tls: TlsOptions | None = None) -> None:
         self._producer = Producer(broker=broker, namesrv=namesrv, group="tailrace_replay", tls=tls or False)
@@ -82,7 +82,7 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         self._producer.create_topic(topic, queues)
 
     def put(self, queue_id: int, messages: list[Message]) -> None:
-        """Send messages in one request, all or none; raises RemotingError."""
+        """Send messages in one request, which stores all or none. Raises RemotingError."""
         if len(messages) == 1:
             self._producer.send(messages[0], queue_id=queue_id)
         else:
@@ -109,17 +109,17 @@ class StoreTarget(AbstractContextManager["StoreTarget"]):
         self._store.topics.create_if_missing(topic, queues)
 
     def put(self, queue_id: int, messages: list[Message]) -> None:
-        """Put and sync messages; raises StoreError."""
+        """Put messages and sync the store. Raises StoreError."""
         self._store.put_many(messages, queue_id=queue_id)
         self._store.flush()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What to replay and how.
+    """Selection and options of a replay.
 
-    ``where`` is an SQL expression over the source's columns, ``options`` more options of the source.
-    ``rate`` is in messages a second, 0 as fast as it goes; ``window`` in messages.
+    ``where`` is an SQL expression over the source's columns; ``options`` are further options of the source. ``rate``
+    is in messages a second, 0 means no limit; ``window`` is in messages.
     """
 
     path: str
@@ -135,12 +135,12 @@ class Replay:
     def check(self) -> None:
         """Raise ConfigError with every problem of the values."""
         problems = [
-            f"{topic} is a system topic, its messages mean something to its broker alone"
+            f"{topic} is a system topic, whose messages only its broker can use"
             for topic in self.topics
             if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
         ]
         if not self.topics:
-            problems.append("say which topics to replay")
+            problems.append("no topic to replay is named")
         if self.rate < 0 or self.window < 1:
             problems.append("rate must not be negative, window at least 1")
         if own := {"path", "columns", "topic", "subscribe", "body"} & {n.lower() for n in self.options}:
@@ -149,7 +149,7 @@ class Replay:
             raise ConfigError(*problems)
 
     def identity(self) -> dict[str, Any]:
-        """What a progress file must be of."""
+        """Return the members by which a progress file is recognised as one of this replay."""
         return {
             "store": self.path, "topics": sorted(self.topics), "where": self.where,
             "toTopic": self.to_topic,
@@ -160,11 +160,10 @@ def replay(
     spark: SparkSession, wanted: Replay, target: Target, *, clock: Clock | None = None,
     tell: Tell = lambda _: None,
 ) -> dict[str, Any]:
-    """Send everything that is chosen; how much that was.
+    """Send the selected messages; return a report.
 
-    With a progress file it goes on where the last run ended, and ends with what is in the log now.
-    Raises ConfigError, CorruptionError for a progress file of something else, and what target and
-    source raise.
+    With a progress file the replay continues where the last run ended. It ends at the present end of the log.
+    Raises ConfigError, CorruptionError if the progress file is invalid, and the errors of target and source.
     """
     wanted.check()
     progress = _Progress(wanted)
@@ -181,7 +180,7 @@ def replay(
 
 
 def chosen_rows(spark: SparkSession, wanted: Replay, position: int = -1) -> DataFrame:
-    """Return the chosen messages after a position. Raises for wrong filters and options."""
+    """Return the selected messages after a position. Raises an error for invalid filters and options."""
     reader = spark.read.format("tailrace").options(**wanted.options).option("body", "decoded")
     reader = reader.option("subscribe", ",".join(wanted.topics))
     if not wanted.where:
@@ -196,7 +195,7 @@ def chosen_rows(spark: SparkSession, wanted: Replay, position: int = -1) -> Data
 
 
 def _windows(rows: Iterable[Row], wanted: Replay) -> Iterator[list[Row]]:
-    """Rows that are sent together: no more than a window, a second's worth, or a MiB of bodies."""
+    """Yield rows that are sent together: at most a window, the rows of one second, or 1 MiB of bodies."""
     most = min(wanted.window, max(int(wanted.rate), 1)) if wanted.rate else wanted.window
     held: list[Row] = []
     size = 0
@@ -224,7 +223,7 @@ def _message(row: Row, wanted: Replay) -> Message:
 
 @final
 class _Sender:
-    """Sends windows at the rate and notes them."""
+    """Sends windows at the given rate, and writes the progress after each."""
 
     def __init__(
         self, wanted: Replay, target: Target, progress: _Progress, clock: Clock, tell: Tell
@@ -241,11 +240,11 @@ class _Sender:
 
     @property
     def seconds(self) -> float:
-        """Since the first message was asked for."""
+        """Seconds since the start."""
         return (self._clock.monotonic_ns() - self._began) / 1e9
 
     def send(self, rows: list[Row]) -> None:
-        """Send a window when its time has come; note it when it is answered."""
+        """Send a window when the rate allows it, and write the progress when it is answered."""
         groups: dict[tuple[str, int], list[Message]] = {}
         for row in rows:
             message = _message(row, self._wanted)
@@ -267,7 +266,7 @@ class _Sender:
                        f"up to {self._progress.position}")
 
     def _queues_of(self, topic: str, least: int) -> int:
-        """Queues of a topic there; a missing one is made with as many as are needed."""
+        """Return the number of queues of a topic in the target; a missing topic is created."""
         if topic not in self._queues:
             found = self._target.queues(topic)
             if not found:
@@ -279,7 +278,7 @@ class _Sender:
 
 @final
 class _Progress:
-    """The file that says up to which position everything was answered; without one, in memory."""
+    """The position up to which all messages were answered, in the progress file or else only in memory."""
 
     def __init__(self, wanted: Replay) -> None:
         self._identity = wanted.identity()
@@ -292,7 +291,7 @@ class _Progress:
             found = orjson.loads(Path(self._path).read_bytes())
             position, sent = int(found.pop("position")), int(found.pop("sent"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptionError(f"{self._path} is no progress of a replay: {error}") from error
+            raise CorruptionError(f"{self._path} is not a progress file of a replay: {error}") from error
         if found != self._identity:
             other = [name for name in self._identity if found.get(name) != self._identity[name]]
             raise ConfigError(
@@ -300,7 +299,7 @@ class _Progress:
         self.position, self.sent = position, sent
 
     def note(self, position: int, count: int) -> None:
-        """Everything up to a position was answered. Raises OSError."""
+        """Note that all messages up to a position were answered. Raises OSError."""
         self.position = position
         self.sent += count
         if not self._path:

@@ -1,8 +1,8 @@
-"""Record rows of a segment in a file, for a walk that takes them from there.
+"""Staged rows of a segment: a task writes them to a file, and a walk reads its chunks from the file.
 
-A task writes ``<segment>.arrow``: an Arrow stream, LZ4, a batch for each chunk of the log, with what
-queues and index need of a record and nothing else, about a twentieth of the log. What the driver
-gets by itself is small: the pieces, how many batches each has, length and checksum of the file.
+A task writes ``<segment>.arrow``, an Arrow stream with LZ4. It has a batch for each chunk of the log, with only the
+values of a record that queues and index need, about a twentieth of the log. The result that is sent to the driver
+is small: the pieces, the number of batches of each, and length and checksum of the file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SCHEMA: Final = pa.schema([
 
 
 class StagedSegment(NamedTuple):
-    """A segment that a task has scanned; each piece with the number of its batches."""
+    """A segment that a task has scanned; ``pieces`` has each piece with the number of its batches."""
 
     file_from_offset: int
     path: str
@@ -57,9 +57,9 @@ class StagedSegment(NamedTuple):
 def stage_segment(
     directory: str, segment: tuple[str, int, int], start: int, until: int, check: int
 ) -> StagedSegment:
-    """Scan a segment (path, position of its first byte, size) from ``start`` on; stage its rows.
+    """Scan a segment (path, position of its first byte, size) from ``start`` onwards, and stage its rows.
 
-    A task that runs twice writes the same bytes twice, each time under another name first.
+    A task that runs twice writes the same bytes again, first under another name.
     Raises OSError.
     """
     file_system, file_from_offset = OsFileSystem(), segment[1]
@@ -95,7 +95,7 @@ def _write(file_system: FileSystem, target: str, data: pa.Buffer) -> None:
 
 
 def read_staged(staged: StagedSegment) -> list[pa.RecordBatch] | None:
-    """The batches of a staged segment; None when the file is not the one that the task wrote."""
+    """Return the batches of a staged segment; None if the file is not the one that the task wrote."""
     try:
         file = OsFileSystem().open(staged.path)
     except FileNotFoundError:
@@ -111,7 +111,7 @@ def read_staged(staged: StagedSegment) -> list[pa.RecordBatch] | None:
 
 
 def piece_chunks(batches: list[pa.RecordBatch], piece: Piece) -> Iterator[LogChunk]:
-    """The chunks of a piece; their rows point into topics, keys and tags alone."""
+    """Yield the chunks of a piece; their data has only the staged texts, such as topics, keys and tags."""
     for batch in batches:
         yield _unpacked(batch, piece.start)
 
@@ -119,7 +119,7 @@ def piece_chunks(batches: list[pa.RecordBatch], piece: Piece) -> Iterator[LogChu
 def _packed(chunk: LogChunk) -> pa.RecordBatch:
     rows = np.array(chunk.rows, order="C")
     plain = rows[:, record.C_SYS_FLAG] & SysFlag.INNER_BATCH == 0
-    rows[plain, record.C_PROPS_POS] = -1  # the properties of inner batches alone say how many messages there are
+    rows[plain, record.C_PROPS_POS] = -1  # only of inner batches are the properties needed: number of messages
     rows[plain, record.C_PROPS_LEN] = 0
     return pa.RecordBatch.from_arrays([
         *(pa.array(rows[:, column].astype(kind.to_pandas_dtype()))

@@ -1,10 +1,10 @@
-"""Tables about a store that are made to be plotted: plain columns, a row a point.
+"""Tables about a store that are easy to plot: plain columns, one row for each point.
 
   traffic         messages and bytes of each topic over store time
-  pending_timers  timers that are to come, as ``tailrace timers`` tells them
-  timers_by_time  how many of them there are in each span of time
-  lag             what each consumer group has still to consume
-  retention       what deletions to come take: by segment and topic, with what would be lost
+  pending_timers  pending timers, as ``tailrace timers`` lists them
+  timers_by_time  number of pending timers in each period of time
+  lag             lag of each consumer group
+  retention       contents of segments that will be deleted, by topic, with what would be lost
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def _directory(path: str, config_file: str) -> StoreDirectory:
 def traffic(
     spark: SparkSession, path: str, *, bucket: str = "hour", config_file: str = ""
 ) -> DataFrame:
-    """Messages and stored bytes: ``start, topic, messages, bytes``.
+    """Return messages and stored bytes by time: ``start, topic, messages, bytes``.
 
-    Raises ConfigError for another bucket than minute, hour and day.
+    Raises ConfigError if the bucket is not minute, hour or day.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -91,10 +91,10 @@ def traffic(
 
 
 def pending_timers(spark: SparkSession, path: str, *, config_file: str = "") -> DataFrame:
-    """Timers that are to come: ``topic, uniqKey, slotTime, commitLogOffset``.
+    """Return pending timers: ``topic, uniqKey, slotTime, commitLogOffset``.
 
-    What counts is the CommitLog: the last copy of each timer in the timer queue, without those that
-    a request deletes and those whose put-back record is there.
+    They are read from the CommitLog: the last copy of each timer in the timer queue, without timers that were
+    recalled and timers that were delivered.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -139,7 +139,7 @@ def pending_timers(spark: SparkSession, path: str, *, config_file: str = "") -> 
 def timers_by_time(
     spark: SparkSession, path: str, *, bucket: str = "hour", config_file: str = ""
 ) -> DataFrame:
-    """Timers to come: ``start, topic, pending``; raises ConfigError as ``traffic``."""
+    """Return the number of pending timers by time: ``start, topic, pending``. Raises ConfigError as ``traffic``."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     start = _bucket(bucket, "slotTime")
@@ -150,7 +150,7 @@ def timers_by_time(
 
 
 def timer_metrics(path: str, pending: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Topics whose count in ``config/timermetrics`` is not the pending one; none without the file."""
+    """Return the topics whose count in ``config/timermetrics`` differs from ``pending``; empty without the file."""
     file = Path(path) / filenames.CONFIG / "timermetrics"
     if not file.exists():
         return []
@@ -159,7 +159,7 @@ def timer_metrics(path: str, pending: Mapping[str, int]) -> list[dict[str, Any]]
             topic: int(metric["count"])
             for topic, metric in orjson.loads(file.read_bytes())["timingCount"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptionError(f"{file} is no timermetrics: {error}") from error
+        raise CorruptionError(f"{file} is not a file of timer metrics: {error}") from error
     return [
         {"topic": topic, "pending": pending.get(topic, 0), "timermetrics": counts.get(topic, 0)}
         for topic in sorted(set(counts) | set(pending))
@@ -171,7 +171,7 @@ def timer_metrics(path: str, pending: Mapping[str, int]) -> list[dict[str, Any]]
 
 
 def _committed(directory: StoreDirectory) -> list[tuple[str, str, int, int]]:
-    """(topic, group, queue id, next offset) of what groups have committed."""
+    """Return (topic, group, queue id, next offset) for each committed offset."""
     offsets = ConsumerOffsetManager(
         directory.file_system, f"{directory.path}/{filenames.CONFIG}", SystemClock(),
         lmq=directory.config.enable_lmq)
@@ -180,11 +180,11 @@ def _committed(directory: StoreDirectory) -> list[tuple[str, str, int, int]]:
 
 
 def lag(spark: SparkSession, path: str, *, config_file: str = "") -> DataFrame:
-    """What groups have still to consume, a row a queue.
+    """Return the lag of groups, with a row for each queue.
 
-    ``group, topic, queueId, committed, minOffset, maxOffset, lag, lost, waitingSince``: ``lost`` are
-    messages that retention took before the group came to them, ``waitingSince`` the store time of
-    the first one that waits. A queue of a topic that a group has no offset for is not in it.
+    ``group, topic, queueId, committed, minOffset, maxOffset, lag, lost, waitingSince``: ``lost`` are messages that
+    were deleted before the group consumed them; ``waitingSince`` is the store time of the first message that waits.
+    Queues for which a group has no offset are left out.
     """
     directory = _directory(path, config_file)
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
@@ -206,7 +206,7 @@ def lag(spark: SparkSession, path: str, *, config_file: str = "") -> DataFrame:
 
 
 def _store_time(directory: StoreDirectory, queue: QueueView, offset: int) -> int | None:
-    """Store time of the first message from an offset on, in ms."""
+    """Return the store time, ms, of the first message at or after an offset; None if it is unknown."""
     unit = message_from(queue, offset)
     stored = directory.store_time(unit) if unit is not None else None
     return stored if stored is not None and stored >= 0 else None
@@ -216,7 +216,7 @@ def _store_time(directory: StoreDirectory, queue: QueueView, offset: int) -> int
 
 
 class Deletion(NamedTuple):
-    """A segment that a pass may delete: [start, end) of the log, and why."""
+    """A segment that a pass may delete: [start, end) of the log, and the rule."""
 
     start: int
     end: int
@@ -228,12 +228,12 @@ def retention(
     spark: SparkSession, path: str, deletions: Iterable[Deletion], *, archive: str = "",
     config_file: str = "",
 ) -> DataFrame:
-    """What goes with some segments, a row for each of them and topic.
+    """Return what is deleted with some segments, with a row for each segment and topic.
 
     ``segment, rule, expires, topic, messages, bytes, firstStored, lastStored, unconsumed, timers,
-    archived``: ``unconsumed`` counts for each group that has an offset of the topic, ``timers`` are
-    those still to come whose record goes, ``archived`` says whether the archive has the segment,
-    verified; null without an archive. Damaged records are left out, logged and counted.
+    archived``: ``unconsumed`` has the number of messages for each group with an offset on the topic; ``timers`` is
+    the number of pending timers whose record is deleted; ``archived`` is True if the archive has the segment,
+    verified, and null without an archive. Damaged records are left out, logged and counted.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -272,7 +272,7 @@ def retention(
 
 
 def _archived(archive: str, segment: int) -> bool | None:
-    """Whether a segment has a verified manifest whose files are there; None without an archive."""
+    """Return whether a segment has a verified manifest whose files exist; None without an archive."""
     if not archive:
         return None
     manifest = read_manifest(OsFileSystem(), archive, segment)
@@ -281,6 +281,6 @@ def _archived(archive: str, segment: int) -> bool | None:
 
 
 def plain(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """A row's members as JSON has them: times as text in UTC."""
+    """Yield the members of a row in the form of JSON: times are text in UTC."""
     for name, value in row.items():
         yield name, value.isoformat() if hasattr(value, "isoformat") else value

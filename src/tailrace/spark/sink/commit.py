@@ -2,16 +2,17 @@
 
 Below the checkpoint:
 
-    tailrace-sink/<batch>.json       which staged files the batch is, in order, and where queues ended
+    tailrace-sink/<batch>.json       manifest: the staged files of the batch, in order, and the ends of the queues
     tailrace-sink/staged/<batch>/    rows, written by tasks
 
-The steps, of which a kill may interrupt any: tasks stage rows; the manifest gets its name; messages are sent;
-the manifest is marked; staged files are removed. A batch that is run again finds the manifest and uses the
-files in it, not the files that tasks have staged this time, so numbers mean the same messages. It then searches
-the log for the last message that the earlier try has sent. A batch whose manifest is marked is not sent again.
+A batch has five steps, and a kill may interrupt any of them: tasks stage rows; the manifest is renamed into place;
+messages are sent; the manifest is marked as sent; staged files are removed. If a batch runs again and has a
+manifest, it uses the files of the manifest, not those that tasks have staged this time, so that numbers mean the
+same messages. It searches the log for the last message that the earlier try has sent. A batch that is marked is
+not sent again.
 
-One process at a time sends for a checkpoint (``_lock``), because the Python process that sends for a driver
-goes on for a while after the JVM of the driver is killed.
+One process at a time sends for a checkpoint (``_lock``), because the Python process of a driver may go on for a
+while after the JVM of the driver is killed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class BatchManifest:
-    """What a batch is: numbers count through its files in their order."""
+    """The manifest of a batch. The messages of its files, in their order, are numbered from 0."""
 
     query: str
     batch: int
@@ -96,7 +97,7 @@ def discard(file_system: FileSystem, options: WriteOptions, files: Sequence[Stag
 
 
 def query_of(file_system: FileSystem, checkpoint: str) -> str:
-    """The id of the query, which Spark keeps in its checkpoint."""
+    """Return the id of the query, which Spark keeps in its checkpoint."""
     data = read_if_there(file_system, f"{checkpoint}/metadata")
     try:
         return str(orjson.loads(data or b"")["id"])
@@ -105,19 +106,19 @@ def query_of(file_system: FileSystem, checkpoint: str) -> str:
 
 
 def checkpoint_of(file_system: FileSystem, root: str, query: str) -> str:
-    """Return the checkpoint of a query below the directory that a setting of Spark names for all.
+    """Return the checkpoint of a query below ``root``, the directory of all checkpoints in a setting of Spark.
 
-    Spark names it by the query's name or by random digits; its file ``metadata`` has the id.
+    Spark names a checkpoint by the name of the query or at random; its file ``metadata`` has the id of the query.
     """
     for name in file_system.list(root):
         try:
             if query_of(file_system, f"{root}/{name}") == query:
                 return f"{root}/{name}"
         except (StoreError, OSError):
-            continue  # the checkpoint of no query, or of one that is just being made
+            continue  # not a checkpoint, or one that is being created
     raise StoreError(
-        f"no checkpoint below {root} is of query {query}: give the stream the option "
-        "checkpointLocation")
+        f"no checkpoint below {root} belongs to query {query}: set the option checkpointLocation of the "
+        "stream")
 
 
 def _manifest_path(checkpoint: str, batch: int) -> str:
@@ -135,7 +136,7 @@ def _load(file_system: FileSystem, checkpoint: str, batch: int) -> BatchManifest
             StagedFile(**{**one, "topics": tuple(one["topics"])}) for one in found["files"])
         return BatchManifest(**{**found, "files": files})
     except (ValueError, TypeError, KeyError) as error:
-        raise CorruptionError(f"{path} is no manifest of a batch: {error}") from error
+        raise CorruptionError(f"{path} is not a manifest of a batch: {error}") from error
 
 
 def _save(file_system: FileSystem, checkpoint: str, manifest: BatchManifest) -> None:
@@ -158,7 +159,7 @@ def commit_batch(
 
 @contextlib.contextmanager
 def _alone(file_system: FileSystem, checkpoint: str, sleep: Sleep) -> Iterator[None]:
-    """Hold the lock of the one sender of a query: a sender whose driver was killed may run for a while."""
+    """Hold the lock of the sender of a query. The sender of a killed driver may hold it for a while."""
     file_system.makedirs(f"{checkpoint}/{_DIRECTORY}")
     path = f"{checkpoint}/{_DIRECTORY}/_lock"
     for _ in range(_LOCK_TRIES):
@@ -167,7 +168,7 @@ def _alone(file_system: FileSystem, checkpoint: str, sleep: Sleep) -> Iterator[N
             break
         sleep(_LOCK_WAIT_S)
     else:
-        raise StoreLockedError(checkpoint, "a sender that is still at work on it")
+        raise StoreLockedError(checkpoint, "a sender that is still running")
     try:
         yield
     finally:

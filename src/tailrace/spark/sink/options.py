@@ -1,4 +1,4 @@
-"""Options of writing to a broker, and the columns that are written. All problems are reported together."""
+"""Options and columns of writes to a broker. All problems are reported together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TLS: Final = {
     "tlsTrustCertPath": "trust_cert_path", "tlsCertPath": "cert_path", "tlsKeyPath": "key_path",
     "tlsAuthServer": "auth_server", "tlsCheckServerName": "check_server_name",
 }
-"""Members of TlsOptions. A key with a password is not possible: options are shown in plans and logs."""
+"""Members of TlsOptions. A key password is not possible, because plans and logs show options."""
 _OF_SPARK: Final = frozenset({"queryname", "path", "outputmode"})
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -45,10 +45,10 @@ _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where messages go. ``topic`` is for rows without one.
+    """Target of messages. ``topic`` is for rows without a topic.
 
-    ``checkpoint`` is empty for a batch, and for a stream whose checkpoint is named by the setting
-    ``spark.sql.streaming.checkpointLocation``: ``writers`` finds that one.
+    ``checkpoint`` is empty for a batch, and for a stream whose checkpoint is set by
+    ``spark.sql.streaming.checkpointLocation``; ``writers`` finds that checkpoint.
     """
 
     broker: str
@@ -59,11 +59,11 @@ class WriteOptions:
     checkpoint: str
     tls: TlsOptions | None = None
     credentials: str = ""
-    """Path of a file on the driver with the user that signs; empty: the one of the environment."""
+    """Path of the credentials file on the driver; empty: the file that the environment names."""
 
 
 def local_checkpoint(text: str, problems: list[str]) -> str:
-    """Return the path of a checkpoint; adds a problem for one where rows cannot be staged."""
+    """Return the path of a checkpoint; add a problem if rows cannot be staged there."""
     found: list[str] = []
     checkpoint = local_path("checkpointLocation", text, found).rstrip("/")
     if found:
@@ -98,17 +98,17 @@ def _check_columns(schema: StructType, topic: str, problems: list[str]) -> None:
 def parse_write_options(
     options: Mapping[str, str], schema: StructType, *, stream: bool, overwrite: bool
 ) -> WriteOptions:
-    """Options from their text; raises ConfigError with every problem."""
+    """Return the parsed options. Raises ConfigError with every problem."""
     texts = {name.lower(): value for name, value in options.items()}
     known = {name.lower() for name in (*_NAMES, "tls", *_TLS)}
     problems = [
         f"unknown option {name}" for name in sorted(set(texts) - known - _OF_SPARK)]
     if overwrite:
-        problems.append("messages can only be appended: say mode('append')")
+        problems.append("messages can only be appended: use mode('append')")
     if texts.get("path"):
-        problems.append("messages are written to a broker: say option broker or namesrv, no path")
+        problems.append("messages are written to a broker: set the option broker or namesrv, not a path")
     if bool(texts.get("broker")) == bool(texts.get("namesrv")):
-        problems.append("say one of the options broker and namesrv, as HOST:PORT")
+        problems.append("set one of the options broker and namesrv, as HOST:PORT")
     timeout = texts.get("timeoutms", "3000")
     if not whole_number(timeout):
         problems.append(f"timeoutMs={timeout} is not a whole number of at least 1")
@@ -127,13 +127,13 @@ def parse_write_options(
 
 
 def _tls_in(texts: Mapping[str, str], problems: list[str]) -> TlsOptions | None:
-    """Return how to use TLS by the options tls and tls..., None for not at all."""
+    """Return the TLS settings from the options tls and tls...; None without TLS."""
     said = {member: texts[name.lower()] for name, member in _TLS.items() if name.lower() in texts}
     switch = texts.get("tls", "false").lower()
     if switch not in {"true", "false"}:
         problems.append(f"tls={switch} is neither true nor false")
     elif switch == "false" and said:
-        problems.append("options tlsTrustCertPath and the like need tls=true")
+        problems.append("the options tls... need tls=true")
     elif switch == "true":
         try:
             made = tls_options(said, "options tls...")

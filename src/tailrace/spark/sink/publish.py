@@ -1,9 +1,9 @@
-"""Sends messages to a broker in order, one request at a time, and finds where an earlier try ended.
+"""Sends messages to a broker in order, one request at a time, and finds the end of an earlier try.
 
 Every message of a stream has the property ``TAILRACE_TXN`` = query/batch/number. A request is sent after the
 one before it was answered, so the log holds the numbers from 0 to the last one that was stored, without a hole.
-A try that starts after the last number in the log sends no message twice. A message that waits for its time is
-in the timer queue, so both places are searched.
+A try that starts after the last number in the log sends no message twice. A message with a delivery time is in the
+timer queue, so the timer queue is searched as well.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Publisher:
         self._producer.close()
 
     def send(self, request: Request) -> None:
-        """Send a request and wait until it is stored; raises RemotingError."""
+        """Send a request and wait until it is stored. Raises RemotingError."""
         if len(request.messages) > 1:
             self._producer.send_batch(request.messages, queue_id=request.queue_id)
         else:
@@ -137,7 +137,7 @@ class Publisher:
             raise
 
     def _wait_dispatched(self, topic: str) -> None:
-        """Wait until the queues name everything that is stored."""
+        """Wait until the queues have units for all stored messages."""
         if not self._queues(topic):
             return
         for _ in range(_TRIES):
@@ -165,8 +165,8 @@ def publish(
     """Send the messages of a batch that the log does not have. Return the number of messages sent.
 
     ``numbered`` returns messages from a number onwards. ``begun`` is True if an earlier try may have sent
-    some. Raises RemotingError if the broker cannot be reached or refuses a message; a further try then loses
-    and doubles nothing.
+    some. Raises RemotingError if the broker cannot be reached or refuses a message; the next try then neither loses
+    nor repeats a message.
     """
     with connect(options, sleep) as publisher:
         first = publisher.last_number(prefix, starts) + 1 if begun else 0

@@ -1,4 +1,4 @@
-"""Rows in the form in which they are staged. They are checked first, so that no message is refused later."""
+"""Rows in the form of staging. They are checked before, so that the broker refuses no message later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SEPARATORS: Final = frozenset("\x01\x02")
 
 
 def staged(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
-    """Return a batch in the form of staging. Raises MessageIllegalError for a row that is not a valid message."""
+    """Return a batch in the form of staging. Raises MessageIllegalError if a row is not a valid message."""
     columns = []
     for field in STAGED_SCHEMA:
         place = batch.schema.get_field_index(field.name)

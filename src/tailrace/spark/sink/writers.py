@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TailraceBatchWriter", "TailraceStreamWriter"]
 CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
-"""Setting of Spark: a directory for the checkpoints of all queries that name none."""
+"""Setting of Spark: the directory for checkpoints of queries without the option checkpointLocation."""
 
 
 def _wait(seconds: float, /) -> None:
@@ -36,7 +36,7 @@ def _wait(seconds: float, /) -> None:
 
 
 class _Staged(WriterCommitMessage):
-    """What a task wrote."""
+    """The result of a task: the file that it wrote."""
 
     def __init__(self, file: StagedFile | None, checkpoint: str = "") -> None:
         self.file, self.checkpoint = file, checkpoint
@@ -79,9 +79,9 @@ class TailraceStreamWriter(DataSourceStreamArrowWriter):
                   f"{SystemEntropy().u64():016x}", iterator), options.checkpoint)
 
     def _located(self, context: TaskContext) -> WriteOptions:
-        """Return the options with the checkpoint, which a setting may name instead of the option.
+        """Return the options with the checkpoint, from the option or from the setting of Spark.
 
-        Only a task has the settings and the query's id; ``commit`` gets the path from tasks.
+        Only a task can read the settings and the query's id, so ``commit`` takes the path from the tasks.
         """
         if self._options.checkpoint:
             return self._options
@@ -91,8 +91,8 @@ class TailraceStreamWriter(DataSourceStreamArrowWriter):
         place = local_checkpoint(root or "", problems)
         if not place or not query:
             problems.append(
-                "a stream needs the option checkpointLocation: rows are staged there, and Spark does "
-                f"not tell tasks the setting {CHECKPOINTS}")
+                "a stream needs the option checkpointLocation: rows are staged there, and Spark does not pass the "
+                f"setting {CHECKPOINTS} to tasks")
         if problems:
             raise ConfigError(*problems)
         return replace(self._options, checkpoint=checkpoint_of(OsFileSystem(), place, query or ""))

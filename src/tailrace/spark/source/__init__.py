@@ -1,1 +1,1 @@
-"""The data source as Spark reads it: options, offsets, tasks and both readers."""
+"""The reading side of the data source: options, offsets, tasks, and the batch and streaming readers."""

@@ -49,7 +49,7 @@ class ArchiveTask(InputPartition):
 def plan_archive(
     label: str, directory: ArchivedDirectory, ranges: Ranges, options: ReadOptions
 ) -> list[ArchiveTask]:
-    """Return tasks for messages before the log. Raises DataLossError for messages that neither log nor archive has."""
+    """Return tasks for messages before the log. Raises DataLossError if neither log nor archive has a message."""
     wanted: dict[int, list[OffsetRange]] = {}
     for queue in directory.queues():
         start, end = ranges.get((label, queue.topic, queue.queue_id), (0, 0))
@@ -83,8 +83,8 @@ def _check_start(directory: ArchivedDirectory, queue: QueueView, options: ReadOp
     if options.fail_on_data_loss:
         raise CorruptionError(
             f"{directory.archive}: {missing}; messages of {queue.topic} queue {queue.queue_id} before "
-            f"offset {queue.min_offset} may be in it: restore it from a copy, or read what is left "
-            "with failOnDataLoss=false")
+            f"offset {queue.min_offset} may be in it: restore it from a copy, or read the rest with "
+            "failOnDataLoss=false")
     _log.warning("a manifest of the archive is missing archive=%s topic=%s queue_id=%d cause=%s",
                  directory.archive, queue.topic, queue.queue_id, missing)
 
@@ -110,7 +110,7 @@ def _tasks_of(
     label: str, archive: str, manifest: Manifest, wanted: Sequence[OffsetRange], options: ReadOptions,
     span: tuple[int, int],
 ) -> list[ArchiveTask]:
-    """A segment's files in groups of about ``splitBytes`` of the log each."""
+    """Return tasks for a segment; each has files with about ``splitBytes`` of the log."""
     tasks: list[ArchiveTask] = []
     group: list[ArchivedFile] = []
     low = span[0]
@@ -160,10 +160,10 @@ def task_for_vanished(
 def read_archive(
     task: ArchiveTask, options: ReadOptions, file_system: FileSystem | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of a task, in the source's columns.
+    """Yield the Arrow batches of a task, in the source's columns.
 
-    Raises CorruptionError for a file that is not what its manifest says, and in mode FAILFAST for
-    a message that was damaged when it was archived.
+    Raises CorruptionError if a file differs from its manifest, and in mode FAILFAST for a message that was damaged
+    when it was archived.
     """
     file_system = file_system or OsFileSystem()
     schema = arrow_schema(options.columns)

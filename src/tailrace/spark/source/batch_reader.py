@@ -1,4 +1,4 @@
-"""The batch reader: plans on the driver, reads a range of a log in each task."""
+"""The batch reader: the driver plans, and each task reads a range of a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FilteringBatchReader", "TailraceBatchReader"]
 
 
 class TailraceBatchReader(DataSourceReader):
-    """Rows for every record that a queue unit confirms and that the options ask for."""
+    """Reads a row for every message that has a queue unit and that the options select."""
 
     def __init__(self, options: ReadOptions) -> None:
         options.refuse(STREAM_ONLY, "is for streams")
@@ -26,7 +26,7 @@ class TailraceBatchReader(DataSourceReader):
         self._bounds = Bounds()
 
     def partitions(self) -> list[InputPartition]:
-        """Ranges of the logs; an empty list becomes one partition None, which reads nothing."""
+        """Return ranges of the logs. Spark turns an empty list into one partition None, which reads nothing."""
         options = self._options
         directories = open_directories(options)
         ranges = self._bounds.apply(directories, batch_ranges(directories, options))
@@ -36,15 +36,15 @@ class TailraceBatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of one range, at most a chunk of the log each."""
+        """Yield the Arrow batches of a range; each has at most a chunk of the log."""
         yield from read_task(partition, self._options)
 
 
 class FilteringBatchReader(TailraceBatchReader):
-    """The same with filters as bounds. A class of its own: where Spark's setting
-    ``spark.sql.python.filterPushdown.enabled`` is false it refuses a reader that has this method."""
+    """A batch reader that uses filters as bounds. It is a separate class, because Spark refuses a reader with this
+    method if the setting ``spark.sql.python.filterPushdown.enabled`` is false."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Read less; all filters are given back, for Spark to apply to the rows."""
+        """Use filters as bounds of the read. All filters are returned, so Spark applies them to the rows, too."""
         self._bounds = bounds_of(filters)
         return filters

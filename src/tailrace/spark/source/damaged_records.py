@@ -1,4 +1,4 @@
-"""Damaged records by the option ``mode``: an error, a row with the reason, or only a line in the log."""
+"""Report of damaged records by the option ``mode``: an error, a row with the reason, or only a log line."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _log = get_logger(__name__)
 def report_damaged(
     label: str, path: str, bad: Sequence[tuple[int, str]], options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Report (position, reason) of records in a store or archive at ``path``; their rows, if wanted.
+    """Log the (position, reason) of damaged records in a store or archive at ``path``; yield their rows.
 
-    Raises CorruptionError in mode FAILFAST.
+    There are no rows in mode DROPMALFORMED. Raises CorruptionError in mode FAILFAST.
     """
     if options.mode == "FAILFAST":
         place, reason = bad[0]

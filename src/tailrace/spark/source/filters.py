@@ -48,7 +48,7 @@ class Bounds:
     until: int = _FOREVER
 
     def apply(self, directories: Directories, ranges: Ranges) -> Ranges:
-        """The parts of ranges that can have such rows."""
+        """Return the parts of ranges that may have such rows."""
         if self == Bounds():
             return ranges
         views = {
@@ -109,7 +109,7 @@ def bounds_of(filters: Sequence[Filter]) -> Bounds:
                 continue
             span = spans[name]
             if isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual):
-                span[0] = max(span[0], value)  # a message more than asked for is left to Spark
+                span[0] = max(span[0], value)  # for ">" this is one row too many, which Spark filters out
             if isinstance(one, EqualTo | LessThan | LessThanOrEqual):
                 span[1] = min(span[1], value + 1)
     return Bounds(topics, queues, *spans["commitLogOffset"], *spans["storeTimestamp"])

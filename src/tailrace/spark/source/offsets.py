@@ -1,8 +1,7 @@
-"""Offsets of queues: where a query starts and ends, and how a checkpoint holds it.
+"""Offsets of queues: the start and end of a query, and their form in a checkpoint.
 
-In a checkpoint they are ``{topic: {queueId: next}}``, below the store's label when there are
-several stores. Spark compares offsets as text, so there is one order: labels and topics by name,
-queues by number. Ends are exclusive.
+In a checkpoint they are ``{topic: {queueId: next}}``, below the store's label if there are several stores. Spark
+compares offsets as text, so the order is fixed: labels and topics by name, queues by number. Ends are exclusive.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = [
 
 _log = get_logger(__name__)
 _TOLD: set[str] = set()
-"""Labels of stores whose LMQ queues were named in the log."""
+"""Labels of stores for which the log line about LMQ queues was written."""
 Queue = tuple[str, str, int]  # label of the store, topic, queueId
 Offsets = dict[Queue, int]
 Ranges = dict[Queue, tuple[int, int]]
@@ -45,7 +44,7 @@ def open_directories(options: ReadOptions) -> dict[str, Directory]:
 
 
 def to_json(offsets: Offsets, labels: tuple[str, ...]) -> dict[str, Any]:
-    """Return offsets as the one text that Spark compares."""
+    """Return offsets in the form of a checkpoint, in the fixed order."""
     found: dict[str, dict[str, dict[str, int]]] = {label: {} for label in sorted(labels)}
     for (label, topic, queue_id), offset in sorted(offsets.items()):
         found.setdefault(label, {}).setdefault(topic, {})[str(queue_id)] = offset
@@ -76,7 +75,7 @@ def _offset(value: Any) -> int:
 
 
 def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, QueueView]:
-    """All queues that are read; raises ConfigError for a topic that does not exist."""
+    """Return all queues that are read. Raises ConfigError if a topic does not exist."""
     found = {}
     topics = set()
     for label, directory in directories.items():
@@ -107,7 +106,7 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
 
 
 def offset_by_time(directory: Directory, queue: QueueView, timestamp: int) -> int:
-    """The first offset stored at ``timestamp`` or later, or the queue's end."""
+    """Return the first offset stored at ``timestamp`` or later, or the queue's end."""
     low = queue.min_offset
     if isinstance(queue, ArchivedQueue):
         if (found := queue.offset_by_time(timestamp)) is not None:
@@ -127,7 +126,7 @@ def offset_by_position(queue: QueueView, phy_offset: int) -> int:
 def _resolve(
     key: Queue, directory: Directory, queue: QueueView, position: Position, default: int
 ) -> int:
-    """Return an offset in [min, max]; outside of it only if the position names that offset."""
+    """Return the offset of a position. It is outside of [min, max] only if the position names that offset."""
     _, topic, queue_id = key
     match position.by:
         case "earliest":
@@ -199,12 +198,12 @@ def _starts(
 
 
 def starts(directories: Directories, options: ReadOptions) -> Offsets:
-    """Return where a new stream starts: at the end, unless the options name another position."""
+    """Return the offsets at which a new stream starts: the ends, unless the options name another position."""
     return _starts(directories, queues_of(directories, options), options, "latest")
 
 
 def tips(directories: Directories, options: ReadOptions) -> Offsets:
-    """The end of every queue."""
+    """Return the end of every queue."""
     return {key: queue.max_offset for key, queue in queues_of(directories, options).items()}
 
 
@@ -231,7 +230,7 @@ def batch_ranges(directories: Directories, options: ReadOptions) -> Ranges:
 def share(start: Offsets, tip: Offsets, limit: int | None, options: ReadOptions) -> Offsets:
     """Return the end of the next batch: at most ``limit`` messages, shared in proportion to the backlogs.
 
-    The end is never before ``start``: a queue that ends earlier, or does not exist any more, is data lost. A new
+    The end is never before ``start``: a queue that ends earlier, or no longer exists, is reported as data loss. A new
     queue starts at 0.
     """
     end = {}

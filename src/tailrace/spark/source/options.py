@@ -1,7 +1,7 @@
-"""Options of the data source: parsed and checked as a whole before a query starts.
+"""Options of the data source: all are parsed and checked before a query starts.
 
-Names, values and precedence are those of Spark's Kafka source: a timestamp counts before offsets
-by timestamp, these before offsets. Names are read in any case.
+Names, values and precedence are those of Spark's Kafka source: a timestamp overrides offsets by timestamp, and these
+override offsets. Upper and lower case of names does not matter.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _NAMES: Final = (
     "fallback", "archive", "pushFilters",
 )
 _KNOWN: Final = frozenset(name.lower() for name in _NAMES)
-_OF_CATALOG: Final = "provider"  # only a table of Spark's catalog has it, when it is made
+_OF_CATALOG: Final = "provider"  # only tables of Spark's catalog have this option, when they are created
 
 _NO_TABLES: Final = (
-    "Spark 4.3 gives a Python data source none of the options of a table of its catalog when the "
-    "table is read, so CREATE TABLE ... USING tailrace cannot work; say "
+    "Spark 4.3 does not pass the options of a table of its catalog to a Python data source when the "
+    "table is read, so CREATE TABLE ... USING tailrace cannot work; use "
     "CREATE TEMPORARY VIEW name USING tailrace OPTIONS (path 'DIRECTORY')")
 
 Table = Mapping[str, Mapping[int, int]]
@@ -53,7 +53,7 @@ Table = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a read starts or ends in each queue.
+    """Start or end of a read in each queue.
 
     ``by`` is earliest, latest, offsets, timestamp (one for all, ms) or timestamps (one per queue).
     """
@@ -65,14 +65,14 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read. Ends are exclusive; times are store times in ms."""
+    """The parsed options of a read. Ends are exclusive; times are store times in ms."""
 
     roots: tuple[tuple[str, str], ...]  # (label, path)
     topics: frozenset[str] = frozenset()
     assigned: Mapping[str, frozenset[int]] = field(default_factory=dict)
     topic_pattern: str = ""
     queue_id: int = -1
-    start: Position = Position("")  # the kind of query chooses
+    start: Position = Position("")  # the default depends on the kind of query
     end: Position = Position("latest")
     starting_strategy: str = "latest"
     starting_commit_log_offset: int = 0
@@ -97,7 +97,7 @@ class ReadOptions:
         return places.get(label, "")
 
     def wants(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue is read."""
+        """Return whether a queue is read."""
         if self.queue_id >= 0 and queue_id != self.queue_id:
             return False
         if self.assigned:
@@ -107,18 +107,18 @@ class ReadOptions:
         return not self.topic_pattern or re.fullmatch(self.topic_pattern, topic) is not None
 
     def named_topics(self) -> frozenset[str]:
-        """Topics that must exist."""
+        """Return the topics that must exist."""
         return self.topics | frozenset(self.assigned)
 
     def store_config(self) -> StoreConfig:
-        """Settings of the ``config`` file."""
+        """Return the settings of the ``config`` file."""
         if not self.config_file:
             return StoreConfig()
         return StoreConfig.from_properties(
             parse_properties(Path(self.config_file).read_text("utf-8")))
 
     def refuse(self, names: tuple[str, ...], why: str) -> None:
-        """Raise ConfigError when an option was given that this kind of query does not have."""
+        """Raise ConfigError if one of ``names`` was given; ``why`` is the reason against it."""
         if wrong := [name for name in names if name.lower() in self.given]:
             raise ConfigError(*(f"{name} {why}" for name in wrong))
 
@@ -150,7 +150,7 @@ class _Values:
         return number
 
     def duration_ms(self, name: str, default: int) -> int:
-        """A time as Spark writes it, such as 90s or 15m; milliseconds without a unit."""
+        """Return a duration in Spark's form, such as 90s or 15m; without a unit it is in milliseconds."""
         text = self.texts.get(name.lower())
         if text is None:
             return default
@@ -161,7 +161,7 @@ class _Values:
         return int(found[1]) * _UNITS_MS[found[2]]
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
-        """One of some words, in any case; the first is the default."""
+        """Return one of the allowed words, compared without case; the first is the default."""
         text = self.text(name, allowed[0])
         for word in allowed:
             if word.lower() == text.lower():
@@ -170,7 +170,7 @@ class _Values:
         return allowed[0]
 
     def table(self, name: str, lowest: int, words: str = "") -> Table:
-        """``{"topic": {"queueId": number}}``."""
+        """Return a table ``{"topic": {"queueId": number}}``."""
         text = self.text(name)
         try:
             found = orjson.loads(text)
@@ -236,50 +236,50 @@ def _pattern(values: _Values) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        values.problems.append(f"subscribePattern={pattern} is no regular expression: {error}")
+        values.problems.append(f"subscribePattern={pattern} is not a regular expression: {error}")
         return ""
     return pattern
 
 
 def _roots(values: _Values) -> tuple[tuple[str, str], ...]:
-    """Store directories and their labels; ``paths`` is what Spark makes of a list to ``load``."""
+    """Return labels and paths of the stores. Spark passes a list given to ``load`` as ``paths``."""
     try:
         paths = [str(path) for path in orjson.loads(values.text("paths", "[]"))]
     except (ValueError, TypeError):
-        values.problems.append(f"paths={values.text('paths')} is no JSON list")
+        values.problems.append(f"paths={values.text('paths')} is not a JSON list")
         paths = []
     if values.text("path"):
         paths.insert(0, values.text("path"))
     paths = [local_path("path", path, values.problems) for path in paths]
     if not paths:
-        values.problems.append(f"no path: say load(DIRECTORY). For SQL: {_NO_TABLES}")
+        values.problems.append(f"no path: use load(DIRECTORY). For SQL: {_NO_TABLES}")
     labels = [name.strip() for name in values.text("store").split(",") if name.strip()]
     labels = labels or [Path(path).name for path in paths]
     if len(labels) != len(paths) or len(set(labels)) != len(labels):
         values.problems.append(
-            f"{len(paths)} stores need as many different labels, not {','.join(labels)}: say store=")
+            f"{len(paths)} stores need as many different labels, not {','.join(labels)}: set store=")
         return ()
     for path in paths:
-        # Only a local look: executors may see what the driver does not, but planning reads here.
-        # With a config file the CommitLog may lie elsewhere, which planning finds out.
+        # The check is local, because the driver reads the store for planning. With a config file the CommitLog may
+        # be in another directory, which planning checks.
         if not values.text("config") and not Path(path, filenames.COMMITLOG).is_dir():
             values.problems.append(f"{path} is not a store directory: it has no commitlog")
     return tuple(zip(labels, paths, strict=True))
 
 
 def _archives(values: _Values, count: int) -> tuple[str, ...]:
-    """Archives, in the order of the stores."""
+    """Return the archives, in the order of the stores."""
     chosen = values.choice("fallback", ("none", "archive"))
     paths = tuple(
         local_path("archive", path.strip(), values.problems)
         for path in values.text("archive").split(",") if path.strip())
     if (chosen == "archive") != bool(paths):
-        values.problems.append("fallback=archive and archive=DIRECTORY go together")
+        values.problems.append("fallback=archive and archive=DIRECTORY must be given together")
     elif paths and count and len(paths) != count:
         values.problems.append(f"{count} stores need as many archives, not {len(paths)}")
     for path in paths:
         if not Path(path, "_manifests").is_dir():
-            values.problems.append(f"archive={path} is no archive: it has no _manifests")
+            values.problems.append(f"archive={path} is not an archive: it has no _manifests")
     return paths
 
 
@@ -305,16 +305,16 @@ def _least(values: _Values) -> int:
         values.problems.append(
             f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
     if values.has("maxTriggerDelay") and not values.has("minOffsetsPerTrigger"):
-        values.problems.append("maxTriggerDelay goes with minOffsetsPerTrigger")
+        values.problems.append("maxTriggerDelay needs minOffsetsPerTrigger")
     return least
 
 
 def parse_options(
     options: Mapping[str, str], column_names: Callable[[str], tuple[str, ...]]
 ) -> ReadOptions:
-    """Options from their text; raises ConfigError with every problem.
+    """Return the parsed options. Raises ConfigError with every problem.
 
-    ``column_names`` gives the columns of a mode.
+    ``column_names`` returns the columns for a value of ``mode``.
     """
     values = _Values(options)
     ways = ("topic", "subscribe", "assign", "subscribePattern")

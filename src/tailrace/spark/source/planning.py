@@ -1,4 +1,4 @@
-"""Splits of the log: pure functions over positions."""
+"""Division of the log into ranges for tasks: pure functions over positions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def plan_splits(
 ) -> list[tuple[int, int]]:
     """Return ranges [start, end) that cover every position once.
 
-    ``positions`` are the sorted starts of records, ``until`` is the end of the last record. Every range starts
-    at a position and has at least one. A range has about ``split_bytes``. There are at least
-    ``min_partitions`` ranges if there are as many records.
+    ``positions`` are the sorted starts of records; ``until`` is the end of the last record. Every range starts at one
+    of the positions and has about ``split_bytes``. There are at least ``min_partitions`` ranges, or one for each
+    record if there are fewer records.
     """
     if not len(positions):
         return []

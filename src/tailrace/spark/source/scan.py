@@ -1,8 +1,8 @@
-"""A range of one store's log: planned on the driver, read in a task.
+"""Reading of a store's log in ranges: the driver plans them, and each task reads one.
 
 The driver opens the directory once and finds which messages may be shown. A task gets the files, a range of
-positions, and the offsets to read of each queue in that range; it opens nothing else. It counts the messages
-that it finds: fewer than the driver planned is data lost, unless a damaged record is the reason.
+positions, and the offsets to read of each queue in that range; it opens nothing else. It counts the messages that
+it finds. Fewer messages than the driver planned are reported as data loss, unless records are damaged.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from tailrace.store.walk.scan import CHUNK, LogChunk, LogEnd, SameRows, scan_fil
 __all__ = ["ScanTask", "plan_scan", "plan_tasks", "read_scan", "read_task"]
 
 _log = get_logger(__name__)
-_READ: Final = 2 << 20  # a record that is longer is read whole, as a walk asks for more then
-_rooms = BufferPool()  # a worker has task after task
+_READ: Final = 2 << 20  # for a longer record the walk reads again, with more bytes
+_rooms = BufferPool()  # shared by the tasks that a worker runs one after the other
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
-_OF_PROPERTIES: Final = frozenset({"keys", "tags", "uniqKey"})  # what a walk finds in them
+_OF_PROPERTIES: Final = frozenset({"keys", "tags", "uniqKey"})  # columns for which a walk parses properties
 
 
 class ScanTask(InputPartition):
@@ -70,7 +70,7 @@ class ScanTask(InputPartition):
 
 
 def _sorted(parts: list[Rows]) -> Rows:
-    """Positions of several queues in order, each once; every part is nearly sorted by itself."""
+    """Return the positions of several queues in order, each once. Each part is nearly sorted, so sorting is fast."""
     found = np.sort(np.concatenate(parts), kind="stable")
     return found[np.append(True, found[1:] != found[:-1])] if len(found) else found
 
@@ -127,7 +127,7 @@ def plan_tasks(
 
 
 def read_task(task: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of a task of either kind; nothing for the partition of an empty plan."""
+    """Yield the Arrow batches of a task of either kind; nothing for the partition of an empty plan."""
     if isinstance(task, ArchiveTask):
         yield from read_archive(task, options)
     elif isinstance(task, ScanTask):
@@ -135,7 +135,7 @@ def read_task(task: InputPartition, options: ReadOptions) -> Iterator[pa.RecordB
 
 
 class _Segment:
-    """A file of the log, opened once, so that it is read to its end even if retention deletes it.
+    """A file of the log. It is opened once, so it can be read to its end even if retention deletes it.
 
     Reads are short enough that a chunk stays in the processor's cache until its columns are made. All reads
     use the same memory: bytes that were read are no longer valid after the next read.
@@ -147,7 +147,7 @@ class _Segment:
         self._room: memoryview = memoryview(b"")
 
     def read(self, at: int, n: int) -> memoryview:
-        """Up to ``n`` bytes; empty when the file is gone."""
+        """Return up to ``n`` bytes; empty if the file was deleted before it was opened."""
         if self._file is None:
             try:
                 self._file = OsFileSystem().open(self.path)
@@ -159,16 +159,16 @@ class _Segment:
         return self._room[: self._file.pread_into(self._room[:n], at)]
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
 
 def read_scan(task: ScanTask, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of a task, at most a chunk of the log each.
+    """Yield the Arrow batches of a task; each has at most a chunk of the log.
 
-    Raises CorruptionError for a damaged record in mode FAILFAST, StoreError for records that are
-    gone when ``failOnDataLoss`` is true.
+    Raises CorruptionError for a damaged record in mode FAILFAST, and StoreError for records that were deleted if
+    ``failOnDataLoss`` is true.
     """
     files = [_Segment(*file) for file in task.files]
     try:
@@ -212,9 +212,9 @@ def _read_files(
     missing = task.expected - found - sum(place not in known for place, _ in bad)
     if missing > 0:
         text = (f"{missing} of {task.expected} records between {task.start} and {task.end} of "
-                f"{task.path} are gone: retention was faster")
+                f"{task.path} were deleted by retention before they were read")
         if options.fail_on_data_loss:
-            raise StoreError(f"{text}; failOnDataLoss=false goes on without them")
+            raise StoreError(f"{text}; failOnDataLoss=false continues without them")
         _log.warning(
             "data lost store=%s phy_offset=%d until=%d skipped=%d",
             task.label, task.start, task.end, missing)
@@ -233,7 +233,7 @@ class _Messages:
 
 
 def _vanished(task: ScanTask, stop: int, options: ReadOptions) -> ArchiveTask | None:
-    """Yield from the archive the rest of a file that was deleted after the driver had planned."""
+    """Return a task that reads the rest of a file from the archive, if the file was deleted since planning."""
     archive = options.archive_of(task.label)
     for path, base, size in task.files:
         if archive and base <= stop < base + size and not OsFileSystem().exists(path):
@@ -265,7 +265,7 @@ class _AfterDamage:
                 self.bad.append((place, reason))
                 return place + size
         places = self._positions()
-        if end.reason == record.REASON_END:  # no file there any more
+        if end.reason == record.REASON_END:  # the file was deleted
             stop = next(
                 (start + size for _, start, size in task.files if start <= stop < start + size),
                 task.end)

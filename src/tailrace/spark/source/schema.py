@@ -11,12 +11,12 @@ __all__ = ["column_names", "columns_of", "spark_schema"]
 
 
 def column_names(mode: str) -> tuple[str, ...]:
-    """Columns of a value of the option ``mode``."""
+    """Return the columns for a value of the option ``mode``."""
     return (*COLUMN_NAMES, "damaged") if mode == "PERMISSIVE" else COLUMN_NAMES
 
 
 def spark_schema(columns: tuple[str, ...]) -> str:
-    """The Spark form of some columns, as DDL: where Spark asks for it there is no session."""
+    """Return the schema of some columns as DDL, because Spark requests it where there is no session."""
     return ", ".join(f"`{name}` {COLUMN_TYPES[name]}" for name in columns)
 
 

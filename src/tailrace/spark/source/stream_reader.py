@@ -1,4 +1,4 @@
-"""The streaming reader: offsets of queues in the checkpoint, one look at the stores a batch.
+"""The streaming reader: the checkpoint has offsets of queues, and each batch opens the stores once.
 
 A batch ends at the last synced position at most, so an end that was reported never moves back. A batch reads
 exactly the offsets in the checkpoint, so a batch that is run again gives the same rows.
@@ -48,11 +48,11 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - this and the following names are Spark's
-        """Where a new query starts."""
+        """Return the offsets at which a new query starts."""
         return to_json(starts(open_directories(self._options), self._options), self._labels)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """``maxOffsetsPerTrigger`` messages a batch, else all there are."""
+        """Return the limit of a batch: ``maxOffsetsPerTrigger`` messages, or all messages."""
         self._options.refuse(BATCH_ONLY, "is for batch queries")
         limit = self._options.max_offsets_per_trigger
         return ReadMaxRows(limit) if limit else ReadAllAvailable()
@@ -90,7 +90,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Ranges of the logs for the offsets from ``start`` up to ``end``."""
+        """Return ranges of the logs for the offsets from ``start`` up to ``end``."""
         first, last = from_json(start, self._labels), from_json(end, self._labels)
         if first == last:
             return []
@@ -102,5 +102,5 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of one range."""
+        """Yield the Arrow batches of a range."""
         yield from read_task(partition, self._options)

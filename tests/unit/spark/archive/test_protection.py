@@ -327,7 +327,7 @@ def test_a_deleted_file_is_archived_again_while_the_log_has_it(both, caplog):
     delete(path)
     assert read(path, target) == sound
     part.unlink()
-    with pytest.raises(StoreError, match=r"segment 0: .*the log does not have the segment any more"):
+    with pytest.raises(StoreError, match=r"segment 0: .*the log no longer has the segment"):
         verify(path, target)
 
 

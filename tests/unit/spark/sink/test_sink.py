@@ -152,7 +152,7 @@ def test_a_batch_waits_for_a_sender_that_is_still_at_work(broker, tmp_path):
         if len(waits) == 250:
             lock.release()
 
-    with pytest.raises(StoreLockedError, match="still at work"):
+    with pytest.raises(StoreLockedError, match="a sender that is still running"):
         commit_batch(FILES, made, 7, parts, wait_and_let_go)
     assert 50 < sum(waits) < 70
     assert commit_batch(FILES, made, 7, parts, wait_and_let_go) == 50
@@ -275,8 +275,8 @@ def test_what_an_abort_may_remove(broker, tmp_path, killed):
 
 
 @pytest.mark.parametrize(("given", "columns", "match"), [
-    ({}, "body binary", "say one of the options broker and namesrv"),
-    ({"broker": "a:1", "namesrv": "b:2"}, "topic string, body binary", "say one of the options"),
+    ({}, "body binary", "set one of the options broker and namesrv"),
+    ({"broker": "a:1", "namesrv": "b:2"}, "topic string, body binary", "set one of the options"),
     ({"broker": "a:1", "tpic": "x"}, "topic string, body binary", "unknown option tpic"),
     ({"broker": "a:1"}, "body binary", "no column topic and no option topic"),
     ({"broker": "a:1", "topic": "t"}, "topic string", "no column body"),
@@ -285,7 +285,7 @@ def test_what_an_abort_may_remove(broker, tmp_path, killed):
     ({"broker": "a:1"}, "topic string, body binary, keys array<int>", "column keys cannot be"),
     ({"broker": "a:1", "checkpointLocation": "hdfs://x/y"}, "topic string, body binary", "staged there as files"),
     ({"broker": "a:1", "timeoutMs": "0"}, "topic string, body binary", "timeoutMs=0"),
-    ({"broker": "a:1", "path": "/x"}, "topic string, body binary", "no path"),
+    ({"broker": "a:1", "path": "/x"}, "topic string, body binary", "not a path"),
 ])
 def test_bad_options_are_named(given, columns, match):
     with pytest.raises(ConfigError, match=match):

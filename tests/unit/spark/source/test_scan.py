@@ -114,7 +114,7 @@ def test_what_is_gone_is_said(root, caplog):
     lenient, again = tasks(root, failOnDataLoss="false")
     for name in (root / "commitlog").iterdir():
         name.unlink()
-    with pytest.raises(StoreError, match=f"{COUNT} of {COUNT} records .* are gone"):
+    with pytest.raises(StoreError, match=f"{COUNT} of {COUNT} records .* were deleted"):
         list(reader.read(planned[0]))
     assert not list(lenient.read(again[0]))
     assert f"skipped={COUNT}" in caplog.text
