@@ -8,6 +8,28 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = (ROOT / "docs" / "design" / "client.md").read_text()
+SETTINGS = """
+asyncSenderExecutor autoBatch backPressureForAsyncSendNum backPressureForAsyncSendSize callbackExecutor compressLevel
+compressMsgBodyOverHowmuch compressType createTopicKey defaultTopicQueueNums enableBackpressureForAsyncMode latencyMax
+maxMessageSize notAvailableDuration producerGroup retryAnotherBrokerWhenNotStoreOK retryTimesWhenSendAsyncFailed
+retryTimesWhenSendFailed sendLatencyFaultEnable sendMessageWithVIPChannel sendMsgMaxTimeoutPerRequest sendMsgTimeout
+startDetectorEnable topics checkRequestHoldMax checkThreadPoolMaxSize checkThreadPoolMinSize executorService
+transactionCheckListener transactionListener adjustThreadPoolNumsThreshold allocateMessageQueueStrategy
+awaitTerminationMillisWhenShutdown clientRebalance consumeConcurrentlyMaxSpan consumeFromWhere
+consumeMessageBatchMaxSize consumeThreadMax consumeThreadMin consumeTimeout consumeTimestamp consumerGroup
+maxReconsumeTimes messageListener messageModel messageQueueListener offsetStore popBatchNums popInvisibleTime
+popThresholdForQueue postSubscriptionWhenPull pullBatchSize pullBatchSizeInBytes pullInterval pullThresholdForQueue
+pullThresholdForTopic pullThresholdSizeForQueue pullThresholdSizeForTopic subscription suspendCurrentQueueTimeMillis
+unitMode useTLS autoCommit autoCommitIntervalMillis connectBrokerByUser consumeMaxSpan consumerPullTimeoutMillis
+consumerTimeoutMillisWhenSuspend customizedTraceTopic defaultBrokerId enableMsgTrace pollTimeoutMillis pullThreadNums
+pullThresholdForAll subExpressionForAssign topicMetadataCheckIntervalMillis accessChannel clientIP
+clientCallbackExecutorThreads concurrentHeartbeatThreadPoolSize decodeDecompressBody decodeReadBody detectInterval
+detectTimeout enableConcurrentHeartbeat enableHeartbeatChannelEventListener enableStreamRequestType enableTrace
+heartbeatBrokerInterval instanceName language maxPageSizeInGetMetadata mqClientApiTimeout namespace namesrvAddr
+persistConsumerOffsetInterval pollNameServerInterval pullTimeDelayMillsWhenException sendLatencyEnable
+socksProxyConfig traceMsgBatchNum traceTopic unitName useHeartbeatV2 vipChannelEnabled
+"""
+"""Setters of DefaultMQProducer, TransactionMQProducer, DefaultMQPushConsumer, DefaultLitePullConsumer, ClientConfig."""
 
 
 def test_each_feature_names_a_test_that_exists_or_is_said_to_be_absent():
@@ -24,3 +46,16 @@ def test_each_feature_names_a_test_that_exists_or_is_said_to_be_absent():
             tree = ast.parse((ROOT / path).read_text())
             known[path] = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         assert name in known[path], feature
+
+
+def test_all_settings_of_the_java_clients_are_in_the_table():
+    named = {name for line in TABLE.splitlines() if line.startswith("| ") for cell in [line.split("|")[1]]
+             for quoted in re.findall(r"`([^`]+)`", cell) for name in re.findall(r"\w+", quoted)}
+    assert sorted(set(SETTINGS.split()) - named) == []
+
+
+def test_files_that_the_page_of_clients_names_are_there():
+    page = (ROOT / "docs" / "clients.md").read_text()
+    named = re.findall(r"`((?:tests|tools)/[\w/.]+)`", page)
+    assert len(named) > 20
+    assert [path for path in named if not (ROOT / path).exists()] == []
