@@ -19,8 +19,8 @@ import time
 
 from tailrace.auth.model import Acl, User, acl_of
 from tailrace.auth.signature import Credentials, sign
-from tailrace.broker import BrokerController
 from tailrace.auth_settings import AuthConfig
+from tailrace.broker import BrokerController
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, encode
 from tailrace.node.message_store import MessageStore
