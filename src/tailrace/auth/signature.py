@@ -25,10 +25,10 @@ BLOCK: Final = 64
 """Bytes of a block of SHA-1."""
 _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
-_Values = Callable[[tuple[str, ...]], tuple[str, ...]]
+_Values = Callable[[Mapping[str, str]], tuple[str, ...]]
 _Orders = dict[tuple[str, ...], _Values]
 _orders: _Orders = {}
-"""What returns the signed ones of the values of a request, in order, by the names of its fields as they came."""
+"""What returns the signed values of a request, in order, by the names of its fields as they came."""
 _old_orders: _Orders = {}
 """The same for clients that do not sign `UNIQUE_KEY_QUERY`."""
 
@@ -36,15 +36,14 @@ _old_orders: _Orders = {}
 def _values_of(names: tuple[str, ...], orders: _Orders) -> _Values:
     """Remember and return what gives the signed values of requests with these fields."""
     left_out = {SIGNATURE, UNIQUE_KEY_QUERY} if orders is _old_orders else {SIGNATURE}
-    places = [place for name, place in sorted((name, place) for place, name in enumerate(names))
-              if name not in left_out]
+    signed = sorted(set(names) - left_out)
     take: _Values
-    if len(places) > 1:
-        take = itemgetter(*places)
-    else:  # an itemgetter of one place gives no tuple
+    if len(signed) > 1:
+        take = itemgetter(*signed)
+    else:  # an itemgetter of one name gives no tuple
 
-        def take(values: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(values[place] for place in places)
+        def take(ext: Mapping[str, str]) -> tuple[str, ...]:
+            return tuple(ext[name] for name in signed)
 
     if len(orders) >= ORDERS_MAX:
         orders.clear()
@@ -71,7 +70,7 @@ class Signer:
         names, orders = tuple(ext), _old_orders if version <= VERSION_V4_9_3 else _orders
         values = orders.get(names) or _values_of(names, orders)
         inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update("".join(values(tuple(ext.values()))).encode("utf-8", "surrogatepass"))
+        inner.update("".join(values(ext)).encode("utf-8", "surrogatepass"))
         if body:
             inner.update(body)
         outer.update(inner.digest())
