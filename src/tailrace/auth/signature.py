@@ -23,6 +23,12 @@ ORDERS_MAX: Final = 1_000
 """Kinds of requests whose fields are remembered in the order of their names."""
 BLOCK: Final = 64
 """Bytes of a block of SHA-1."""
+PART: Final = 31 * BLOCK
+"""Bytes that hashlib hashes without a release of the interpreter's lock: below 2,048.
+
+A release costs more than the hash of a few KiB, because another thread may take the lock.
+"""
+IN_PARTS_MAX: Final = 16 << 10
 _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
 _Values = Callable[[Mapping[str, str]], tuple[str, ...]]
@@ -71,8 +77,12 @@ class Signer:
         values = orders.get(names) or _values_of(names, orders)
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update("".join(values(ext)).encode("utf-8", "surrogatepass"))
-        if body:
+        if len(body) <= PART or len(body) > IN_PARTS_MAX:
             inner.update(body)
+        else:
+            view = memoryview(body)
+            for start in range(0, len(body), PART):
+                inner.update(view[start : start + PART])
         outer.update(inner.digest())
         return binascii.b2a_base64(outer.digest(), newline=False)
 

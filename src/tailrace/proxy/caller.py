@@ -34,7 +34,7 @@ class Caller(NamedTuple):
 
 
 def metadata_of(context: Any) -> dict[str, str]:
-    """Return the metadata of a call by name. Values are text, but for names that end in ``-bin``: do not read those."""
+    """Return the metadata of a call by name. Values of names that end in ``-bin`` are bytes."""
     return dict(context.invocation_metadata() or ())
 
 

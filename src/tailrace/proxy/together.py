@@ -47,7 +47,7 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 def _forget(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # or asyncio logs that nobody has asked for it
+        task.exception()  # or asyncio logs it as never retrieved
 
 
 @final
