@@ -19,8 +19,9 @@ import time
 
 from tailrace.auth.model import Acl, User, acl_of
 from tailrace.auth.signature import Credentials, sign
+from tailrace.auth_settings import AuthConfig
 from tailrace.broker import BrokerController
-from tailrace.config import AuthConfig, BrokerConfig, StoreConfig
+from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, encode
 from tailrace.node.message_store import MessageStore
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Final, NamedTuple, Protocol, final
 
 from tailrace.auth.accesses import Access, Accesses
@@ -103,6 +104,9 @@ class AccessControl:
         self._proven_ns = (
             config.stateful_authentication_cache_expired_second * 1_000_000_000 if config.is_stateful else 0)
         self._proven: dict[tuple[int, str], tuple[Peer, int]] = {}
+        self._values: dict[int, Callable[[dict[str, str]], object]] = {
+            code: itemgetter(*names) if names else _nothing for code, names in self._accesses.names.items()}
+        """What returns the fields on which the result of `Accesses.of` depends; it raises KeyError without one."""
         self._known: dict[str, tuple[User, Signer]] = {}
         self._allowed: set[tuple[object, ...]] = set()
         self._logged: dict[tuple[object, ...], list[int]] = {}
@@ -117,33 +121,45 @@ class AccessControl:
 
     def check(self, peer: Peer, request: RemotingCommand) -> None:
         """Raise RefusalError unless the request may be served."""
-        code = request.code
+        code, ext = request.code, request.ext
         if code in self._no_authentication:
             if not self._config.authorization_enabled or code in self._no_authorization:
                 peer.authenticated = True
                 return
-            if ACCESS_KEY not in request.ext:
+            if ACCESS_KEY not in ext:
                 raise self.refusal(peer.peer_ip, code, "missing", "", NO_SUBJECT)
-        user = self._authenticate(peer, request)
+        user, signer = self._known.get(ext.get(ACCESS_KEY, "")) or self._find(
+            peer.peer_ip, code, ext.get(ACCESS_KEY))
+        if self._proven_ns:
+            self._authenticate_connection(peer, request, user, signer)
+        elif not signer.has_signed(ext, request.body, request.version):
+            raise self.refusal(peer.peer_ip, code, "signature", user.name, "check signature failed.")
         peer.authenticated = True
         if user.is_super or not self._config.authorization_enabled or code in self._no_authorization:
             return
-        allowed, names = self._allowed, self._accesses.names.get(code)
+        allowed, values = self._allowed, self._values.get(code)  # before entries are read: see `changed`
         key: tuple[object, ...] = ()
-        if names is not None:
-            key = (user.name, peer.peer_ip, code, *map(request.ext.get, names))
+        if values is not None:
+            try:
+                key = user.name, peer.peer_ip, code, values(ext)
+            except KeyError:  # a field is missing
+                key = user.name, peer.peer_ip, code, tuple(map(ext.get, self._accesses.names[code]))
             if key in allowed:
                 return
+        self._authorize_request(peer.peer_ip, request, user)
+        if key:
+            _remember(allowed, key)
+
+    def _authorize_request(self, address: str, request: RemotingCommand, user: User) -> None:
+        code = request.code
         try:
             accesses = self._accesses.of(request)
         except ConfigError as error:
             raise self.refusal(
-                peer.peer_ip, code, "request", user.name, "parse authorization context error.", str(error)) from None
+                address, code, "request", user.name, "parse authorization context error.", str(error)) from None
         acl = self._acl(user.name)
         for access in accesses:
-            self._authorize(peer.peer_ip, code, user, acl, access)
-        if key:
-            _remember(allowed, key)
+            self._authorize(address, code, user, acl, access)
 
     def prove(self, address: str, call: str, name: str, content: bytes, signature: bytes | None) -> User:
         """Return the user that signed ``content``. Raises RefusalError."""
@@ -177,19 +193,16 @@ class AccessControl:
             known = users[name] = user, Signer(user.password)
         return known
 
-    def _authenticate(self, peer: Peer, request: RemotingCommand) -> User:
-        name = request.ext.get(ACCESS_KEY)
-        known = self._find(peer.peer_ip, request.code, name)
-        assert name, "it was found"
-        if self._proven_ns and self._is_proven(peer, name):
-            return known[0]
-        if not known[1].has_signed(request.ext, request.body, request.version):
+    def _authenticate_connection(self, peer: Peer, request: RemotingCommand, user: User, signer: Signer) -> None:
+        """Check a signature, unless the user has proven itself on the connection a short time ago."""
+        name = user.name
+        if self._is_proven(peer, name):
+            return
+        if not signer.has_signed(request.ext, request.body, request.version):
             raise self.refusal(peer.peer_ip, request.code, "signature", name, "check signature failed.")
-        if self._proven_ns:
-            if len(self._proven) >= self._config.stateful_authentication_cache_max_num:
-                self._proven.clear()
-            self._proven[id(peer), name] = peer, self._clock.monotonic_ns() + self._proven_ns
-        return known[0]
+        if len(self._proven) >= self._config.stateful_authentication_cache_max_num:
+            self._proven.clear()
+        self._proven[id(peer), name] = peer, self._clock.monotonic_ns() + self._proven_ns
 
     def _is_proven(self, peer: Peer, name: str) -> bool:
         """Return whether the user has proven itself on this connection a short time ago."""
@@ -223,6 +236,10 @@ class AccessControl:
         else:
             last[1] += 1
         return RefusalError(ResponseCode.NO_PERMISSION, remark)
+
+
+def _nothing(_: dict[str, str]) -> object:
+    return ()
 
 
 def _remember(allowed: set[tuple[object, ...]], key: tuple[object, ...]) -> None:

@@ -23,16 +23,25 @@ ORDERS_MAX: Final = 1_000
 """Kinds of requests whose fields are remembered in the order of their names."""
 BLOCK: Final = 64
 """Bytes of a block of SHA-1."""
+PART: Final = 31 * BLOCK
+"""Bytes that hashlib hashes without a release of the interpreter's lock: below 2,048.
+
+A release costs more than the hash of a few KiB, because another thread may take the lock.
+"""
+IN_PARTS_MAX: Final = 16 << 10
 _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
 _Values = Callable[[Mapping[str, str]], tuple[str, ...]]
-_orders: dict[tuple[bool, tuple[str, ...]], _Values] = {}
-"""What returns the signed values of a request, by the names of its fields as they came."""
+_Orders = dict[tuple[str, ...], _Values]
+_orders: _Orders = {}
+"""What returns the signed values of a request, in order, by the names of its fields as they came."""
+_old_orders: _Orders = {}
+"""The same for clients that do not sign `UNIQUE_KEY_QUERY`."""
 
 
-def _values_of(names: tuple[str, ...], *, old: bool) -> _Values:
+def _values_of(names: tuple[str, ...], orders: _Orders) -> _Values:
     """Remember and return what gives the signed values of requests with these fields."""
-    left_out = {SIGNATURE, UNIQUE_KEY_QUERY} if old else {SIGNATURE}
+    left_out = {SIGNATURE, UNIQUE_KEY_QUERY} if orders is _old_orders else {SIGNATURE}
     signed = sorted(set(names) - left_out)
     take: _Values
     if len(signed) > 1:
@@ -42,9 +51,9 @@ def _values_of(names: tuple[str, ...], *, old: bool) -> _Values:
         def take(ext: Mapping[str, str]) -> tuple[str, ...]:
             return tuple(ext[name] for name in signed)
 
-    if len(_orders) >= ORDERS_MAX:
-        _orders.clear()
-    _orders[old, names] = take
+    if len(orders) >= ORDERS_MAX:
+        orders.clear()
+    orders[names] = take
     return take
 
 
@@ -64,23 +73,25 @@ class Signer:
 
     def signature(self, ext: Mapping[str, str], body: bytes, version: int) -> bytes:
         """Return the signature that a request should have: the values in the order of their names, then the body."""
-        names, old = tuple(ext), version <= VERSION_V4_9_3
-        values = _orders.get((old, names)) or _values_of(names, old=old)
-        fields = "".join(values(ext)).encode("utf-8", "surrogatepass")
-        return binascii.b2a_base64(self._hmac(fields, body), newline=False)
-
-    def _hmac(self, content: bytes, more: bytes = b"") -> bytes:
-        """Return the HmacSHA1 of ``content + more``."""
+        names, orders = tuple(ext), _old_orders if version <= VERSION_V4_9_3 else _orders
+        values = orders.get(names) or _values_of(names, orders)
         inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(content)
-        if more:
-            inner.update(more)
+        inner.update("".join(values(ext)).encode("utf-8", "surrogatepass"))
+        if len(body) <= PART or len(body) > IN_PARTS_MAX:
+            inner.update(body)
+        else:
+            view = memoryview(body)
+            for start in range(0, len(body), PART):
+                inner.update(view[start : start + PART])
         outer.update(inner.digest())
-        return outer.digest()
+        return binascii.b2a_base64(outer.digest(), newline=False)
 
     def has_signed_bytes(self, content: bytes, found: bytes) -> bool:
         """Return whether ``found`` is the HmacSHA1 of bytes; takes the same time for every wrong one."""
-        return hmac.compare_digest(self._hmac(content), found)
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(content)
+        outer.update(inner.digest())
+        return hmac.compare_digest(outer.digest(), found)
 
     def has_signed(self, ext: Mapping[str, str], body: bytes, version: int) -> bool:
         """Return whether a request has this signature; takes the same time for every wrong one."""

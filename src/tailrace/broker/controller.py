@@ -66,6 +66,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import StoreError
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
+from tailrace.kernels import header as header_kernel
 from tailrace.logs import get_logger
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_request_mode import MessageRequestModeManager
@@ -349,7 +350,9 @@ class BrokerController:
 
     def in_process(self) -> RemotingServer:
         """Return a server without a port, for `InProcessConnection`. It serves what the broker's port serves."""
-        server = RemotingServer(limits=ServerLimits(bytes_max=self._config.server_buffer_max_bytes))
+        server = RemotingServer(
+            limits=ServerLimits(bytes_max=self._config.server_buffer_max_bytes),
+            decode_header=header_kernel.decode_header)
         server.loop = self._broker.loop
         self._register_on(server)
         self._pull.register(server)

@@ -26,6 +26,10 @@ class RpcLatency:
 
     def observe(self, name: str, code: str, ms: float) -> None:
         """Count a call, such as ``send_message``, that ended with a status, such as ``ok``, after ``ms``."""
-        counts = self.counts.setdefault((name, code), [0] * (len(RPC_LATENCY.buckets) + 1))
+        key = name, code
+        counts = self.counts.get(key)
+        if counts is None:
+            counts = self.counts[key] = [0] * (len(RPC_LATENCY.buckets) + 1)
+            self.sums_ms[key] = 0.0
         counts[bisect_left(RPC_LATENCY.buckets, ms)] += 1
-        self.sums_ms[name, code] = self.sums_ms.get((name, code), 0.0) + ms
+        self.sums_ms[key] += ms

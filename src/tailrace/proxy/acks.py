@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, final
 
 from tailrace.proxy import limits
@@ -12,6 +11,7 @@ from tailrace.proxy.popped import PoppedMessages
 from tailrace.proxy.protocol import OK, Code, GrpcError, millis, overall, service, status
 from tailrace.proxy.receipts import ReceiptHandle
 from tailrace.proxy.renewal import Renewals
+from tailrace.proxy.together import together
 from tailrace.proxy.validation import check_group, check_invisible_time, check_topic
 
 __all__ = ["AckActivity"]
@@ -33,7 +33,7 @@ class AckActivity:
         if len(entries) > limits.MAX_ACK_ENTRIES:
             raise GrpcError(
                 Code.BAD_REQUEST, f"entries has {len(entries)} entries, over the limit of {limits.MAX_ACK_ENTRIES}")
-        results = await asyncio.gather(*(self._ack_one(caller, group, topic, entry) for entry in entries))
+        results = await together(self._ack_one(caller, group, topic, entry) for entry in entries)
         return service.AckMessageResponse(
             status=overall({result.status.code for result in results}, "ack message result is empty"),
             entries=results)

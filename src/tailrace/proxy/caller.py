@@ -15,8 +15,9 @@ __all__ = ["Caller", "address_of", "caller_of", "metadata_of"]
 
 PEERS_MAX: Final = 1_024
 """Addresses that are kept after they were read."""
-_LANGUAGES: Final = {"DOT_NET": "DOTNET", "GOLANG": "GO"}
-"""Names of clients that differ from those of the remoting protocol."""
+_LANGUAGES: Final = {
+    **LANGUAGE_CODES, "DOT_NET": LANGUAGE_CODES["DOTNET"], "GOLANG": LANGUAGE_CODES["GO"]}
+"""Codes of languages. Clients write two names in another way than the remoting protocol."""
 
 
 class Caller(NamedTuple):
@@ -33,8 +34,8 @@ class Caller(NamedTuple):
 
 
 def metadata_of(context: Any) -> dict[str, str]:
-    """Return the metadata of a call that is text."""
-    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+    """Return the metadata of a call by name. Values of names that end in ``-bin`` are bytes."""
+    return dict(context.invocation_metadata() or ())
 
 
 def caller_of(metadata: dict[str, str], peer: tuple[str, int], user: str = "") -> Caller:
@@ -45,9 +46,8 @@ def caller_of(metadata: dict[str, str], peer: tuple[str, int], user: str = "") -
     if len(client_id) > MAX_CLIENT_ID:
         raise GrpcError(
             Code.BAD_REQUEST, f"x-mq-client-id has {len(client_id)} characters, over the limit of {MAX_CLIENT_ID}")
-    language = metadata.get("x-mq-language", "").upper()
     return Caller(
-        client_id, peer, LANGUAGE_CODES.get(_LANGUAGES.get(language, language), LANGUAGE_OTHER),
+        client_id, peer, _LANGUAGES.get(metadata.get("x-mq-language", "").upper(), LANGUAGE_OTHER),
         metadata.get("x-mq-client-version", ""), user)
 
 

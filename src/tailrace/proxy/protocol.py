@@ -46,14 +46,19 @@ def status(code: int, message: str | None = None) -> Any:
     return definition.Status(code=code, message=(message or CODE_NAMES[code])[:MESSAGE_MAX])
 
 
-OK: Final = status(Code.OK)
+_OK: Final = Code.OK
+OK: Final = status(_OK)
+"""A message that has it as a field has a copy."""
 
 
 def overall(codes: set[int], empty: str) -> Any:
     """Return the status of a response whose entries have these codes; ``empty`` is said if there are no entries."""
     if not codes:
         return status(Code.INTERNAL_SERVER_ERROR, empty)
-    return status(codes.pop() if len(codes) == 1 else Code.MULTIPLE_RESULTS)
+    if len(codes) > 1:
+        return status(Code.MULTIPLE_RESULTS)
+    code = codes.pop()
+    return OK if code == _OK else status(code)
 
 
 def of_refusal(answer: RemotingCommand | RefusalError) -> GrpcError:

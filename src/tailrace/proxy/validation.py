@@ -16,9 +16,19 @@ __all__ = [
 TOPIC_MAX: Final = 127
 GROUP_MAX: Final = 120
 SHOWN_MAX: Final = 300
+REMEMBERED_MAX: Final = 10_000
+_topics: set[str] = set()
+_groups: set[str] = set()
+"""Names without a namespace that have passed their check, which depends on nothing else."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _ALLOWED: Final = frozenset("%|abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _BLANKS: Final = " \t\n\v\f\r\x1c\x1d\x1e\x1f"
+
+
+def _remember(names: set[str], name: str) -> None:
+    if len(names) >= REMEMBERED_MAX:
+        names.clear()
+    names.add(name)
 
 
 def _is_blank(text: str) -> bool:
@@ -27,6 +37,15 @@ def _is_blank(text: str) -> bool:
 
 def check_topic(topic: Any) -> str:
     """Return the name of a topic that users may name."""
+    if not topic.resource_namespace and topic.name in _topics:
+        return str(topic.name)
+    name = _checked_topic(topic)
+    if not topic.resource_namespace:
+        _remember(_topics, name)
+    return name
+
+
+def _checked_topic(topic: Any) -> str:
     name = name_of(topic)
     if _is_blank(topic.name):
         raise GrpcError(Code.ILLEGAL_TOPIC, "The specified topic is blank")
@@ -43,6 +62,15 @@ def check_topic(topic: Any) -> str:
 
 def check_group(group: Any) -> str:
     """Return the name of a consumer group that users may name."""
+    if not group.resource_namespace and group.name in _groups:
+        return str(group.name)
+    name = _checked_group(group)
+    if not group.resource_namespace:
+        _remember(_groups, name)
+    return name
+
+
+def _checked_group(group: Any) -> str:
     name = name_of(group)
     if _is_blank(group.name):
         raise GrpcError(Code.ILLEGAL_CONSUMER_GROUP, "the specified group is blank")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from tailrace.errors import RemotingConnectError
 from tailrace.formats.remoting import (
     LANGUAGE_OTHER,
+    PREFIX,
     RESPONSE_FLAG,
     RemotingCommand,
     SerializeType,
@@ -41,7 +42,8 @@ class InProcessConnection:
         self._on_request = on_request
         self._opaque = 0
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
-        self.channel = Channel(server)
+        self._decode_header = server.decode_header
+        self.channel = Channel(server, cast("Callable[[RemotingCommand], bytes]", _as_it_is))
         self.channel.connection_made(_Transport(peer, self._written, self._lost))
 
     @property
@@ -75,17 +77,35 @@ class InProcessConnection:
         """Close the connection; requests that wait in the broker are dropped."""
         self.channel.abort()
 
-    def _written(self, data: bytes) -> None:
+    def _written(self, data: bytes | RemotingCommand) -> None:
+        if isinstance(data, RemotingCommand):
+            self._take(data)
+            return
         pos = 0
         while pos < len(data):
-            command, pos = decode_frame(data, pos, len(data))
-            assert command is not None, "a channel writes whole frames"
-            if command.is_response:
-                future = self._waiting.pop(command.opaque, None)
-                if future is not None and not future.done():
-                    future.set_result(command)
-            elif self._on_request is not None:
-                self._on_request(command)
+            command, pos = self._command_at(data, pos)
+            self._take(command)
+
+    def _command_at(self, data: bytes, pos: int) -> tuple[RemotingCommand, int]:
+        """Return a command that the channel has encoded, and where the next one begins."""
+        length, word = PREFIX.unpack_from(data, pos)
+        start, end = pos + 8 + (word & 0xFFFFFF), pos + 4 + length
+        if word >> 24 != SerializeType.ROCKETMQ:
+            found, end = decode_frame(data, pos, len(data))
+            assert found is not None, "a channel writes whole frames"
+            return found, end
+        code, language, version, opaque, flag, remark, ext = self._decode_header(data, pos + 8, start)
+        return RemotingCommand(
+            code, ext, data[start:end], opaque=opaque, flag=flag, remark=remark, language=language,
+            version=version, serialize_type=SerializeType.ROCKETMQ), end
+
+    def _take(self, command: RemotingCommand) -> None:
+        if command.flag & RESPONSE_FLAG:
+            future = self._waiting.pop(command.opaque, None)
+            if future is not None and not future.done():
+                future.set_result(command)
+        elif self._on_request is not None:
+            self._on_request(command)
 
     def _lost(self) -> None:
         self.channel.connection_lost(None)
@@ -96,13 +116,21 @@ class InProcessConnection:
                 future.exception()  # retrieved, so that asyncio does not log it if the caller has ended
 
 
+def _as_it_is(command: RemotingCommand) -> RemotingCommand:
+    """Stand in for the encoding of an answer: it stays in this process."""
+    command.body = bytes(command.body)  # a processor may have made another kind of buffer
+    return command
+
+
 @final
 class _Transport(asyncio.Transport):
     """Passes on what a channel writes. Its reader is always ready."""
 
     __slots__ = ("_closing", "_lost", "_peer", "_written")
 
-    def __init__(self, peer: tuple[str, int], written: Callable[[bytes], None], lost: Callable[[], None]) -> None:
+    def __init__(
+        self, peer: tuple[str, int], written: Callable[[bytes | RemotingCommand], None], lost: Callable[[], None]
+    ) -> None:
         super().__init__()
         self._peer: Final = peer
         self._written = written
@@ -118,9 +146,9 @@ class _Transport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
+    def write(self, data: bytes | bytearray | memoryview | RemotingCommand) -> None:
         if not self._closing:
-            self._written(bytes(data))
+            self._written(data if isinstance(data, RemotingCommand) else bytes(data))
 
     def pause_reading(self) -> None:
         """Do nothing: calls arrive one at a time."""

@@ -78,6 +78,7 @@ class Channel(asyncio.Protocol):
 
     __slots__ = (
         "__weakref__",
+        "_encode",
         "_held",
         "_held_bytes",
         "_later",
@@ -101,8 +102,9 @@ class Channel(asyncio.Protocol):
         "served",
     )
 
-    def __init__(self, server: RemotingServer) -> None:
+    def __init__(self, server: RemotingServer, encode: Callable[[RemotingCommand], bytes] = encode) -> None:
         self._server = server
+        self._encode = encode
         self._transport: asyncio.Transport | None = None
         self._tail = bytearray()
         self._need = 0
@@ -338,7 +340,7 @@ class Channel(asyncio.Protocol):
                 answer = processor(self, request)
             if answer is None or request.flag & ONEWAY_FLAG:
                 return None
-            return answer if isinstance(answer, bytes) else encode(answer)
+            return answer if isinstance(answer, bytes) else self._encode(answer)
         except RefusalError as refusal:
             if request.flag & ONEWAY_FLAG:
                 return None
@@ -377,7 +379,7 @@ class Channel(asyncio.Protocol):
     def answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Send an answer later, unless the request was one-way."""
         if not request.flag & ONEWAY_FLAG:
-            self.write(encode(response))
+            self.write(self._encode(response))
 
     def request_oneway(self, command: RemotingCommand) -> None:
         """Send a request to the client that it does not answer."""

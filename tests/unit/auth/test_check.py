@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tailrace.auth.accesses import Accesses
 from tailrace.auth.check import LOG_PERIOD_NS, AccessControl
 from tailrace.auth.model import User, acl_of
-from tailrace.auth.signature import Credentials, Signer, sign
+from tailrace.auth.signature import IN_PARTS_MAX, PART, Credentials, Signer, sign
 from tailrace.auth_settings import AuthConfig
 from tailrace.errors import ConfigError, RefusalError
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode
@@ -72,6 +72,21 @@ def test_a_signature_is_a_plain_hmac_of_sorted_values(secret, ext, body):
     mac = hmac.new(secret.encode("utf-8", "surrogatepass"), digestmod=hashlib.sha1)
     mac.update("".join(values).encode("utf-8", "surrogatepass") + body)
     assert Signer(secret).signature(ext, body, MQ_VERSION) == base64.b64encode(mac.digest())
+
+
+@pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 2 * PART, 4096, IN_PARTS_MAX, IN_PARTS_MAX + 1])
+def test_a_body_is_signed_whole_also_when_it_is_hashed_in_parts(size):
+    body = bytes(place * 7 & 0xFF for place in range(size))
+    mac = hmac.new(b"k", b"orders" + body, hashlib.sha1)
+    assert Signer("k").signature({"b": "orders"}, body, MQ_VERSION) == base64.b64encode(mac.digest())
+
+
+def test_an_allowed_request_is_not_taken_for_one_without_its_field(world):
+    without = {name: value for name, value in SEND.items() if name != "b"}
+    for _ in range(2):  # the second time with what was remembered
+        assert world.remark(by=ANN) == ""
+        assert "Cluster:" in world.remark(without, by=ANN)
+        assert "Topic:secret" in world.remark({**SEND, "b": "secret"}, by=ANN)
 
 
 def test_a_signed_request_is_served_and_its_peer_is_known(world):

@@ -42,8 +42,9 @@ class Calls:
 
     def __init__(self, **clients):
         config = AuthConfig(authentication_enabled=True, authorization_enabled=True)
+        self.acls = {"shop": ACL}
         self.control = AccessControl(
-            SystemClock(), config, "DefaultCluster", USERS.get, {"shop": ACL}.get)
+            SystemClock(), config, "DefaultCluster", USERS.get, lambda user: self.acls.get(user))
         self._entry = Entry(self.control, SimpleNamespace(find=clients.get))
 
     def __call__(self, request, authorization, time=TIME, client="one", peer="ipv4:10.1.1.1:9"):
@@ -187,3 +188,15 @@ def test_an_address_is_the_one_that_permissions_name():
     assert address_of("ipv6:%5B::ffff:10.1.1.1%5D:81") == ("10.1.1.1", 81)
     assert address_of("ipv6:%5B2001:DB8:0::1%5D:81") == ("2001:db8::1", 81)
     assert address_of("ipv4:10.1.1.1:81") == ("10.1.1.1", 81)
+
+
+def test_a_removed_permission_holds_for_the_next_call():
+    calls = Calls()
+    send = service.SendMessageRequest(messages=[definition.Message(topic=definition.Resource(name="orders"))])
+    for _ in range(2):
+        assert calls(send, header()).user == "shop"
+    calls.acls.clear()
+    calls.control.changed()
+    code, remark = calls.refusal(send, header())
+    assert code == Code.FORBIDDEN
+    assert remark.endswith("no matched policies.")

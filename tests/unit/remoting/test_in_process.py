@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tailrace.errors import RefusalError, RemotingConnectError
-from tailrace.formats.remoting import RemotingCommand
+from tailrace.formats.remoting import RemotingCommand, SerializeType, encode
 from tailrace.remoting import InProcessConnection, RemotingServer
 
 LATER, NOW, REFUSED = 1, 2, 3
@@ -44,6 +44,33 @@ async def test_answers_come_now_later_or_as_a_refusal(server, held):
     answers = [await future for future in waiting]
     assert [answer.ext["n"] for answer in answers] == ["0", "1"]
     assert answers[0].body == b"b" * 70_000
+
+
+@served
+async def test_an_answer_that_a_processor_has_encoded_is_decoded(server, held):
+    """Also one in another encoding than the request's, and several in one write."""
+    kinds = [SerializeType.ROCKETMQ, SerializeType.JSON]
+
+    def encoded(channel, request):
+        answer = request.answer(7, "remark", {"a": "b"}, b"body")
+        answer.serialize_type = kinds[request.opaque % 2]
+        return encode(answer)
+
+    server.register(encoded, 40)
+    connection = InProcessConnection(server, ("10.0.0.1", 5))
+    for _ in range(2):
+        found = await connection.call(40, {})
+        assert (found.code, found.remark, found.ext, found.body) == (7, "remark", {"a": "b"}, b"body")
+    waiting = [connection.call(LATER, {}) for _ in range(3)]
+    held[0][0].write(b"".join(encoded(channel, request) for channel, request in held))
+    assert [(await future).body for future in waiting] == [b"body"] * 3
+
+
+@served
+async def test_the_body_of_an_answer_is_bytes_whatever_the_processor_made(server, held):
+    server.register(lambda channel, request: request.answer(body=bytearray(b"body")), 41)
+    found = await InProcessConnection(server, ("10.0.0.1", 5)).call(41, {})
+    assert (type(found.body), found.body) == (bytes, b"body")
 
 
 @served
