@@ -91,7 +91,7 @@ def is_served(module, data, topic, queue_id, queue_offset):
     units = CQ_UNIT.pack(0, len(data), 0)
     served, places, count, _, _ = module.read_units(
         data, 0, len(data), units, 0, np.empty(0, np.int64), topic, queue_id, queue_offset, 1, 0,
-        False, False)
+        False, bytearray())
     assert (served, places, count) in [
         (b"", b"", 0), (bytes(data), places_of([data], [queue_offset]), 1)]
     return bool(count)
@@ -122,7 +122,7 @@ def test_units_are_read_the_same(items, crc, data):
         ((1 << 63) - 1, end)]))
     arguments = (
         bytes(log), base, until, b"".join(units), data.draw(st.integers(0, len(units))), codes, b"", 0, 5,
-        most, room, data.draw(st.booleans()), False)
+        most, room, data.draw(st.booleans()), bytearray())
     found = [module.read_units(*arguments) for module in (UNIT_RECORDS, kernels.unit_records)]
     assert found[0] == found[1]
     served, places, count, at, _ = found[0]
@@ -133,7 +133,7 @@ def test_units_are_read_the_same(items, crc, data):
     if most:
         check_matching(arguments, most, room, data.draw(st.sampled_from([1, 3000, 1 << 40])))
         check_places(
-            arguments[:9], room, most, kernels.unit_records.read_units(*arguments[:11], False, False))
+            arguments[:9], room, most, kernels.unit_records.read_units(*arguments[:11], False, bytearray()))
 
 
 @quick
@@ -165,7 +165,7 @@ def check_matching(arguments, most, room, look):
     for module in (UNIT_RECORDS, kernels.unit_records):
         asked.clear()
         found.append((*module.read_matching(
-            *before, (b"TAGS", b"KEYS"), matches, *rest, most, room, look, False, False), tuple(asked)))
+            *before, (b"TAGS", b"KEYS"), matches, *rest, most, room, look, False, bytearray()), tuple(asked)))
     assert found[0] == found[1]
     served, places, count, at, _, seen, _ = found[0]
     ends, offsets = numbers_of(places)
@@ -181,7 +181,7 @@ def check_places(arguments, room, most, read):
     ends, offsets = numbers_of(packed)
     for module, walk in ((UNIT_RECORDS, RECORD), (kernels.unit_records, kernels.record)):
         places = np.full((most, module.PLACE_COLUMNS), -1, np.int64)
-        assert module.find_units(*arguments, room, False, places) == (len(ends), at, why)
+        assert module.find_units(*arguments, room, bytearray(), places) == (len(ends), at, why)
         found = places[: len(ends)]
         assert found[:, module.PLACE_OFFSET].tolist() == offsets
         assert np.cumsum(found[:, module.PLACE_SIZE]).tolist() == ends

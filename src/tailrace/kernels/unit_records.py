@@ -43,6 +43,7 @@ SOURCE_SHA256 = ""
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PAGE = cython.declare(cython.Py_ssize_t, 4096)
+_BLOCK = cython.declare(cython.Py_ssize_t, 64)  # pages per byte of `seen`
 _LOOK = cython.declare(cython.Py_ssize_t, 1024)  # pages per mincore call at most; the call costs more than the pages
 
 _UNITS_END = cython.declare(cython.int, 0)  # all units were read
@@ -58,6 +59,7 @@ _PLACE_OFFSET = cython.declare(cython.int, 2)  # queue offset of the unit
 _PLACE_COLUMNS = cython.declare(cython.int, 3)
 
 # The same numbers for other modules; in the compiled module the names above are C integers and cannot be imported.
+SEEN_BYTES = 64 * 4096
 UNITS_END = _UNITS_END
 UNITS_FULL = _UNITS_FULL
 UNITS_ELSEWHERE = _UNITS_ELSEWHERE
@@ -188,32 +190,43 @@ def _pages_of(
 def _is_cached(
     b: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
     last: cython.Py_ssize_t, pages: cython.p_uchar, window: cython.p_Py_ssize_t,
+    seen: cython.uchar[::1],
 ) -> cython.bint:
     """Return True if the mapped pages [``first``, ``until``) of ``b`` are in memory.
 
     ``pages`` has the result of the last mincore call, for the pages [``window[0]``, ``window[1]``). A call asks for
-    the pages up to ``last``, so that several records need one call.
+    the pages up to ``last``, so that several records need one call. ``seen`` has for each block the number of pages at
+    its start that were in memory; these pages are not asked for again.
     """
     k: cython.Py_ssize_t
     n: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    start: cython.Py_ssize_t
     if last < until:
         last = until
+    last = min((last + _BLOCK - 1) // _BLOCK * _BLOCK, (len(b) + _PAGE - 1) // _PAGE)  # whole blocks
     while first < until:
+        k = first // _BLOCK
+        if k < len(seen) and first - k * _BLOCK < seen[k]:
+            first = k * _BLOCK + seen[k]
+            continue
         if not window[0] <= first < window[1]:
-            n = last - first
+            start = k * _BLOCK
+            n = last - start
             if n > _LOOK:
                 n = _LOOK
-            if mincore(cython.cast(cython.p_void, cython.cast(cython.p_uchar, cython.address(b[0])) + first * _PAGE),
+            if mincore(cython.cast(cython.p_void, cython.cast(cython.p_uchar, cython.address(b[0])) + start * _PAGE),
                        n * _PAGE, pages):
                 return True  # it is not known, so the record is read
-            window[0] = first
-            window[1] = first + n
-        k = first - window[0]
-        while first < until and first < window[1]:
-            if not pages[k] & 1:
-                return False
-            k += 1
-            first += 1
+            window[0] = start
+            window[1] = start + n
+            for k in range(n):
+                i = (start + k) // _BLOCK
+                if pages[k] & 1 and i < len(seen) and seen[i] == (start + k) % _BLOCK:
+                    seen[i] = (start + k) % _BLOCK + 1  # not += 1: another thread may do the same
+        if not pages[first - window[0]] & 1:
+            return False
+        first += 1
     return True
 
 
@@ -227,7 +240,7 @@ def _located(
     until: cython.Py_ssize_t,
     phy_offset: cython.longlong,
     size: cython.longlong,
-    only_cached: cython.bint,
+    seen: cython.uchar[::1],
     last: cython.Py_ssize_t,
     pages: cython.p_uchar,
     window: cython.p_Py_ssize_t,
@@ -241,8 +254,9 @@ def _located(
     if size <= 0 or size > until - at:
         return -_UNITS_CUT_OFF
     if cython.compiled:
-        if only_cached and not _is_cached(
-            buf, at // _PAGE, (at + cython.cast(cython.Py_ssize_t, size) + _PAGE - 1) // _PAGE, last, pages, window
+        if len(seen) and not _is_cached(
+            buf, at // _PAGE, (at + cython.cast(cython.Py_ssize_t, size) + _PAGE - 1) // _PAGE, last, pages, window,
+            seen
         ):
             return -_UNITS_COLD
     return at
@@ -265,7 +279,7 @@ def _find(
     most: cython.Py_ssize_t,
     room: cython.longlong,
     started: cython.bint,
-    only_cached: cython.bint,
+    seen: cython.uchar[::1],
     places: cython.p_longlong,
 ):
     """Fill three numbers of ``places`` per verified record. Return (records, index of the next unit, UNITS_*)."""
@@ -287,7 +301,7 @@ def _find(
         until = len(buf)
     if cython.compiled:
         window[0] = window[1] = 0
-        if only_cached:
+        if len(seen):
             last = _pages_of(units, i, count if count - i < most else i + most, base, until)
     while i < count:
         size = be32(units, 20 * i + 8)
@@ -306,7 +320,7 @@ def _find(
             why = _UNITS_FULL
             break
         phy_offset = be64(units, 20 * i)
-        at = _located(buf, base, until, phy_offset, size, only_cached, last, pages, window)
+        at = _located(buf, base, until, phy_offset, size, seen, last, pages, window)
         if at < 0:
             why = cython.cast(cython.int, -at)
             break
@@ -335,7 +349,7 @@ def find_units(
     queue_id: cython.longlong,
     queue_offset: cython.longlong,
     room: cython.longlong,
-    only_cached: cython.bint,
+    seen: cython.uchar[::1],
     places: cython.longlong[:, ::1],
 ):
     """Verify the records that ``read_units`` would copy, and fill a row of ``places`` (PLACE_*) for each.
@@ -356,7 +370,7 @@ def find_units(
     with cython.nogil:
         n, i, why = _find(
             buf, base, until, units, first, codes, topic, queue_id, queue_offset, most, room, False,
-            only_cached, flat)
+            seen, flat)
     return n, i, why
 
 
@@ -373,16 +387,17 @@ def read_units(
     most: cython.Py_ssize_t,
     room: cython.longlong,
     started: cython.bint,
-    only_cached: cython.bint,
+    seen: cython.uchar[::1],
 ):
     """Verify and copy the records of queue units, up to the first one that is not in ``buf[:until]``.
 
     ``buf[0]`` is at position ``base`` of the log. ``units[0]`` has the queue offset ``queue_offset``. Reading
     starts at the unit with index ``first``. Pre-blank units and units whose tags code is not one of ``codes``
     (empty: any code) are skipped. At most ``most`` records with at most ``room`` bytes together are copied;
-    unless ``started``, the first record may be longer than ``room``. With ``only_cached`` reading stops before
-    the first record that is not in the page cache; ``buf`` must then be the start of a mapping. The interpreted
-    form ignores ``only_cached``.
+    unless ``started``, the first record may be longer than ``room``. Unless ``seen`` is empty, reading stops before
+    the first record that is not in the page cache; ``buf`` must then be the start of a mapping. ``seen`` has a byte
+    for each `SEEN_BYTES` of the mapping, zero at first. It remembers pages that were in the page cache, so that
+    several calls need one system call; use it for a short time only. The interpreted form ignores ``seen``.
 
     Return (the records as one bytes object; two native 64-bit numbers per record: its end in that object and its
     queue offset; number of records; index of the unit at which reading stopped; reason UNITS_*).
@@ -407,7 +422,7 @@ def read_units(
         with cython.nogil:
             n, i, why = _find(
                 buf, base, until, units, first, codes, topic, queue_id, queue_offset, most, room,
-                started, only_cached, places)
+                started, seen, places)
         # Use the sizes that were checked, because another process may have changed the file since.
         for k in range(n):
             total += places[3 * k + 1]
@@ -493,7 +508,7 @@ def read_matching(
     room: cython.longlong,
     look: cython.longlong,
     started: cython.bint,
-    only_cached: cython.bint,
+    seen: cython.uchar[::1],
 ):
     """Do what ``read_units`` does for the records that ``matches`` selects, and skip the others.
 
@@ -510,7 +525,7 @@ def read_matching(
     properties: cython.Py_ssize_t
     last: cython.Py_ssize_t = 0
     total: cython.longlong = 0
-    seen: cython.longlong = 0
+    examined: cython.longlong = 0
     weight: cython.longlong
     size: cython.longlong
     phy_offset: cython.longlong
@@ -525,7 +540,7 @@ def read_matching(
         until = len(buf)
     if cython.compiled:
         window[0] = window[1] = 0
-        if only_cached:
+        if len(seen):
             last = _pages_of(units, i, count, base, until)
     while i < count:
         size = be32(units, 20 * i + 8)
@@ -533,7 +548,7 @@ def read_matching(
             i += 1
             continue
         phy_offset = be64(units, 20 * i)
-        at = _located(buf, base, until, phy_offset, size, only_cached, last, pages, window)
+        at = _located(buf, base, until, phy_offset, size, seen, last, pages, window)
         if at < 0:
             why = cython.cast(cython.int, -at)
             break
@@ -543,7 +558,7 @@ def read_matching(
             why = _UNITS_DAMAGED
             break
         weight = size + (at + size - properties) * _PROPERTY_WEIGHT
-        if seen and seen + weight > look:
+        if examined and examined + weight > look:
             why = _UNITS_FULL
             break
         if matches(_values(buf, properties, at + size, names)):
@@ -561,9 +576,9 @@ def read_matching(
             total += size
             places.append(total)
             places.append(queue_offset + i)
-        seen += weight
+        examined += weight
         i += 1
         if len(records) >= most:
             why = _UNITS_FULL if i < count else _UNITS_END
             break
-    return b"".join(records), places.tobytes(), len(records), i, why, seen
+    return b"".join(records), places.tobytes(), len(records), i, why, examined

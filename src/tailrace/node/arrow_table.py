@@ -27,7 +27,7 @@ def arrow_table(
 ) -> pa.Table:
     """Return at most ``count`` messages of a queue with offsets in [``offset``, ``until``).
 
-    ``label`` is the value of the column ``store``. A record batch has up to 8 MiB of records, so the call
+    ``label`` is the value of the column ``store``. A record batch has up to 4 MiB of records, so the call
     needs the memory of its result and little more. Inner batches are unwrapped.
     """
     memory, has_batches = _ArrowMemory(), reader.has_batch_queues(topic)

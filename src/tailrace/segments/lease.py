@@ -31,10 +31,11 @@ class Lease:
 
     def release(self) -> None:
         """End the lease; a second call does nothing."""
-        if self._file is not None:
-            self.buffer.release()
-            self._file.release()
+        file = self._file
+        if file is not None:
             self._file = None
+            self.buffer.release()
+            file.release()
 
     def __enter__(self) -> Self:
         return self

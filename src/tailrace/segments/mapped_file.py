@@ -533,8 +533,12 @@ class MappedFile:
         is a copy of up to ``n`` bytes from ``at``.
         """
         wrote = self.wrote_position
-        if not 0 <= at < wrote or not self.hold():
+        if not 0 <= at < wrote:
             return None
+        with self._lock:  # as hold does; every read comes here
+            if not self._available:
+                return None
+            self._holds += 1
         try:
             mapping = (self._mapping or self._map_to_read()) if mapped else None
             if mapping is not None:

@@ -159,7 +159,7 @@ class MappedFileQueue:
         place = (offset - files[0].file_from_offset) // self.file_size
         if 0 <= place < len(files):
             file = files[place]
-            if file.file_from_offset <= offset < file.file_from_offset + self.file_size:
+            if 0 <= offset - file.file_from_offset < self.file_size:
                 return file
         for file in files:  # files are missing in between
             if file.file_from_offset <= offset < file.file_from_offset + self.file_size:
@@ -179,10 +179,8 @@ class MappedFileQueue:
     def lease(self, offset: int, n: int, *, mapped: bool = True) -> Lease:
         """Return a lease that includes ``offset`` (MappedFile.select_around), an empty one if it is deleted."""
         file = self.find(offset)
-        lease = None
-        if file is not None:
-            lease = file.select_around(offset - file.file_from_offset, n, mapped=mapped)
-        return lease or Lease(None, memoryview(b""), offset, is_mapped=False)
+        lease = file.select_around(offset - file.file_from_offset, n, mapped=mapped) if file is not None else None
+        return Lease(None, memoryview(b""), offset, is_mapped=False) if lease is None else lease
 
     # -- writing
 

@@ -105,7 +105,7 @@ class DefaultMessageStore:
         self.flush_consume_queue = FlushConsumeQueueService(
             clock, file_system, config, self.commit_log, self.queues, self.index, self.reput,
             self.flags, self.checkpoint, self.progress)
-        self.reader = MessageReader(config, self.commit_log, self.queues, self.index)
+        self.reader = MessageReader(clock, config, self.commit_log, self.queues, self.index)
         self.stats = StoreStatsService(clock)
         self.report = RecoveryReport()
         self._reput_handle: ServiceHandle | None = None

@@ -7,7 +7,7 @@ Invariant: each row is a whole record whose checksums, position, topic and queue
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Final
+from typing import Final, final
 
 import numpy as np
 
@@ -18,25 +18,41 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.multi_dispatch import holds_unit
 from tailrace.store.walk.scan import Rows
 
-__all__ = ["scan_queue"]
+__all__ = ["NOT_MAPPED", "SeenPages", "scan_queue"]
 
 _UNIT: Final = CQ_UNIT.size
 _unit: Final = CQ_UNIT.struct.unpack_from
 _ANY_CODE: Final = np.empty(0, np.int64)
 _ROWS: Final = 1 << 13
-_PART: Final = 8 << 20  # small enough to stay in a processor's cache until the caller makes columns of it
+_PART: Final = 4 << 20  # small enough to stay in a processor's cache until the caller makes columns of it
 _READ: Final = 2 << 20
+NOT_MAPPED: Final = bytearray()
+"""``seen`` of ``kernels.unit_records`` for bytes that are not mapped."""
+
+
+@final
+class SeenPages(dict[int, bytearray]):
+    """``seen`` of ``kernels.unit_records`` by start of segment, made when it is first used."""
+
+    def __init__(self, file_size: int) -> None:
+        super().__init__()
+        self._length = -(-file_size // unit_records.SEEN_BYTES)
+
+    def __missing__(self, start: int) -> bytearray:
+        """Return memory without a page."""
+        return self.setdefault(start, bytearray(self._length))
 
 
 def scan_queue(
     log: CommitLog, queue: ConsumeQueue, offset: int, until: int, count: int,
-    tell: Callable[[ConsumeQueue, int, int], None],
+    tell: Callable[[ConsumeQueue, int, int], None], seen_pages: Callable[[], SeenPages],
 ) -> Generator[tuple[memoryview, Rows], None, None]:
     """Yield rows of at most ``count`` messages with queue offsets in [``offset``, ``until``).
 
-    A part is a pair of buffer and rows: 1 to 8,192 messages of one segment, at most 8 MiB or one message.
+    A part is a pair of buffer and rows: 1 to 8,192 messages of one segment, at most 4 MiB or one message.
     Rows (``kernels.record``) have positions in the buffer. Both are valid until the next part is requested.
-    ``tell`` is called for each damaged record with the queue, its queue offset and its position.
+    ``tell`` is called for each damaged record with the queue, its queue offset and its position. ``seen_pages``
+    returns the pages that were in the page cache a moment ago.
     """
     places = np.empty((_ROWS, unit_records.PLACE_COLUMNS), np.int64)
     rows = np.empty((_ROWS, record.COLUMNS), np.int64)
@@ -58,7 +74,8 @@ def scan_queue(
             is_there = len(lease.buffer) > 0
             found, at, why = unit_records.find_units(
                 lease.buffer, lease.start, len(lease.buffer), units, at, _ANY_CODE, queue.record_topic,
-                queue.queue_id, offset, _PART, lease.is_mapped, places[:count])
+                queue.queue_id, offset, _PART,
+                seen_pages()[lease.start] if lease.is_mapped else NOT_MAPPED, places[:count])
             kept = places[:found]
             if found and not queue.record_topic:
                 kept = _of_lmq(queue, lease.buffer, kept, lease.start, tell)
