@@ -383,9 +383,6 @@ _CLIENT: Final = (
            "of the group."),
     _event("info", "queue assigned", "group topic broker queue offset",
            "The rebalance gave this member a queue, which it consumes from this offset."),
-    _event("info", "slave not read, its master is", "topic broker queue address reason",
-           "A broker has suggested a slave for the next pull of a queue, and the slave did not answer or refused. The "
-           "queue is read from the master for half a minute."),
     _event("info", "queue given up", "group topic broker queue offset",
            "The rebalance gave a queue of this member to another one; this offset was committed before."),
     _event("warning", "rebalance failed, it is tried again", "group reason",

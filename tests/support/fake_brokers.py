@@ -14,7 +14,7 @@ from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.kernels.properties import encode_properties
 
-ADDRESS, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"
+ADDRESS = "10.0.0.1:10911"
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -90,11 +90,6 @@ class FakeBroker:
         self.connections = {}
         self.asked = []
         self.times = []
-        self.suggested = None
-        """Id of the broker that pulls shall go to; the broker has a slave then."""
-        self.slave_is_down = False
-        self.pulled = []
-        """Address and flags of each pull, in order."""
         self.beats = []
         self.sub_change = None
         """What heartbeats are answered with; None for a broker of RocketMQ 4."""
@@ -146,8 +141,7 @@ class FakeBroker:
         if queues is None:
             return RemotingCommand(ResponseCode.TOPIC_NOT_EXIST)
         return RemotingCommand(0, body=fastjson.dumps({
-            "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": ADDRESS, **({} if self.suggested is None else {
-                "1": SLAVE})}, "cluster": "c"}],
+            "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": ADDRESS}, "cluster": "c"}],
             "queueDatas": [{"brokerName": "b", "perm": 6, "readQueueNums": queues, "writeQueueNums": queues,
                             "topicSysFlag": 0}]}))
 
@@ -232,7 +226,7 @@ class FakeBroker:
         while True:
             stored = self.stored.get((topic, queue_id), [])
             found = stored[offset : offset + int(ext["maxMsgNums"])]
-            places = {"suggestWhichBrokerId": str(self.suggested or 0), "minOffset": "0", "maxOffset": str(len(stored))}
+            places = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": str(len(stored))}
             if offset > len(stored):
                 return RemotingCommand(
                     ResponseCode.PULL_OFFSET_MOVED, {**places, "nextBeginOffset": str(len(stored))})
@@ -259,12 +253,6 @@ class FakeRemoting:
         if self.closed:
             raise RemotingError("the client is closed")
         await asyncio.sleep(0.001)
-        if code == RequestCode.PULL_MESSAGE:
-            self.broker.pulled.append((address, int(ext["sysFlag"])))
-        elif address == SLAVE:
-            raise AssertionError(f"a slave is asked {code}")
-        if address == SLAVE and self.broker.slave_is_down:
-            raise RemotingConnectError(SLAVE, "it is down")
         return await self.broker.serve(self, code, ext, body, timeout_ms)
 
     async def answer(self, address, response):

@@ -432,7 +432,7 @@ class AssignedQueues:
         one.last_pull_ms = self._clock.now_ms()
         if one.dropped:
             return None
-        if commit is not None and not found.from_slave:
+        if commit is not None:
             one.written = max(commit, one.written or 0)
         if found.status == "OFFSET_ILLEGAL":
             _log.warning("offset of a queue is corrected topic=%s broker=%s queue=%d offset=%d to=%d",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -38,12 +36,9 @@ from tailrace.formats.requests.message_headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
 )
-from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, MessageExt
 
 __all__ = ["BrokerCalls", "PullResult", "decode_all"]
-
-_log = get_logger(__name__)
 
 _COMMIT, _SUSPEND, _SUBSCRIPTION = 1, 2, 4
 _STATUS: Final = {
@@ -52,8 +47,6 @@ _STATUS: Final = {
     ResponseCode.PULL_RETRY_IMMEDIATELY: "NO_MATCHED_MSG",
     ResponseCode.PULL_OFFSET_MOVED: "OFFSET_ILLEGAL",
 }
-SLAVE_AGAIN_S: Final = 30.0
-"""For how long a queue is read from its master after its slave could not be read."""
 MAX_BODY: Final = 64 << 20
 """Largest body after decompression, in bytes."""
 
@@ -67,8 +60,6 @@ class PullResult:
     min_offset: int
     max_offset: int
     messages: list[MessageExt]
-    from_slave: bool = False
-    """Whether a slave was read, which takes no commits."""
 
 
 @final
@@ -79,9 +70,6 @@ class BrokerCalls:
         self.instance = instance
         self.group = group
         self._timeout_ms = instance.target.timeout_ms
-        self._suggested: dict[MessageQueue, int] = {}
-        """Id of the slave that a broker has suggested for the next pull of a queue."""
-        self._no_slave_until: dict[MessageQueue, float] = {}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read."""
@@ -91,7 +79,7 @@ class BrokerCalls:
         self, wanted: Subscription, queue: MessageQueue, offset: int, *, max_count: int, wait_ms: int = 0,
         commit: int | None = None, registered: bool = False,
     ) -> PullResult:
-        """Pull messages of a queue from ``offset``, with bodies decompressed; from a slave if its broker says so.
+        """Pull messages of a queue from ``offset``, with bodies decompressed.
 
         ``commit`` is an offset to commit in the same request. With ``registered`` the broker takes the
         subscription from the heartbeats of the group, otherwise from this request.
@@ -102,49 +90,14 @@ class BrokerCalls:
             self.group, queue.topic, queue.queue_id, offset, max_count, sys_flag=flag,
             commit_offset=commit or 0, suspend_timeout_millis=wait_ms,
             sub_version=wanted.version if registered else 0, expression_type=wanted.kind)
-        answer = await self._pull_from_slave(queue, header, wanted, wait_ms) if queue in self._suggested else None
-        from_slave = answer is not None
-        if answer is None:
-            if not registered:
-                header.sys_flag |= _SUBSCRIPTION
-                header.subscription = wanted.expression
-            answer = await self.call(queue, RequestCode.PULL_MESSAGE, header, ok=tuple(_STATUS), extra_ms=wait_ms)
+        if not registered:
+            header.sys_flag |= _SUBSCRIPTION
+            header.subscription = wanted.expression
+        answer = await self.call(queue, RequestCode.PULL_MESSAGE, header, ok=tuple(_STATUS), extra_ms=wait_ms)
         found = answer.read(PullMessageResponseHeader)
-        if found.suggest_which_broker_id:
-            self._suggested[queue] = found.suggest_which_broker_id
-        else:
-            self._suggested.pop(queue, None)
         return PullResult(
             _STATUS[ResponseCode(answer.code)], found.next_begin_offset, found.min_offset, found.max_offset,
-            wanted.keep(decode_all(answer.body, offset)), from_slave)
-
-    async def _pull_from_slave(
-        self, queue: MessageQueue, header: PullMessageRequestHeader, wanted: Subscription, wait_ms: int
-    ) -> RemotingCommand | None:
-        """Pull from the slave that the broker has suggested; None if that does not work.
-
-        A slave gets the subscription with the pull, because heartbeats go to masters, and takes no offsets.
-        """
-        loop = asyncio.get_running_loop()
-        if self._no_slave_until.get(queue, 0.0) > loop.time():
-            return None
-        address = (await self.instance.routes.of(queue.topic)).slave(queue.broker_name, self._suggested[queue])
-        if address is None:
-            return None
-        asked = copy(header)
-        asked.sys_flag = header.sys_flag & ~_COMMIT | _SUBSCRIPTION
-        asked.commit_offset, asked.subscription = 0, wanted.expression
-        try:
-            answer = await self.instance.remoting.invoke(
-                address, RequestCode.PULL_MESSAGE, asked.to_ext(), timeout_ms=self._timeout_ms + wait_ms)
-            if answer.code not in _STATUS:
-                raise RemotingCommandError(answer.code, answer.remark or "", address)
-        except RemotingError as error:
-            self._no_slave_until[queue] = loop.time() + SLAVE_AGAIN_S
-            _log.info("slave not read, its master is topic=%s broker=%s queue=%d address=%s reason=%s", queue.topic,
-                      queue.broker_name, queue.queue_id, address, error)
-            return None
-        return answer
+            wanted.keep(decode_all(answer.body, offset)))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 from tailrace.env.clock import Clock
@@ -57,14 +57,6 @@ class Route:
     write_queues: tuple[MessageQueue, ...]
     read_queues: tuple[MessageQueue, ...]
     addresses: dict[str, str]
-    """Of the master of each broker name; of the slave with the lowest id where there is no master."""
-    slaves: dict[str, dict[int, str]] = field(default_factory=dict)
-    """Addresses of the slaves of each broker name that has a master, by broker id."""
-
-    def slave(self, broker_name: str, broker_id: int) -> str | None:
-        """Return the address of a slave, or of the one with the next id; as the reference's clients choose."""
-        found = self.slaves.get(broker_name, {})
-        return found.get(broker_id) or found.get(broker_id + 1)
 
 
 @final
@@ -181,14 +173,11 @@ def readable(address: str) -> Iterator[None]:
 
 def _route(data: dict[str, Any], topic: str, most: int) -> Route:
     """Return the route in an answer, with at most ``most`` queues of each broker."""
-    addresses, slaves = {}, {}
+    addresses = {}
     for broker in data.get("brokerDatas", ()):
-        by_id = {int(k): v for k, v in broker["brokerAddrs"].items()}
-        if not by_id:
-            continue
-        addresses[broker["brokerName"]] = by_id[min(by_id)]
-        if 0 in by_id:
-            slaves[broker["brokerName"]] = {number: address for number, address in by_id.items() if number}
+        masters = {str(k): v for k, v in broker["brokerAddrs"].items()}
+        if address := masters.get("0") or next(iter(masters.values()), None):
+            addresses[broker["brokerName"]] = address
     writes: list[MessageQueue] = []
     reads: list[MessageQueue] = []
     for queue in data.get("queueDatas", ()):
@@ -201,4 +190,4 @@ def _route(data: dict[str, Any], topic: str, most: int) -> Route:
         if queue["perm"] & _READ:
             count = min(int(queue["readQueueNums"]), most)
             reads += [MessageQueue(topic, name, n) for n in range(count)]
-    return Route(tuple(sorted(writes)), tuple(sorted(reads)), addresses, slaves)
+    return Route(tuple(sorted(writes)), tuple(sorted(reads)), addresses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_brokers import ADDRESS, SLAVE, FakeRemoting, LoopClock, run
+from fake_brokers import FakeRemoting, LoopClock, run
 from fake_consumers import broker, consumer, listening, now, until
 
 from tailrace.client import (
@@ -283,43 +283,6 @@ def test_heartbeats_go_without_the_subscriptions_that_a_broker_has():
             fake.lose_connections()
             await asyncio.sleep(5)
             assert beats() == [with_both]
-
-    run(test)
-
-
-def test_queues_are_read_from_the_slave_that_their_broker_suggests_and_committed_at_the_master():
-    async def test():
-        fake = broker(t=1)
-        seen = []
-        fake.suggested = 1
-
-        async def asked(seconds=20):
-            """Who was asked, with which flags: 1 commits, 4 has the subscription."""
-            fake.put("t", 0, b"%d" % len(seen))
-            await asyncio.sleep(0.1)
-            fake.pulled.clear()
-            fake.put("t", 0, b"%d" % (len(seen)))
-            await asyncio.sleep(seconds)
-            assert seen == list(range(len(seen)))
-            return [(address, flags & 5) for address, flags in fake.pulled]
-
-        fake.put("t", 0, b"0")
-        async with consumer(listening(seen)):
-            assert {address for address, _ in fake.pulled[:2]} == {ADDRESS}
-            assert set(await asked()) == {(SLAVE, 4)}
-            assert fake.committed["g", "t", 0] == len(seen) == 3
-            fake.slave_is_down = True
-            tried = await asked(100)
-            assert 2 <= tried.count((SLAVE, 4)) <= 8  # of two queues, once in half a minute
-            assert {ADDRESS, SLAVE} == {address for address, _ in tried}
-            fake.slave_is_down = False
-            await asyncio.sleep(50)
-            assert set(await asked()) == {(SLAVE, 4)}
-            fake.suggested = 0
-            await asked()
-            assert {address for address, _ in await asked()} == {ADDRESS}
-            await asyncio.sleep(2)
-            assert fake.committed["g", "t", 0] == len(seen) == 11
 
     run(test)
 
