@@ -126,14 +126,15 @@ class Dequeue:
         if state.waiting:
             units = units[~np.isin(units["phy_offset"], list(state.waiting))]
         deletes = (units["magic"] & MAGIC_DELETE != 0) & (units["magic"] & MAGIC_ROLL == 0)
-        state.units, state.later = UnitQueue(), Later()
+        # A request may end the timer that waits in this slot, and a slot that has nothing left is dropped. So the
+        # units come into the slot before requests are handled.
+        state.units, state.later = UnitQueue(units[~deletes]), Later()
         for row in units[deletes].tolist():
             unit = TimerUnit(*row)
             message = self._put_back.read(unit)
             if message is not None:
                 self._take(time_ms, state, unit, message)
             self._due.left(unit)
-        state.units = UnitQueue(units[~deletes])
         self._due.forget_finished(time_ms)
 
     def walk(self, time_ms: int, pos: int) -> Units:

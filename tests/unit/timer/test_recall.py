@@ -154,3 +154,18 @@ def test_the_setting_has_the_name_and_the_default_of_the_reference():
     assert CONFIG.append_topic_for_timer_delete_key is False
     changed = dataclasses.replace(CONFIG, append_topic_for_timer_delete_key=True)
     assert not changed.validate()
+
+
+@pytest.mark.parametrize("bulk_from", [1, 32])
+def test_a_recall_of_the_only_timer_that_waits_keeps_the_others_of_a_slot_that_is_begun_again(bulk_from):
+    """The clock steps back while the slot waits for one timer; then that timer is recalled, and others come."""
+    world = World(bulk_from=bulk_from)
+    assert world.send("A", UNIQ_KEY="SAME", TIMER_DELIVER_MS=DUE)[1].ok
+    world.run(4300, step=50)
+    assert world.timers.dequeue.has_begun(START + 4000)
+    world.clock.advance(-3000)
+    world.steps()
+    ask(world, "A", "SAME")
+    assert world.send("B", UNIQ_KEY="LATER", TIMER_DELIVER_MS=DUE + 100)[1].ok
+    world.run(8000, step=50)
+    assert came(world) == {"A": [], "B": ["LATER"]}
