@@ -9,6 +9,7 @@ import socket
 import struct
 
 import pytest
+from patience import until_async
 
 from tailrace.errors import RemotingConnectError, RemotingTimeoutError
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
@@ -292,10 +293,12 @@ def test_requests_to_a_client_that_reads_nothing_do_not_pile_up():
                 await asyncio.sleep(0.005)
             channel, = channels
             big = [RemotingCommand(326, body=bytes(1 << 20)) for _ in range(40)]
-            asked = [asyncio.create_task(channel.request(command, 5000)) for command in big[:39]]
-            await asyncio.sleep(0.05)
-            assert channel.paused
-            unread = channel.held_bytes()
+            asked = [asyncio.create_task(channel.request(command, 90_000)) for command in big[:39]]
+            await until_async(lambda: channel.paused)
+            unread = 0
+            while channel.held_bytes() != unread:  # the system takes some bytes first
+                unread = channel.held_bytes()
+                await asyncio.sleep(0.2)
             assert unread < 2 << 20
             with pytest.raises(RemotingTimeoutError):
                 await channel.request(big[39], 10)
