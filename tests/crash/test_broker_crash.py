@@ -39,6 +39,12 @@ def test_a_changed_message_is_there_when_a_power_loss_keeps_only_what_was_put_la
     assert broker_life.crash_at(7, (161, 151, 141), 100, sync=True).clients.counts["changed"]
 
 
+@pytest.mark.parametrize(("places", "keep", "sync"), [((86, 110, 134), 0, True), ((41, 50, 59), None, False)])
+def test_a_crash_takes_an_offset_and_messages_are_popped_again_at_the_time_of_a_change(places, keep, sync):
+    """One acknowledgement, or one of the checkpoints, was dropped as a copy of the other one."""
+    assert broker_life.crash_at(20261127, places, keep, sync=sync).clients.counts["changed"]
+
+
 def test_every_kind_of_message_and_request_is_in_the_lives():
     counts = broker_life.sweep(2, None, sync=True, step=STEP)
     for kind in ("sent plain", "sent commit", "sent rollback", "sent open-commit", "sent open-rollback", "checks",

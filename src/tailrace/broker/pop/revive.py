@@ -18,7 +18,7 @@ already be in the retry topic. For these messages the index is searched, and no 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 from tailrace.broker.pop.pop_metrics import ACK, CHECKPOINT, PopMetrics, ReviveProgress
@@ -79,6 +79,9 @@ class _Queue:
     known_until: int
     """End of the queue when it was opened. Messages of earlier records may already be in the retry topic."""
     checkpoints: dict[tuple[object, ...], tuple[int, PopCheckPoint]]
+    """Offset and checkpoint, in the order of offsets. A namesake of another one has its offset in its key."""
+    namesakes: dict[tuple[object, ...], list[PopCheckPoint]] = field(default_factory=dict)
+    """Further checkpoints with the key of another one, but with other messages or another time; nearly always empty."""
     read_again_from: int = -1
     """Offset of the first checkpoint for which there was no room; -1 if there was room for all."""
 
@@ -204,15 +207,25 @@ class PopReviveService:
                 found = queue.checkpoints.get(ack.merge_key)
                 if found is not None:
                     found[1].acknowledge(ack.offsets)
+                for namesake in queue.namesakes.get(ack.merge_key, ()):
+                    namesake.acknowledge(ack.offsets)
         except ValueError as error:
             _log.warning(
                 "revive record is not readable queue=%d offset=%d reason=%s", queue.queue_id, offset, error)
 
     def _take_checkpoint(self, queue: _Queue, offset: int, checkpoint: PopCheckPoint) -> None:
-        if checkpoint.merge_key in queue.checkpoints:
-            return  # a copy; the first one may have acknowledgements already
+        key = checkpoint.merge_key
+        found, known = queue.checkpoints.get(key), queue.namesakes.get(key, [])
+        if found is not None:
+            known = [found[1], *known]
+        if known:
+            body = checkpoint.encode()
+            if any(body == other.encode() for other in known):
+                return  # a copy; the first one may have acknowledgements already
         if len(queue.checkpoints) < CHECKPOINTS_MAX and queue.read_again_from < 0:
-            queue.checkpoints[checkpoint.merge_key] = offset, checkpoint
+            queue.checkpoints[(*key, offset) if known else key] = offset, checkpoint
+            if known:
+                queue.namesakes.setdefault(key, []).append(checkpoint)
         elif queue.read_again_from < 0:
             queue.read_again_from = offset
 
@@ -226,6 +239,8 @@ class PopReviveService:
                 break
             self._revive(queue, offset, checkpoint)
             del queue.checkpoints[key]
+            if queue.namesakes:
+                _forget_namesake(queue, checkpoint)
             done += 1
         if done and queue.read_again_from >= 0:
             queue.next_offset, queue.read_again_from = queue.read_again_from, -1
@@ -330,3 +345,10 @@ class PopReviveService:
             suspend=checkpoint.suspend), queue.queue_id)
         if result.status is not PutMessageStatus.PUT_OK and not result.status.appended:
             raise _StoppedError(f"{result.status.name} {result.remark}")
+
+
+def _forget_namesake(queue: _Queue, done: PopCheckPoint) -> None:
+    """Remove a finished checkpoint from the namesakes, if it is one."""
+    left = [checkpoint for checkpoint in queue.namesakes.pop(done.merge_key, []) if checkpoint is not done]
+    if left:
+        queue.namesakes[done.merge_key] = left

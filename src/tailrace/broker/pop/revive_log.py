@@ -7,6 +7,7 @@ at that time. A message that is already due is put into the revive topic directl
 from __future__ import annotations
 
 from typing import Final, final
+from zlib import crc32
 
 from tailrace.broker.pop.pop_metrics import ACK, CHECKPOINT, PopMetrics
 from tailrace.config import BrokerConfig
@@ -47,7 +48,13 @@ class ReviveLog:
         return result
 
     def _put(self, tag: str, unique_key: str, body: bytes, queue_id: int, deliver_ms: int) -> PutMessageResult:
+        """Put a record. Its unique key is RocketMQ's and a checksum of the whole record.
+
+        The timers drop a second record with the same unique key. RocketMQ's keys are the same for different records
+        if a message was popped twice in one millisecond.
+        """
         store = self._store
+        unique_key = f"{unique_key}@{crc32(b'%d %d %b' % (queue_id, deliver_ms, body)):08x}"
         properties = encode_properties(
             {"TAGS": tag, "UNIQ_KEY": unique_key, "TIMER_DELIVER_MS": str(deliver_ms)})
         result = store.put_due(MessageExtBrokerInner(
