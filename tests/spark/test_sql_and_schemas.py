@@ -51,7 +51,7 @@ def test_a_view_in_sql_and_a_uri_are_read(spark, store):
 
 
 def test_a_table_of_the_catalog_is_refused_with_what_works(spark, store):
-    with pytest.raises(Exception, match="say CREATE TEMPORARY VIEW name USING tailrace"):
+    with pytest.raises(Exception, match="CREATE TEMPORARY VIEW name USING tailrace"):
         spark.sql(f"CREATE TABLE messages_table USING tailrace OPTIONS (path '{store}')")
 
 
