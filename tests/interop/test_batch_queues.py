@@ -122,6 +122,7 @@ def test_a_java_store_is_read_and_its_units_are_rebuilt(reference, tmp_path, kil
     assert java(reference, path, conf, count, 0)[1] == wanted(count)
 
 
+@pytest.mark.long
 def test_both_go_on_at_the_right_queue_offsets(reference, tmp_path):
     path, conf, at = tmp_path / "s", properties(tmp_path / "c.properties", CONF), 0
     for round_ in range(3):

@@ -42,6 +42,7 @@ def test_spark_reads_a_store_of_the_reference(tmp_path: Path) -> None:
     holds("spark", tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.interop
 @pytest.mark.usefixtures("reference")

@@ -128,6 +128,7 @@ async def own_broker(root, name="broker-a"):
             await controller.stop()
 
 
+@pytest.mark.long
 def test_a_directory_with_mappings_goes_from_one_broker_to_the_other_and_back(reference, tmp_path):
     root = tmp_path / "store"
     parts = {0: [item(0, "broker-a", 1)], 1: [item(0, "gone", 0, 0, 7), item(3, "broker-a", 0, 500)]}
