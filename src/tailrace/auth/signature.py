@@ -75,8 +75,13 @@ class Signer:
         """Return the signature that a request should have: the values in the order of their names, then the body."""
         names, orders = tuple(ext), _old_orders if version <= VERSION_V4_9_3 else _orders
         values = orders.get(names) or _values_of(names, orders)
+        fields = "".join(values(ext)).encode("utf-8", "surrogatepass")
+        return binascii.b2a_base64(self._hmac(fields, body), newline=False)
+
+    def _hmac(self, content: bytes, body: bytes = b"") -> bytes:
+        """Return the HmacSHA1 of ``content`` followed by ``body``."""
         inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update("".join(values(ext)).encode("utf-8", "surrogatepass"))
+        inner.update(content)
         if len(body) <= PART or len(body) > IN_PARTS_MAX:
             inner.update(body)
         else:
@@ -84,14 +89,11 @@ class Signer:
             for start in range(0, len(body), PART):
                 inner.update(view[start : start + PART])
         outer.update(inner.digest())
-        return binascii.b2a_base64(outer.digest(), newline=False)
+        return outer.digest()
 
     def has_signed_bytes(self, content: bytes, found: bytes) -> bool:
         """Return whether ``found`` is the HmacSHA1 of bytes; takes the same time for every wrong one."""
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(content)
-        outer.update(inner.digest())
-        return hmac.compare_digest(outer.digest(), found)
+        return hmac.compare_digest(self._hmac(content), found)
 
     def has_signed(self, ext: Mapping[str, str], body: bytes, version: int) -> bool:
         """Return whether a request has this signature; takes the same time for every wrong one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from tailrace.node.topic_config import FORBIDDEN_TO_SEND, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
@@ -25,10 +26,16 @@ _ALLOWED: Final = frozenset("%|abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW
 _BLANKS: Final = " \t\n\v\f\r\x1c\x1d\x1e\x1f"
 
 
-def _remember(names: set[str], name: str) -> None:
-    if len(names) >= REMEMBERED_MAX:
-        names.clear()
-    names.add(name)
+def _checked_once(resource: Any, passed: set[str], check: Callable[[Any], str]) -> str:
+    """Return the name that ``check`` returns. A name without a namespace that is in ``passed`` is not checked again."""
+    if resource.resource_namespace:
+        return check(resource)
+    if resource.name not in passed:
+        name = check(resource)
+        if len(passed) >= REMEMBERED_MAX:
+            passed.clear()
+        passed.add(name)
+    return str(resource.name)
 
 
 def _is_blank(text: str) -> bool:
@@ -37,12 +44,7 @@ def _is_blank(text: str) -> bool:
 
 def check_topic(topic: Any) -> str:
     """Return the name of a topic that users may name."""
-    if not topic.resource_namespace and topic.name in _topics:
-        return str(topic.name)
-    name = _checked_topic(topic)
-    if not topic.resource_namespace:
-        _remember(_topics, name)
-    return name
+    return _checked_once(topic, _topics, _checked_topic)
 
 
 def _checked_topic(topic: Any) -> str:
@@ -62,12 +64,7 @@ def _checked_topic(topic: Any) -> str:
 
 def check_group(group: Any) -> str:
     """Return the name of a consumer group that users may name."""
-    if not group.resource_namespace and group.name in _groups:
-        return str(group.name)
-    name = _checked_group(group)
-    if not group.resource_namespace:
-        _remember(_groups, name)
-    return name
+    return _checked_once(group, _groups, _checked_group)
 
 
 def _checked_group(group: Any) -> str:

@@ -110,7 +110,7 @@ class MessageReader:
         if not low <= offset < high:
             return _outside(offset, low, high)
         result = GetMessageResult(_NO_MATCHED_MESSAGE, offset, low, high)
-        most = max_msg_nums if 0 < max_msg_nums <= self._most else max(min(max_msg_nums, self._most), 1)
+        most = max(min(max_msg_nums, self._most), 1)
         count = most * 2 if codes is None else max(self._look, max_msg_nums)
         if property_filter is not None:
             count = max(1, min(max(self._look, max_msg_nums), _WORK // property_filter.cost))
