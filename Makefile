@@ -54,9 +54,7 @@ docs: $(VENV)/.docs  ## The site of docs/ in build/site, its API reference inclu
 	@echo "open build/site/index.html"
 
 test: $(VENV)/.installed  ## All tests except those of make long, a worker a processor; those of bytes once more with interpreted kernels
-	$(PY) -m pytest -n auto --dist loadfile || { [ $$? = 1 ] && $(PY) tools/try_again.py; }
-	TAILRACE_INTERPRETED=1 $(PY) -m pytest -n auto --dist loadfile \
-		$(addprefix tests/unit/,formats kernels spark store timer)
+	$(PY) tools/run_tests.py
 
 long: $(VENV)/.installed  ## The tests of a minute or more that make test leaves out, and pyright if npm is there
 	TAILRACE_LONG=1 $(PY) -m pytest -m long

@@ -22,7 +22,7 @@ def signals_are_not_ignored():
 def pytest_collection_modifyitems(items):
     """Run a test once more when it fails and it starts other programs: a port or a second may be taken.
 
-    The summary of the run lists it, and ``make test`` tries it again alone (tools/try_again.py). Tests of bytes, of
+    The summary of the run lists it, and ``make test`` tries it again alone (tools/run_tests.py). Tests of bytes, of
     one process and of crashes have one try.
     """
     here = pathlib.Path(__file__).parent

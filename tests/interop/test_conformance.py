@@ -22,6 +22,7 @@ def holds(check: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_stores_of_the_reference_look_as_it_sees_them(tmp_path: Path) -> None:
     holds("dump-equals-reference", tmp_path)

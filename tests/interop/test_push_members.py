@@ -53,7 +53,7 @@ def java_member(reference, *arguments):
             process.stdout.close()
 
 
-@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("in_order", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_java_member_and_ours_share_queues_and_all_is_consumed_once(reference, tailrace_broker, in_order):
     topic, ours = "mixed", []
     order = defaultdict(list)
