@@ -79,13 +79,19 @@ _BROKER: Final = (
     _event("warning", "every user may read, write and delete", "address",
            "Other machines reach this address and authorizationEnabled is false: a client must prove its user, and "
            "every user may do everything."),
+    _event("warning", "anybody who reaches this address may read metrics", "address",
+           "Other machines reach `/ready` and `/metrics`, which ask for no user. Metrics name topics and groups. Allow "
+           "this address only for machines that you trust, for example by a firewall."),
+    _event("warning", "passwords for the console are not encrypted", "address",
+           "A browser on another machine sends user and password of the console in plain text. Set tls.server.mode to "
+           "enforcing, or listen on 127.0.0.1."),
     _event("warning", "anybody who reaches this address may read metrics and messages", "address",
-           "The pages of `--http` have no access control, and other machines reach them. Put a proxy with a password "
-           "before them, or listen on 127.0.0.1."),
+           "The broker knows no users, so the pages of `--http` ask for none, and other machines reach them. Switch "
+           "access control on, or listen on 127.0.0.1."),
     _event("warning", "access denied", "user address code action resource reason more",
-           "A request was refused because its user is unknown or disabled, its signature is wrong, or no permission "
-           "allows it. `code` is the name of the request for a call of gRPC. One line in 10 s for each kind; `more` "
-           "denied requests came since the line before."),
+           "A request was refused because its user is unknown or disabled, its signature or password is wrong, or "
+           "no permission allows it. `code` is the name of the request for a call of gRPC, and `console` for a page. "
+           "One line in 10 s for each kind; `more` denied requests came since the line before."),
     _event("info", "super user created", "user",
            "The user of initAuthenticationUser, innerClientAuthenticationCredentials or `serve --user` was not there."),
     _event("warning", "credentials can be read by other users of this machine", "file",

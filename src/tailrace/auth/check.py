@@ -7,6 +7,7 @@ request is counted, and logged without password and signature.
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
 from collections.abc import Callable, Iterable
 from operator import itemgetter
@@ -36,7 +37,7 @@ NO_POLICY: Final = "no matched policies."
 DENIED: Final = "the decision is deny."
 
 
-REASONS: Final = ("missing", "user", "disabled", "signature", "permission", "request")
+REASONS: Final = ("missing", "user", "disabled", "signature", "password", "permission", "request")
 
 
 class Peer(Protocol):
@@ -166,6 +167,13 @@ class AccessControl:
         user, signer = self._find(address, call, name)
         if signature is None or not signer.has_signed_bytes(content, signature):
             raise self.refusal(address, call, "signature", name, "check signature failed.")
+        return user
+
+    def log_in(self, address: str, call: str, name: str, password: str) -> User:
+        """Return the user with this name and password. Raises RefusalError."""
+        user, _ = self._find(address, call, name)
+        if not hmac.compare_digest(user.password.encode(), password.encode()):
+            raise self.refusal(address, call, "password", name, "check password failed.")
         return user
 
     def authorize(self, address: str, call: str, user: User, accesses: Iterable[Access]) -> None:

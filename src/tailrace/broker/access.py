@@ -55,8 +55,13 @@ class Access:
             config.unauthenticated_frame_max_bytes, config.unauthenticated_timeout_seconds,
             config.unauthenticated_connections_max)
 
+    @property
+    def enforced(self) -> AccessControl | None:
+        """The check of requests; None if clients need no user."""
+        return self.control if self.config.authentication_enabled else None
+
     def guard(self, server: RemotingServer) -> None:
         """Have a server check every request first, and limit connections that are not authenticated yet."""
-        if self.config.authentication_enabled:
+        if self.enforced is not None:
             server.check = self.control.check
             server.strangers = self._strangers

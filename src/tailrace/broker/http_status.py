@@ -8,11 +8,15 @@ If a store that was opened for writing refuses writes, ``/ready`` returns 503 wi
 The server answers GET and HEAD, one request a connection, and closes a connection that sends no complete
 request within 5 s. If too many connections are open, the server closes the oldest one that has not sent its
 request yet, so slow clients do not lock others out. Connections may use TLS, see `tailrace.remoting.entrance`.
+
+If clients of the broker need a user, a browser needs one as well (HTTP Basic): the pages show messages, so the user
+must be allowed to Get the cluster. ``/ready`` and ``/metrics`` are for probes and scrapers and need none.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,10 +24,14 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Final, NamedTuple, Protocol, final
 
+from tailrace.auth.accesses import CLUSTER, Access
+from tailrace.auth.check import AccessControl
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.exposition import Exposition
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.errors import RefusalError
+from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import SLOW_HTTP, ServerLimits
@@ -37,6 +45,8 @@ REQUEST_TIMEOUT_S: Final = 5.0
 REQUEST_MAX: Final = 8192
 CONNECTIONS_MAX: Final = 64
 BACKLOG: Final = 100
+FAILED_LOG_IN_S: Final = 1.0
+"""How long the answer to a wrong password waits, so that guessing takes long."""
 TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -105,6 +115,8 @@ class HttpStatusServer:
     ) -> None:
         self._progress = progress
         self._pages = pages
+        self._access = Access(CLUSTER, config.broker_cluster_name, Action.GET)
+        self._control: AccessControl | None = None
         self._loopback = False
         self._exposition = Exposition(
             file_system or OsFileSystem(), config.broker_cluster_name, config.broker_name)
@@ -127,8 +139,9 @@ class HttpStatusServer:
         self._loopback = ip_address(str(taken[0]).partition("%")[0]).is_loopback
         return str(taken[0]), int(taken[1])
 
-    def serving(self, broker: BrokerContext) -> None:
-        """Set the state to ready, and show ``broker`` under ``/metrics``."""
+    def serving(self, broker: BrokerContext, control: AccessControl | None = None) -> None:
+        """Set the state to ready, and show ``broker`` under ``/metrics``, and its messages to users of ``control``."""
+        self._control = control
         self._exposition.broker = broker
         self._state = "ready"
 
@@ -178,7 +191,7 @@ class HttpStatusServer:
             async with asyncio.timeout(self._timeout_s):
                 head = await reader.readuntil(b"\r\n\r\n")
             connection.served, connection.last_active = True, loop.time()
-            writer.write(await self._answer(head))
+            writer.write(await self._answer(head, connection.peer.rpartition(":")[0]))
             async with asyncio.timeout(self._timeout_s):
                 await writer.drain()
         except asyncio.LimitOverrunError:
@@ -206,7 +219,7 @@ class HttpStatusServer:
             self._limits.close(oldest, SLOW_HTTP, connection.last_active)
         return True
 
-    async def _answer(self, head: bytes) -> bytes:
+    async def _answer(self, head: bytes, address: str) -> bytes:
         line = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(line) != 3 or not line[2].startswith("HTTP/1."):
             return _response(HTTPStatus.BAD_REQUEST, b"not an HTTP/1 request\n")
@@ -220,6 +233,8 @@ class HttpStatusServer:
         if self._pages is not None and target.startswith("/console/"):
             if self._loopback and not _names_this_machine(head):
                 return _response(HTTPStatus.FORBIDDEN, b"the console answers requests to a loopback address only\n")
+            if refused := await self._refused(head, address):
+                return refused
             answer = partial(self._page, target)
         if answer is None:
             return _response(HTTPStatus.NOT_FOUND, b"known are /ready, /metrics and /console/\n")
@@ -233,6 +248,24 @@ class HttpStatusServer:
             made = _response(
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
         return made if method == "GET" else made[: made.index(b"\r\n\r\n") + 4]
+
+    async def _refused(self, head: bytes, address: str) -> bytes:
+        """Return the answer to a request for a page whose user may not see it; empty if it may."""
+        if self._control is None:
+            return b""
+        name, password = _log_in(head)
+        if not name:  # the first request of every browser, so it is neither logged nor counted as denied
+            return _log_in_first("send its name and password")
+        try:
+            user = self._control.log_in(address, "console", name, password)
+        except RefusalError as error:
+            await asyncio.sleep(FAILED_LOG_IN_S)
+            return _log_in_first(error.remark)
+        try:
+            self._control.authorize(address, "console", user, [self._access])
+        except RefusalError as error:
+            return _response(HTTPStatus.FORBIDDEN, f"{error.remark}\n".encode())
+        return b""
 
     def _ready(self) -> bytes:
         if self._state == "ready":
@@ -271,6 +304,25 @@ def _accepted(head: bytes) -> str:
 def _fields(head: bytes, wanted: str) -> list[str]:
     fields = (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])
     return [value for name, _, value in fields if name.lower() == wanted]
+
+
+def _log_in(head: bytes) -> tuple[str, str]:
+    """Return user name and password of a request's head; two empty texts if there is no such field, or a broken one."""
+    given = _fields(head, "authorization")
+    kind, _, text = given[0].strip().partition(" ") if len(given) == 1 else ("", "", "")
+    if kind.lower() != "basic":
+        return "", ""
+    try:
+        name, _, password = base64.b64decode(text.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        return "", ""
+    return name, password
+
+
+def _log_in_first(why: str) -> bytes:
+    return _response(
+        HTTPStatus.UNAUTHORIZED, f"the console needs a user of the broker: {why}\n".encode(),
+        headers={"WWW-Authenticate": 'Basic realm="Tailrace", charset="UTF-8"'})
 
 
 def _names_this_machine(head: bytes) -> bool:

@@ -172,7 +172,8 @@ def serve_store(
             raise StoreError(text) from error
 
     _warn_about_remote(
-        auth_config or AuthConfig(), listen, namesrv_listen, None if grpc is None else grpc.listen, http_listen)
+        auth_config or AuthConfig(), listen, namesrv_listen, None if grpc is None else grpc.listen, http_listen,
+        encrypted=entrance.mode == ENFORCING)
     serving = _serve(
         opening, progress, listeners, reload, endpoint, take_ports, broker_config, http_listen,
         partial(BrokerController, broker_config=broker_config, name_server_config=name_server_config,
@@ -185,7 +186,7 @@ def serve_store(
         uvloop.run(serving)
 
 
-def _warn_about_remote(config: AuthConfig, *addresses: Address | None) -> None:
+def _warn_about_remote(config: AuthConfig, *addresses: Address | None, encrypted: bool) -> None:
     """Log at each start what other machines can do. The last address is that of HTTP."""
     *remoting, http = addresses
     for address in remoting:
@@ -195,7 +196,13 @@ def _warn_about_remote(config: AuthConfig, *addresses: Address | None) -> None:
             _log.warning("anybody who reaches this address may read, write and delete address=%s:%d", *address)
         elif not config.authorization_enabled:
             _log.warning("every user may read, write and delete address=%s:%d", *address)
-    if http is not None and http[0] not in LOOPBACK:
+    if http is None or http[0] in LOOPBACK:
+        return
+    if config.authentication_enabled:
+        _log.warning("anybody who reaches this address may read metrics address=%s:%d", *http)
+        if not encrypted:
+            _log.warning("passwords for the console are not encrypted address=%s:%d", *http)
+    else:
         _log.warning("anybody who reaches this address may read metrics and messages address=%s:%d", *http)
 
 
@@ -285,7 +292,7 @@ async def _serve_open_store(
     else:
         _leave_hint(hint, listeners)
     if http is not None:
-        http.serving(controller.broker)
+        http.serving(controller.broker, controller.access.enforced)
     gc.freeze()  # a full collection stops all threads; without the loaded objects it is shorter
     advertised = listeners.broker_address
     namesrv = listeners.namesrv_listen_address or controller.namesrv_address  # of this or another process

@@ -115,9 +115,7 @@ class GrpcServer:
         self._listener: GrpcListener | None = None
         clients = self._clients = Clients(
             controller.in_process(), broker.clock, self._to_client)
-        access = controller.access
-        self._entry = Entry(
-            access.control if access.config.authentication_enabled else None, clients)
+        self._entry = Entry(controller.access.enforced, clients)
         calls = Calls(clients)
         places = HalfPlaces(broker)
         popped = PoppedMessages(broker, calls)

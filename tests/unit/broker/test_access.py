@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import errno
 import json
 import os
+from http import HTTPStatus
 
 import pytest
 
 from tailrace.auth.signature import Credentials
 from tailrace.auth_settings import AuthConfig
-from tailrace.broker import BrokerController
+from tailrace.broker import BrokerController, http_status
+from tailrace.broker.http_status import Answer, HttpStatusServer
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
@@ -290,5 +293,74 @@ def test_an_address_has_few_connections_without_a_user(tmp_path, kit):
                             assert (await another.ask(Code.GET_BROKER_CONFIG)).code == 0
                             return
                     await asyncio.sleep(0.02)
+
+    asyncio.run(scenario())
+
+
+def basic(user, password):
+    return "Authorization: Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+class Shown:
+    """Pages that say which broker they show."""
+
+    def __call__(self, target, broker, state):
+        return Answer(HTTPStatus.OK, f"{state} {broker is not None}".encode(), "text/plain", {})
+
+
+def test_the_console_asks_for_a_user_that_may_read_the_cluster(tmp_path, kit, monkeypatch):
+    monkeypatch.setattr(http_status, "FAILED_LOG_IN_S", 0.05)
+
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as admin:
+            server = HttpStatusServer(BrokerConfig(), pages=Shown())
+            host, port = await server.start("127.0.0.1", 0)
+
+            async def ask(target, *fields):
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write("\r\n".join((f"GET {target} HTTP/1.1", "Host: 127.0.0.1", *fields, "", "")).encode())
+                head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+                writer.close()
+                return int(head.split()[1]), body, head
+
+            assert (await ask("/console/"))[:2] == (200, "starting False"), "no message is shown before"
+            server.serving(controller.broker, controller.access.enforced)
+            status, body, head = await ask("/console/")
+            assert (status, body) == (401, "the console needs a user of the broker: send its name and password\n")
+            assert 'WWW-Authenticate: Basic realm="Tailrace", charset="UTF-8"' in head
+            assert (await ask("/ready"))[0] == 200, "for probes"
+            assert (await ask("/console/", basic("root", "root-secret")))[:2] == (200, "ready True")
+            for wrong in (
+                basic("root", "root-secrex"), basic("root", ""), basic("", ""), basic("nobody", "x"),
+                "Authorization: Basic !!!", "Authorization: Basic " + base64.b64encode(b"\xff\xfe").decode(),
+                "Authorization: Bearer x", basic("root", "root-secret") + "\r\n" + basic("root", "root-secret"),
+            ):
+                status, body, _ = await ask("/console/", wrong)
+                assert status == 401
+                assert "secret" not in body
+            await admin.ask(Code.AUTH_CREATE_USER, {"password": "änn: secret"}, username="ann")
+            status, body, _ = await ask("/console/", basic("ann", "änn: secret"))
+            assert status == 403
+            assert "User:ann has no permission to access Cluster:DefaultCluster from 127.0.0.1" in body
+            entry = {"resource": "Cluster:DefaultCluster", "actions": ["Get"], "decision": "Allow"}
+            assert (await admin.ask(Code.AUTH_CREATE_ACL, acl(entry), subject="User:ann")).code == 0
+            assert (await ask("/console/", basic("ann", "änn: secret")))[0] == 200
+            await admin.ask(Code.AUTH_UPDATE_USER, {"userStatus": "disable"}, username="ann")
+            status, body, _ = await ask("/console/", basic("ann", "änn: secret"))
+            assert (status, body) == (401, "the console needs a user of the broker: User:ann is disabled.\n")
+            denied = controller.access.control.denied
+            assert (denied["password"], denied["user"], denied["disabled"], denied["permission"]) == (2, 1, 1, 1)
+            assert denied["missing"] == 0, "a browser asks without a user first"
+            await server.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_console_of_a_broker_without_users_asks_for_none(tmp_path, kit):
+    async def scenario():
+        async with running(
+            tmp_path, kit, authentication_enabled=False, authorization_enabled=False, init_authentication_user="",
+        ) as controller:
+            assert controller.access.enforced is None
 
     asyncio.run(scenario())
