@@ -511,10 +511,9 @@ class MappedFile:
         try:
             if mapped:
                 _ = self.buffer
-            if self._mapping is None:
-                return self._read_lease(at, n)
-            return Lease(
-                self, self._mapping.view[at : at + n], self.file_from_offset + at, is_mapped=True)
+            view = (
+                self._mapping.view[at : at + n] if self._mapping is not None else memoryview(self._open().pread(n, at)))
+            return Lease(self, view)
         except StoreClosedError:
             self.release()
             return None
@@ -522,34 +521,38 @@ class MappedFile:
             self.release()
             raise
 
-    def _read_lease(self, at: int, n: int) -> Lease:
-        data = self._open().pread(n, at)
-        return Lease(self, memoryview(data), self.file_from_offset + at, is_mapped=False)
+    def hold_view(self) -> memoryview | None:
+        """Hold the file and return its mapped bytes, also those not written yet; the caller must call ``release``.
 
-    def select_around(self, at: int, n: int, *, mapped: bool = True) -> Lease | None:
-        """Return a lease of written bytes that include the one at ``at``, or None if that is not written.
-
-        The lease is of the whole file if the file can be mapped. Otherwise, and with ``mapped`` false, it
-        is a copy of up to ``n`` bytes from ``at``.
+        Return None, without a hold, if the file is closed or cannot be mapped. A slice must not outlive the hold.
         """
-        wrote = self.wrote_position
-        if not 0 <= at < wrote:
-            return None
         with self._lock:  # as hold does; every read comes here
             if not self._available:
                 return None
             self._holds += 1
         try:
-            mapping = (self._mapping or self._map_to_read()) if mapped else None
-            if mapping is not None:
-                return Lease(self, mapping.view[:wrote], self.file_from_offset, is_mapped=True)
-            return self._read_lease(at, min(max(n, 0), wrote - at))
+            mapping = self._mapping or self._map_to_read()
         except StoreClosedError:
-            self.release()
-            return None
+            mapping = None
         except OSError:
             self.release()
             raise
+        if mapping is None:
+            self.release()
+            return None
+        return mapping.view
+
+    def read_apart(self, at: int, n: int) -> bytes:
+        """``read`` with a system call, also for a mapped file, so that other threads run while it waits for the disk."""
+        n = min(n, self.wrote_position - at)
+        if n <= 0 or at < 0 or not self.hold():
+            return b""
+        try:
+            return self._open().pread(n, at)
+        except StoreClosedError:
+            return b""
+        finally:
+            self.release()
 
     def _map_to_read(self) -> Mapping | None:
         """Map a file of the log to read it. Return None if it cannot be mapped.
