@@ -115,7 +115,8 @@ class MappedFile:
             open_files=open_files,
         )
         try:
-            with made._descriptor(create=True) as file:
+            made._open(create=True)
+            with made as file:
                 file.truncate(size)
                 if mapped:
                     made.reserve(1)
@@ -160,21 +161,18 @@ class MappedFile:
             self._open_files.used(self, 2 if self._mapping is not None else 1)
         return file
 
-    @contextlib.contextmanager
-    def _descriptor(self, *, create: bool = False) -> Iterator[File]:
-        """Return the open file. It stays open inside the ``with`` block (M5)."""
+    def __enter__(self) -> File:
+        """Return the open file. Descriptor and mapping stay open inside of the ``with`` block (M5)."""
         if not self.hold():
             raise StoreClosedError(f"{self.path} is closed")
         try:
-            yield self._open(create=create)
-        finally:
+            return self._open()
+        except BaseException:
             self.release()
+            raise
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep descriptor and mapping open, as a writer through ``buffer`` needs."""
-        with self._descriptor():
-            yield
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     @property
     def unsynced(self) -> bool:
@@ -297,14 +295,14 @@ class MappedFile:
     def buffer(self) -> memoryview:
         """The mapped bytes, writable. Store only below a reserved position.
 
-        The bytes may be unmapped when the file is full and synced; ``held`` prevents that.
+        The bytes may be unmapped when the file is full and synced; ``with`` the file prevents that.
         """
         return self._map(writable=True).view
 
     def _map(self, *, writable: bool) -> Mapping:
         mapping = self._mapping
         if mapping is None or (writable and mapping.view.readonly):
-            with self._descriptor() as file:
+            with self as file:
                 with self._lock:
                     mapping = self._mapping
                     if mapping is None or (writable and mapping.view.readonly):
@@ -336,7 +334,7 @@ class MappedFile:
             return
         until = min(self.size, -(-until // self._step) * self._step)
         try:
-            with self._descriptor() as file:
+            with self as file:
                 file.allocate(self._reserved, until - self._reserved)
         except OSError as error:
             _raise_if_full(self.path, error)
@@ -371,7 +369,7 @@ class MappedFile:
         if start >= self.size or not self._available:
             return
         try:
-            with self._descriptor() as file:
+            with self as file:
                 file.punch_hole(start, self.size - start)
         except OSError as error:
             _log.info("blocks are kept file=%s cause=%s", self.path, error)
@@ -395,7 +393,7 @@ class MappedFile:
 
         Raises DiskFullError; a part of the bytes may then be written.
         """
-        if not self.hold():  # as _descriptor does, which costs more than the rest here
+        if not self.hold():  # as a with statement does, which costs more than the rest here
             raise StoreClosedError(f"{self.path} is closed")
         try:
             self._unsynced = True
@@ -420,7 +418,7 @@ class MappedFile:
         """
         self.reserve(at + len(data))
         try:
-            with self._descriptor() as file:
+            with self as file:
                 self.touched()
                 file.pwrite(data, at)
                 self.touched()  # set again: a sync that began before the write does not cover the write
@@ -441,18 +439,18 @@ class MappedFile:
 
         Bytes after ``wrote_position`` are included. Holes are skipped without being read.
         """
-        with self._descriptor() as file:
+        with self as file:
             ranges = file.data_ranges(start, self.size)
         for low, high in ranges:
             for at in range(low, high, _CHUNK):
-                with self._descriptor() as file:
+                with self as file:
                     data = file.pread(min(_CHUNK, high - at), at)
                 if data != bytes(len(data)):
                     yield at, data
 
     def data_end(self) -> int:
         """Return the position after which the file has only a hole."""
-        with self._descriptor() as file:
+        with self as file:
             ranges = file.data_ranges(0, self.size)
         return ranges[-1][1] if ranges else 0
 
@@ -582,7 +580,7 @@ class MappedFile:
         wrote = self.wrote_position
         if wrote == self.flushed_position and not self._unsynced:
             return wrote
-        with self._descriptor() as file:  # an error here is not a failed sync
+        with self as file:  # an error here is not a failed sync
             self._unsynced = False  # before the sync: a write during the sync sets it again
             try:
                 file.sync_data()
