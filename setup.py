@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -77,10 +78,12 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     made = []
+    Path("build/kernels").mkdir(parents=True, exist_ok=True)
+    for path in (SOURCES / "shared").glob("*.pxd"):
+        shutil.copy(path, "build/kernels")
     for name in KERNELS:
         text = source_of(name)
         copy = Path("build/kernels") / f"{name}.py"
-        copy.parent.mkdir(parents=True, exist_ok=True)
         if not copy.exists() or copy.read_text() != text:
             copy.write_text(text)
         made.append(
@@ -91,7 +94,7 @@ def extensions() -> list[Extension]:
                 extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],  # no symbols, a third of the size
             )
         )
-    cythonized = list(cythonize(made, build_dir="build/c", quiet=True))
+    cythonized = list(cythonize(made, build_dir="build/c", include_path=["build/kernels"], quiet=True))
     for extension in cythonized:
         extension.optional = True  # here, because cythonize makes new ones and forgets it
     return cythonized

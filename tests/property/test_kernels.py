@@ -133,7 +133,7 @@ def test_units_are_read_the_same(items, crc, data):
     if most:
         check_matching(arguments, most, room, data.draw(st.sampled_from([1, 3000, 1 << 40])))
         check_places(
-            arguments[:9], room, most, kernels.unit_records.read_units(*arguments[:11], False, bytearray()))
+            (*arguments[:9], *arguments[10:]), most, found[0])
 
 
 @quick
@@ -175,13 +175,13 @@ def check_matching(arguments, most, room, look):
     assert seen == 0 or seen <= look or at <= len(arguments[3]) // 20
 
 
-def check_places(arguments, room, most, read):
+def check_places(arguments, most, read):
     """Both forms of the kernel note the places of what a read copies, and both make the same rows of them."""
     served, packed, count, at, why = read
     ends, offsets = numbers_of(packed)
     for module, walk in ((UNIT_RECORDS, RECORD), (kernels.unit_records, kernels.record)):
         places = np.full((most, module.PLACE_COLUMNS), -1, np.int64)
-        assert module.find_units(*arguments, room, bytearray(), places) == (len(ends), at, why)
+        assert module.find_units(*arguments, places) == (len(ends), at, why)
         found = places[: len(ends)]
         assert found[:, module.PLACE_OFFSET].tolist() == offsets
         assert np.cumsum(found[:, module.PLACE_SIZE]).tolist() == ends
@@ -317,16 +317,50 @@ def test_a_damaged_index_is_searched_the_same_and_safely(data, wanted):
 
 
 @quick
-@given(messages)
-def test_units_are_built_the_same(items):
+@given(messages, st.data())
+def test_units_are_built_the_same(items, data):
     log, end = log_of(kernels.appender, items)
     rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
-    order = np.arange(count, dtype=np.int64)
-    outs = [bytearray(20 * count) for _ in range(2)]
-    for module, out in zip((UNITS, kernels.queue_units), outs, strict=True):
-        assert module.build_units(rows, order, 0, count, memoryview(out)) == 20 * count
-    assert outs[0] == outs[1]
+    for row, offset in enumerate(data.draw(st.lists(st.sampled_from([0, 4, 5, 6, -(1 << 63), (1 << 63) - 1])))[:count]):
+        rows[row, kernels.record.C_QUEUE_OFFSET] = offset
+    order = np.array(data.draw(st.permutations(range(count))), dtype=np.int64)
+    cut = data.draw(st.integers(0, count))
+    bounds = np.array([0, cut, cut, count], dtype=np.int64)
+    found = []
+    for module in (UNITS, kernels.queue_units):
+        out = bytearray(20 * count)
+        runs = module.build_units(rows[:count], order, bounds, memoryview(out))
+        found.append((runs, out, module.codes_and_size(rows[:count], order)))
+    assert found[0] == found[1]
+    runs, out, (codes, size) = found[0]
+    units = [CQ_UNIT.unpack_from(out, 20 * place) for place in range(count)]
+    assert [unit.phy_offset for unit in units] == rows[order, kernels.record.C_PHY].tolist()
+    assert ([unit.tags_code for unit in units], sum(unit.size for unit in units)) == (codes, size)
+    offsets = rows[order, kernels.record.C_QUEUE_OFFSET].tolist()
+    expected: list = []
+    for place, offset in enumerate(offsets):
+        queue = 0 if place < cut else 2
+        if expected and expected[-1][0] == queue and expected[-1][4] + 1 == offset:
+            expected[-1] = (*expected[-1][:2], place + 1, expected[-1][3], offset)
+        else:
+            expected.append((queue, place, place + 1, offset, offset))
+    assert runs == expected
+    for wrong in ([0, count + 1], [1, count], [0, count, 0, count]) if count else ():
+        for module in (UNITS, kernels.queue_units):
+            with pytest.raises(ValueError, match="rows of|bounds"):
+                module.build_units(rows[:count], order, np.array(wrong, dtype=np.int64), bytearray(20 * count))
+
+
+@pytest.mark.parametrize(("column", "value"), [
+    ("C_SYS_FLAG", 0xC), ("C_SYS_FLAG", 0x80), ("C_DELAY_LEVEL", 3), ("C_LMQ_OFFSETS_LEN", 4)])
+def test_odd_rows_are_found(column, value):
+    rows = np.zeros((5, kernels.record.COLUMNS), dtype=np.int64)
+    for module in (UNITS, kernels.queue_units):
+        rows[3, getattr(kernels.record, column)] = 0
+        assert module.odd_rows(rows, 0x80) is module.odd_rows(rows[:0], 0x80) is False
+        rows[3, getattr(kernels.record, column)] = value
+        assert module.odd_rows(rows, 0x80) is True
 
 
 @quick

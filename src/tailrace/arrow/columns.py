@@ -85,7 +85,9 @@ class Columns:
             return made if kind == pa.binary() else _text(made)
         match name:
             case "store":
-                return pa.repeat(pa.scalar(self._store, kind), len(rows))
+                label = self._store.encode()
+                offsets = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(len(label))
+                return _strings(offsets, np.frombuffer(label * len(rows), np.uint8))
             case "damaged":
                 return pa.nulls(len(rows), kind)
             case "properties":
@@ -117,14 +119,13 @@ class Columns:
         values = gather(
             self._data, places, columns.VALUE_POS, columns.VALUE_LEN, self._rooms)
         try:
-            names = names.cast(pa.string())
+            names = _utf8(names)
         except pa.ArrowInvalid:  # names that are not UTF-8 may become equal: decode them one by one
             at, length = record.C_PROPS_POS, record.C_PROPS_LEN
             return pa.array(
                 [list(decode_properties(part).items()) for part in self._slices(at, length)], kind)
-        return pa.MapArray.from_arrays(
-            pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)]),
-            names, _text(values)).cast(kind)
+        pairs = pa.StructArray.from_arrays([names, _text(values)], fields=[kind.key_field, kind.item_field])
+        return pa.Array.from_buffers(kind, len(self._rows), [None, pa.py_buffer(offsets)], children=[pairs])
 
     def _keys(self, kind: pa.DataType) -> pa.Array:
         pa = pyarrow()
@@ -135,9 +136,7 @@ class Columns:
         count = columns.find_keys(self._data, rows, places, offsets)
         assert count >= 0
         keys = _text(gather(self._data, places[:count], columns.NAME_POS, columns.NAME_LEN))
-        return pa.ListArray.from_arrays(
-            pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)]),
-            keys).cast(kind)
+        return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(offsets)], children=[keys])
 
     def _hosts(self, at: int, v6: int) -> pa.Array:
         rows = self._rows
@@ -220,10 +219,19 @@ def gather(
         [pa.py_buffer(valid) if missing else None, pa.py_buffer(offsets), pa.py_buffer(out)])
 
 
+def _utf8(made: pa.Array) -> pa.Array:
+    """Return a binary column as a column of texts, without a copy. Raises ArrowInvalid for bytes that are not UTF-8."""
+    pa = pyarrow()
+    valid, offsets, out = made.buffers()
+    if columns.is_ascii(memoryview(out).cast("B")):  # the cast looks at each value by itself, which takes much longer
+        return pa.Array.from_buffers(pa.string(), len(made), [valid, offsets, out])
+    return made.cast(pa.string())
+
+
 def _text(made: pa.Array) -> pa.Array:
     pa = pyarrow()
     try:
-        return made.cast(pa.string())
+        return _utf8(made)
     except pa.ArrowInvalid:  # bytes that are not UTF-8 are replaced by U+FFFD
         return pa.array(
             [None if part is None else part.decode("utf-8", "replace") for part in made.to_pylist()],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -59,6 +60,13 @@ class Scheduler(Protocol):
         ...
 
 
+def _release(lock: threading.Lock) -> None:
+    """Release a lock unless it is free."""
+    if lock.locked():
+        with contextlib.suppress(RuntimeError):  # another thread has released it since
+            lock.release()
+
+
 @final
 class _ThreadService:
     def __init__(self, name: str, period_ms: Period, step: Step, rest_ms: int = 0) -> None:
@@ -67,8 +75,10 @@ class _ThreadService:
         self._rest_s = rest_ms / 1000
         self._period_ms = period_ms
         self._step = step
-        self._woken = threading.Event()
-        self._stopped = threading.Event()
+        # Both are held until wake or stop releases them. An Event costs several times as much.
+        self._asleep, self._running = threading.Lock(), threading.Lock()
+        self._asleep.acquire()
+        self._running.acquire()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -77,10 +87,11 @@ class _ThreadService:
         ended = 0.0
         while True:
             if not again:
-                if self._woken.wait(period_of(self._period_ms) / 1000) and self._rest_s:
-                    self._stopped.wait(max(0.0, ended + self._rest_s - time.monotonic()))
-                self._woken.clear()
-            if self._stopped.is_set():
+                if self._asleep.acquire(timeout=period_of(self._period_ms) / 1000) and self._rest_s:
+                    if (rest_s := ended + self._rest_s - time.monotonic()) > 0 and self._running.acquire(timeout=rest_s):
+                        return
+                    self._asleep.acquire(blocking=False)
+            if not self._running.locked():
                 return
             try:
                 again = bool(self._step())
@@ -112,11 +123,11 @@ class _ThreadService:
             _log.warning("service waits for descriptors or memory name=%s cause=%s", self.name, error)
 
     def wake(self) -> None:
-        self._woken.set()
+        _release(self._asleep)
 
     def stop(self) -> None:
-        self._stopped.set()
-        self._woken.set()
+        _release(self._running)
+        _release(self._asleep)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 

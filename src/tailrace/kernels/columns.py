@@ -8,7 +8,7 @@ first. Every position is compared with the length of ``buf`` before it is read.
 
 import cython
 
-from tailrace.kernels.shared.copying import copy_bytes
+from tailrace.kernels.shared.copying import copy_bytes, find_byte, load_early
 from tailrace.kernels.shared.fnv import queue_hash_of
 from tailrace.kernels.shared.record_columns import (
     _C_KEYS_LEN,
@@ -31,6 +31,8 @@ _VALUE_POS = cython.declare(cython.int, 2)
 _VALUE_LEN = cython.declare(cython.int, 3)
 
 _LIMIT = cython.declare(cython.longlong, 0x7FFFFFFF)
+_EARLY = cython.declare(cython.Py_ssize_t, 4)  # rows whose bytes are loaded while those of one are used
+_EARLY_BYTES = cython.declare(cython.Py_ssize_t, 4096)  # of such a row at most
 _SIGN_32 = cython.declare(cython.longlong, 0x80000000)
 
 NAME_POS = _NAME_POS
@@ -104,6 +106,18 @@ def part_offsets(
     return (TOO_LONG if total > _LIMIT else total), missing
 
 
+def is_ascii(data: cython.const[cython.uchar][::1]):
+    """Return True if every byte is below 128."""
+    p: cython.Py_ssize_t
+    bits: cython.uchar = 0
+    if not cython.compiled:
+        return bytes(data).isascii()
+    with cython.nogil:
+        for p in range(len(data)):  # without a break, so that many bytes are looked at together
+            bits |= data[p]
+    return bits < 128
+
+
 def copy_parts(
     buf: cython.const[cython.uchar][::1],
     rows: cython.longlong[:, ::1],
@@ -122,6 +136,10 @@ def copy_parts(
         raise ValueError(f"{rows.shape[1]} columns")
     with cython.nogil:
         for n in range(rows.shape[0]):
+            if cython.compiled:
+                if n + _EARLY < rows.shape[0]:
+                    load_early(buf, cython.cast(cython.Py_ssize_t, rows[n + _EARLY, at]),
+                               cython.cast(cython.Py_ssize_t, rows[n + _EARLY, length]), _EARLY_BYTES)
             if rows[n, at] < 0:
                 continue
             if not _inside(rows[n, at], rows[n, length], limit) or rows[n, length] > room - q:
@@ -190,7 +208,6 @@ def find_properties(
     found: cython.Py_ssize_t = 0
     room: cython.Py_ssize_t = places.shape[0]
     limit: cython.longlong = len(buf)
-    c: cython.uchar
     bad: cython.Py_ssize_t = -1
     if offsets.shape[0] < rows.shape[0] + 1:
         raise ValueError(f"{rows.shape[0]} rows need more offsets")
@@ -206,27 +223,21 @@ def find_properties(
             p = cython.cast(cython.Py_ssize_t, rows[n, _C_PROPS_POS])
             e = p + cython.cast(cython.Py_ssize_t, rows[n, _C_PROPS_LEN])
             start = p
-            value = -1
-            while p <= e:
-                c = buf[p] if p < e else 2
-                if c == 1:
-                    if value < 0:
-                        value = p + 1
-                elif c == 2:
-                    if value > start + 1 and p > value:
-                        k = _find_name(buf, places, first, found, start, value - 1 - start)
-                        if k == found:
-                            if found == room:
-                                bad = -2
-                                break
-                            places[k, _NAME_POS] = start
-                            places[k, _NAME_LEN] = value - 1 - start
-                            found += 1
-                        places[k, _VALUE_POS] = value
-                        places[k, _VALUE_LEN] = p - value
-                    start = p + 1
-                    value = -1
-                p += 1
+            while start < e:
+                p = find_byte(buf, start, e, 2)
+                value = find_byte(buf, start, p, 1) + 1
+                if value > start + 1 and p > value:
+                    k = _find_name(buf, places, first, found, start, value - 1 - start)
+                    if k == found:
+                        if found == room:
+                            bad = -2
+                            break
+                        places[k, _NAME_POS] = start
+                        places[k, _NAME_LEN] = value - 1 - start
+                        found += 1
+                    places[k, _VALUE_POS] = value
+                    places[k, _VALUE_LEN] = p - value
+                start = p + 1
             if bad == -2:
                 break
             offsets[n + 1] = cython.cast(cython.int, found)
@@ -319,6 +330,7 @@ def host_texts(
     p: cython.Py_ssize_t
     q: cython.Py_ssize_t = 0
     port: cython.longlong
+    last: cython.Py_ssize_t = -1  # row before, whose host is usually the same
     count: cython.Py_ssize_t = rows.shape[0]
     limit: cython.longlong = len(buf)
     bad: cython.Py_ssize_t = -1
@@ -336,6 +348,12 @@ def host_texts(
                 bad = n
                 break
             p = cython.cast(cython.Py_ssize_t, rows[n, at])
+            if last >= 0 and _same(buf, p, rows[last, at], 8):
+                q = copy_bytes(out, q, out, offsets[last], offsets[n] - offsets[last])
+                offsets[n + 1] = cython.cast(cython.int, q)
+                last = n
+                continue
+            last = n
             for k in range(4):
                 q = _decimal(out, q, buf[p + k])
                 out[q] = 46 if k < 3 else 58
@@ -381,6 +399,8 @@ def message_ids(
     p: cython.Py_ssize_t
     q: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t
+    last: cython.Py_ssize_t = 0  # position and size of the host of the row before, which is usually the same
+    last_size: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = rows.shape[0]
     limit: cython.longlong = len(buf)
     bad: cython.Py_ssize_t = -1
@@ -396,10 +416,14 @@ def message_ids(
                 bad = n
                 break
             p = cython.cast(cython.Py_ssize_t, rows[n, _C_STORE_HOST_POS])
-            for k in range(size):
-                out[q] = _hex_digit(buf[p + k] >> 4)
-                out[q + 1] = _hex_digit(buf[p + k] & 15)
-                q += 2
+            if size == last_size and _same(buf, p, last, size):
+                q = copy_bytes(out, q, out, offsets[n - 1], 2 * size)
+            else:
+                for k in range(size):
+                    out[q] = _hex_digit(buf[p + k] >> 4)
+                    out[q + 1] = _hex_digit(buf[p + k] & 15)
+                    q += 2
+            last, last_size = p, size
             for k in range(16):
                 out[q] = _hex_digit((rows[n, _C_PHY] >> (60 - 4 * k)) & 15)
                 q += 1

@@ -7,6 +7,7 @@ from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
 from tailrace.kernels.shared.copying import copy_bytes
 from tailrace.kernels.shared.fnv import queue_hash_of
 from tailrace.kernels.shared.record_columns import (
+    _C_DELAY_LEVEL,
     _C_KEYS_LEN,
     _C_KEYS_POS,
     _C_LMQ_LEN,
@@ -33,6 +34,7 @@ SOURCE_SHA256 = ""
 
 _UNIT = cython.declare(cython.Py_ssize_t, 20)
 _PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
+_LAST_OFFSET = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _FARTHEST = cython.declare(cython.longlong, 0x4000000000000000)  # no position is greater
 _MASK_64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _MIX_1 = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
@@ -120,35 +122,91 @@ def add_cover(
     return i, last
 
 
+def odd_rows(rows: cython.longlong[:, ::1], flags: cython.longlong):
+    """Return True if a row is of a rolled back message, has a delay level or LMQ units, or has one of ``flags``.
+
+    Other rows are those of plain messages, of which a caller need not look for these things one by one.
+    """
+    r: cython.Py_ssize_t
+    found: cython.bint = False
+    if rows.shape[0] and rows.shape[1] < _COLUMNS:
+        raise ValueError(f"{rows.shape[1]} columns")
+    with cython.nogil:
+        for r in range(rows.shape[0]):
+            if (
+                (rows[r, _C_SYS_FLAG] & 0xC) == 0xC or rows[r, _C_SYS_FLAG] & flags
+                or rows[r, _C_DELAY_LEVEL] > 0 or rows[r, _C_LMQ_OFFSETS_LEN]
+            ):
+                found = True
+                break
+    return bool(found)
+
+
 def build_units(
     rows: cython.longlong[:, ::1],
     order: cython.longlong[::1],
-    first: cython.Py_ssize_t,
-    last: cython.Py_ssize_t,
+    bounds: cython.const[cython.longlong][::1],
     out: cython.uchar[::1],
 ):
-    """Pack the units of rows ``order[first:last]`` into ``out``. Return the number of bytes."""
-    i: cython.Py_ssize_t
+    """Pack the units of rows ``order`` into ``out``, and return the runs in them.
+
+    ``order[bounds[q]:bounds[q + 1]]`` are the rows of queue ``q``. Rows of a queue whose queue offsets follow each
+    other are one run, and a sound log has one run for each queue. A run is (queue, index of its first row in
+    ``order``, index after its last row, queue offset of its first row, queue offset of its last row).
+    """
+    i: cython.Py_ssize_t = 0
+    q: cython.Py_ssize_t
     r: cython.Py_ssize_t
     p: cython.Py_ssize_t = 0
+    first: cython.Py_ssize_t
     count: cython.Py_ssize_t = rows.shape[0]
-    if not 0 <= first <= last <= order.shape[0] or len(out) < 20 * (last - first):
-        raise ValueError(f"rows {first} to {last} into {len(out)} bytes")
+    queues: cython.Py_ssize_t = bounds.shape[0] - 1
+    start: cython.longlong = 0
+    last: cython.longlong = 0
+    runs: list = []
+    if queues < 0 or bounds[0] != 0 or bounds[queues] != order.shape[0] or len(out) < 20 * order.shape[0]:
+        raise ValueError(f"rows of {queues} queues into {len(out)} bytes")
     if rows.shape[0] and rows.shape[1] <= _C_TAGS_CODE:
         raise ValueError(f"{rows.shape[1]} columns")
-    with cython.nogil:
-        for i in range(first, last):
+    for q in range(queues):
+        if not i <= bounds[q + 1] <= order.shape[0]:
+            raise ValueError("bounds are not in order")
+        first = i
+        while i < bounds[q + 1]:
             r = order[i]
             if r < 0 or r >= count:
-                p = -1
-                break
+                raise ValueError("order names a row that does not exist")
+            if i > first and (last == _LAST_OFFSET or rows[r, _C_QUEUE_OFFSET] != last + 1):
+                runs.append((q, first, i, start, last))
+                first = i
+            last = rows[r, _C_QUEUE_OFFSET] if cython.compiled else int(rows[r, _C_QUEUE_OFFSET])
+            if i == first:
+                start = last
             put64(out, p, rows[r, _C_PHY])
             put32(out, p + 8, rows[r, _C_SIZE])
             put64(out, p + 12, rows[r, _C_TAGS_CODE])
             p += 20
-    if p < 0:
-        raise ValueError("order names a row that does not exist")
-    return p
+            i += 1
+        if i > first:
+            runs.append((q, first, i, start, last))
+    return runs
+
+
+def codes_and_size(rows: cython.longlong[:, ::1], order: cython.longlong[::1]):
+    """Return the tags code of each row in ``order``, and the length of their records together, in bytes."""
+    i: cython.Py_ssize_t
+    r: cython.Py_ssize_t
+    size: cython.longlong = 0
+    codes: list = []
+    if rows.shape[0] and rows.shape[1] <= _C_TAGS_CODE:
+        raise ValueError(f"{rows.shape[1]} columns")
+    for i in range(order.shape[0]):
+        r = order[i]
+        if r < 0 or r >= rows.shape[0]:
+            raise ValueError("order names a row that does not exist")
+        codes.append(rows[r, _C_TAGS_CODE] if cython.compiled else int(rows[r, _C_TAGS_CODE]))
+        size += rows[r, _C_SIZE] if cython.compiled else int(rows[r, _C_SIZE])
+    return codes, size
 
 
 @cython.cfunc

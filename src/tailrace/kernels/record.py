@@ -9,6 +9,7 @@ The same source runs interpreted or compiled, with the same results. ``buf`` is 
 import cython
 
 from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
+from tailrace.kernels.shared.copying import find_byte
 from tailrace.kernels.shared.crc32 import crc32, crc_of, own_crc_is_wrong, use_crc32
 from tailrace.kernels.shared.fnv import queue_hash_of
 from tailrace.kernels.shared.java_hash import java_hash_of
@@ -165,54 +166,48 @@ def _properties(
 ) -> cython.void:
     """Set the positions and lengths of the properties that the store uses, and the delay level."""
     start: cython.Py_ssize_t = p
-    value: cython.Py_ssize_t = -1
+    value: cython.Py_ssize_t
     length: cython.Py_ssize_t
     k: cython.Py_ssize_t
     level: cython.longlong
-    c: cython.uchar
-    while p <= e:
-        c = b[p] if p < e else 2
-        if c == 1:
-            if value < 0:
-                value = p + 1
-        elif c == 2:
-            length = value - 1 - start
-            if value >= 0 and length > 0 and p > value:
-                if length == 4 and b[start + 3] == 83:  # S
-                    if b[start] == 84 and b[start + 1] == 65 and b[start + 2] == 71:  # TAGS
-                        rows[n, _C_TAGS_POS] = value
-                        rows[n, _C_TAGS_LEN] = p - value
-                    elif b[start] == 75 and b[start + 1] == 69 and b[start + 2] == 89:  # KEYS
-                        rows[n, _C_KEYS_POS] = value
-                        rows[n, _C_KEYS_LEN] = p - value
-                elif (
-                    length == 8 and b[start] == 85 and b[start + 1] == 78 and b[start + 2] == 73
-                    and b[start + 3] == 81 and b[start + 4] == 95 and b[start + 5] == 75
-                    and b[start + 6] == 69 and b[start + 7] == 89
-                ):  # UNIQ_KEY
-                    rows[n, _C_UNIQ_POS] = value
-                    rows[n, _C_UNIQ_LEN] = p - value
-                elif (
-                    length == 5 and b[start] == 68 and b[start + 1] == 69 and b[start + 2] == 76
-                    and b[start + 3] == 65 and b[start + 4] == 89
-                ):  # DELAY
-                    level = 0
-                    for k in range(value, p):
-                        if 48 <= b[k] <= 57 and level < 1000000:
-                            level = level * 10 + (b[k] - 48)
-                        else:
-                            level = 0
-                            break
-                    rows[n, _C_DELAY_LEVEL] = level
-                elif length == 20 and is_inner_multi(b, start) and is_dispatch(b, start + 12):
-                    rows[n, _C_LMQ_POS] = value
-                    rows[n, _C_LMQ_LEN] = p - value
-                elif length == 24 and is_inner_multi(b, start) and is_queue_offset(b, start + 12):
-                    rows[n, _C_LMQ_OFFSETS_POS] = value
-                    rows[n, _C_LMQ_OFFSETS_LEN] = p - value
-            start = p + 1
-            value = -1
-        p += 1
+    while start < e:
+        p = find_byte(b, start, e, 2)
+        value = find_byte(b, start, p, 1) + 1
+        length = value - 1 - start
+        if length > 0 and p > value:
+            if length == 4 and b[start + 3] == 83:  # S
+                if b[start] == 84 and b[start + 1] == 65 and b[start + 2] == 71:  # TAGS
+                    rows[n, _C_TAGS_POS] = value
+                    rows[n, _C_TAGS_LEN] = p - value
+                elif b[start] == 75 and b[start + 1] == 69 and b[start + 2] == 89:  # KEYS
+                    rows[n, _C_KEYS_POS] = value
+                    rows[n, _C_KEYS_LEN] = p - value
+            elif (
+                length == 8 and b[start] == 85 and b[start + 1] == 78 and b[start + 2] == 73
+                and b[start + 3] == 81 and b[start + 4] == 95 and b[start + 5] == 75
+                and b[start + 6] == 69 and b[start + 7] == 89
+            ):  # UNIQ_KEY
+                rows[n, _C_UNIQ_POS] = value
+                rows[n, _C_UNIQ_LEN] = p - value
+            elif (
+                length == 5 and b[start] == 68 and b[start + 1] == 69 and b[start + 2] == 76
+                and b[start + 3] == 65 and b[start + 4] == 89
+            ):  # DELAY
+                level = 0
+                for k in range(value, p):
+                    if 48 <= b[k] <= 57 and level < 1000000:
+                        level = level * 10 + (b[k] - 48)
+                    else:
+                        level = 0
+                        break
+                rows[n, _C_DELAY_LEVEL] = level
+            elif length == 20 and is_inner_multi(b, start) and is_dispatch(b, start + 12):
+                rows[n, _C_LMQ_POS] = value
+                rows[n, _C_LMQ_LEN] = p - value
+            elif length == 24 and is_inner_multi(b, start) and is_queue_offset(b, start + 12):
+                rows[n, _C_LMQ_OFFSETS_POS] = value
+                rows[n, _C_LMQ_OFFSETS_LEN] = p - value
+        start = p + 1
 
 
 @cython.cfunc

@@ -18,6 +18,7 @@ if cython.compiled:
     from cython.cimports.posix.mman import mincore
 
 from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
+from tailrace.kernels.shared.copying import find_byte, load_early
 from tailrace.kernels.shared.crc32 import crc32, crc_of, own_crc_is_wrong, use_crc32
 from tailrace.kernels.shared.record_layout import (
     AT_BODY_CRC,
@@ -44,6 +45,8 @@ _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PAGE = cython.declare(cython.Py_ssize_t, 4096)
 _BLOCK = cython.declare(cython.Py_ssize_t, 64)  # pages per byte of `seen`
+_EARLY = cython.declare(cython.Py_ssize_t, 6)  # records that are loaded while one is verified
+_EARLY_BYTES = cython.declare(cython.Py_ssize_t, 4096)  # of such a record at most
 _LOOK = cython.declare(cython.Py_ssize_t, 1024)  # pages per mincore call at most; the call costs more than the pages
 
 _UNITS_END = cython.declare(cython.int, 0)  # all units were read
@@ -231,6 +234,20 @@ def _is_cached(
 
 
 @cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _load_record(
+    buf: cython.const[cython.uchar][::1], base: cython.longlong, until: cython.Py_ssize_t,
+    units: cython.const[cython.uchar][::1], i: cython.Py_ssize_t,
+) -> cython.void:
+    """Start to load the record of unit ``i``: it is far from the records before it, so the processor does not."""
+    phy_offset: cython.longlong = be64(units, 20 * i)
+    if base >= 0 and phy_offset >= base and phy_offset - base < until:
+        load_early(buf, cython.cast(cython.Py_ssize_t, phy_offset - base),
+                   cython.cast(cython.Py_ssize_t, be32(units, 20 * i + 8)), _EARLY_BYTES)
+
+
+@cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
@@ -303,7 +320,12 @@ def _find(
         window[0] = window[1] = 0
         if len(seen):
             last = _pages_of(units, i, count if count - i < most else i + most, base, until)
+        for k in range(i, min(i + _EARLY, count)):
+            _load_record(buf, base, until, units, k)
     while i < count:
+        if cython.compiled:
+            if i + _EARLY < count:
+                _load_record(buf, base, until, units, i + _EARLY)
         size = be32(units, 20 * i + 8)
         if size == _PRE_BLANK_SIZE:
             i += 1
@@ -349,12 +371,13 @@ def find_units(
     queue_id: cython.longlong,
     queue_offset: cython.longlong,
     room: cython.longlong,
+    started: cython.bint,
     seen: cython.uchar[::1],
     places: cython.longlong[:, ::1],
 ):
     """Verify the records that ``read_units`` would copy, and fill a row of ``places`` (PLACE_*) for each.
 
-    There are at most as many records as rows. The first record may be longer than ``room``. Return (number of
+    There are at most as many records as rows. Unless ``started``, the first record may be longer than ``room``. Return (number of
     records, index of the unit at which reading stopped, reason UNITS_*).
     """
     n: cython.Py_ssize_t
@@ -369,7 +392,7 @@ def find_units(
         flat = places.reshape(-1)
     with cython.nogil:
         n, i, why = _find(
-            buf, base, until, units, first, codes, topic, queue_id, queue_offset, most, room, False,
+            buf, base, until, units, first, codes, topic, queue_id, queue_offset, most, room, started,
             seen, flat)
     return n, i, why
 
@@ -462,12 +485,8 @@ def _values(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cytho
     found: list = [None] * count
     name: bytes
     while p < end:
-        until = p
-        separator = -1
-        while until < end and b[until] != 2:
-            if b[until] == 1 and separator < 0:
-                separator = until
-            until += 1
+        until = find_byte(b, p, end, 2)
+        separator = find_byte(b, p, until, 1)
         if p < separator < until - 1:
             size = separator - p
             for i in range(count):

@@ -19,15 +19,11 @@ class _Held(Protocol):
 class Lease:
     """Bytes of a file. ``buffer`` is valid until the lease ends; use the lease as a context manager."""
 
-    __slots__ = ("_file", "buffer", "is_mapped", "start")
+    __slots__ = ("_file", "buffer")
 
-    def __init__(self, file: _Held | None, buffer: memoryview, start: int, *, is_mapped: bool) -> None:
-        self._file = file
+    def __init__(self, file: _Held, buffer: memoryview) -> None:
+        self._file: _Held | None = file
         self.buffer = buffer
-        self.start = start
-        """Position of ``buffer[0]`` in the stream."""
-        self.is_mapped = is_mapped
-        """True if ``buffer`` is a mapping, so that reading it may wait for the disk."""
 
     def release(self) -> None:
         """End the lease; a second call does nothing."""

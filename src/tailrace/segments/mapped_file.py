@@ -115,7 +115,8 @@ class MappedFile:
             open_files=open_files,
         )
         try:
-            with made._descriptor(create=True) as file:
+            made._open(create=True)
+            with made as file:
                 file.truncate(size)
                 if mapped:
                     made.reserve(1)
@@ -160,21 +161,18 @@ class MappedFile:
             self._open_files.used(self, 2 if self._mapping is not None else 1)
         return file
 
-    @contextlib.contextmanager
-    def _descriptor(self, *, create: bool = False) -> Iterator[File]:
-        """Return the open file. It stays open inside the ``with`` block (M5)."""
+    def __enter__(self) -> File:
+        """Return the open file. Descriptor and mapping stay open inside of the ``with`` block (M5)."""
         if not self.hold():
             raise StoreClosedError(f"{self.path} is closed")
         try:
-            yield self._open(create=create)
-        finally:
+            return self._open()
+        except BaseException:
             self.release()
+            raise
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep descriptor and mapping open, as a writer through ``buffer`` needs."""
-        with self._descriptor():
-            yield
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     @property
     def unsynced(self) -> bool:
@@ -297,14 +295,14 @@ class MappedFile:
     def buffer(self) -> memoryview:
         """The mapped bytes, writable. Store only below a reserved position.
 
-        The bytes may be unmapped when the file is full and synced; ``held`` prevents that.
+        The bytes may be unmapped when the file is full and synced; ``with`` the file prevents that.
         """
         return self._map(writable=True).view
 
     def _map(self, *, writable: bool) -> Mapping:
         mapping = self._mapping
         if mapping is None or (writable and mapping.view.readonly):
-            with self._descriptor() as file:
+            with self as file:
                 with self._lock:
                     mapping = self._mapping
                     if mapping is None or (writable and mapping.view.readonly):
@@ -336,7 +334,7 @@ class MappedFile:
             return
         until = min(self.size, -(-until // self._step) * self._step)
         try:
-            with self._descriptor() as file:
+            with self as file:
                 file.allocate(self._reserved, until - self._reserved)
         except OSError as error:
             _raise_if_full(self.path, error)
@@ -371,7 +369,7 @@ class MappedFile:
         if start >= self.size or not self._available:
             return
         try:
-            with self._descriptor() as file:
+            with self as file:
                 file.punch_hole(start, self.size - start)
         except OSError as error:
             _log.info("blocks are kept file=%s cause=%s", self.path, error)
@@ -395,7 +393,7 @@ class MappedFile:
 
         Raises DiskFullError; a part of the bytes may then be written.
         """
-        if not self.hold():  # as _descriptor does, which costs more than the rest here
+        if not self.hold():  # as a with statement does, which costs more than the rest here
             raise StoreClosedError(f"{self.path} is closed")
         try:
             self._unsynced = True
@@ -420,7 +418,7 @@ class MappedFile:
         """
         self.reserve(at + len(data))
         try:
-            with self._descriptor() as file:
+            with self as file:
                 self.touched()
                 file.pwrite(data, at)
                 self.touched()  # set again: a sync that began before the write does not cover the write
@@ -441,18 +439,18 @@ class MappedFile:
 
         Bytes after ``wrote_position`` are included. Holes are skipped without being read.
         """
-        with self._descriptor() as file:
+        with self as file:
             ranges = file.data_ranges(start, self.size)
         for low, high in ranges:
             for at in range(low, high, _CHUNK):
-                with self._descriptor() as file:
+                with self as file:
                     data = file.pread(min(_CHUNK, high - at), at)
                 if data != bytes(len(data)):
                     yield at, data
 
     def data_end(self) -> int:
         """Return the position after which the file has only a hole."""
-        with self._descriptor() as file:
+        with self as file:
             ranges = file.data_ranges(0, self.size)
         return ranges[-1][1] if ranges else 0
 
@@ -511,10 +509,9 @@ class MappedFile:
         try:
             if mapped:
                 _ = self.buffer
-            if self._mapping is None:
-                return self._read_lease(at, n)
-            return Lease(
-                self, self._mapping.view[at : at + n], self.file_from_offset + at, is_mapped=True)
+            view = (
+                self._mapping.view[at : at + n] if self._mapping is not None else memoryview(self._open().pread(n, at)))
+            return Lease(self, view)
         except StoreClosedError:
             self.release()
             return None
@@ -522,34 +519,38 @@ class MappedFile:
             self.release()
             raise
 
-    def _read_lease(self, at: int, n: int) -> Lease:
-        data = self._open().pread(n, at)
-        return Lease(self, memoryview(data), self.file_from_offset + at, is_mapped=False)
+    def hold_view(self) -> memoryview | None:
+        """Hold the file and return its mapped bytes, also those not written yet; the caller must call ``release``.
 
-    def select_around(self, at: int, n: int, *, mapped: bool = True) -> Lease | None:
-        """Return a lease of written bytes that include the one at ``at``, or None if that is not written.
-
-        The lease is of the whole file if the file can be mapped. Otherwise, and with ``mapped`` false, it
-        is a copy of up to ``n`` bytes from ``at``.
+        Return None, without a hold, if the file is closed or cannot be mapped. A slice must not outlive the hold.
         """
-        wrote = self.wrote_position
-        if not 0 <= at < wrote:
-            return None
         with self._lock:  # as hold does; every read comes here
             if not self._available:
                 return None
             self._holds += 1
         try:
-            mapping = (self._mapping or self._map_to_read()) if mapped else None
-            if mapping is not None:
-                return Lease(self, mapping.view[:wrote], self.file_from_offset, is_mapped=True)
-            return self._read_lease(at, min(max(n, 0), wrote - at))
+            mapping = self._mapping or self._map_to_read()
         except StoreClosedError:
-            self.release()
-            return None
+            mapping = None
         except OSError:
             self.release()
             raise
+        if mapping is None:
+            self.release()
+            return None
+        return mapping.view
+
+    def read_apart(self, at: int, n: int) -> bytes:
+        """``read`` with a system call, also for a mapped file, so that other threads run while it waits for the disk."""
+        n = min(n, self.wrote_position - at)
+        if n <= 0 or at < 0 or not self.hold():
+            return b""
+        try:
+            return self._open().pread(n, at)
+        except StoreClosedError:
+            return b""
+        finally:
+            self.release()
 
     def _map_to_read(self) -> Mapping | None:
         """Map a file of the log to read it. Return None if it cannot be mapped.
@@ -579,7 +580,7 @@ class MappedFile:
         wrote = self.wrote_position
         if wrote == self.flushed_position and not self._unsynced:
             return wrote
-        with self._descriptor() as file:  # an error here is not a failed sync
+        with self as file:  # an error here is not a failed sync
             self._unsynced = False  # before the sync: a write during the sync sets it again
             try:
                 file.sync_data()

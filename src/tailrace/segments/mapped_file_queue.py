@@ -23,7 +23,6 @@ from tailrace.errors import CorruptionError, DiskFullError, OddFileError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 from tailrace.logs import get_logger
 from tailrace.segments.allocate_service import AllocateMappedFileService
-from tailrace.segments.lease import Lease
 from tailrace.segments.mapped_file import MappedFile
 from tailrace.segments.open_files import OpenFiles
 
@@ -176,11 +175,25 @@ class MappedFileQueue:
         file = self.find(offset)
         return file.read_cached(offset - file.file_from_offset, n) if file is not None else b""
 
-    def lease(self, offset: int, n: int, *, mapped: bool = True) -> Lease:
-        """Return a lease that includes ``offset`` (MappedFile.select_around), an empty one if it is deleted."""
+    def hold_around(
+        self, offset: int, n: int, *, mapped: bool = True
+    ) -> tuple[MappedFile | None, memoryview | bytes, int, int]:
+        """Return (file, bytes, position of the first of them, number of written ones) that include ``offset``.
+
+        The bytes are the mapping of the whole file, which the caller must release. If the file cannot be mapped, and
+        with ``mapped`` false, they are a copy of up to ``n`` bytes from ``offset`` and the file is None. Without
+        the file there are no bytes.
+        """
         file = self.find(offset)
-        lease = file.select_around(offset - file.file_from_offset, n, mapped=mapped) if file is not None else None
-        return Lease(None, memoryview(b""), offset, is_mapped=False) if lease is None else lease
+        if file is None:
+            return None, b"", offset, 0
+        start = file.file_from_offset
+        if mapped and offset - start < (wrote := file.wrote_position):
+            view = file.hold_view()
+            if view is not None:
+                return file, view, start, wrote
+        data = file.read_apart(offset - start, n)
+        return None, data, offset, len(data)
 
     # -- writing
 

@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 import orjson
 
-from tailrace.config import FlushDiskType, RecoveryMode, StoreConfig
+from tailrace.config import RecoveryMode, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.descriptors import segment_file_limit
 from tailrace.env.filesystem import File, FileSystem
@@ -241,9 +241,8 @@ class DefaultMessageStore:
 
     def confirm_offset(self) -> int:
         """Return the position below which records may be dispatched and read."""
-        if self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            return self.commit_log.queue.flushed_where
-        return self.commit_log.max_offset
+        queue = self.commit_log.queue
+        return queue.flushed_where if self.sync_flush else queue.max_offset
 
     def append(self, writer: RecordWriter, *, though_full: bool = False) -> PutMessageResult:
         """Append the records of a writer that ``commit_log`` has made. The caller waits for their sync."""

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 
 from tailrace.config import MESSAGE_DELAY_LEVEL
+from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.kernels import queue_units, record
 from tailrace.logs import get_logger
@@ -34,6 +35,7 @@ __all__ = [
 _log = get_logger(__name__)
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
+_INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
 _MAX_NAME: Final = 255
 """Longest name of a directory in bytes."""
 NextOffset = Callable[[str, int, int], int]
@@ -61,8 +63,8 @@ class _Run(NamedTuple):
 
     chosen: Rows
     """Numbers of their rows."""
-    offsets: Rows
-    """Queue offset of the first message of each record."""
+    start: int
+    """Queue offset of the first message."""
     end: int
     """Queue offset after the last message."""
     units: memoryview
@@ -118,9 +120,11 @@ class Dispatcher:
 
         Several threads may call it, each with its own batch.
         """
-        batch.sealed += sealed_rows(data, rows)
-        deliver_time_codes(data, rows, self._levels)
-        batch.add(data, rows)
+        odd = queue_units.odd_rows(rows, _INNER_BATCH)
+        if odd:
+            batch.sealed += sealed_rows(data, rows)
+            deliver_time_codes(data, rows, self._levels)
+        batch.add(data, rows, odd=odd)
 
     def dispatch_batch(self, batch: RecordBatch) -> None:
         """Write units and entries of the records of a batch. Raises as ``dispatch`` does."""
@@ -150,26 +154,20 @@ class Dispatcher:
         if len(order):
             queues = [
                 self._queue_of(topic, queue_id, rows, order[first:last])
-                for (topic, queue_id), (first, last) in zip(known, itertools.pairwise(bounds), strict=True)]
+                for (topic, queue_id), (first, last) in zip(known, itertools.pairwise(bounds.tolist()), strict=True)]
             units = bytearray(CQ_UNIT.size * len(order))
-            queue_units.build_units(rows, order, 0, len(order), units)
+            runs = queue_units.build_units(rows, order, bounds, units)
             view = memoryview(units)
-            offsets = rows[order, record.C_QUEUE_OFFSET]
-            breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-            # Consecutive queue offsets are one write. A sound log has one such run per queue.
-            runs = sorted({*bounds, *breaks.tolist()})
-            number = 0
-            for first, last in itertools.pairwise(runs):
-                if first == bounds[number + 1]:
-                    number += 1
+            for (number, first, last, start, newest), next_run in itertools.zip_longest(runs, runs[1:]):
                 queue = queues[number]
                 if queue is not None and not queue.is_batch:
-                    following = int(offsets[last]) if last < bounds[number + 1] else -1
+                    following = next_run[3] if next_run is not None and next_run[0] == number else -1
                     part = view[first * CQ_UNIT.size : last * CQ_UNIT.size]
-                    count = batch.inner_counts.get(int(order[last - 1]), 1) if queue.record_topic else 1
-                    end = int(offsets[last - 1]) + count
-                    self._write_run(
-                        queue, rows, _Run(order[first:last], offsets[first:last], end, part), following)
+                    count = (
+                        batch.inner_counts.get(int(order[last - 1]), 1)
+                        if batch.inner_counts and queue.record_topic else 1)
+                    end = newest + count
+                    self._write_run(queue, rows, _Run(order[first:last], start, end, part), following)
                     if count > 1 and queue.max_offset == end - count + 1:
                         # An inner batch whose topic is not known to have batch queues: keep the places of its messages.
                         queue.continue_at(end)
@@ -191,7 +189,7 @@ class Dispatcher:
             part = memoryview(units)[first * queue.unit_size : last * queue.unit_size]
             following = int(offsets[last]) if last < len(chosen) else -1
             self._write_run(
-                queue, rows, _Run(chosen[first:last], offsets[first:last], int(ends[last - 1]), part), following)
+                queue, rows, _Run(chosen[first:last], int(offsets[first]), int(ends[last - 1]), part), following)
 
     def _queue_of(self, raw: bytes, queue_id: int, rows: Rows, chosen: Rows) -> ConsumeQueue | None:
         """Return the queue of a topic (bytes), or None if the topic cannot be the name of a directory."""
@@ -207,14 +205,15 @@ class Dispatcher:
     def _write_run(self, queue: ConsumeQueue, rows: Rows, run: _Run, following: int) -> None:
         """Write the units of a run. ``following`` is the first queue offset of the queue's next run, -1 without."""
         chosen, units = run.chosen, run.units
-        start = int(run.offsets[0])
+        start = run.start
         skip = 0
         if 0 <= start < queue.max_offset:
             skip = self._known(queue, rows, run, following)
         if skip >= len(chosen) or start < 0:
             return
-        units = units[skip * queue.unit_size :]
-        start = int(run.offsets[skip])
+        if skip:
+            units = units[skip * queue.unit_size :]
+            start = int(rows[chosen[skip], record.C_QUEUE_OFFSET])
         gap = PRE_BLANK
         if start > queue.max_offset and queue.files.files:
             phy_offset = int(rows[chosen[skip], record.C_PHY])
@@ -235,19 +234,17 @@ class Dispatcher:
         else:
             queue.write(start, units, gap=gap)
         self._queues.dirty.add(queue)
-        last = chosen[-1]
-        queue.last_store_timestamp = int(rows[last, record.C_STORE_TIMESTAMP])
-        queue.last_phy_offset = int(rows[last, record.C_PHY])
+        last = rows[chosen[-1]].tolist()
+        queue.last_store_timestamp = last[record.C_STORE_TIMESTAMP]
+        queue.last_phy_offset = last[record.C_PHY]
         if self.listener is not None:
-            written = chosen[skip:]
-            self.listener.arriving(
-                queue.topic, queue.queue_id, queue.max_offset,
-                rows[written, record.C_TAGS_CODE].tolist(), int(rows[written, record.C_SIZE].sum()))
+            codes, size = queue_units.codes_and_size(rows, chosen[skip:])
+            self.listener.arriving(queue.topic, queue.queue_id, queue.max_offset, codes, size)
 
     def _known(self, queue: ConsumeQueue, rows: Rows, run: _Run, following: int) -> int:
         """Return the number of records of the run whose unit exists; 0 if the queue was deleted and starts again."""
-        chosen, start = run.chosen, int(run.offsets[0])
-        skip = int(np.searchsorted(run.offsets, queue.max_offset))
+        chosen, start = run.chosen, run.start
+        skip = int(np.searchsorted(rows[chosen, record.C_QUEUE_OFFSET], queue.max_offset))
         if not queue.files.files:
             return 0
         phy_offset = int(rows[chosen[0], record.C_PHY])

@@ -81,6 +81,7 @@ class IndexService:
         self._slots = config.max_hash_slot_num
         self._entries = config.max_index_num
         self._size = index_file_size(self._slots, self._entries)
+        self._start = index_file_size(self._slots, 0)
         self._lock = threading.Lock()
         self.files: tuple[MappedFile, ...] = ()
         self.full_unflushed: list[MappedFile] = []
@@ -314,8 +315,9 @@ class IndexService:
             if self._builder is not None:
                 key = self._builder.put(file, rows, ends, key_hashes, key, self._work)
             else:
-                self._reserve(file, total - key)
-                with file.held():
+                with file:
+                    count: int = INDEX_HEADER.struct.unpack_from(file.buffer)[-1]
+                    file.reserve(self._start + min(count + total - key, self._entries) * INDEX_ENTRY.size)
                     key = index_entries.put_keys(
                         file.buffer, self._slots, self._entries, rows, ends, key_hashes, key,
                         self._work)
@@ -345,15 +347,12 @@ class IndexService:
     def _resumed(self, rows: Rows, ends: Rows) -> int:
         """Return the key to continue with if the last call failed between two keys of a record, else 0."""
         phy_offset, key = self._half_done
+        if not key:
+            return 0
         self._half_done = -1, 0
         row = int(np.searchsorted(rows[:, record.C_PHY], phy_offset))
-        found = key > 0 and row < len(rows) and int(rows[row, record.C_PHY]) == phy_offset
+        found = row < len(rows) and int(rows[row, record.C_PHY]) == phy_offset
         return _first_key(ends, row) + key if found else 0
-
-    def _reserve(self, file: MappedFile, most: int) -> None:
-        """Allocate blocks for the slots and for ``most`` more entries."""
-        until = min(self.header(file).index_count + most, self._entries)
-        file.reserve(index_file_size(self._slots, until))
 
     def _create(self, previous: MappedFile | None, timestamp_ms: int) -> MappedFile:
         """Create a file that starts where the previous one ends."""

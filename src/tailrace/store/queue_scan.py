@@ -25,6 +25,8 @@ _unit: Final = CQ_UNIT.struct.unpack_from
 _ANY_CODE: Final = np.empty(0, np.int64)
 _ROWS: Final = 1 << 13
 _PART: Final = 4 << 20  # small enough to stay in a processor's cache until the caller makes columns of it
+_BLOCK: Final = 256 << 10  # small enough to stay in the nearest cache between verification and rows
+_PLACES: Final = 256
 _READ: Final = 2 << 20
 NOT_MAPPED: Final = bytearray()
 """``seen`` of ``kernels.unit_records`` for bytes that are not mapped."""
@@ -54,7 +56,7 @@ def scan_queue(
     ``tell`` is called for each damaged record with the queue, its queue offset and its position. ``seen_pages``
     returns the pages that were in the page cache a moment ago.
     """
-    places = np.empty((_ROWS, unit_records.PLACE_COLUMNS), np.int64)
+    places = np.empty((_PLACES, unit_records.PLACE_COLUMNS), np.int64)
     rows = np.empty((_ROWS, record.COLUMNS), np.int64)
     offset = max(offset, queue.min_offset)
     at, units, mapped = 0, b"", True
@@ -70,26 +72,37 @@ def scan_queue(
         phy_offset, size, _ = _unit(units, at * _UNIT)
         wanted = max(size, _READ) if size != PRE_BLANK_SIZE else 0
         first = at
-        with log.queue.lease(phy_offset, wanted, mapped=mapped) as lease:
-            is_there = len(lease.buffer) > 0
-            found, at, why = unit_records.find_units(
-                lease.buffer, lease.start, len(lease.buffer), units, at, _ANY_CODE, queue.record_topic,
-                queue.queue_id, offset, _PART,
-                seen_pages()[lease.start] if lease.is_mapped else NOT_MAPPED, places[:count])
-            kept = places[:found]
-            if found and not queue.record_topic:
-                kept = _of_lmq(queue, lease.buffer, kept, lease.start, tell)
-            if len(kept):
-                record.fill_rows(lease.buffer, lease.start, kept, rows)
-                yield lease.buffer, rows[: len(kept)]
-                count -= len(kept)
+        held, view, start, there = log.queue.hold_around(phy_offset, wanted, mapped=mapped)
+        try:
+            seen = NOT_MAPPED if held is None else seen_pages()[start]
+            with memoryview(view)[:there] as buffer:
+                done = size = 0
+                while True:
+                    found, at, why = unit_records.find_units(
+                        buffer, start, there, units, at, _ANY_CODE, queue.record_topic, queue.queue_id, offset,
+                        min(_BLOCK, _PART - size), done > 0, seen, places[: count - done])
+                    kept = places[:found]
+                    if found and not queue.record_topic:
+                        kept = _of_lmq(queue, buffer, kept, start, tell)
+                    record.fill_rows(buffer, start, kept, rows[done:])
+                    done += len(kept)
+                    size += int(kept[:, unit_records.PLACE_SIZE].sum())
+                    is_full = done == count or done + len(places) > len(rows)
+                    if why != unit_records.UNITS_FULL or is_full or not found:
+                        break
+                if done:
+                    yield buffer, rows[:done]
+                    count -= done
+        finally:
+            if held is not None:
+                held.release()
         mapped = why != unit_records.UNITS_COLD  # a record outside the page cache is read by a system call
         if why == unit_records.UNITS_DAMAGED:
             tell(queue, offset + at, _unit(units, at * _UNIT)[0])
             at += 1
         elif at == first and (
             why == unit_records.UNITS_CUT_OFF
-            or (why == unit_records.UNITS_ELSEWHERE and not is_there)
+            or (why == unit_records.UNITS_ELSEWHERE and not there)
         ):
             if not 0 <= (named := _unit(units, at * _UNIT)[0]) < log.min_offset:
                 tell(queue, offset + at, named)  # it was not deleted: the unit names no record

@@ -144,27 +144,27 @@ class MessageReader:
         One kernel call reads the records up to the end of a segment. A unit whose record was deleted or is
         damaged is skipped and does not count for ``most``.
         """
-        topic, seen = queue.record_topic, self._seen_pages()
+        topic, seen, hold_around = queue.record_topic, self._seen_pages(), self._log.queue.hold_around
         parts: list[bytes] = []
         total, at, removed, mapped, look = 0, 0, False, True, _LOOK_BYTES
         phy_offset, size, _ = _unit(units, 0)
         while True:
-            lease = self._log.queue.lease(phy_offset, size, mapped=mapped)
+            held, buffer, start, there = hold_around(phy_offset, size, mapped=mapped)
             try:
-                there = len(lease.buffer)
-                pages = seen[lease.start] if lease.is_mapped else NOT_MAPPED
+                pages = NOT_MAPPED if held is None else seen[start]
                 if keep is None:
                     data, places, count, at, why = unit_records.read_units(
-                        lease.buffer, lease.start, there, units, at, codes, topic, queue.queue_id, offset,
+                        buffer, start, there, units, at, codes, topic, queue.queue_id, offset,
                         most - result.record_count, room - total, total > 0, pages)
                 else:
                     data, places, count, at, why, examined = unit_records.read_matching(
-                        lease.buffer, lease.start, there, units, at, keep.names,
+                        buffer, start, there, units, at, keep.names,
                         keep.matches, topic, queue.queue_id, offset, most - result.record_count,
                         room - total, look, total > 0, pages)
                     look -= examined
             finally:
-                lease.release()
+                if held is not None:
+                    held.release()
             if count and not topic:
                 data, places, count = self._of_lmq(queue, data, places, count)
             if total:

@@ -130,13 +130,15 @@ class RecordBatch:
         self.inner_counts.clear()
         self.sealed = []
 
-    def add(self, data: Any, rows: Rows) -> None:
+    def add(self, data: Any, rows: Rows, *, odd: bool = True) -> None:
         """Add record rows, which follow those added before. C_*_POS of ``rows`` are positions in ``data``.
 
-        Rows for the LMQ units of a record are added after its own row.
+        Rows for the LMQ units of a record are added after its own row. ``odd`` may be false if
+        ``queue_units.odd_rows`` found none.
         """
         self.records += len(rows)
-        rows = rows_with_lmq(data, rows)
+        if odd:
+            rows = rows_with_lmq(data, rows)
         first, last = self._count, self._count + len(rows)
         if last > len(self._rows):
             self._grow(2 * last)
@@ -144,7 +146,7 @@ class RecordBatch:
         self._queues.number(data, rows, self._numbers[first:last])
         if self._with_keys:
             self._hash_keys(data, rows, self._ends[first:last])
-        for number, count in inner_counts(data, rows):
+        for number, count in inner_counts(data, rows) if odd else ():
             self.inner_counts[first + number] = count
         self._count = last
 
@@ -172,9 +174,9 @@ class RecordBatch:
         """For each row the number after its last key, and the hash of each key (``kernels.index_entries``)."""
         return self._ends[: self._count], self._hashes
 
-    def sorted(self) -> tuple[Rows, list[int], list[tuple[bytes, int]]]:
+    def sorted(self) -> tuple[Rows, Rows, list[tuple[bytes, int]]]:
         """Return (numbers of all rows sorted by queue, bounds of each queue in them, queues as (topic, id))."""
         bounds = np.empty(len(self._queues) + 1, dtype=np.int64)
         total = queue_units.sort_by_queue(
             self._numbers[: self._count], len(self._queues), self._order, bounds)
-        return self._order[:total], bounds.tolist(), self._queues.names()
+        return self._order[:total], bounds, self._queues.names()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, final
 
@@ -49,7 +50,7 @@ class ReputMessageService:
         self.reput_from_offset = 0
         self.position: Position | None = None
         """The last record that was dispatched; see ``store.progress``."""
-        self._recent: list[int] = []
+        self._recent: deque[int] = deque(maxlen=_BEFORE)
 
     def step(self) -> bool:
         """Dispatch some records. Return True if there may be more."""
@@ -88,11 +89,10 @@ class ReputMessageService:
             rows = self._rows[:count]
             if count:
                 self._dispatcher.dispatch(lease.buffer, rows)
-                self._recent = [*self._recent, *rows[-_BEFORE:, record.C_PHY].tolist()][-_BEFORE:]
-                last = rows[-1]
+                self._recent.extend(rows[-_BEFORE:, record.C_PHY].tolist())
+                last = rows[-1].tolist()
                 self.position = Position(
-                    self._recent[0], int(last[record.C_PHY]), int(last[record.C_SIZE]),
-                    int(last[record.C_STORE_TIMESTAMP]))
+                    self._recent[0], last[record.C_PHY], last[record.C_SIZE], last[record.C_STORE_TIMESTAMP])
         if reason == record.REASON_BLANK:
             self.reput_from_offset = file.file_from_offset + file.size
             return True
@@ -109,13 +109,15 @@ class ReputMessageService:
                     "dispatch stopped at a bad record file=%s phy_offset=%d reason=%s",
                     file.path, start, record.REASON_NAMES[reason])
             return False
-        return count > 0
+        return count > 0 and self.reput_from_offset < until
 
     def start_from(self, phy_offset: int, position: Position | None) -> None:
         """Start at the position where recovery ended."""
         self.reput_from_offset = phy_offset
         self.position = position
-        self._recent = [position.start] if position is not None else []
+        self._recent.clear()
+        if position is not None:
+            self._recent.append(position.start)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

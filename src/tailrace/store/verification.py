@@ -150,7 +150,7 @@ class SegmentRules:
         offsets = rows[chosen, record.C_QUEUE_OFFSET]
         self.next[key] = int(offsets[-1]) + self._counts.get(int(chosen[-1]), 1)
         wanted = bytearray(_UNIT * len(chosen))
-        queue_units.build_units(rows, chosen, 0, len(chosen), wanted)
+        queue_units.build_units(rows, chosen, np.array([0, len(chosen)]), wanted)
         queue = self._queues.get(key)
         if isinstance(queue, BatchQueueView):
             yield from self._verify_batches(queue, key, rows, chosen)

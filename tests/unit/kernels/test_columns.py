@@ -74,6 +74,7 @@ def made(module, data, rows):
         o, v, out = offsets(), bytearray((count + 7) // 8), bytearray(room + 4096)
         found.append(run(lambda: module.part_offsets(data, rows, at, length, o, v), o, v))  # noqa: B023
         found.append(run(lambda: module.copy_parts(data, rows, at, length, out), out))  # noqa: B023
+        found.append(module.is_ascii(out))
     places, o = table(), offsets()
     found.append(run(lambda: module.find_properties(data, rows, places, o), places, o))
     times, v = np.zeros(count, dtype=np.int64), bytearray((count + 7) // 8)

@@ -56,9 +56,9 @@ def made(tmp_path):
 
 @pytest.mark.parametrize("call", [
     lambda file: file.write_at(b"x" * 10, 0), lambda file: file.read(0, 5), lambda file: file.flush(),
-    lambda file: file.select_around(0, 5).release(), lambda file: list(file.nonzero(0)),
+    lambda file: file.read_apart(0, 5), lambda file: list(file.nonzero(0)),
     lambda file: file.data_end(), lambda file: file.zero_tail(1),
-], ids=["write", "read", "flush", "select_around", "nonzero", "data_end", "zero_tail"])
+], ids=["write", "read", "flush", "read_apart", "nonzero", "data_end", "zero_tail"])
 def test_others_do_not_close_the_file_of_a_call(made, call):
     system, (file, other, _) = made
     file.append(b"0123456789")
@@ -91,11 +91,12 @@ def test_a_closed_file_is_neither_written_nor_flushed(made):
         with pytest.raises(StoreClosedError):
             call()
     assert file.read(0, 5) == b""
-    assert file.select_around(0, 5) is None
+    assert file.read_apart(0, 5) == b""
+    assert file.hold_view() is None
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_a_lease_around_a_place_has_its_bytes(tmp_path, mapped):
+def test_the_bytes_around_a_place_are_held(tmp_path, mapped):
     queue = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 4096, mapped=mapped, allocate_step=4096)
     for number in range(3):
         file = queue.last_file(0)
@@ -109,9 +110,11 @@ def test_a_lease_around_a_place_has_its_bytes(tmp_path, mapped):
             (10, 3, b"AAA"), (4095, 5, b"A"), (4096, 2, b"BB"), (8192, 4, b"CCCC"), (8290, 9, b"CC"),
             (8292, 1, b""), (12288, 4, b""), (-1, 4, b""), (0, -3, b""),
         ]:
-            with one.lease(at, n) as lease:
-                start = at - lease.start
-                assert bytes(lease.buffer[start : start + n] if start >= 0 < n else b"") == expected
+            held, data, start, there = one.hold_around(at, n)
+            assert (held is not None) == (mapped and (b"" != expected or n < 0))
+            assert bytes(data[at - start : min(at - start + max(n, 0), there)]) == expected
+            if held is not None:
+                held.release()
         assert not any(file.leased for file in one.files)
         one.close()
 
@@ -130,8 +133,7 @@ def test_a_file_that_cannot_be_mapped_is_read_without(tmp_path, monkeypatch, cap
     monkeypatch.setattr(MappedFile, "_map", no_room)
     with caplog.at_level("INFO"):
         for _ in range(2):
-            with loaded.lease(10, 3) as lease:
-                assert (lease.start, bytes(lease.buffer)) == (10, b"AAA")
+            assert loaded.hold_around(10, 3) == (None, b"AAA", 10, 3)
     assert [r.getMessage() for r in caplog.records if "without a mapping" in r.getMessage()]
     assert len(caplog.records) == 1
 
@@ -356,12 +358,14 @@ def test_a_full_segment_is_mapped_to_read_and_mapped_again_when_it_is_written(tm
     queue.close()
     loaded = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 4096, mapped=True)
     loaded.load()
-    with loaded.lease(0, 3) as lease:
-        assert lease.buffer.readonly
-        loaded.files[0].write_at(b"B", 1)
-        assert bytes(lease.buffer[:3]) == b"ABA"
-    with loaded.lease(0, 3) as lease:
-        assert (bytes(lease.buffer[:3]), lease.is_mapped) == (b"ABA", True)
+    file, view, *_ = loaded.hold_around(0, 3)
+    assert view.readonly
+    file.write_at(b"B", 1)
+    assert bytes(view[:3]) == b"ABA"
+    file.release()
+    file, view, *_ = loaded.hold_around(0, 3)
+    assert (bytes(view[:3]), view.readonly) == (b"ABA", False)
+    file.release()
     loaded.close()
 
 
@@ -415,8 +419,9 @@ def test_segments_of_a_read_only_store_keep_the_bound_too(tmp_path):
                              open_files=OpenFiles(8))
     loaded.load()
     for number in range(40):
-        with loaded.lease(number * 4096 + 5, 3) as lease:
-            assert (bytes(lease.buffer[5:8]), lease.is_mapped) == (b"AAA", True)
+        file, view, *_ = loaded.hold_around(number * 4096 + 5, 3)
+        assert bytes(view[5:8]) == b"AAA"
+        file.release()
         assert len(os.listdir("/proc/self/fd")) <= before + 10
     loaded.close()
     assert len(os.listdir("/proc/self/fd")) == before

@@ -10,7 +10,7 @@ from tailrace.config import StoreConfig
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import unit_records
-from tailrace.segments import MappedFile
+from tailrace.segments import MappedFile, MappedFileQueue
 from tailrace.store import reading
 from tailrace.store.commit_log import CommitLog
 
@@ -78,13 +78,13 @@ def test_records_that_are_not_cached_are_read_by_a_system_call(tmp_path, monkeyp
         store.put_many([Message(topic="T", body=b"%04d" % n * 1000) for n in range(500)])
     (segment,) = (tmp_path / "commitlog").iterdir()
     calls = []
-    select = MappedFile.select_around
+    hold = MappedFileQueue.hold_around
 
-    def counted(self, at, n, *, mapped=True):
+    def counted(self, offset, n, *, mapped=True):
         calls.append(mapped)
-        return select(self, at, n, mapped=mapped)
+        return hold(self, offset, n, mapped=mapped)
 
-    monkeypatch.setattr(MappedFile, "select_around", counted)
+    monkeypatch.setattr(MappedFileQueue, "hold_around", counted)
     with MessageStore.open(tmp_path, services=False) as store:
         evict(segment)
         none = store.get_message("T", 0, 100, 32, only_cached=True)
@@ -157,6 +157,11 @@ def read_as_if_nothing_was_cached(monkeypatch):
     monkeypatch.setattr(reading.unit_records, "read_units", read_units)
 
 
+def is_being_deleted(monkeypatch, file):
+    monkeypatch.setattr(file, "hold_view", lambda: None)
+    monkeypatch.setattr(file, "read_apart", lambda *_: b"")
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_read_from_the_disk_finds_what_a_read_from_memory_finds(tmp_path, monkeypatch, seed):
     """Topics that alternate, gaps of all sizes, tags, ends of segments, damaged and removed records."""
@@ -182,10 +187,10 @@ def test_a_read_from_the_disk_finds_what_a_read_from_memory_finds(tmp_path, monk
         read_as_if_nothing_was_cached(monkeypatch)
         assert [store.get_message(*where, **how) for where, how in reads] == warm
         first = store._store.commit_log.queue.files[0]
-        monkeypatch.setattr(first, "select_around", lambda *_, **__: None)  # it is being deleted
+        is_being_deleted(monkeypatch, first)
         gone = store.get_message("T", 0, 0, 3)
         monkeypatch.undo()
-        monkeypatch.setattr(first, "select_around", lambda *_, **__: None)
+        is_being_deleted(monkeypatch, first)
         assert store.get_message("T", 0, 0, 3) == gone
 
 

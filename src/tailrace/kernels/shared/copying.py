@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Copy bytes from one buffer to another. The caller has compared both positions with the lengths."""
+"""Copy, clear, find and load bytes. The caller has compared positions with the lengths of the buffers."""
 
 import cython
 
 if cython.compiled:
-    from cython.cimports.libc.string import memcpy
+    from cython.cimports.libc.string import memchr, memcpy, memset
+    from cython.cimports.processor import prefetch
 
 
 @cython.cfunc
@@ -29,13 +30,12 @@ def copy_bytes(
 @cython.exceptval(check=False)
 def copy_object(out: cython.uchar[::1], q: cython.Py_ssize_t, data: bytes) -> cython.Py_ssize_t:
     """Copy a bytes object, which must not be None, to ``out[q:]``. Return the index after it."""
-    k: cython.Py_ssize_t
     n: cython.Py_ssize_t = len(data)
     if cython.compiled:
         start = cython.declare("const unsigned char *")
         start = data
-        for k in range(n):
-            out[q + k] = start[k]
+        if n > 0:
+            memcpy(cython.address(out[q]), start, n)
     else:  # bytes cannot be assigned to a NumPy array
         memoryview(out)[q : q + n] = data
     return q + n
@@ -45,9 +45,51 @@ def copy_object(out: cython.uchar[::1], q: cython.Py_ssize_t, data: bytes) -> cy
 @cython.exceptval(check=False)
 def clear_bytes(out: cython.uchar[::1], start: cython.Py_ssize_t, until: cython.Py_ssize_t) -> cython.void:
     """Set ``out[start:until]`` to zero."""
-    k: cython.Py_ssize_t
     if cython.compiled:
-        for k in range(start, until):
-            out[k] = 0
+        if start < until:
+            memset(cython.address(out[start]), 0, until - start)
     else:
         out[start:until] = bytes(until - start)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def find_byte(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t, wanted: cython.uchar
+) -> cython.Py_ssize_t:
+    """Return the index of the first byte ``wanted`` in ``b[p:e]``, or ``e``."""
+    if cython.compiled:
+        if p < e:
+            found = cython.declare("const unsigned char *")
+            found = cython.cast(
+                "const unsigned char *", memchr(cython.address(b[p]), wanted, cython.cast(cython.size_t, e - p)))
+            if found != cython.NULL:
+                return found - cython.address(b[0])
+        return e
+    while p < e and b[p] != wanted:
+        p += 1
+    return p if p < e else e
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def load_early(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t, most: cython.Py_ssize_t
+) -> cython.void:
+    """Start to load up to ``most`` bytes of ``b[p:p + n]``, so that later code does not wait for them.
+
+    Positions outside of the buffer are left out. Pages that are not in memory are not read from the disk.
+    """
+    e: cython.Py_ssize_t
+    if cython.compiled:
+        if p < 0 or n <= 0 or p > len(b) - n:
+            return
+        e = p + (n if n < most else most)
+        p -= p & 63
+        while p < e:
+            prefetch(cython.address(b[p]))
+            p += 64
