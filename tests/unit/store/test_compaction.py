@@ -1,0 +1,218 @@
+"""Topics with compaction: what is served, what a compaction keeps, and what an open finds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.errors import ConfigError, MessageIllegalError, StoreError
+from tailrace.formats.consumequeue import BATCH_CQ_UNIT
+from tailrace.model import GetMessageStatus
+
+UNIT = BATCH_CQ_UNIT.size
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=1 << 13, mapped_file_size_consume_queue=400, max_hash_slot_num=50, max_index_num=400,
+    compaction_cq_mapped_file_size=UNIT * 7, compaction_mapped_file_size=2000, max_message_size=800,
+    timer_wheel_enable=False)
+
+
+def opened(path, **options) -> MessageStore:
+    store = MessageStore.open(path, config=options.pop("config", CONFIG), services=False, **options)
+    if store.topics.select("C") is None:
+        store.create_topic("C", 2, {"cleanup.policy": "COMPACTION"})
+    return store
+
+
+def put(store, number, key, body=None, **more):
+    body = b"%d" % number if body is None else body
+    return store.put(Message(topic="C", body=body, keys=[key], **more))
+
+
+def fill(store, count=60, keys=5, start=0):
+    for number in range(start, start + count):
+        put(store, number, f"k{number % keys}", tags=f"t{number % 3}")
+
+
+def flush(store):
+    store.wait_dispatched()
+    store._store.flush()
+
+
+def compact(store):
+    flush(store)
+    store._store.compaction.step()
+
+
+def seen(store, queue_id=0):
+    return [(m.queue_offset, m.keys[0], m.body) for m in store.read("C", queue_id)]
+
+
+def last_of_each(found):
+    return {key: body for _, key, body in found}
+
+
+def files(path):
+    return sorted(str(p.relative_to(path / "compaction")) for p in (path / "compaction").rglob("0*"))
+
+
+def test_a_pull_shows_everything_before_and_the_last_of_each_key_after(tmp_path):
+    with opened(tmp_path / "s") as store:
+        fill(store)
+        store.wait_dispatched()
+        assert [offset for offset, _, _ in seen(store)] == list(range(60)), "from the CommitLog"
+        flush(store)
+        everything = seen(store)
+        assert [offset for offset, _, _ in everything] == list(range(60)), "from the compaction log"
+        compact(store)
+        after = seen(store)
+        assert len(after) < 20
+        assert last_of_each(after) == last_of_each(everything)
+        assert set(after) <= set(everything)
+        assert [offset for offset, _, _ in after] == sorted(offset for offset, _, _ in after)
+        fill(store, 3, start=60)
+        store.wait_dispatched()
+        assert seen(store)[-3:] == [(60, "k0", b"60"), (61, "k1", b"61"), (62, "k2", b"62")]
+        assert store._store.compaction.stats()["compactionDropped"] > 40
+    with opened(tmp_path / "s") as store:
+        assert seen(store)[:-3] == after
+
+
+def test_a_message_without_a_body_removes_its_key(tmp_path):
+    with opened(tmp_path / "s") as store:
+        put(store, 0, "gone")
+        put(store, 1, "gone", b"")
+        fill(store, 40)
+        compact(store)
+        assert "gone" not in last_of_each(seen(store))
+
+
+def test_a_message_without_keys_is_refused(tmp_path):
+    with opened(tmp_path / "s") as store:
+        for keys in ([], [" "]):
+            with pytest.raises(MessageIllegalError, match="Required message key is missing"):
+                store.put(Message(topic="C", body=b"x", keys=keys))
+            with pytest.raises(MessageIllegalError, match="Required message key is missing"):
+                store.put_many([Message(topic="C", body=b"x", keys=["a"]), Message(topic="C", body=b"x", keys=keys)])
+        with pytest.raises(MessageIllegalError, match="use put or put_many"):
+            store.put_table({"body": [b"x"]}, topic="C")
+        assert store.put_many([Message(topic="C", body=b"x", keys=["a"])])[0].queue_offset == 0
+
+
+def test_what_does_not_fit_is_refused_by_name(tmp_path):
+    with opened(tmp_path / "s") as store:
+        with pytest.raises(ConfigError, match=r"unchangeable attribute. key: cleanup\.policy"):
+            store.create_topic("C", 2, {"cleanup.policy": "DELETE"})
+        for other in ("retention.ms", "retention.bytes", "reserve.time"):
+            with pytest.raises(ConfigError, match="exclude each other"):
+                store.create_topic("D", 2, {"cleanup.policy": "COMPACTION", other: "100000"})
+        with pytest.raises(ConfigError, match="exclude each other"):
+            store.create_topic("D", 2, {"cleanup.policy": "COMPACTION", "queue.type": "BatchCQ"})
+        with pytest.raises(StoreError, match="cannot be purged"):
+            store.purge_topic("C")
+        with pytest.raises(StoreError, match="to_arrow does not read"):
+            store.to_arrow("C")
+
+
+def test_reads_outside_the_queue_and_with_a_filter(tmp_path):
+    with opened(tmp_path / "s") as store:
+        assert store.get_message("C", 0, 0, 32).status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
+        fill(store)
+        compact(store)
+        first = seen(store)[0][0]
+        assert first > 0, "or the test shows nothing"
+        found = store.get_message("C", 0, 0, 3)
+        assert (found.status, found.queue_offsets[0], found.min_offset, found.max_offset) == (
+            GetMessageStatus.FOUND, first, first, 60)
+        assert len(found.records) == 3
+        assert store.get_message("C", 0, 60, 32).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
+        over = store.get_message("C", 0, 70, 32)
+        assert (over.status, over.next_begin_offset) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 60)
+        from tailrace.formats.commitlog import tags_code
+        at, chosen = 0, []
+        while at < 60:
+            result = store.get_message("C", 0, at, 32, codes=[tags_code("t1")])
+            chosen += result.queue_offsets
+            assert result.next_begin_offset > at
+            at = result.next_begin_offset
+        assert chosen == [offset for offset, _, _ in seen(store) if offset % 3 == 1]
+
+
+def test_the_key_map_may_be_smaller_than_the_keys(tmp_path):
+    config = StoreConfig(**{**{f: getattr(CONFIG, f) for f in CONFIG.__dataclass_fields__}, "max_offset_map_size": 1024})
+    with opened(tmp_path / "s", config=config) as store:
+        fill(store, 500, keys=220)
+        everything = seen(store)
+        compact(store)
+        assert store._store.compaction.stats()["compactionPasses"] > 2
+        after = seen(store)
+        assert last_of_each(after) == last_of_each(everything)
+        assert len(after) < 260
+
+
+def test_messages_only_in_the_compaction_log_outlive_the_commit_log(tmp_path):
+    with opened(tmp_path / "s") as store:
+        put(store, 0, "old")
+        fill(store, 300)
+        flush(store)
+        deleted = 0
+        while store.min_phy_offset < 3 * (1 << 13):
+            log = store._store.commit_log.queue
+            log.delete_head(log.files[0])
+            deleted += 1
+        store._store.queues.correct_min_offsets(store.min_phy_offset) if hasattr(
+            store._store.queues, "correct_min_offsets") else [
+            queue.correct_min_offset(store.min_phy_offset) for queue in store._store.queues.table.values()]
+        assert store._store.queues.table["C", 0].min_offset > 0, "or the test shows nothing"
+        assert deleted
+        assert store.min_offset_in_queue("C", 0) == 0
+        assert last_of_each(seen(store))["old"] == b"0"
+        assert store.get_offset_in_queue_by_time("C", 0, 0) == 0
+    with opened(tmp_path / "s") as store:
+        assert last_of_each(seen(store))["old"] == b"0"
+        shutil.rmtree(tmp_path / "s" / "x", ignore_errors=True)
+
+
+def test_retention_keeps_what_is_not_copied(tmp_path):
+    with opened(tmp_path / "s") as store:
+        fill(store, 100)
+        store.wait_dispatched()
+        store._store.compaction._copy = lambda *_: False
+        store._store.flush()
+        until = store.retention._deletion._dispatched_until(store.max_phy_offset)
+        assert until <= 0
+        del store._store.compaction._copy
+        store._store.flush()
+        assert store.retention._deletion._dispatched_until(store.max_phy_offset) == store.max_phy_offset
+
+
+def test_deleting_the_topic_removes_its_files(tmp_path):
+    with opened(tmp_path / "s") as store:
+        fill(store)
+        compact(store)
+        assert files(tmp_path / "s")
+        store.topics.delete("C")
+        store.delete_topics({"C"})
+        assert not files(tmp_path / "s")
+        assert json.loads((tmp_path / "s/compaction/position-checkpoint").read_text()) == {"queueOffsetMap": {}}
+        store.create_topic("C", 2, {"cleanup.policy": "COMPACTION"})
+        put(store, 0, "new")
+        compact(store)
+        assert seen(store) == [(0, "new", b"0")]
+
+
+def test_a_lost_consume_queue_continues_after_the_compaction_log(tmp_path):
+    with opened(tmp_path / "s") as store:
+        fill(store, 300)
+        compact(store)
+        before = last_of_each(seen(store))
+    shutil.rmtree(tmp_path / "s" / "consumequeue" / "C")
+    for file in sorted((tmp_path / "s" / "commitlog").iterdir())[:-1]:
+        file.unlink()
+    with opened(tmp_path / "s") as store:
+        assert last_of_each(seen(store)) == before
+        assert put(store, 300, "k0").queue_offset == 300
+    with opened(tmp_path / "s") as store:
+        assert last_of_each(seen(store)) == {**before, "k0": b"300"}
