@@ -28,8 +28,10 @@ from tailrace.store.compaction.replacement import (
     drop_staged,
     end,
     finish,
+    prepare,
     segment_starts,
     settle,
+    sync,
 )
 from tailrace.store.hooks import PropertyFilter
 
@@ -101,6 +103,8 @@ class CompactionLog:
         self._compacting = threading.Lock()
         self._replacing = False
         """True if a replacement was decided and not finished: nothing may be read or copied."""
+        self._keeps_staged = False
+        """True if it is not known whether a replacement was decided durably; the next open settles that."""
         self._closed = False
         self.position = -1
         """Queue offset up to which keys are compacted, including it."""
@@ -276,7 +280,7 @@ class CompactionLog:
         """
         with self._compacting:
             with self._lock:
-                if self._closed:
+                if self._closed or self._keeps_staged:
                     return None
                 self._settled()
                 old = self._pairs[:-1]
@@ -288,18 +292,22 @@ class CompactionLog:
             try:
                 drop_staged(self._file_system, self._where)
                 total, kept = self._stage(old, keys, staged)
-                with self._lock:
-                    if self._closed:
-                        return None
-                    commit(self._file_system, self._where, [pair.start for pair in staged],
-                           [pair.start for pair in old], keys.last_offset)
-                    self._replacing = True
-                    self._replace(keep_position)
-            finally:
+                prepare(self._file_system, self._where, [pair.start for pair in staged],
+                        [pair.start for pair in old], keys.last_offset)
+            except BaseException:
                 for pair in staged:
                     pair.close()
-                if not self._replacing:
-                    drop_staged(self._file_system, self._where)
+                drop_staged(self._file_system, self._where)
+                raise
+            for pair in staged:
+                pair.close()
+            with self._lock:
+                if self._closed:
+                    return None
+                self._keeps_staged = True
+                commit(self._file_system, self._where)
+                self._replacing = True
+                self._replace(keep_position)
             return Compacted(len(old), kept, total - kept, keys.last_offset)
 
     def _map_keys(self, new: list[FilePair], memory: int) -> KeyMap:
@@ -346,12 +354,8 @@ class CompactionLog:
     def _replace(self, keep_position: Callable[[int], None]) -> None:
         self._keep = keep_position
         position = finish(self._file_system, self._where)
-        if position is not None:
-            self.position = position
-            keep_position(position)
-            end(self._file_system, self._where)
+        assert position is not None, "the record of the replacement stays until its end"
         last = self._pairs[-1]
-        last.sync()
         starts = segment_starts(self._file_system, self._where.log)
         made = [self._pair(start) for start in starts if start < last.start]
         for pair in made:
@@ -359,7 +363,12 @@ class CompactionLog:
         for pair in self._pairs[:-1]:
             pair.close()
         self._pairs = (*made, last)
-        self._replacing = False
+        self._replacing = False  # an error from here on is settled by the next open
+        self.position = position
+        sync(self._file_system, self._where)
+        keep_position(position)
+        end(self._file_system, self._where)
+        self._keeps_staged = False
 
 
 def remove_queue(file_system: FileSystem, where: QueueDirectories) -> None:

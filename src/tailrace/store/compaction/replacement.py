@@ -18,11 +18,14 @@ import orjson
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, write_file
-from tailrace.errors import CorruptionError
+from tailrace.errors import CorruptionError, FatalStorageError
 from tailrace.formats.filenames import COMPACTING, COMPACTION_REPLACE, file_name_to_offset, offset_to_file_name
 from tailrace.logs import get_logger
 
-__all__ = ["RULES", "QueueDirectories", "commit", "drop_staged", "end", "finish", "segment_starts", "settle"]
+__all__ = [
+    "RULES", "QueueDirectories", "commit", "drop_staged", "end", "finish", "prepare",
+    "segment_starts", "settle", "sync",
+]
 
 _log = get_logger(__name__)
 _DELETE: Final = ".delete"
@@ -56,22 +59,36 @@ def segment_starts(file_system: FileSystem, directory: str) -> list[int]:
     return sorted(start for start in found if start is not None)
 
 
-def commit(
+def prepare(
     file_system: FileSystem, where: QueueDirectories, add: list[int], remove: list[int], position: int
 ) -> None:
-    """Decide, durably, that the staged files replace those that start at ``remove``. Raises OSError."""
+    """Write the record of a replacement beside the staged files, durably. Raises OSError or FatalStorageError."""
     path = f"{where.staged().log}/{COMPACTION_REPLACE}"
     write_file(file_system, path, orjson.dumps({"add": add, "remove": remove, "position": position}))
-    file_system.sync_dir(where.staged().log)
-    file_system.rename(path, f"{where.log}/{COMPACTION_REPLACE}")
-    file_system.sync_dir(where.log)
+    for directory in where.staged():
+        file_system.sync_dir(directory)
+
+
+def commit(file_system: FileSystem, where: QueueDirectories) -> None:
+    """Decide, durably, that the staged files replace the old ones that ``prepare`` named.
+
+    Raises OSError or FatalStorageError. The next open then does the replacement or drops it, so the
+    staged files must stay; until then the old files are right.
+    """
+    path = f"{where.log}/{COMPACTION_REPLACE}"
+    file_system.rename(f"{where.staged().log}/{COMPACTION_REPLACE}", path)
+    try:
+        file_system.sync_dir(where.log)
+    except (OSError, FatalStorageError):
+        file_system.remove(path)
+        raise
 
 
 def finish(file_system: FileSystem, where: QueueDirectories) -> int | None:
     """Do the steps of a replacement that was decided. Return its position, None if none was decided.
 
-    The record of it stays, so that the caller can keep the position first: see ``end``. Raises OSError, and
-    CorruptionError if the record is damaged.
+    The record of it stays until ``sync``, and until the caller has kept the position: see ``end``. Raises OSError,
+    and CorruptionError if the record is damaged.
     """
     path = f"{where.log}/{COMPACTION_REPLACE}"
     text = read_if_there(file_system, path)
@@ -90,10 +107,14 @@ def finish(file_system: FileSystem, where: QueueDirectories) -> int | None:
         for name in set(names[1]).difference(names[0]):
             if file_system.exists(f"{directory}/{name}"):
                 file_system.remove(f"{directory}/{name}")
-        file_system.sync_dir(directory)
-        if file_system.exists(staged):
-            file_system.sync_dir(staged)
     return int(position)
+
+
+def sync(file_system: FileSystem, where: QueueDirectories) -> None:
+    """Make the names of a finished replacement durable. Raises OSError or FatalStorageError."""
+    for directory in (*where, *where.staged()):
+        if file_system.exists(directory):
+            file_system.sync_dir(directory)
 
 
 def end(file_system: FileSystem, where: QueueDirectories) -> None:
@@ -137,6 +158,8 @@ def settle(file_system: FileSystem, where: QueueDirectories) -> int | None:
         file_system.sync_dir(where.queue)
     if position is None:
         drop_staged(file_system, where)
+    else:
+        sync(file_system, where)
     return position
 
 
