@@ -14,8 +14,7 @@ from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft
 from tailrace.node.topic_queue_mapping import TopicQueueMappingManager
-from tailrace.store.compaction.compaction_store import CLEANUP_POLICY, COMPACTION
-from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE
+from tailrace.store.queue_types import BATCH_CQ, CLEANUP_POLICY, COMPACTION, QUEUE_TYPE
 from tailrace.store.retention.topic_rules import (
     RESERVE_TIME,
     RETENTION_BYTES,

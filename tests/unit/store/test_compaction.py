@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import itertools
 import json
 
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
-from tailrace.env.whole_files import read_file
+from tailrace.doctor.verify import verify
+from tailrace.env.whole_files import read_file, write_file
 from tailrace.errors import ConfigError, MessageIllegalError, StoreError
 from tailrace.formats.commitlog import tags_code
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT
 from tailrace.model import GetMessageStatus
+from tailrace.store.compaction.file_pair import Sizes
+from tailrace.store.compaction.replacement import RULES
 from tailrace.testing import CrashFileSystem, SimClock
 
 UNIT = BATCH_CQ_UNIT.size
@@ -22,8 +27,9 @@ CONFIG = StoreConfig(
     timer_wheel_enable=False)
 
 
-def opened(files, config=CONFIG) -> MessageStore:
-    store = MessageStore.open("/s", config=config, services=False, file_system=files, clock=SimClock())
+def opened(files, config=CONFIG, clock=None) -> MessageStore:
+    store = MessageStore.open(
+        "/s", config=config, services=False, file_system=files, clock=clock or SimClock())
     if store.topics.select("C") is None:
         store.create_topic("C", 2, {"cleanup.policy": "COMPACTION"})
     return store
@@ -220,3 +226,215 @@ def test_a_lost_consume_queue_continues_after_the_compaction_log(files):
         assert put(store, 300, "k0").queue_offset == 300
     with opened(files) as store:
         assert last_of_each(seen(store)) == {**before, "k0": b"300"}
+
+
+LOG, QUEUE = "/s/compaction/compactionLog/C/0", "/s/compaction/compactionCq/C/0"
+
+
+def not_compacted(files, count=60, keys=5):
+    with opened(files) as store:
+        fill(store, count, keys)
+        flush(store)
+        return seen(store)
+
+
+def java_replaces(files, *, moved, removed):
+    """What a Java broker leaves that is killed while it replaces files: the first ``moved`` of two new ones have
+    their names, the first ``removed`` old ones are gone. Returns the messages of the new set."""
+    old = files.list(LOG)[:-1]
+    with opened(files.killed()) as copy:
+        compact(copy)
+        new_files = copy.file_system
+        new_seen = seen(copy)
+        new = [name for name in new_files.list(LOG) if name in old]
+        contents = {directory: {name: read_file(new_files, f"{directory}/{name}") for name in new}
+                    for directory in (LOG, QUEUE)}
+    assert len(new) > 1, "or a part cannot be moved"
+    for directory in (LOG, QUEUE):
+        files.makedirs(f"{directory}/compacting")
+        for name, data in contents[directory].items():
+            write_file(files, f"{directory}/compacting/{name}", data)
+    for name in old:
+        files.rename(f"{LOG}/{name}", f"{LOG}/{name}.delete")
+    for name in new[:len(new) if moved is None else moved]:
+        files.rename(f"{LOG}/compacting/{name}", f"{LOG}/{name}")
+    for name in old[:removed]:
+        files.remove(f"{LOG}/{name}.delete")
+    return new_seen
+
+
+@pytest.mark.parametrize(("moved", "removed"), [(0, 0), (1, 0), (None, 0), (None, 2)])
+def test_a_java_broker_that_was_killed_while_it_replaced_files(files, moved, removed):
+    before = not_compacted(files, keys=17)
+    after = java_replaces(files, moved=moved, removed=removed)
+    wanted = after if moved is None else before
+    for _ in range(2):
+        with opened(files) as store:
+            assert seen(store) == wanted
+        assert not [name for name in files.list(LOG) if not name.isdigit()]
+        assert files.list(LOG) == files.list(QUEUE)
+
+
+def test_a_compaction_that_was_not_complete_is_dropped(files):
+    before = not_compacted(files)
+    for directory in (LOG, QUEUE):
+        files.makedirs(f"{directory}/compacting")
+        write_file(files, f"{directory}/compacting/{0:020d}", b"old" * 500)
+    with opened(files) as store:
+        assert seen(store) == before
+    assert "compacting" not in files.list(LOG) + files.list(QUEUE)
+
+
+def test_every_state_of_a_replacement_has_one_rule():
+    assert set(RULES) == set(itertools.product((False, True), repeat=3))
+
+
+def test_units_are_built_again_from_the_records(files):
+    before = not_compacted(files)
+    names_before = files.list(QUEUE)
+    units = {name: read_file(files, f"{QUEUE}/{name}") for name in names_before}
+    for name, how in zip(names_before, ("gone", "zero", "torn", "other"), strict=False):
+        path = f"{QUEUE}/{name}"
+        if how == "gone":
+            files.remove(path)
+        elif how == "other":
+            write_file(files, path, units[names_before[0]])
+        else:
+            write_file(files, path, bytes(UNIT * 7) if how == "zero" else units[name][:100], UNIT * 7)
+    with opened(files) as store:
+        assert seen(store) == before
+    assert files.list(QUEUE) == names_before
+    for name in names_before:
+        count = read_file(files, f"{QUEUE}/{name}").count(b"\xff\xff\xff\xff\0\0\0\0") or 1
+        assert read_file(files, f"{QUEUE}/{name}")[:UNIT * (count - 1)] == units[name][:UNIT * (count - 1)]
+
+
+@pytest.mark.parametrize("text", [None, b"", b"{}", b'{"queueOffsetMap":{"C_0":"x"}}', b'{"queueOffsetMap":{"C_0":99}}'])
+def test_positions_are_a_hint(files, text):
+    with opened(files) as store:
+        fill(store)
+        compact(store)
+    files.remove("/s/compaction/position-checkpoint")
+    if text is not None:
+        write_file(files, "/s/compaction/position-checkpoint", text)
+    with opened(files) as store:
+        fill(store, 60, start=60)
+        everything = last_of_each(seen(store))
+        compact(store)
+        assert last_of_each(seen(store)) == everything
+        assert len(seen(store)) < 40
+
+
+def test_a_damaged_record_is_not_served_and_stops_the_compaction(files, caplog):
+    before = not_compacted(files)
+    name = files.list(LOG)[0]
+    data = bytearray(read_file(files, f"{LOG}/{name}"))
+    at = data.index(b"1KEYS") if b"1KEYS" in data else 88 + 150
+    data[at] ^= 1
+    write_file(files, f"{LOG}/{name}", bytes(data), len(data))
+    with opened(files) as store:
+        found = seen(store)
+        assert found != before
+        assert set(found) <= set(before)
+        assert len(found) >= len(before) - 1
+        compact(store)
+        assert last_of_each(seen(store)) == last_of_each(before)
+        assert "a queue cannot be compacted" in caplog.text
+
+
+def test_without_compaction_the_topic_is_served_as_others(files):
+    not_compacted(files)
+    with opened(files, dataclasses.replace(CONFIG, enable_compaction=False)) as store:
+        assert len(seen(store)) == 60
+        assert store._store.compaction.stats()["compactionQueues"] == 0
+
+
+def test_a_full_disk_stops_the_compaction_and_nothing_else(files, caplog):
+    before = not_compacted(files)
+    with opened(files) as store:
+        def full(_number, name, path):
+            if name in {"create", "truncate"} and "compacting" in path:
+                raise OSError(errno.ENOSPC, "no space", path)
+        files.before = full
+        compact(store)
+        assert "a queue cannot be compacted" in caplog.text
+        assert seen(store) == before
+        files.before = None
+        compact(store)
+        assert last_of_each(seen(store)) == last_of_each(before)
+        assert len(seen(store)) < 20
+
+
+def test_the_files_have_the_lengths_that_a_java_broker_computes():
+    for log, queue, wanted in (
+        (100 << 20, 10 << 20, (10485746 * 10, 10485746)), (9200, 46 * 30, (46 * 30 * 7, 46 * 30)),
+        (1000, 460, (2300, 460)), (46 * 53, 460, (460 * 5, 460)),
+    ):
+        sizes = Sizes.of_settings(log, queue)
+        assert (sizes.log, sizes.queue) == wanted
+
+
+def test_verify_finds_damage_in_a_compaction_log(files):
+    not_compacted(files)
+
+    def kinds():
+        found = [line["finding"]["kind"] for line in verify("/s", CONFIG, files) if "finding" in line]
+        return sorted(set(found))
+
+    assert kinds() == []
+    name = files.list(LOG)[0]
+    records, units = read_file(files, f"{LOG}/{name}"), read_file(files, f"{QUEUE}/{name}")
+    damaged = bytearray(records)
+    damaged[records.index(b"\x01C", BATCH_CQ_UNIT.unpack_from(units, UNIT).phy_offset) - 1] ^= 1  # the body
+    write_file(files, f"{LOG}/{name}", bytes(damaged), len(damaged))
+    assert kinds() == ["compaction-record"]
+    write_file(files, f"{LOG}/{name}", records, len(records))
+    write_file(files, f"{QUEUE}/{name}", bytes(len(units)), len(units))
+    assert kinds() == ["compaction-units"]
+    write_file(files, f"{QUEUE}/{name}", units, len(units))
+    files.rename(f"{LOG}/{name}", f"{LOG}/{name}.delete")
+    assert kinds() == ["compaction-interrupted"]
+
+
+def test_offsets_by_time_reach_messages_that_only_the_compaction_log_has(files):
+    clock = SimClock()
+    with opened(files, clock=clock) as store:
+        put(store, 0, "old")
+        first = clock.now_ms()
+        clock.advance(1000)
+        fill(store, 300)
+        flush(store)
+        while store.min_phy_offset < 1 << 14:
+            log = store._store.commit_log.queue
+            log.delete_head(log.files[0])
+        for queue in store._store.queues.table.values():
+            queue.correct_min_offset(store.min_phy_offset)
+        assert store._store.queues.table["C", 0].min_offset > 1
+        assert store.get_offset_in_queue_by_time("C", 0, first) == 0
+        assert store.get_offset_in_queue_by_time("C", 0, first + 1) == 1
+
+
+def test_only_durable_messages_are_copied(files):
+    with opened(files) as store:
+        fill(store, 10)
+        store.wait_dispatched()
+        compaction = store._store.compaction
+        assert store.flushed_where < store.max_phy_offset, "or the test shows nothing"
+        assert not compaction.flush(False)
+        assert compaction.stats()["compactionCopied"] == 0
+        assert compaction.flush(True)
+        assert compaction.stats()["compactionCopied"] == 10
+        assert store.flushed_where == store.max_phy_offset
+
+
+def test_a_compaction_may_leave_nothing(files):
+    with opened(files) as store:
+        for number in range(12):
+            put(store, number, f"k{number % 6}", b"" if number > 5 else None)
+        flush(store)
+        fill(store, 1, start=12)
+        compact(store)
+        last = store._store.compaction.logs["C", 0]._pairs
+        assert len(last) == 1, "the other files are gone"
+    with opened(files) as store:
+        assert [body for _, _, body in seen(store)][-1] == b"12"

@@ -17,9 +17,8 @@ import orjson
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.shortage import is_disk_full, is_shortage
 from tailrace.env.whole_files import read_hint, replace_file
-from tailrace.errors import DiskFullError, FatalStorageError, StoreError
+from tailrace.errors import FatalStorageError, StoreError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE
@@ -37,12 +36,9 @@ from tailrace.store.queue_types import queue_directories
 from tailrace.store.reading import MessageReader
 from tailrace.store.walk.scan import has_unit
 
-__all__ = ["CLEANUP_POLICY", "COMPACTION", "CompactionStore"]
+__all__ = ["CompactionStore"]
 
 _log = get_logger(__name__)
-CLEANUP_POLICY: Final = "cleanup.policy"
-"""Attribute of a topic."""
-COMPACTION: Final = "COMPACTION"
 _UNITS: Final = 512
 _MAX_POSITIONS: Final = 64 << 20
 Key = tuple[str, int]
@@ -307,10 +303,7 @@ class CompactionStore:
                     *key, *done, (self._clock.monotonic_ns() - began) // 1_000_000)
         except (OSError, StoreError) as error:
             self.failures += 1
-            level = _log.warning if (
-                isinstance(error, DiskFullError) or (
-                    isinstance(error, OSError) and (is_disk_full(error) or is_shortage(error)))) else _log.error
-            level("a queue cannot be compacted topic=%s queue_id=%d cause=%s", *key, error)
+            _log.error("a queue cannot be compacted topic=%s queue_id=%d cause=%s", *key, error)
             if isinstance(error, FatalStorageError):
                 raise
 
