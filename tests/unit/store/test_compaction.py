@@ -309,7 +309,8 @@ def test_units_are_built_again_from_the_records(files):
         assert read_file(files, f"{QUEUE}/{name}")[:UNIT * (count - 1)] == units[name][:UNIT * (count - 1)]
 
 
-@pytest.mark.parametrize("text", [None, b"", b"{}", b'{"queueOffsetMap":{"C_0":"x"}}', b'{"queueOffsetMap":{"C_0":99}}'])
+@pytest.mark.parametrize("text", [
+    None, b"", b"{}", b'{"queueOffsetMap":{"C_0":"x"}}', b'{"queueOffsetMap":{"C_0":99}}'])
 def test_positions_are_a_hint(files, text):
     with opened(files) as store:
         fill(store)

@@ -16,8 +16,8 @@ from tailrace.spark.archive.directory import ArchivedDirectory, ArchivedQueue, o
 from tailrace.spark.source.options import EARLIEST, LATEST, Position, ReadOptions
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.multi_dispatch import is_lmq
-from tailrace.store.queue_types import CLEANUP_POLICY, COMPACTION, read_compacted_topics
 from tailrace.store.queue_search import first_at, first_stored
+from tailrace.store.queue_types import CLEANUP_POLICY, COMPACTION, read_compacted_topics
 
 __all__ = [
     "Directories", "Directory", "Offsets", "Ranges", "batch_ranges", "from_json",

@@ -302,8 +302,8 @@ class CompactionLog:
             for pair in staged:
                 pair.close()
             with self._lock:
-                if self._closed:
-                    return None
+                if not self._pairs:
+                    return None  # closed in the meantime
                 self._keeps_staged = True
                 commit(self._file_system, self._where)
                 self._replacing = True
@@ -363,7 +363,7 @@ class CompactionLog:
         for pair in self._pairs[:-1]:
             pair.close()
         self._pairs = (*made, last)
-        self._replacing = False  # an error from here on is settled by the next open
+        self._replacing = False  # an error after this is settled by the next open
         self.position = position
         sync(self._file_system, self._where)
         keep_position(position)

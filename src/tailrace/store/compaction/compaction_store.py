@@ -174,7 +174,7 @@ class CompactionStore:
 
     # -- copying
 
-    def flush(self, thorough: bool) -> bool:  # noqa: FBT001 - called by the flush service
+    def flush(self, thorough: bool) -> bool:
         """Copy the dispatched messages that are durable, and sync what was copied.
 
         With ``thorough`` make the CommitLog durable first if a message waits for that. Return True if all
@@ -187,7 +187,9 @@ class CompactionStore:
                       if queue.max_offset > self._copied_until(key)]
             if thorough and behind:
                 self._sync_log()
-            everything = all([self._copy(key, queue) for key, queue in behind])
+            everything = True
+            for key, queue in behind:
+                everything = self._copy(key, queue) and everything
             if thorough:
                 for log in list(self.logs.values()):
                     log.sync()
@@ -328,7 +330,7 @@ class _Copying:
 
     def messages(self) -> Iterator[tuple[bytes, int, int, int]]:
         """Yield (record, tags code, store time, queue offset) of each message that has keys."""
-        log = self._store._commit_log  # noqa: SLF001 - a part of that class
+        log = self._store._commit_log
         durable, high = log.queue.flushed_where, self._queue.max_offset
         while self._offset < high:
             units = CQ_UNIT.view(self._queue.units(self._offset, min(_UNITS, high - self._offset)))

@@ -44,7 +44,7 @@ def is_valid(data: bytes, position: int) -> bool:
 
 @final
 class Sizes:
-    """Lengths of the two files; the first is a multiple of the second, as a Java broker wants it."""
+    """Lengths of the two files; the first is a multiple of the second, as in a Java broker."""
 
     __slots__ = ("log", "queue")
 
@@ -137,7 +137,7 @@ class FilePair:
         self.last = self._unit(count - 1).msg_base_offset if count else -1
 
     def _is_sound(self, count: int, end: int) -> bool:
-        """Return True if the units ascend, the first and the last name records, and none follows them."""
+        """Return True if the units ascend, the first and the last name records, and no record follows."""
         if self._blank_or_zero(end) is None:
             return False
         if not count:
@@ -191,7 +191,7 @@ class FilePair:
         return scan_files((self.log,), self.start, self.start + self.log.wrote_position, _CHECK, end)
 
     def all_chunks(self) -> Iterator[LogChunk]:
-        """As ``chunks``. Raises CorruptionError if a record is damaged, so that none is left out unseen."""
+        """As ``chunks``. Raises CorruptionError if a record is damaged, so that no record is left out unseen."""
         until = self.start
         for chunk in self.chunks():
             until = int(chunk.rows[-1][record.C_PHY] + chunk.rows[-1][record.C_SIZE])

@@ -19,7 +19,12 @@ import orjson
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, write_file
 from tailrace.errors import CorruptionError, FatalStorageError
-from tailrace.formats.filenames import COMPACTING, COMPACTION_REPLACE, file_name_to_offset, offset_to_file_name
+from tailrace.formats.filenames import (
+    COMPACTING,
+    COMPACTION_REPLACE,
+    file_name_to_offset,
+    offset_to_file_name,
+)
 from tailrace.logs import get_logger
 
 __all__ = [

@@ -11,7 +11,12 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT
-from tailrace.formats.filenames import COMPACTION_CQ, COMPACTION_LOG, COMPACTION_REPLACE, offset_to_file_name
+from tailrace.formats.filenames import (
+    COMPACTION_CQ,
+    COMPACTION_LOG,
+    COMPACTION_REPLACE,
+    offset_to_file_name,
+)
 from tailrace.segments import OpenFiles
 from tailrace.store.compaction.file_pair import FilePair, Sizes
 from tailrace.store.compaction.replacement import QueueDirectories, segment_starts
@@ -42,7 +47,8 @@ def _of_pair(overlay: OverlayFileSystem, where: QueueDirectories, start: int) ->
     pair = FilePair(overlay, *where, start, sizes, OpenFiles(8))
     try:
         if not pair.load():
-            yield Finding("compaction-units", pair.queue.path, -1, "units do not match the records; an open builds them")
+            yield Finding(
+                "compaction-units", pair.queue.path, -1, "units do not match the records; an open builds them")
             return
         for unit in pair.units(0):
             if not pair.record(unit):
