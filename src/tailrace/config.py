@@ -256,6 +256,12 @@ class StoreConfig(_Config):
     mapper_file_size_batch_consume_queue: int = _option(
         300_000 * 46, "Length of a file of a batch ConsumeQueue, rounded up to whole units.", unit="bytes",
         low=46, high=2 * GIB - 1)
+    compaction_mapped_file_size: int = _option(
+        100 * MIB, "Length of a file of the compaction log of a new queue. As in a Java broker it is rounded to a "
+        "multiple of compactionCqMappedFileSize, at least five times that.", unit="bytes", low=KIB, high=2 * GIB - 1)
+    compaction_cq_mapped_file_size: int = _option(
+        10 * MIB, "Length of a file with the units of such a log, rounded down to whole units.", unit="bytes",
+        low=92, high=400 * MIB)
     max_hash_slot_num: int = _option(
         5_000_000, "Hash slots of an index file.", low=1, high=100_000_000)
     max_index_num: int = _option(
@@ -291,6 +297,16 @@ class StoreConfig(_Config):
         2, "Dirty pages that make flushing one queue worthwhile.", unit="4 KiB pages", low=0, live=True)
     flush_consume_queue_thorough_interval: int = _option(
         60_000, "After this long every dirty queue is flushed.", unit="ms", low=1, live=True)
+
+    # -- topics with cleanup.policy=COMPACTION
+    enable_compaction: bool = _option(
+        True, "Whether topics with `cleanup.policy=COMPACTION` are compacted. If not, they are served as others, and "
+        "what the CommitLog does not have any more is not shown.")
+    compaction_schedule_internal: int = _option(
+        900_000, "Period of compaction.", unit="ms", low=1)
+    max_offset_map_size: int = _option(
+        100 * MIB, "Memory for the keys of one step of a compaction. More keys need more steps.", unit="bytes",
+        low=KIB)
 
     # -- LMQ queues
     enable_lmq: bool = _option(

@@ -785,8 +785,40 @@ _TIMER: Final = (
            "scheduleUnreadable."),
 )
 
+_COMPACTION: Final = (
+    _event("warning", "a topic with compaction is left out", "store topic",
+           "Spark reads the CommitLog, which may not have the last message of each key any more. Read the topic with "
+           "a consumer."),
+    _event("info", "compacted a queue", "topic queue_id files kept dropped position elapsed_ms",
+           "Of all files of a compaction log but the last one, the last message of each key was kept. Keys are "
+           "compacted up to the queue offset `position`."),
+    _event("info", "removed a compaction log", "topic queue_id",
+           "The topic was deleted, and so were its compacted files."),
+    _event("warning", "an interrupted compaction is settled", "path decision",
+           "The last process stopped while compacted files replaced the old ones. `finish` and `forward` complete "
+           "that, `undo` and `drop` return to the old files. No message is lost."),
+    _event("warning", "units of a compaction log are built again", "file",
+           "The units of a file of a compaction log were missing, damaged or too few, so they were made from its "
+           "records."),
+    _event("warning", "a queue ends before its compaction log", "topic queue_id queue_offset next_offset",
+           "The ConsumeQueue or the end of the log was lost. The next message of the queue gets the offset after the "
+           "compaction log, so no offset is given twice."),
+    _event("warning", "positions of compaction are damaged, all keys are compacted again", "file",
+           "The file cannot be read. The next compaction takes longer."),
+    _event("warning", "a message without keys is not served", "topic queue_id queue_offset",
+           "A message without KEYS came into a topic with compaction, for example before the topic had this policy "
+           "in a copy of topics.json. It has no place there."),
+    _event("error", "a message of a compaction log is damaged, it is not served", "file queue_offset",
+           "The bytes of a message in a compaction log do not match their checksum. The queue is not compacted any "
+           "more."),
+    _event("error", "messages cannot be copied to a compaction log", "topic queue_id cause",
+           "Messages stay in the CommitLog only, which is kept until they can be copied. They are served from there."),
+    _event("error", "a queue cannot be compacted", "topic queue_id cause",
+           "The files stay as they are and are served. The next period tries again."),
+)
+
 EVENTS: Final = (
-    *_BROKER, *_CLIENT, *_ENV_KERNELS, *_FILES, *_NODE, *_PROXY, *_REMOTING, *_SEGMENTS, *_SPARK, *_RETENTION,
-    *_STORE, *_RECOVERY, *_TIMER,
+    *_BROKER, *_CLIENT, *_COMPACTION, *_ENV_KERNELS, *_FILES, *_NODE, *_PROXY, *_REMOTING, *_SEGMENTS, *_SPARK,
+    *_RETENTION, *_STORE, *_RECOVERY, *_TIMER,
 )
 """All events."""

@@ -50,7 +50,6 @@ REASONS: Final[Mapping[str, str]] = {
     "auth": "users and permissions are in memory, and of the cluster and the directory of the broker",
     "broker": "it controls an internal of the Java broker that Tailrace does not have",
     "cold": "thresholds of cold reads do not adapt, and the kernel decides what it reads ahead",
-    "compaction": "there are no compacted topics; sends to them are refused",
     "controllerless": "it only matters with a controller, which is refused",
     "dledgerless": "it only matters with DLedger, which is refused",
     "engineless": "it only matters with RocksDB, which is refused",

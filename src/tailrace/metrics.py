@@ -250,6 +250,12 @@ RETENTION_LOST_TIMERS: Final = _counter(
     "Pending timers that were deleted with their file and could not be written again.", ())
 RETENTION_QUEUE_FILES: Final = _counter(
     "tailrace_retention_deleted_queue_files_total", "Files of queues that retention deleted.", ())
+COMPACTION_PASSES: Final = _counter(
+    "tailrace_compaction_passes_total", "Compactions of a queue that replaced files.", ())
+COMPACTION_DROPPED: Final = _counter(
+    "tailrace_compaction_dropped_messages_total", "Messages that compaction removed.", ())
+COMPACTION_FAILURES: Final = _counter(
+    "tailrace_compaction_failures_total", "Attempts to copy or to compact a queue that failed.", ())
 RETENTION_INDEX_FILES: Final = _counter(
     "tailrace_retention_deleted_index_files_total", "Index files that retention deleted.", ())
 RETENTION_HUNG: Final = _gauge(

@@ -158,6 +158,9 @@ class Exposition(Collector):
         yield self._family(metrics.RETENTION_TRASH, {(): stats.get("trashBytes", 0)})
         yield self._family(metrics.RETENTION_LOST_TIMERS, {(): stats.get("forcedDeletedTimers", 0)})
         yield self._family(metrics.RETENTION_QUEUE_FILES, {(): stats.get("deletedQueueFiles", 0)})
+        yield self._family(metrics.COMPACTION_PASSES, {(): stats.get("compactionPasses", 0)})
+        yield self._family(metrics.COMPACTION_DROPPED, {(): stats.get("compactionDropped", 0)})
+        yield self._family(metrics.COMPACTION_FAILURES, {(): stats.get("compactionFailures", 0)})
         yield self._family(metrics.RETENTION_INDEX_FILES, {(): stats.get("deletedIndexFiles", 0)})
         yield self._family(metrics.RETENTION_HUNG, {(): bool(stats.get("hangedFile"))})
         yield self._family(metrics.DISK_USED, {

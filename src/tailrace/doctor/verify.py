@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
+from tailrace.store.compaction.verification import compaction_findings
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.verification import Verification
 from tailrace.timer.verification import verify_timers
@@ -31,6 +33,8 @@ def verify(
         kinds[finding.kind] += 1
         yield finding.as_dict()
     timers, found = verify_timers(directory)
+    if not directory.is_live:  # files of compaction change at any time
+        found = itertools.chain(found, compaction_findings(directory.file_system, directory.path))
     for finding in found:
         kinds[finding.kind] += 1
         yield finding.as_dict()

@@ -11,7 +11,7 @@ from typing import Annotated, Final, NamedTuple
 from tailrace.formats._layout import Layout
 
 __all__ = [
-    "BATCH_CQ_UNIT", "CQ_UNIT", "INVALID_POS", "PRE_BLANK", "PRE_BLANK_SIZE", "BatchCqUnit", "CqUnit",
+    "BATCH_CQ_UNIT", "CQ_UNIT", "END_UNIT", "INVALID_POS", "PRE_BLANK", "PRE_BLANK_SIZE", "BatchCqUnit", "CqUnit",
 ]
 
 
@@ -47,3 +47,5 @@ class BatchCqUnit(NamedTuple):
 BATCH_CQ_UNIT: Final = Layout(BatchCqUnit, size=46)
 INVALID_POS: Final = -1
 """The compacted offset of every unit; only topics with compaction have other values."""
+END_UNIT: Final = BATCH_CQ_UNIT.pack(-1, 0, 0, 0, 0, 0, INVALID_POS, 0)
+"""Follows the last unit in a full file of a topic with compaction (SparseConsumeQueue.java)."""

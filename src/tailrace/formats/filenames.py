@@ -5,18 +5,25 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "ABORT", "BATCHCONSUMEQUEUE", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "FORCED_DELETIONS",
-    "ACLS", "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE",
-    "SETTINGS", "STAGING",
-    "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL", "TRANSACTIONMETRICS", "TRASH", "USERS",
-    "file_name_to_offset",
-    "is_number", "offset_to_file_name",
+    "ABORT", "BATCHCONSUMEQUEUE", "CHECKPOINT", "COMMITLOG", "COMPACTING", "COMPACTION", "COMPACTION_CQ",
+    "COMPACTION_LOG", "COMPACTION_POSITIONS", "COMPACTION_REPLACE", "CONFIG", "CONSUMEQUEUE", "FLUSHED",
+    "FORCED_DELETIONS", "ACLS", "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE",
+    "SEGMENT_TRASH", "SERVE", "SETTINGS", "STAGING", "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL",
+    "TRANSACTIONMETRICS", "TRASH", "USERS", "file_name_to_offset", "is_number", "offset_to_file_name",
 ]
 
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
 BATCHCONSUMEQUEUE: Final = "batchconsumequeue"
 """Queues of topics with ``queue.type=BatchCQ``."""
+COMPACTION: Final = "compaction"
+COMPACTION_LOG: Final = "compaction/compactionLog"
+COMPACTION_CQ: Final = "compaction/compactionCq"
+COMPACTION_POSITIONS: Final = "compaction/position-checkpoint"
+COMPACTING: Final = "compacting"
+"""Below the directory of a queue: files that a compaction writes."""
+COMPACTION_REPLACE: Final = "tailrace-replace.json"
+"""In the directory of a queue, while compacted files replace the old ones. A Java broker does not start then."""
 INDEX: Final = "index"
 CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"

@@ -14,6 +14,7 @@ from tailrace.node.topic_config import (
     TopicConfig,
     TopicConfigManager,
     check_attribute,
+    check_together,
     check_unchangeable,
     validate_topic,
 )
@@ -43,6 +44,7 @@ class EmbeddedTopics:
                 check_attribute(*attribute)
             present = self._topics.select(topic)
             check_unchangeable(present, dict(attributes))
+            check_together({**(present.attributes if present is not None else {}), **attributes})
         except ValueError as error:
             raise ConfigError(str(error)) from None
         made = replace(present or TopicConfig(topic_name=topic), read_queue_nums=queues, write_queue_nums=queues)

@@ -129,7 +129,6 @@ _FILES: Final = {
 }
 _TYPES: Final = {
     "message.type=LITE": "sends are refused, and lite consumers are not served",
-    "cleanup.policy=COMPACTION": "sends are refused, and all messages are shown, not the last of each key",
 }
 _OTHER_TYPE: Final = "sends are refused"
 

@@ -23,7 +23,9 @@ from tailrace.env.filesystem import FileSystem, LockHandle, OsFileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import (
+    MessageIllegalError,
     StoreClosedError,
+    StoreError,
     StoreLockedError,
     StoreNotWritableError,
 )
@@ -61,6 +63,7 @@ from tailrace.node.put_forms import (
     odd_properties,
     raise_partial,
     raise_refused,
+    refuse_without_keys,
     wait_durable,
 )
 from tailrace.node.put_table import PutTableResult, TablePut
@@ -216,6 +219,8 @@ class MessageStore:
             write_settings(file_system, root, config)
             topics = load_topics(file_system, root, broker, clock, store)
             store.queues.is_batch = topics.has_batch_queues
+            store.compaction.load(topics.compacted())
+            topics.on_change(lambda: store.compaction.follow(topics.compacted()))
             retention = Retention(clock, file_system, store, topics)
             timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
@@ -383,6 +388,8 @@ class MessageStore:
         """
         store = self._store
         queue_id = self._topic_queues(message.topic, queue_id, ordering_key)
+        if message.topic in store.compaction.topics:
+            refuse_without_keys([message])
         result = self.put_inner(MessageExtBrokerInner(
             message.topic, queue_id, message.body,
             plain_properties(message, self._unique_prefix, next(self._unique_number))
@@ -448,7 +455,7 @@ class MessageStore:
         self._check_open()
         put = TablePut(
             self._store, self._timers, self._entropy, lambda name: self.topics.select(name) is None,
-            self._topic_queues, self._clock.now_ms())
+            self._table_queues, self._clock.now_ms())
         put.check(table, topic, queue_id)
         result = put.append()
         if result.until >= 0 and self._store.sync_flush:
@@ -536,6 +543,11 @@ class MessageStore:
             self._check_open()
         return self._embedded.queue_of(topic, queue_id, ordering_key)
 
+    def _table_queues(self, topic: str, queue_id: int | None) -> int:
+        if topic in self._store.compaction.topics:
+            raise MessageIllegalError("topic", f"{topic} has cleanup.policy=COMPACTION; use put or put_many")
+        return self._topic_queues(topic, queue_id)
+
     def _wait(self, until: int, timeout_ms: int | None) -> None:
         limit = timeout_ms if timeout_ms is not None else self.config.sync_flush_timeout
         wait_durable(self._store, until, limit)
@@ -556,7 +568,8 @@ class MessageStore:
         if self._closed or processes.forks != self._forks:
             self._check_open()
         store = self._store
-        result = store.reader.get_message(
+        reader = store.compaction if topic in store.compaction.topics else store.reader
+        result = reader.get_message(
             topic, queue_id, offset, max_msg_nums, max_bytes, codes, property_filter=property_filter,
             only_cached=only_cached)
         store.stats.get_done(result)
@@ -588,6 +601,8 @@ class MessageStore:
         """
         check_not_negative(queue_id=queue_id, offset=offset, count=count)
         schema = chosen_schema(columns)
+        if topic in self._store.compaction.topics:
+            raise StoreError(f"{topic} has cleanup.policy=COMPACTION, which to_arrow does not read; use read")
         self.wait_dispatched()
         until = self.max_offset_in_queue(topic, queue_id)
         return arrow_table(self._store.reader, schema, os.path.basename(self.path), topic, queue_id,
@@ -636,7 +651,8 @@ class MessageStore:
     ) -> int:
         """Return the offset of the first message stored at or after a time; with UPPER the last at or before it."""
         self._check_open()
-        return self._store.reader.offset_by_time(topic, queue_id, timestamp_ms, boundary)
+        found = self._store.reader.offset_by_time(topic, queue_id, timestamp_ms, boundary)
+        return self._store.compaction.offset_by_time(topic, queue_id, timestamp_ms, boundary, found)
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store time of a message in ms, -1 if it does not exist."""
@@ -661,7 +677,7 @@ class MessageStore:
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the offset of the first message of a queue, 0 if there is no such queue."""
         queue = self._store.queues.get(topic, queue_id)
-        return queue.min_offset if queue is not None else 0
+        return self._store.compaction.min_offset(topic, queue_id, queue.min_offset if queue is not None else 0)
 
     def max_offset_in_queue(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
         """Return the offset after the last message of a queue that can be read.
@@ -669,7 +685,7 @@ class MessageStore:
         With ``committed=False`` messages count that were put and cannot be read yet.
         """
         queue = self._store.queues.get(topic, queue_id)
-        readable = queue.max_offset if queue is not None else 0
+        readable = self._store.compaction.max_offset(topic, queue_id, queue.max_offset if queue is not None else 0)
         return readable if committed else max(
             readable, self._store.next_queue_offset(topic, queue_id))
 
@@ -725,5 +741,8 @@ class MessageStore:
         again. Raises StoreError or OSError; then nothing was purged.
         """
         self._check_may_change()
+        if topic in self._store.compaction.topics:
+            raise StoreError(f"{topic} has cleanup.policy=COMPACTION, it cannot be purged; a message without a body "
+                             "removes its key, and deleting the topic removes all")
         self.wait_dispatched()
         return self.retention.topics.purge(topic, queue_id, before_ms)

@@ -36,7 +36,7 @@ from tailrace.timer.properties import DELAY, DELIVER_PROPERTIES
 
 __all__ = [
     "PutResults", "by_topic", "goes_alone", "many_writers", "odd_properties", "raise_partial", "raise_refused",
-    "wait_durable",
+    "refuse_without_keys", "wait_durable",
 ]
 
 
@@ -51,6 +51,14 @@ def goes_alone(message: Message) -> bool:
     """Return True if a message cannot be put together with others: it is a timer, or names LMQ queues."""
     return is_timer(message) or INNER_MULTI_DISPATCH in message.properties or (
         INNER_MULTI_QUEUE_OFFSET in message.properties)
+
+
+def refuse_without_keys(messages: Sequence[Message]) -> None:
+    """Raise MessageIllegalError if a message of a topic with compaction has no keys."""
+    for message in messages:
+        if not " ".join(message.keys or [message.properties.get("KEYS", "")]).strip():
+            raise MessageIllegalError(
+                "keys", f"Required message key is missing, {message.topic} has cleanup.policy=COMPACTION")
 
 
 def odd_properties(message: Message, unique_key: str) -> bytes:
@@ -84,6 +92,8 @@ def many_writers(
     for topic, run in itertools.groupby(messages, key=attrgetter("topic")):
         part = list(run)
         chosen = queue_of(topic, queue_id)
+        if topic in store.compaction.topics:
+            refuse_without_keys(part)
         items = plain_items(part, prefix, number)
         if items is None and any(map(goes_alone, messages)):
             for one in messages:  # before any of them is put

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft
 from tailrace.node.topic_queue_mapping import TopicQueueMappingManager
-from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE
+from tailrace.store.queue_types import BATCH_CQ, CLEANUP_POLICY, COMPACTION, QUEUE_TYPE
 from tailrace.store.retention.topic_rules import (
     RESERVE_TIME,
     RETENTION_BYTES,
@@ -92,7 +92,7 @@ def validate_topic(topic: str) -> str:
 
 
 _ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
-    "cleanup.policy": frozenset({"DELETE"}),
+    CLEANUP_POLICY: frozenset({"DELETE", COMPACTION}),
     "message.type": frozenset(
         {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"}),
     QUEUE_TYPE: frozenset({"SimpleCQ", BATCH_CQ}),
@@ -103,8 +103,9 @@ _ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
 
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 """Property of a message with a priority: a number, which is its queue."""
-_TYPES: Final = ("message.type", "cleanup.policy", QUEUE_TYPE)
+_TYPES: Final = ("message.type", CLEANUP_POLICY, QUEUE_TYPE)
 """Attributes that control how messages of a topic are kept and delivered."""
+_UNCHANGEABLE: Final = frozenset({QUEUE_TYPE, CLEANUP_POLICY})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,6 +126,11 @@ class TopicConfig:
     def has_batch_queues(self) -> bool:
         """True if its queues are batch queues, in which one record may have several messages."""
         return bool(self.attributes) and self.attributes.get(QUEUE_TYPE) == BATCH_CQ
+
+    @property
+    def is_compacted(self) -> bool:
+        """True if only the last message of each key stays."""
+        return bool(self.attributes) and self.attributes.get(CLEANUP_POLICY) == COMPACTION
 
     @property
     def readable(self) -> bool:
@@ -201,6 +207,11 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         """Return True if the queues of a topic are batch queues."""
         config = self._table.get(topic)
         return config is not None and config.has_batch_queues
+
+    def compacted(self) -> dict[str, int]:
+        """Return the topics with ``cleanup.policy=COMPACTION`` and their numbers of queues."""
+        return {config.topic_name: max(config.read_queue_nums, config.write_queue_nums)
+                for config in self.items() if config.is_compacted}
 
     @property
     def broker_name(self) -> str:
@@ -387,7 +398,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
 def check_attribute(name: str, value: str) -> None:
     """Raise ValueError for an unknown attribute or an invalid value.
 
-    Known are RocketMQ's TopicAttributes, without those of compaction, and those of Tailrace.
+    Known are RocketMQ's TopicAttributes and those of Tailrace.
     """
     if name.startswith("lite."):
         raise ValueError(f"{name} is of topics of message.type=LITE, which are not supported")
@@ -401,8 +412,9 @@ def check_attribute(name: str, value: str) -> None:
 
 def check_unchangeable(present: TopicConfig | None, attributes: Iterable[str]) -> None:
     """Raise ValueError if one of these attributes of a topic that exists cannot be changed any more."""
-    if present is not None and QUEUE_TYPE in attributes:
-        raise ValueError(f"attempt to update an unchangeable attribute. key: {QUEUE_TYPE}")
+    for name in attributes:
+        if present is not None and name in _UNCHANGEABLE:
+            raise ValueError(f"attempt to update an unchangeable attribute. key: {name}")
 
 
 def merged_attributes(present: dict[str, str], text: str, *, creating: bool) -> dict[str, str]:
@@ -410,8 +422,8 @@ def merged_attributes(present: dict[str, str], text: str, *, creating: bool) -> 
     changed = dict(present)
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, value = part.partition("=")
-        if name[1:] == QUEUE_TYPE and not creating:
-            raise ValueError(f"attempt to update an unchangeable attribute. key: {QUEUE_TYPE}")
+        if name[1:] in _UNCHANGEABLE and not creating:
+            raise ValueError(f"attempt to update an unchangeable attribute. key: {name[1:]}")
         if part.startswith("+") and value:
             check_attribute(name[1:], value)
             changed[name[1:]] = value
@@ -421,7 +433,20 @@ def merged_attributes(present: dict[str, str], text: str, *, creating: bool) -> 
             changed.pop(name[1:], None)
         else:
             raise ValueError(f"add/alter attribute format is wrong: {name}")
+    check_together(changed)
     return changed
+
+
+def check_together(attributes: Mapping[str, str]) -> None:
+    """Raise ValueError for attributes that exclude each other."""
+    if attributes.get(CLEANUP_POLICY) != COMPACTION:
+        return
+    for name in (RESERVE_TIME, RETENTION_BYTES, RETENTION_MS):
+        if name in attributes:
+            raise ValueError(f"{name} and {CLEANUP_POLICY}={COMPACTION} exclude each other: compaction keeps the "
+                             "last message of each key")
+    if attributes.get(QUEUE_TYPE) == BATCH_CQ:
+        raise ValueError(f"{QUEUE_TYPE}={BATCH_CQ} and {CLEANUP_POLICY}={COMPACTION} exclude each other")
 
 
 def renamed(config: TopicConfig, topic: str) -> TopicConfig:

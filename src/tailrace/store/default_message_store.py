@@ -27,6 +27,7 @@ from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import Lease, OpenFiles
 from tailrace.store.commit_log import CommitLog, MakeRecords, RecordWriter
+from tailrace.store.compaction.compaction_store import CompactionStore
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.flush import (
@@ -106,6 +107,10 @@ class DefaultMessageStore:
             clock, file_system, config, self.commit_log, self.queues, self.index, self.reput,
             self.flags, self.checkpoint, self.progress)
         self.reader = MessageReader(clock, config, self.commit_log, self.queues, self.index)
+        self.compaction = CompactionStore(
+            clock, file_system, config, root, self.commit_log, self.queues, self.reader, self.open_files,
+            self.sync_log)
+        self.flush_consume_queue.copy_compacted = self.compaction.flush
         self.stats = StoreStatsService(clock)
         self.report = RecoveryReport()
         self._reput_handle: ServiceHandle | None = None
@@ -175,6 +180,9 @@ class DefaultMessageStore:
         scheduler.every(
             "FlushConsumeQueueService", lambda: config.flush_interval_consume_queue,
             self.flush_consume_queue.step)
+        scheduler.every(
+            "CompactionService", config.compaction_schedule_internal,
+            lambda: self.compaction.step() if self.is_writeable else None)
         scheduler.every("AllocateMappedFileService", 20, self.commit_log.prepare_ahead)
         scheduler.every("StoreStatsService", 1000, self.stats.sample)
 
@@ -227,6 +235,7 @@ class DefaultMessageStore:
             self._flushed_file = None
         self.commit_log.close()
         self.queues.close()
+        self.compaction.close()
         if self.index is not None:
             self.index.close()
 
@@ -427,6 +436,7 @@ class DefaultMessageStore:
 
     def delete_queues(self, keys: set[tuple[str, int]]) -> None:
         """Remove some queues; the next message of each gets offset 0."""
+        self.compaction.delete(keys)
         self.queues.delete(keys)
         for key in keys:
             self.commit_log.queue_offsets.pop(key, None)
@@ -436,7 +446,7 @@ class DefaultMessageStore:
     def stats_dict(self) -> dict[str, Any]:
         """Return counters and positions by the names that operators see."""
         return {
-            **self.stats.as_dict(),
+            **self.stats.as_dict(), **self.compaction.stats(),
             "commitLogMinOffset": self.min_phy_offset,
             "commitLogMaxOffset": self.max_phy_offset,
             "flushedWhere": self.commit_log.queue.flushed_where,

@@ -195,6 +195,9 @@ class FlushConsumeQueueService:
         self._pending: list[Progress] = []
         """Progress whose units and entries are durable, to be written when the log is durable so far, too."""
         self._lock = threading.Lock()
+        self.copy_compacted: Callable[[bool], bool] = lambda _: True
+        """Copies messages of topics with compaction. Its argument is True in a thorough pass. Returns True if all
+        are copied durably."""
         self.durable_until = -1
         """The unit and the index entries of every record below this position are durable; -1: not known."""
 
@@ -234,6 +237,7 @@ class FlushConsumeQueueService:
         try:
             progress = self._make_progress(clean=clean) if thorough else None
             everything = self._queues.flush(least_pages)
+            everything = self.copy_compacted(thorough) and everything
             if self._index is not None:
                 if thorough:
                     self._index.flush()

@@ -9,11 +9,18 @@ from tailrace.env.whole_files import read_if_there
 from tailrace.errors import NotAStoreError
 from tailrace.formats import fastjson, filenames
 
-__all__ = ["BATCH_CQ", "QUEUE_TYPE", "check_queue_types", "queue_directories", "read_batch_topics", "whole_units"]
+__all__ = [
+    "BATCH_CQ", "CLEANUP_POLICY", "COMPACTION", "QUEUE_TYPE", "check_queue_types", "queue_directories",
+    "read_batch_topics", "read_compacted_topics", "whole_units",
+]
 
 QUEUE_TYPE = "queue.type"
 """Attribute of a topic."""
 BATCH_CQ = "BatchCQ"
+CLEANUP_POLICY = "cleanup.policy"
+"""Attribute of a topic."""
+COMPACTION = "COMPACTION"
+"""The policy of a topic of which the last message of each key stays."""
 
 
 def whole_units(file_size: int, unit: int) -> int:
@@ -39,17 +46,29 @@ def read_batch_topics(file_system: FileSystem, root: str) -> frozenset[str]:
 
 def _read_types(file_system: FileSystem, root: str) -> dict[str, bool]:
     """Return for each topic whether it has batch queues. Return {} quickly if no topic has."""
+    sought = b"" if file_system.list(f"{root}/{filenames.BATCHCONSUMEQUEUE}") else BATCH_CQ.encode()
+    return {topic: attributes.get(QUEUE_TYPE) == BATCH_CQ
+            for topic, attributes in _read_attributes(file_system, root, sought).items()}
+
+
+def read_compacted_topics(file_system: FileSystem, root: str) -> frozenset[str]:
+    """Return the topics that ``config/topics.json``, or its backup, says to be compacted."""
+    found = _read_attributes(file_system, root, COMPACTION.encode())
+    return frozenset(topic for topic, attributes in found.items() if attributes.get(CLEANUP_POLICY) == COMPACTION)
+
+
+def _read_attributes(file_system: FileSystem, root: str, sought: bytes) -> dict[str, dict[str, str]]:
+    """Return the attributes of each topic; {} quickly if the file does not have the text ``sought``."""
     path = f"{root}/{filenames.CONFIG}/topics.json"
     for name in (path, f"{path}.bak"):
         text = read_if_there(file_system, name) or b""
         if not text.strip():
             continue
-        if BATCH_CQ.encode() not in text and not file_system.list(f"{root}/{filenames.BATCHCONSUMEQUEUE}"):
+        if sought not in text:
             return {}
         try:
             table = fastjson.loads(text)["topicConfigTable"]
-            return {str(topic): (config.get("attributes") or {}).get(QUEUE_TYPE) == BATCH_CQ
-                    for topic, config in table.items()}
+            return {str(topic): dict(config.get("attributes") or {}) for topic, config in table.items()}
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return {}

@@ -222,6 +222,14 @@ class CrashFileSystem:
                 continue  # an unsynced removal that did reach the disk
             content = _after_power_loss(data, entropy, keep_percent)
             made._files[path] = made._durable_files[path] = _copy(content, content, data)
+        kept = set(made._files)
+        for path, data in self._durable_files.items():  # a rename is atomic: never are both names lost
+            if path in self._files or path in kept:
+                continue
+            new = next((name for name, one in self._files.items() if one is data), None)
+            if new is not None and (new not in kept or names.get(new) is not data):
+                content = _after_power_loss(data, entropy, keep_percent)
+                made._files[path] = made._durable_files[path] = _copy(content, content, data)
         return made
 
     # -- FileSystem

@@ -189,7 +189,7 @@ def test_a_topic_without_the_write_bit_is_refused(send, broker):
 
 
 @pytest.mark.parametrize("attributes", [
-    {"message.type": "LITE"}, {"cleanup.policy": "COMPACTION"},
+    {"message.type": "LITE"}, {"cleanup.policy": "OfTomorrow"},
     {"queue.type": "OfTomorrow"},
 ])
 def test_a_topic_of_a_type_that_cannot_be_honoured_takes_nothing(send, broker, store, attributes):
@@ -201,6 +201,18 @@ def test_a_topic_of_a_type_that_cannot_be_honoured_takes_nothing(send, broker, s
     assert not store.log
     broker.topics.update(TopicConfig(topic_name="typed", attributes={"message.type": "MIXED"}))
     assert send(ext("typed")).code == 0
+
+
+def test_a_message_of_a_topic_with_compaction_needs_keys(send, broker, store):
+    broker.topics.update(TopicConfig(topic_name="kept", attributes={"cleanup.policy": "COMPACTION"}))
+    for properties in ("UNIQ_KEY\x01U1\x02", "UNIQ_KEY\x01U1\x02KEYS\x01 \x02"):
+        answer = send(ext("kept", i=properties))
+        assert (answer.code, answer.remark) == (13, "Required message key is missing")
+    assert not store.log
+    assert send(ext("kept", i="UNIQ_KEY\x01U1\x02KEYS\x01k\x02")).code == 0
+    batch = [(0, b"x", b"KEYS\x01k\x02"), (0, b"y", b"")]
+    assert send(ext("kept", m="true"), encode_batch(batch)).code == 13
+    assert send(ext("kept", m="true"), encode_batch(batch[:1])).code == 0
 
 
 @pytest.mark.parametrize("short", "abcdefgh")

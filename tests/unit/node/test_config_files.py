@@ -205,6 +205,10 @@ def test_attributes_change_by_plus_and_minus():
     assert merged_attributes({}, "+message.type=FIFO, +reserve.time=5", creating=True) == {
         "message.type": "FIFO", "reserve.time": "5",
     }
+    assert merged_attributes({}, "+cleanup.policy=COMPACTION", creating=True) == {"cleanup.policy": "COMPACTION"}
+    for change in ("+cleanup.policy=COMPACTION", "-cleanup.policy"):
+        with pytest.raises(ValueError, match=r"unchangeable attribute. key: cleanup.policy"):
+            merged_attributes({}, change, creating=False)
     assert merged_attributes({"a": "b", "c": "d"}, "-a", creating=False) == {"c": "d"}
     with pytest.raises(ValueError, match="format is wrong: k"):
         merged_attributes({}, "k=v", creating=True)
@@ -219,7 +223,9 @@ def test_attributes_change_by_plus_and_minus():
 @pytest.mark.parametrize(("change", "complaint"), [
     ("+lite.topic.expiration=60", "lite.topic.expiration is of topics of message.type=LITE, which are not supported"),
     ("+a=b", "unsupported key: a; known are cleanup.policy, message.type"),
-    ("+cleanup.policy=COMPACTION", "cleanup.policy=COMPACTION is not supported; known are DELETE"),
+    ("+cleanup.policy=ODD", "cleanup.policy=ODD is not supported; known are COMPACTION, DELETE"),
+    ("+cleanup.policy=COMPACTION,+reserve.time=5", "reserve.time and cleanup.policy=COMPACTION exclude each other"),
+    ("+queue.type=BatchCQ,+cleanup.policy=COMPACTION", "queue.type=BatchCQ and cleanup.policy=COMPACTION exclude"),
     ("+queue.type=OfTomorrow", "queue.type=OfTomorrow is not supported; known are BatchCQ, SimpleCQ"),
     ("+message.type=ODD", "message.type=ODD is not supported; known are DELAY, FIFO"),
     ("+reserve.time=soon", "reserve.time=soon is not a whole number"),

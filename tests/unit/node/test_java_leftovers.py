@@ -76,7 +76,7 @@ def test_a_file_of_a_kind_is_named(path, caplog, name, text, kind, count):
 
 
 @pytest.mark.parametrize(("attribute", "value"), [
-    ("message.type", "LITE"), ("cleanup.policy", "COMPACTION"),
+    ("message.type", "LITE"), ("cleanup.policy", "OfTomorrow"),
     ("queue.type", "OfTomorrow"),
 ])
 def test_a_topic_of_a_type_is_named_and_takes_no_messages(path, caplog, attribute, value):

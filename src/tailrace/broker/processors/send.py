@@ -206,6 +206,8 @@ class SendMessageProcessor:
             if inner is not None:
                 return *inner, None
         properties, unique_key = self._properties(header.properties or "", batch=batch)
+        if config.attributes and config.is_compacted:
+            _refuse_without_keys(request.body if batch else b"", properties)
         if topic[0] == "%" and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             config, queue_id = self._retry_or_dlq(
                 config, queue_id, request, header, times, batch=batch)
@@ -497,6 +499,13 @@ def _decoded_batch(body: bytes) -> list[tuple[int, bytes, bytes]]:
         return decode_batch(body)
     except MessageIllegalError as error:
         raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+
+
+def _refuse_without_keys(batch: bytes, properties: str) -> None:
+    """Raise RefusalError if a message for a topic with compaction, or one of a batch, has no keys."""
+    stored = [one[2] for one in _decoded_batch(batch)] if batch else [properties.encode()]
+    if not all(decode_properties(one).get("KEYS", "").strip() for one in stored):
+        raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
 
 
 def _refuse_many(body: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, DataLossError, StoreError
 from tailrace.logs import get_logger
 from tailrace.spark.archive.directory import ArchivedDirectory, ArchivedQueue, open_archived
@@ -16,6 +17,7 @@ from tailrace.spark.source.options import EARLIEST, LATEST, Position, ReadOption
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.queue_search import first_at, first_stored
+from tailrace.store.queue_types import CLEANUP_POLICY, COMPACTION, read_compacted_topics
 
 __all__ = [
     "Directories", "Directory", "Offsets", "Ranges", "batch_ranges", "from_json",
@@ -78,11 +80,15 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
     """Return all queues that are read. Raises ConfigError if a topic does not exist."""
     found = {}
     topics = set()
+    compacted = {label: read_compacted_topics(OsFileSystem(), one.path) for label, one in directories.items()}
     for label, directory in directories.items():
         left_out = 0
         for queue in directory.queues():
             if is_lmq(queue.topic):
                 left_out += 1
+                continue
+            if queue.topic in compacted[label]:
+                _tell_compacted(label, queue.topic)
                 continue
             topics.add(queue.topic)
             if options.wants(queue.topic, queue.queue_id):
@@ -93,7 +99,9 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
                          "lmq_queues=%d", label, left_out)
     problems = [
         f"topic {topic} is an LMQ queue, which cannot be read: read the topics of its messages, whose "
-        "property INNER_MULTI_DISPATCH names it" if is_lmq(topic) else f"topic {topic} does not exist"
+        "property INNER_MULTI_DISPATCH names it" if is_lmq(topic)
+        else f"topic {topic} has {CLEANUP_POLICY}={COMPACTION}, which Spark does not read"
+        if any(topic in one for one in compacted.values()) else f"topic {topic} does not exist"
         for topic in sorted(options.named_topics() - topics)]
     for topic, numbers in options.assigned.items():
         there = {queue_id for _, name, queue_id in found if name == topic}
@@ -103,6 +111,12 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
     if problems:
         raise ConfigError(*problems)
     return found
+
+
+def _tell_compacted(label: str, topic: str) -> None:
+    if f"{label}/{topic}" not in _TOLD:
+        _TOLD.add(f"{label}/{topic}")
+        _log.warning("a topic with compaction is left out store=%s topic=%s", label, topic)
 
 
 def offset_by_time(directory: Directory, queue: QueueView, timestamp: int) -> int:

@@ -180,3 +180,17 @@ def test_staged_rows_keep_their_lmq_units(tmp_path):
 
     assert len(queues(chunk)) == 5
     assert queues(_unpacked(_packed(chunk), chunk.base)) == queues(chunk)
+
+
+def test_topics_with_compaction_are_left_out_and_refused_by_name(tmp_path, caplog):
+    from tailrace.errors import ConfigError
+
+    path = str(tmp_path / "compacted")
+    with MessageStore.open(path, services=False) as store:
+        store.create_topic("c", 1, {"cleanup.policy": "COMPACTION"})
+        store.put(Message(topic="c", body=b"x", keys=["k"]))
+        store.put(Message(topic="a", body=b"x"))
+    assert batch_ranges(look(path), options(path)) == {("s", "a", 0): (0, 1)}
+    assert "a topic with compaction is left out" in caplog.text
+    with pytest.raises(ConfigError, match=r"topic c has cleanup.policy=COMPACTION, which Spark does not read"):
+        batch_ranges(look(path), options(path, topic="c"))

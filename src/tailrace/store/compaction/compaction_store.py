@@ -1,0 +1,371 @@
+"""All topics with ``cleanup.policy=COMPACTION``: their compaction logs, copying, reads and the service.
+
+Owns ``compaction/``. A message is put, dispatched and indexed like every other one. The flush of the queues copies it
+from the CommitLog into the compaction log of its queue; a progress or a checkpoint that covers the message is
+written after that. So recovery finds every message either in a compaction log or in the part of the CommitLog
+that retention has to keep. Reads take what is copied from the compaction log, and the rest from the CommitLog.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final, final
+
+import orjson
+
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_hint, replace_file
+from tailrace.errors import FatalStorageError, StoreError
+from tailrace.formats import filenames
+from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
+from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.logs import get_logger
+from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, places_of
+from tailrace.segments import OpenFiles
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.compaction.compaction_log import CompactionLog, has_keys, remove_queue
+from tailrace.store.compaction.file_pair import Sizes
+from tailrace.store.compaction.replacement import QueueDirectories, segment_starts
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.consume_queue_store import ConsumeQueueStore
+from tailrace.store.hooks import PropertyFilter
+from tailrace.store.queue_types import queue_directories
+from tailrace.store.reading import MessageReader
+from tailrace.store.walk.scan import has_unit
+
+__all__ = ["CompactionStore"]
+
+_log = get_logger(__name__)
+_UNITS: Final = 512
+_MAX_POSITIONS: Final = 64 << 20
+Key = tuple[str, int]
+
+
+@final
+class CompactionStore:
+    """Compaction logs by queue. Any thread may read; the flush of the queues copies; one service compacts."""
+
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, config: StoreConfig, root: str, commit_log: CommitLog,
+        queues: ConsumeQueueStore, reader: MessageReader, open_files: OpenFiles,
+        sync_log: Callable[[], None],
+    ) -> None:
+        self._clock = clock
+        self._file_system = file_system
+        self._config = config
+        self._root = root
+        self._commit_log = commit_log
+        self._queues = queues
+        self._reader = reader
+        self._open_files = open_files
+        self._sync_log = sync_log
+        self._positions_lock = threading.Lock()
+        self._positions: dict[str, int] = {}
+        self._lock = threading.RLock()
+        self.topics: Mapping[str, int] = {}
+        """Number of queues of each topic with compaction; {} with ``enableCompaction=false``."""
+        self.logs: dict[Key, CompactionLog] = {}
+        self._told: set[Key] = set()
+        self.copied = self.without_keys = self.passes = self.dropped = self.failures = 0
+
+    # -- life
+
+    def load(self, topics: Mapping[str, int]) -> None:
+        """Load the logs of these topics (name: number of queues) after recovery.
+
+        The next message of a queue gets an offset after its compaction log, also if its ConsumeQueue is lost. Raises
+        OSError, CorruptionError or FatalStorageError.
+        """
+        self.follow(topics)
+        if not self.topics:
+            return
+        self._load_positions()
+        for topic, queue_id in queue_directories(self._file_system, f"{self._root}/{filenames.COMPACTION_LOG}"):
+            if topic in self.topics:
+                self._load(topic, queue_id)
+
+    def follow(self, topics: Mapping[str, int]) -> None:
+        """Serve these topics from now on."""
+        self.topics = dict(topics) if self._config.enable_compaction else {}
+
+    def _load(self, topic: str, queue_id: int) -> CompactionLog:
+        where = self._where(topic, queue_id)
+        log = CompactionLog(self._file_system, where, self._sizes(where), self._open_files)
+        log.position = self._positions.get(f"{topic}_{queue_id}", -1)
+        log.load(lambda position: self._keep_position(topic, queue_id, position))
+        log.position = min(log.position, log.max_offset - 1)
+        key = topic, queue_id
+        queue = self._queues.table.get(key)
+        following = max(queue.max_offset if queue is not None else 0, self._commit_log.queue_offsets.get(key, 0))
+        if log.max_offset > following:
+            _log.warning("a queue ends before its compaction log topic=%s queue_id=%d queue_offset=%d "
+                         "next_offset=%d", topic, queue_id, following, log.max_offset)
+            self._commit_log.queue_offsets[key] = log.max_offset
+        self.logs[key] = log
+        return log
+
+    def _where(self, topic: str, queue_id: int) -> QueueDirectories:
+        return QueueDirectories(*(
+            f"{self._root}/{name}/{topic}/{queue_id}" for name in (filenames.COMPACTION_LOG, filenames.COMPACTION_CQ)))
+
+    def _sizes(self, where: QueueDirectories) -> Sizes:
+        """Return the lengths of the present files, or those of the settings for a queue without files."""
+        config = self._config
+        sizes = Sizes.of_settings(config.compaction_mapped_file_size, config.compaction_cq_mapped_file_size)
+        for directory, unit, name in zip(where, (1, BATCH_CQ_UNIT.size), ("log", "queue"), strict=True):
+            for start in segment_starts(self._file_system, directory):
+                size = self._file_system.stat(f"{directory}/{filenames.offset_to_file_name(start)}").size
+                if size and size % unit == 0:
+                    setattr(sizes, name, size)
+                    break
+        return sizes
+
+    def close(self) -> None:
+        """Close the files without a flush."""
+        for log in self.logs.values():
+            log.close()
+
+    def delete(self, keys: Collection[Key]) -> None:
+        """Remove the files of queues, durably. Raises OSError or FatalStorageError."""
+        with self._lock:
+            gone = False
+            for key in keys:
+                log = self.logs.pop(key, None)
+                if log is not None:
+                    log.destroy()
+                elif self._file_system.exists(self._where(*key).log):
+                    remove_queue(self._file_system, self._where(*key))
+                else:
+                    continue
+                _log.info("removed a compaction log topic=%s queue_id=%d", *key)
+                gone = True
+            if not gone:
+                return
+            with self._positions_lock:
+                self._load_positions()
+                for topic, queue_id in keys:
+                    self._positions.pop(f"{topic}_{queue_id}", None)
+                self._write_positions()
+
+    # -- position-checkpoint
+
+    def _load_positions(self) -> None:
+        """Read up to where keys are compacted. Without a position all keys are compacted again, which is right."""
+        text = read_hint(self._file_system, f"{self._root}/{filenames.COMPACTION_POSITIONS}", _MAX_POSITIONS)
+        try:
+            found = orjson.loads(text or b"{}")["queueOffsetMap"] if text else {}
+            self._positions = {str(name): int(offset) for name, offset in found.items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            _log.warning("positions of compaction are damaged, all keys are compacted again file=%s",
+                         f"{self._root}/{filenames.COMPACTION_POSITIONS}")
+            self._positions = {}
+
+    def _keep_position(self, topic: str, queue_id: int, position: int) -> None:
+        with self._positions_lock:
+            self._positions[f"{topic}_{queue_id}"] = position
+            self._write_positions()
+
+    def _write_positions(self) -> None:
+        replace_file(self._file_system, f"{self._root}/{filenames.COMPACTION_POSITIONS}",
+                     orjson.dumps({"queueOffsetMap": self._positions}))
+
+    # -- copying
+
+    def flush(self, thorough: bool) -> bool:
+        """Copy the dispatched messages that are durable, and sync what was copied.
+
+        With ``thorough`` make the CommitLog durable first if a message waits for that. Return True if all
+        messages that were dispatched before the call are copied and durable. Raises OSError or FatalStorageError.
+        """
+        if not self.topics:
+            return True
+        with self._lock:
+            behind = [(key, queue) for key, queue in self._compacted_queues()
+                      if queue.max_offset > self._copied_until(key)]
+            if thorough and behind:
+                self._sync_log()
+            everything = True
+            for key, queue in behind:
+                everything = self._copy(key, queue) and everything
+            if thorough:
+                for log in list(self.logs.values()):
+                    log.sync()
+            return everything
+
+    def _compacted_queues(self) -> Iterator[tuple[Key, ConsumeQueue]]:
+        for topic, count in self.topics.items():
+            for queue_id in range(count):
+                queue = self._queues.table.get((topic, queue_id))
+                if queue is not None and queue.max_offset:
+                    yield (topic, queue_id), queue
+
+    def _copied_until(self, key: Key) -> int:
+        log = self.logs.get(key)
+        return log.max_offset if log is not None else 0
+
+    def _copy(self, key: Key, queue: ConsumeQueue) -> bool:
+        """Copy the messages of a queue. Return False if some are not durable in the CommitLog yet."""
+        log = self.logs.get(key)
+        if log is None:
+            log = self._load(*key)
+        copying = _Copying(self, key, queue, max(log.max_offset, queue.min_offset))
+        try:
+            self.copied += log.append(copying.messages())
+        except (OSError, StoreError) as error:
+            self._failed(key, error)
+            if isinstance(error, FatalStorageError):
+                raise
+            return False
+        self._told.discard(key)
+        return copying.is_done
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        self.failures += 1
+        if key not in self._told:
+            self._told.add(key)
+            _log.error("messages cannot be copied to a compaction log topic=%s queue_id=%d cause=%s", *key, error)
+
+    # -- reading
+
+    def get_message(
+        self, topic: str, queue_id: int, offset: int, max_msg_nums: int, max_bytes: int,
+        codes: Collection[int] | None, *, property_filter: PropertyFilter | None = None,
+        only_cached: bool = False,
+    ) -> GetMessageResult:
+        """As ``MessageReader.get_message``, for a topic with compaction.
+
+        An offset below the first message is no error, because offsets of compacted messages are missing
+        everywhere. Messages without keys are not returned.
+        """
+        log, queue = self.logs.get((topic, queue_id)), self._queues.table.get((topic, queue_id))
+        copied = log.max_offset if log is not None else 0
+        high = max(copied, queue.max_offset if queue is not None else 0)
+        if log is None or not copied or copied <= offset < high:
+            result = _with_keys(self._reader.get_message(
+                topic, queue_id, offset, max_msg_nums, max_bytes, codes, property_filter=property_filter,
+                only_cached=only_cached))
+            if log is not None and copied:
+                result.min_offset = min(log.min_offset, result.min_offset)
+            return result
+        low = log.min_offset
+        if offset == high:
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:  # as in the reference: a queue that still has its first message is read again
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high if low else 0, low, high)
+        most = max(min(max_msg_nums, self._config.max_transfer_count_on_message_in_memory), 1)
+        room = min(max_bytes, self._config.max_transfer_bytes_on_message_in_memory)
+        records, offsets, following = log.read(offset, most, room, codes, property_filter)
+        status = GetMessageStatus.FOUND if records else GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetMessageResult(
+            status, following, low, high, b"".join(records), len(records), places_of(records, offsets))
+
+    def min_offset(self, topic: str, queue_id: int, low: int) -> int:
+        """Return the least offset of a queue whose ConsumeQueue starts at ``low``."""
+        log = self.logs.get((topic, queue_id)) if topic in self.topics else None
+        return min(low, log.min_offset) if log is not None and log.max_offset else low
+
+    def max_offset(self, topic: str, queue_id: int, high: int) -> int:
+        """Return the next offset of a queue whose ConsumeQueue ends at ``high``."""
+        log = self.logs.get((topic, queue_id)) if topic in self.topics else None
+        return max(high, log.max_offset) if log is not None else high
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: BoundaryType, offset: int) -> int:
+        """Return the offset for a store time, for which the ConsumeQueue has ``offset``.
+
+        Messages that only the compaction log has are stored before all others.
+        """
+        log = self.logs.get((topic, queue_id)) if topic in self.topics else None
+        queue = self._queues.table.get((topic, queue_id))
+        if log is None or boundary is not BoundaryType.LOWER or (queue is not None and offset > queue.min_offset):
+            return offset
+        found = log.first_stored(time_ms)
+        return found if found >= 0 else offset
+
+    # -- compaction
+
+    def step(self) -> None:
+        """Compact each queue that has a new full file."""
+        for key, log in list(self.logs.items()):
+            if key[0] in self.topics:
+                self.compact(key, log)
+
+    def compact(self, key: Key, log: CompactionLog) -> None:
+        """Compact one queue until nothing is left to compact. An error is logged; the next step tries again."""
+        began = self._clock.monotonic_ns()
+        try:
+            while (done := log.compact(
+                self._config.max_offset_map_size, lambda position: self._keep_position(*key, position))) is not None:
+                self.passes += 1
+                self.dropped += done.dropped
+                _log.info(
+                    "compacted a queue topic=%s queue_id=%d files=%d kept=%d dropped=%d position=%d elapsed_ms=%d",
+                    *key, *done, (self._clock.monotonic_ns() - began) // 1_000_000)
+        except (OSError, StoreError) as error:
+            self.failures += 1
+            _log.error("a queue cannot be compacted topic=%s queue_id=%d cause=%s", *key, error)
+            if isinstance(error, FatalStorageError):
+                raise
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters."""
+        return {
+            "compactionQueues": len(self.logs), "compactionCopied": self.copied,
+            "compactionWithoutKeys": self.without_keys, "compactionPasses": self.passes,
+            "compactionDropped": self.dropped, "compactionFailures": self.failures,
+        }
+
+
+class _Copying:
+    """The messages of a queue from ``offset`` onwards, as far as they are durable."""
+
+    def __init__(self, store: CompactionStore, key: Key, queue: ConsumeQueue, offset: int) -> None:
+        self._store = store
+        self._key = key
+        self._queue = queue
+        self._offset = offset
+        self.is_done = False
+
+    def messages(self) -> Iterator[tuple[bytes, int, int, int]]:
+        """Yield (record, tags code, store time, queue offset) of each message that has keys."""
+        log = self._store._commit_log
+        durable, high = log.queue.flushed_where, self._queue.max_offset
+        while self._offset < high:
+            units = CQ_UNIT.view(self._queue.units(self._offset, min(_UNITS, high - self._offset)))
+            if not len(units):
+                self._offset = self._queue.offset_after_file(self._offset)
+                continue
+            for phy_offset, size, tags_code in units.tolist():
+                if size != PRE_BLANK_SIZE and phy_offset + size > durable:
+                    return
+                message = None if size == PRE_BLANK_SIZE else self._message(log.read(phy_offset, size), phy_offset)
+                self._offset += 1
+                if message is not None:
+                    yield message[0], tags_code, message[1], self._offset - 1
+        self.is_done = True
+
+    def _message(self, stored: bytes, phy_offset: int) -> tuple[bytes, int] | None:
+        if not has_unit(stored, phy_offset):
+            return None  # damaged or deleted: a read of the queue skips it as well
+        if not has_keys(stored):
+            self._store.without_keys += 1
+            _log.warning("a message without keys is not served topic=%s queue_id=%d queue_offset=%d",
+                         *self._key, self._offset)
+            return None
+        return stored, store_timestamp_of(stored[:STORE_TIME_HEAD]) or 0
+
+
+def _with_keys(result: GetMessageResult) -> GetMessageResult:
+    """Remove the messages without keys from a result."""
+    if not result.record_count:
+        return result
+    kept = [(one, at) for one, at in zip(result.records, result.queue_offsets, strict=True) if has_keys(one)]
+    if len(kept) < result.record_count:
+        records = [one for one, _ in kept]
+        result.data, result.record_count = b"".join(records), len(records)
+        result.places = places_of(records, [at for _, at in kept])
+        if not records:
+            result.status = GetMessageStatus.NO_MATCHED_MESSAGE
+    return result

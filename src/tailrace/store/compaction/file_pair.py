@@ -1,0 +1,301 @@
+"""A file of a compaction log and the file of its units, which has the same name in another directory.
+
+Owns ``compactionLog/TOPIC/QUEUE/NUMBER`` and ``compactionCq/TOPIC/QUEUE/NUMBER``. Invariants:
+  CF1 A record is as in the CommitLog, except its position, which is that in the compaction log.
+  CF2 Queue offsets ascend from unit to unit. The records are the truth; units are rebuilt from them.
+  CF3 A file that is not the last one ends in a BLANK record, its units end in an end unit, and both are synced.
+Commit point: ``sync``. Concurrency: one writer; the caller excludes readers while it writes or rebuilds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Self, final
+
+import numpy as np
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import CorruptionError
+from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, MESSAGE_HEAD
+from tailrace.formats.consumequeue import BATCH_CQ_UNIT, END_UNIT, INVALID_POS, BatchCqUnit
+from tailrace.formats.filenames import offset_to_file_name
+from tailrace.kernels import record
+from tailrace.segments import MappedFile, OpenFiles
+from tailrace.store.batch_units import batch_units, is_batch_unit
+from tailrace.store.walk.scan import LogChunk, LogEnd, scan_files
+
+__all__ = ["FilePair", "Sizes", "is_valid"]
+
+_UNIT: Final = BATCH_CQ_UNIT.size
+_CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET
+"""The checksum in the properties of a record covers its position in the CommitLog, so it is not verified."""
+_PHY_AT: Final = MESSAGE_HEAD.offsets["phy_offset"]
+_PHY_END: Final = _PHY_AT + 8
+_LEAST_FACTOR: Final = 5
+_FEW: Final = 64
+
+
+def is_valid(data: bytes, position: int) -> bool:
+    """Return True if ``data`` is one valid record of this position in a compaction log."""
+    rows = np.empty((1, record.COLUMNS), dtype=np.int64)
+    count, stop, _ = record.scan(data, 0, len(data), position, _CHECK, rows)
+    return count == 1 and stop == len(data)
+
+
+@final
+class Sizes:
+    """Lengths of the two files; the first is a multiple of the second, as in a Java broker."""
+
+    __slots__ = ("log", "queue")
+
+    def __init__(self, log: int, queue: int) -> None:
+        self.log, self.queue = log, queue
+
+    @classmethod
+    def of_settings(cls, log: int, queue: int) -> Self:
+        """Return the lengths that a Java broker uses with these settings."""
+        queue = max(queue // _UNIT, 2) * _UNIT
+        times, rest = divmod(log, queue)
+        if times < _LEAST_FACTOR:
+            times = _LEAST_FACTOR
+        elif not 0 < rest < queue >> 1:
+            times += 1
+        return cls(times * queue, queue)
+
+
+@final
+class FilePair:
+    """Records from position ``start`` onwards, and one unit for each."""
+
+    def __init__(
+        self, file_system: FileSystem, log_directory: str, queue_directory: str, start: int, sizes: Sizes,
+        open_files: OpenFiles,
+    ) -> None:
+        self._file_system = file_system
+        self.start = start
+        self.name = offset_to_file_name(start)
+        self.log = MappedFile(
+            file_system, f"{log_directory}/{self.name}", start, sizes.log, mapped=False, open_files=open_files)
+        self.queue = MappedFile(
+            file_system, f"{queue_directory}/{self.name}", start, sizes.queue, mapped=False,
+            open_files=open_files)
+        self.count = 0
+        """Number of records."""
+        self.first = self.last = -1
+        """Least and greatest queue offset, -1 without a record."""
+        self._records = bytearray()
+        self._units = bytearray()
+
+    # -- life
+
+    def create(self) -> None:
+        """Make both files at their full length; the names are durable on return. Raises OSError."""
+        for file in (self.log, self.queue):
+            self._make(file)
+
+    def _make(self, file: MappedFile) -> None:
+        """Give a file its full length, creating it if it is missing."""
+        opened = self._file_system.open(file.path, writable=True, create=True)
+        try:
+            if opened.size() != file.size:
+                opened.truncate(file.size)
+                opened.sync_data()
+        finally:
+            opened.close()
+        self._file_system.sync_dir(file.path.rpartition("/")[0])
+
+    def load(self) -> bool:
+        """Find the end of units and records. Return False if the files are not sound: see ``rebuild``."""
+        for file in (self.log, self.queue):
+            if not self._file_system.exists(file.path) or self._file_system.stat(file.path).size != file.size:
+                return False
+        self._show_all()
+        low, high = 0, self.queue.size // _UNIT
+        while low < high:
+            middle = (low + high) // 2
+            if is_batch_unit(self._unit(middle)):
+                low = middle + 1
+            else:
+                high = middle
+        last = self._unit(low - 1) if low else None
+        end = last.phy_offset + last.size - self.start if last is not None else 0
+        sound = self._is_sound(low, end)
+        self._end_at(end if sound else 0, low if sound else 0)
+        self.log.flushed_position, self.queue.flushed_position = (
+            self.log.wrote_position, self.queue.wrote_position)
+        return sound
+
+    def _show_all(self) -> None:
+        """Let reads return every byte of the files."""
+        self.log.wrote_position, self.queue.wrote_position = self.log.size, self.queue.size
+
+    def _end_at(self, end: int, count: int) -> None:
+        """Set the end of the records, in bytes, and their number."""
+        self.queue.wrote_position = count * _UNIT
+        self.log.wrote_position, self.count = end, count
+        self.first = self._unit(0).msg_base_offset if count else -1
+        self.last = self._unit(count - 1).msg_base_offset if count else -1
+
+    def _is_sound(self, count: int, end: int) -> bool:
+        """Return True if the units ascend, the first and the last name records, and no record follows."""
+        if self._blank_or_zero(end) is None:
+            return False
+        if not count:
+            return True
+        units = BATCH_CQ_UNIT.view(self.queue.read(0, count * _UNIT))
+        starts = units["phy_offset"].astype(np.int64) - self.start
+        ends, offsets = starts + units["size"], units["msg_base_offset"].astype(np.int64)
+        ascend = (starts[0] >= 0 and int(ends[-1]) <= self.log.size
+                  and bool((starts[1:] >= ends[:-1]).all()) and bool((np.diff(offsets) > 0).all()))
+        return ascend and all(self.record(self._unit(at)) for at in {0, count - 1})
+
+    def _blank_or_zero(self, at: int) -> bool | None:
+        """Return whether a BLANK is at ``at``, False for zeros or the end of the file, None for other bytes."""
+        head = self.log.read(at, BLANK.size)
+        if len(head) < BLANK.size:
+            return False if not any(head) else None
+        if BLANK.unpack_from(head).magic == BLANK_MAGIC:
+            return True
+        return False if not any(head) else None
+
+    def rebuild(self, after: int) -> None:
+        """Build the units from the records with queue offsets above ``after``, and clear what follows them.
+
+        Raises OSError; FatalStorageError if a sync fails.
+        """
+        self.create()
+        self._show_all()
+        end, units = 0, []
+        for chunk in self.chunks():
+            last = chunk.rows[-1]
+            end = int(last[record.C_PHY] + last[record.C_SIZE]) - self.start
+            offsets = chunk.rows[:, record.C_QUEUE_OFFSET]
+            chosen = np.flatnonzero(offsets > np.maximum.accumulate(np.concatenate(([after], offsets[:-1]))))
+            if len(chosen):
+                after = int(offsets[chosen[-1]])
+                units.append(batch_units(chunk.rows, chosen, np.ones(len(chosen), np.int64)))
+        data = b"".join(units)[: self.queue.size]
+        tail = end + BLANK.size if self._blank_or_zero(end) else end
+        if self.queue.read(0, len(data)) != data:
+            self.queue.write_at(data, 0)
+        self.queue.zero_tail(len(data))
+        self.log.zero_tail(tail)
+        self._end_at(end, len(data) // _UNIT)
+        self.log.touched()
+        self.queue.touched()
+        self.sync()
+
+    def chunks(self) -> Iterator[LogChunk]:
+        """Yield the records in large parts, checksums verified, up to the first bytes that are not a record."""
+        end = LogEnd(self.start, record.REASON_END, self.log.path)
+        return scan_files((self.log,), self.start, self.start + self.log.wrote_position, _CHECK, end)
+
+    def all_chunks(self) -> Iterator[LogChunk]:
+        """As ``chunks``. Raises CorruptionError if a record is damaged, so that no record is left out unseen."""
+        until = self.start
+        for chunk in self.chunks():
+            until = int(chunk.rows[-1][record.C_PHY] + chunk.rows[-1][record.C_SIZE])
+            yield chunk
+        if until != self.start + self.log.wrote_position:
+            raise CorruptionError("a record of a compaction log is damaged", path=self.log.path, phy_offset=until)
+
+    def sync(self) -> None:
+        """Make every record and unit durable. Raises FatalStorageError, or OSError for a full disk."""
+        self.write()
+        self.log.flush()
+        self.queue.flush()
+
+    def close(self) -> None:
+        """Close both files."""
+        self.log.close()
+        self.queue.close()
+
+    # -- writing
+
+    def append(self, data: bytes, tags_code: int, store_time: int, queue_offset: int) -> bool:
+        """Add a record. Return False if it does not fit, so that a new file is needed.
+
+        The record can be read after ``write``.
+        """
+        at = self.log.wrote_position + len(self._records)
+        units = self.queue.wrote_position + len(self._units)
+        # As a Java broker does: a unit stays free for the end, and a BLANK must fit after the record.
+        if units + _UNIT >= self.queue.size or at + len(data) + BLANK.size > self.log.size:
+            return False
+        position = self.start + at
+        self._records += data[:_PHY_AT]
+        self._records += position.to_bytes(8, "big")
+        self._records += data[_PHY_END:]
+        self._units += BATCH_CQ_UNIT.pack(
+            position, len(data), tags_code, store_time, queue_offset, 1, INVALID_POS, 0)
+        return True
+
+    def pending_bytes(self) -> int:
+        """Return the number of bytes that the next ``write`` writes."""
+        return len(self._records)
+
+    def write(self) -> None:
+        """Write the added records, then their units. Raises DiskFullError or OSError; then none is added."""
+        if not self._records:
+            return
+        records, units = bytes(self._records), bytes(self._units)
+        self._records.clear()
+        self._units.clear()
+        self.log.write_at(records, self.log.wrote_position)
+        self.queue.write_at(units, self.queue.wrote_position)
+        self.log.wrote_position += len(records)
+        self.queue.wrote_position += len(units)
+        self.count += len(units) // _UNIT
+        if self.first < 0:
+            self.first = self._unit(0).msg_base_offset
+        self.last = self._unit(self.count - 1).msg_base_offset
+
+    def end(self) -> None:
+        """Write the end of a full file and sync it (CF3)."""
+        self.write()
+        left = self.log.size - self.log.wrote_position
+        if left >= BLANK.size:
+            self.log.write_at(BLANK.pack(left, BLANK_MAGIC), self.log.wrote_position)
+        if self.queue.wrote_position + _UNIT <= self.queue.size:
+            self.queue.write_at(END_UNIT, self.queue.wrote_position)
+        self.sync()
+
+    # -- reading
+
+    def _unit(self, number: int) -> BatchCqUnit:
+        return BATCH_CQ_UNIT.unpack_from(self.queue.read(number * _UNIT, _UNIT))
+
+    def find(self, offset: int) -> int:
+        """Return the number of the first unit whose queue offset is at least ``offset``."""
+        return self._search(lambda unit: unit.msg_base_offset < offset)
+
+    def find_time(self, store_time: int) -> int:
+        """Return the number of the first unit whose store time is at least ``store_time``, in ms."""
+        return self._search(lambda unit: unit.store_time < store_time)
+
+    def _search(self, is_before: Callable[[BatchCqUnit], bool]) -> int:
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if is_before(self._unit(middle)):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def units(self, number: int) -> Iterator[BatchCqUnit]:
+        """Yield the units from ``number`` onwards."""
+        while number < self.count:
+            data = self.queue.read(number * _UNIT, min(_FEW, self.count - number) * _UNIT)
+            for at in range(0, len(data) - _UNIT + 1, _UNIT):
+                yield BATCH_CQ_UNIT.unpack_from(data, at)
+            if len(data) < _UNIT:
+                return
+            number += len(data) // _UNIT
+
+    def record(self, unit: BatchCqUnit) -> bytes:
+        """Return the record of a unit, b"" if it is damaged."""
+        data = self.log.read(unit.phy_offset - self.start, unit.size)
+        if not is_valid(data, unit.phy_offset) or MESSAGE_HEAD.unpack_from(data).queue_offset != unit.msg_base_offset:
+            return b""
+        return data

@@ -1,0 +1,61 @@
+"""Verify compaction logs of a directory: every record and every unit. Nothing is written.
+
+Kinds of findings: compaction-interrupted, compaction-units, compaction-record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.memory_overlay import OverlayFileSystem
+from tailrace.errors import CorruptionError
+from tailrace.formats.consumequeue import BATCH_CQ_UNIT
+from tailrace.formats.filenames import (
+    COMPACTION_CQ,
+    COMPACTION_LOG,
+    COMPACTION_REPLACE,
+    offset_to_file_name,
+)
+from tailrace.segments import OpenFiles
+from tailrace.store.compaction.file_pair import FilePair, Sizes
+from tailrace.store.compaction.replacement import QueueDirectories, segment_starts
+from tailrace.store.findings import Finding
+from tailrace.store.queue_types import queue_directories
+
+__all__ = ["compaction_findings"]
+
+
+def compaction_findings(file_system: FileSystem, root: str) -> Iterator[Finding]:
+    """Yield what is wrong with the compaction logs of a directory that no process has open."""
+    overlay = OverlayFileSystem(file_system)
+    for topic, queue_id in queue_directories(file_system, f"{root}/{COMPACTION_LOG}"):
+        where = QueueDirectories(*(f"{root}/{name}/{topic}/{queue_id}" for name in (COMPACTION_LOG, COMPACTION_CQ)))
+        names = file_system.list(where.log)
+        if COMPACTION_REPLACE in names or any(name.endswith(".delete") for name in names):
+            yield Finding("compaction-interrupted", where.log, -1, "files were being replaced; an open settles that")
+            continue
+        for start in segment_starts(file_system, where.log):
+            yield from _of_pair(overlay, where, start)
+
+
+def _of_pair(overlay: OverlayFileSystem, where: QueueDirectories, start: int) -> Iterator[Finding]:
+    name = offset_to_file_name(start)
+    sizes = Sizes(overlay.stat(f"{where.log}/{name}").size, BATCH_CQ_UNIT.size)
+    if overlay.exists(f"{where.queue}/{name}"):
+        sizes.queue = overlay.stat(f"{where.queue}/{name}").size
+    pair = FilePair(overlay, *where, start, sizes, OpenFiles(8))
+    try:
+        if not pair.load():
+            yield Finding(
+                "compaction-units", pair.queue.path, -1, "units do not match the records; an open builds them")
+            return
+        for unit in pair.units(0):
+            if not pair.record(unit):
+                yield Finding(
+                    "compaction-record", pair.log.path, unit.phy_offset,
+                    f"the message at queue offset {unit.msg_base_offset} is damaged")
+    except CorruptionError as error:
+        yield Finding("compaction-record", pair.log.path, -1, str(error))
+    finally:
+        pair.close()
