@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest import mock
 
 import pytest
 from broker_world import Turns
@@ -31,12 +32,18 @@ CONFIG = StoreConfig(
 PARENT, GROUP = "parent", "lite"
 
 
+class Loop(Turns):
+    def create_task(self, coroutine):
+        super().create_task(coroutine)
+        return mock.Mock()
+
+
 class LiteWorld:
     def __init__(self, path, kit, *, config=CONFIG, **broker):
         self.path, self.kit, self.config = path, kit, config
         self.broker_config = BrokerConfig(**broker)
         self.clock = SimClock()
-        self.loop = Turns(self.clock)
+        self.loop = Loop(self.clock)
         self.opaque = 0
         self.open()
 

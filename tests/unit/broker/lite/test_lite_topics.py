@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pop_client import batch_ack_body
 
 from tailrace.config import StoreConfig
 
@@ -182,8 +183,8 @@ def test_batches_of_acknowledgements_are_refused(world):
     world.subscribe("a")
     world.send("a")
     one, = world.pop()
-    body = b'{"brokerName":"broker-a","acks":[{"c":"lite","t":"parent","r":"0","so":0,"q":0,"rq":999,"pt":%d,"it":1,"b":"AQ=="}]}'
-    answer = world.ask(world.acks.ack_batch, {}, body % one.info.pop_time, 200_151)
+    body = batch_ack_body([one], "parent", "lite", "broker-a")
+    answer = world.ask(world.acks.ack_batch, {}, body, 200_151)
     assert (answer.code, answer.remark) == (604, "batch ack lite is not supported.")
 
 
