@@ -18,8 +18,8 @@ Action = definition.LiteSubscriptionAction
 def broker(tmp_path_factory):
     with grpc_broker(tmp_path_factory.mktemp("lite"), enableLmq=True, enableMultiDispatch=True) as broker:
         broker.create_topic("lite", "LITE")
-        for group, more in (("g", {}), ("x", {"+lite.sub.model": "Exclusive"}), ("small", {"+lite.sub.client.quota": "1"}),
-                            ("dead", {})):
+        for group, more in (("g", {}), ("x", {"+lite.sub.model": "Exclusive"}), ("dead", {}),
+                            ("small", {"+lite.sub.client.quota": "1"})):
             broker.create_group(group, retryMaxTimes=1 if group == "dead" else 16,
                                 attributes={"+lite.bind.topic": "lite", **more})
         yield broker

@@ -75,7 +75,7 @@ class SubscriptionGroupConfig:
 
     @property
     def lite_bind_topic(self) -> str:
-        """The parent topic whose Lite topics the group consumes; "" for a group that is no Lite group."""
+        """The parent topic whose Lite topics the group consumes; "" for any other group."""
         return self.attributes.get("lite.bind.topic", "")
 
     @property

@@ -1,4 +1,4 @@
-"""SyncLiteSubscription: the Lite topics that a consumer wants (ClientActivity, ClientProcessor)."""
+"""SyncLiteSubscription: the Lite topics of a consumer (ClientActivity, ClientProcessor)."""
 
 from __future__ import annotations
 

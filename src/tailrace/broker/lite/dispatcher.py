@@ -1,4 +1,6 @@
-"""Which Lite topics have messages for which client (LiteEventDispatcher). Used on the event loop, but for arrivals.
+"""Which Lite topics have messages for which client (LiteEventDispatcher).
+
+It is used on the event loop; only `arriving` is called by other threads.
 
 An event is the name of a queue that has messages. It is noted for one member of each group, which takes it with its
 next pop. What a member does not take in time goes to another one. If a member has too many events, all its Lite topics

@@ -169,7 +169,7 @@ class LiteSubscriptionRegistry:
         return found
 
     def has_subscribers(self, queue: str) -> bool:
-        """Return whether somebody subscribes to a queue; called from any thread."""
+        """Return whether a queue has a subscriber; called from any thread."""
         return queue in self._of_queue or (bool(self._wildcards) and parent_of(queue) in self._wildcards)
 
     # -- parts
