@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import subprocess
@@ -113,8 +114,8 @@ def records(answer):
         offset = message.properties["INNER_MULTI_QUEUE_OFFSET"]
         made = [answer.ext[name] for name in ("popTime", "invisibleTime", "reviveQid")]
         found.append((message.body.decode(), {
-            "consumerGroup": GROUP, "topic": PARENT, "queueId": "0", "extraInfo": " ".join(["0", *made, "0", "broker-a", "0", offset]),
-            "offset": offset,
+            "consumerGroup": GROUP, "topic": PARENT, "queueId": "0", "offset": offset,
+            "extraInfo": " ".join(["0", *made, "0", "broker-a", "0", offset]),
             "liteTopic": message.properties["__LITE_TOPIC"]}))
     return found
 
@@ -130,6 +131,16 @@ def use(address):
     for name, body in (("a", "a1"), ("a", "a2"), ("b", "b0")):
         send(address, name, body)
     assert [body for body, _ in pop(address, 1)] in (["a1"], ["b0"])
+
+
+@contextlib.contextmanager
+def ours(root):
+    broker = TailraceBroker(root, settings={**SIZES, **LITE, "brokerName": "broker-a"})
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
 
 
 @pytest.mark.long
@@ -158,7 +169,7 @@ def test_a_directory_with_lite_topics_goes_there_and_back(reference, tmp_path):
     root = tmp_path / "store"
     with java_broker(reference, root, LITE) as java:
         use(java)
-    with TailraceBroker(root, settings={**SIZES, **LITE, "brokerName": "broker-a"}) as broker:
+    with ours(root) as broker:
         subscribe(broker.broker, "a", "b")
         got = sorted(pop(broker.broker))
         assert [body for body, _ in got] == ["a1", "a2", "b0"]
