@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from tailrace.doctor.verify import verify
+
 QUEUE = "%LMQ%$parent$a"
 HOUR_MS = 3_600_000
 
@@ -17,6 +19,12 @@ def expiring(open_world):
     world.topic(attributes="+message.type=LITE,+lite.topic.expiration=60")
     world.group()
     return world
+
+
+def verified(world):
+    """What `tailrace verify` finds in the directory."""
+    *findings, _ = verify(str(world.path))
+    return findings
 
 
 def names(world):
@@ -92,6 +100,7 @@ def test_a_restart_or_a_rebuild_does_not_bring_it_back(expiring, lost, new):
     for n in range(new):
         world.send("a", b"new%d" % n)
     world.close()
+    assert verified(world) == []
     if lost:
         shutil.rmtree(world.path / lost)
     world.open()

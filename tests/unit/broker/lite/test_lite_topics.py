@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from pop_client import batch_ack_body
 
+from tailrace.broker.processors.pull import PullMessageProcessor
+from tailrace.broker.processors.query import QueryProcessor
 from tailrace.config import StoreConfig
 
 QUEUE = "%LMQ%$parent$a"
@@ -229,3 +231,22 @@ def test_messages_of_the_disk_are_read_by_a_thread(world, monkeypatch):
     assert answer.code == 0
     reads += ["%LMQ%$parent$a", "%LMQ%$parent$b"]
     assert bodies(world.pop()) == [b"2"]
+
+
+def test_pulls_and_searches_may_name_a_lite_topic(world):
+    times = []
+    for n in range(3):
+        times.append(world.clock.now_ms())
+        world.send("a", b"%d" % n)
+        world.clock.advance(1_000)
+    world.send("b", b"other")
+    pull = {"consumerGroup": "p", "topic": "parent", "liteTopic": "a", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32,
+            "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 1, "subscription": "*", "subVersion": 0}
+    world.broker.groups.find_or_create("p")
+    answer = world.ask(PullMessageProcessor(world.broker).pull, pull, code=11)
+    assert (answer.code, answer.ext["nextBeginOffset"], answer.ext["maxOffset"]) == (0, "3", "3")
+    assert b"other" not in answer.body
+    search = {"topic": "parent", "liteTopic": "a", "queueId": 0, "timestamp": times[2]}
+    assert world.ask(QueryProcessor(world.broker).search_offset, search, code=29).ext["offset"] == "2"
+    assert world.ask(QueryProcessor(world.broker).search_offset, {**search, "liteTopic": "z"}, code=29).ext == {
+        "offset": "0"}
