@@ -634,6 +634,29 @@ class BrokerConfig(_Config):
     init_pop_offset_by_check_msg_in_mem: bool = _option(
         True, "Whether a group that pops from the end reads a queue from its start if the first message is "
         "in memory.")
+    max_lite_subscription_count: int = _option(
+        100_000, "Subscriptions to Lite topics, of all clients together; more are refused with code 2018.", low=0,
+        live=True)
+    lite_subscription_check_interval: int = _option(
+        120_000, "Period of the search for subscriptions to Lite topics whose client has gone.", unit="ms", low=1)
+    lite_subscription_check_timeout_mills: int = _option(
+        180_000, "A client that has not renewed its subscriptions to Lite topics for this long loses them.", unit="ms",
+        low=1, live=True)
+    max_client_event_count: int = _option(
+        100, "Lite topics with messages that are noted for one client, if its group does not say "
+        "lite.sub.client.max.event.cnt.", low=1, live=True)
+    lite_event_check_interval: int = _option(
+        10_000, "Period of the search for clients of Lite topics that do not fetch their messages.", unit="ms", low=1)
+    lite_event_full_dispatch_delay_time: int = _option(
+        10_000, "After a client has more Lite topics with messages than are noted, all its Lite topics are looked at "
+        "again this much later.", unit="ms", low=0, live=True)
+    lite_event_full_dispatch_delay_time_for_wildcard_group: int = _option(
+        10_000, "The same for a group with lite.sub.wildcard.", unit="ms", low=0, live=True)
+    lite_ttl_check_interval: int = _option(
+        120_000, "Period of the deletion of Lite topics after lite.topic.expiration.", unit="ms", low=1)
+    min_lite_ttl: int = _option(
+        900_000, "A Lite topic is not deleted before it was without a message for this long, nor before the broker "
+        "has run for this long.", unit="ms", low=0, live=True, name="minLiteTTl")
     channel_expired_ms: int = _option(
         120_000, "A client without heartbeat for this long is forgotten.", unit="ms", low=1)
     server_socket_max_connections: int = _option(

@@ -162,6 +162,18 @@ _BROKER: Final = (
     _event("warning", "pop is stopped, too many messages are in flight", "group topic queue in_flight limit",
            "The group has popped more messages of the queue than popInflightMessageThreshold without an "
            "acknowledgement, and enablePopMessageThreshold is true; the queue is popped again after one."),
+    _event("info", "lite subscriptions expired", "client group topic count",
+           "A client has not renewed its subscriptions to Lite topics for liteSubscriptionCheckTimeoutMills. Their "
+           "messages go to other clients."),
+    _event("info", "lite events go to another client", "client group count",
+           "A client has not fetched the messages of Lite topics that were noted for it."),
+    _event("info", "lite offset reset", "group topic offset client",
+           "A client has subscribed to a Lite topic from an offset, or the group has an attribute "
+           "lite.sub.reset.offset."),
+    _event("info", "lite topics deleted after their expiration", "count first",
+           "These Lite topics had no message for lite.topic.expiration. Their messages are still in the parent topic."),
+    _event("warning", "lite topics could not be deleted", "count cause",
+           "A file could not be written; the deletion is tried again after liteTtlCheckInterval."),
     _event("warning", "popped message does not come back, it is gone", "topic queue offset status",
            "Retention removed a message while it was popped and not acknowledged."),
     _event("warning", "popped message is tried later", "topic queue offset wait_ms reason",

@@ -57,7 +57,7 @@ REASONS: Final[Mapping[str, str]] = {
     "ha": "it only matters with a slave, which is refused",
     "index": "messageIndexEnable switches the index off",
     "length": "autoMessageVersionOnTopicLen decides about long topics",
-    "lite": "there are no lite topics; sends to them are refused",
+    "lite": "clients of Lite topics are always notified of messages, and the lag of their groups is always computed",
     "memory": "how the Java store maps, locks and buffers; flushing is set by flushDiskType",
     "netty": "how Netty uses sockets",
     "pool": "size of a thread pool or of its queue",

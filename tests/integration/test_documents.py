@@ -146,6 +146,17 @@ def test_the_examples_of_tables_run(tmp_path: Path) -> None:
         assert runner.run((DOCS / "how-to" / "arrow.md").read_text()) == 2
 
 
+def test_the_example_of_lite_topics_runs(tmp_path: Path) -> None:
+    pytest.importorskip("rocketmq.grpc_protocol", reason="the extra grpc is not installed")
+    from grpc_world import grpc_broker
+
+    [code] = [found.text for found in blocks((DOCS / "how-to" / "lite.md").read_text())]
+    with grpc_broker(tmp_path, enableLmq=True, enableMultiDispatch=True) as broker:
+        broker.create_topic("chats", "LITE")
+        broker.create_group("chat-members", attributes={"+lite.bind.topic": "chats"})
+        assert run(code.replace("127.0.0.1:8081", broker.grpc_endpoint), tmp_path) == "room-7 hello\n"
+
+
 def test_the_example_of_transactions_runs(
     tailrace_broker: TailraceBroker, capsys: pytest.CaptureFixture[str],
 ) -> None:

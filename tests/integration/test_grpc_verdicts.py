@@ -49,21 +49,21 @@ def test_a_message_names_what_is_wrong(broker):
             (message("normal", message_id=""), "message id"),
             (message("normal", trace_context="a\x02TRAN_MSG\x01true"), "trace_context"),
             (message("normal", born_host="a\x01"), "born_host"),
-            (message("normal", lite_topic="a"), "lite_topic"),
+            (message("normal", lite_topic="a$"), "lite topic"),
             (message("normal", priority=-1), "priority"),
         ):
             answer = client.send(sent)
             assert answer.status.code != Code.OK
             assert words in answer.status.message
         lite = client.call("SyncLiteSubscription", service.SyncLiteSubscriptionRequest())
-        assert lite.status.code == Code.UNSUPPORTED
+        assert lite.status.code == Code.ILLEGAL_TOPIC
         client.consumer("names", normal="*")
         assert "batch_size" in client.receive("names", "normal", batch=0)[0].message
         assert "x-mq-client-id" in GrpcClient(broker.grpc_endpoint, client_id="").send(message("normal")).status.message
 
 
 def test_kinds_of_clients_that_are_not_served_are_refused(broker):
-    for kind, subscribes in (("LITE_PUSH_CONSUMER", True), ("PULL_CONSUMER", True), ("SIMPLE_CONSUMER", False)):
+    for kind, subscribes in (("LITE_SIMPLE_CONSUMER", True), ("PULL_CONSUMER", True), ("SIMPLE_CONSUMER", False)):
         settings = definition.Settings(client_type=definition.ClientType.Value(kind))
         if subscribes:
             settings.subscription.group.CopyFrom(named("kinds"))

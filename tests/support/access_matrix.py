@@ -132,6 +132,8 @@ _BODIES = {code: fastjson.dumps(value) for code, value in {
     Code.SET_MESSAGE_REQUEST_MODE: {"topic": TOPIC, "consumerGroup": GROUP, "mode": "PULL", "popShareQueueNum": 0},
     Code.BATCH_ACK_MESSAGE: {"brokerName": "b", "acks": [
         {"c": GROUP, "t": TOPIC, "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1000, "b": "AQ=="}]},
+    Code.LITE_SUBSCRIPTION_CTL: {"subscriptionSet": [
+        {"action": "COMPLETE_REMOVE", "clientId": "c", "group": GROUP, "topic": TOPIC}]},
     Code.AUTH_CREATE_USER: _USER, Code.AUTH_UPDATE_USER: _USER, Code.AUTH_CREATE_ACL: _ACL, Code.AUTH_UPDATE_ACL: _ACL,
 }.items()}
 

@@ -200,6 +200,12 @@ def _acks(request: RemotingCommand, actions: Action) -> Iterator[Access]:
         yield topic_access(_name(ack, "t"), actions)
 
 
+def _lite_subscriptions(request: RemotingCommand, actions: Action) -> Iterator[Access]:
+    for entry in _list(_body(request), "subscriptionSet"):
+        yield group_access(_name(entry, "group"), actions)
+        yield topic_access(_name(entry, "topic"), actions)
+
+
 _REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 _Read = Callable[[RemotingCommand, Action], Iterator[Access]]
 _BODIES: Final[Mapping[RequestCode, tuple[_Read, bool]]] = {
@@ -213,5 +219,6 @@ _BODIES: Final[Mapping[RequestCode, tuple[_Read, bool]]] = {
     RequestCode.QUERY_ASSIGNMENT: (_topic_and_group, False),
     RequestCode.SET_MESSAGE_REQUEST_MODE: (_topic_and_group, False),
     RequestCode.BATCH_ACK_MESSAGE: (_acks, False),
+    RequestCode.LITE_SUBSCRIPTION_CTL: (_lite_subscriptions, False),
 }
 """How the bodies of requests are read, and whether one that names nothing needs no permission."""

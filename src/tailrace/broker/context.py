@@ -71,6 +71,8 @@ class BrokerContext:
     """Returns the number of requests that access control refused, by reason."""
     registrations: Callable[[], Mapping[str, bool]] = dict
     """Returns for each name server of another process whether it accepted the last registration."""
+    forget_lite_queues: Callable[[set[str]], None] = lambda _: None
+    """Forgets subscriptions to queues of Lite topics that were deleted; called on the event loop."""
     changes: ConfigChanges = field(init=False)
     """Changes of topics, groups and offsets that are answered once they are durable."""
     worker: RequestWorker = field(init=False)

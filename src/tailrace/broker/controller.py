@@ -29,6 +29,7 @@ from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.listeners import Address, Listeners, server_limits
+from tailrace.broker.lite.service import LiteTopics
 from tailrace.broker.name_server import KVConfigManager, NameServer
 from tailrace.broker.pop.service import PopConsumption
 from tailrace.broker.processors.access import AccessProcessor
@@ -153,7 +154,9 @@ class BrokerController:
             broker, self._durable, wait_durable=sync, max_message_size=store.config.max_message_size)
         durable = self._durable if sync else None
         self._pop = PopConsumption(broker, self._file_system, durable)
-        broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling)
+        self._lite = LiteTopics(broker, self._file_system)
+        self._pop.acks.lite = self._lite.acks
+        broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling) + len(self._lite.pops.polling)
         reply = ReplyMessageProcessor(broker, self._send, durable)
         transactions = EndTransactionProcessor(broker, durable)
         self._checks = TransactionChecks(broker)
@@ -226,13 +229,14 @@ class BrokerController:
         listeners.serving()
         self._servers = listeners.servers
         self._store.set_message_arriving_listener(
-            CountedArrivals(self._broker.traffic, self._pull.hold, self._pop))
+            CountedArrivals(self._broker.traffic, self._pull.hold, self._pop, self._lite))
         self._scheduler.every(
             "ConsumerOffsetPersist", lambda: self._config.flush_consumer_offset_interval,
             self._persist_offsets,
         )
         self._scheduler.every("ConsumerFilterPersist", FILTERS_MS, self._persist_filters)
         self._pop.start(self._scheduler)
+        self._lite.start(self._scheduler, self._every)
         self._scheduler.every("BrokerStats", SAMPLE_MS, self._broker.stats.step)
         self._every("scan", SCAN_S, self._scan)
         self._every("mappings", PERIOD_S, self._cleaner.start_pass)
@@ -300,6 +304,8 @@ class BrokerController:
                 self._register_on(server)
         self._pull.register(listeners.broker)
         self._pop.register(listeners.broker, listeners.vip)
+        for server in filter(None, (listeners.broker, listeners.vip)):
+            self._lite.register(server, pops=server is listeners.broker)
         if listeners.namesrv is not None:
             self._register_name_server(listeners.namesrv, listeners.namesrv_address)
 
@@ -357,6 +363,7 @@ class BrokerController:
         self._register_on(server)
         self._pull.register(server)
         self._pop.register(server, None)
+        self._lite.register(server, pops=True)
         return server
 
     async def stop(self) -> None:
@@ -374,7 +381,7 @@ class BrokerController:
         for server in self._servers:
             server.draining = True
         waiting = [(pull.channel, pull.request) for pull in self._pull.hold.release_all()]
-        waiting += [(pop.channel, pop.request) for pop in self._pop.release_all()]
+        waiting += [(pop.channel, pop.request) for pop in (*self._pop.release_all(), *self._lite.release_all())]
         waiting += [(pull.channel, pull.request) for pull in self._broker.cold_reads.release_all()]
         for channel, request in waiting:
             if request.version > VERSION_V5_3_1:
@@ -426,6 +433,7 @@ class BrokerController:
             await later.stop()
         await self._checks.stop()
         await self._cleaner.stop()
+        await self._lite.dispatcher.stop()
         if self._broker.store.is_writeable and not self._store.lost_lock:
             self._broker.transactions.write_operations()
 
@@ -444,6 +452,7 @@ class BrokerController:
         self._broker.locks.expire()
         self._consumer_filters.expire()
         self._pop.drop_closed()
+        self._lite.drop_closed()
 
     def _every(self, name: str, seconds: float, step: Callable[[], None]) -> None:
         loop = self._broker.loop

@@ -32,6 +32,7 @@ from tailrace import metrics
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env.filesystem import FileSystem
+from tailrace.formats.lite import parent_of
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
@@ -338,7 +339,7 @@ def _consumed(broker: BrokerContext) -> dict[tuple[str, str], _Lag]:
         config = broker.topics.select(topic)
         if config is None or consumed < 0 or not 0 <= queue_id < config.read_queue_nums:
             continue
-        lag = lags.setdefault((group, topic), _Lag())
+        lag = lags.setdefault((group, parent_of(topic) or topic), _Lag())  # Lite topics may be very many
         until = max(0, store.max_offset_in_queue(topic, queue_id))
         at = min(max(consumed, store.min_offset_in_queue(topic, queue_id)), until)
         handed_out = min(max(at, offsets.query_pull(group, topic, queue_id)), until)

@@ -193,6 +193,15 @@ class RequestCode(enum.IntEnum):
     NOTIFICATION = 200_054
     POLLING_INFO = 200_055
     POP_ROLLBACK = 200_056
+    POP_LITE_MESSAGE = 200_070
+    LITE_SUBSCRIPTION_CTL = 200_071
+    NOTIFY_UNSUBSCRIBE_LITE = 200_073
+    GET_BROKER_LITE_INFO = 200_074
+    GET_PARENT_TOPIC_INFO = 200_075
+    GET_LITE_TOPIC_INFO = 200_076
+    GET_LITE_CLIENT_INFO = 200_077
+    GET_LITE_GROUP_INFO = 200_078
+    TRIGGER_LITE_DISPATCH = 200_079
     BATCH_ACK_MESSAGE = 200_151
     PURGE_TOPIC = 329_001
     """A request that only Tailrace has: release messages of ``topic``; optional ``queueId`` and ``beforeMs``."""
@@ -239,6 +248,7 @@ class ResponseCode(enum.IntEnum):
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
     LMQ_QUOTA_EXCEEDED = 2017
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 2018
 
 
 @final

@@ -122,6 +122,15 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
             info.invisible_time = invisible_time
         return info.visible_at(self._clock.now_ms()) is not None
 
+    def visible_at(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Return when the first message that blocks a queue is visible again; None if none blocks it."""
+        info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
+        return None if info is None else info.visible_at(self._clock.now_ms())
+
+    def __len__(self) -> int:
+        """Return the number of pairs of a topic and a group."""
+        return len(self._table)
+
     def popped(
         self, attempt_id: str | None, topic: str, group: str, queue_id: int, pop_time: int,
         invisible_time: int, offsets: Sequence[int],
@@ -158,6 +167,15 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
         info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
         if info is not None and info.pop_time == pop_time and offset in info.offsets:
             info.next_visible[offset] = visible_at
+            self._changed(topic, group, queue_id, info)
+
+    def suspend(self, topic: str, group: str, queue_id: int, pop_time: int, visible_at: int) -> None:
+        """Have all messages of a pop visible again at a time, without counting a delivery of them."""
+        info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
+        if info is not None and info.pop_time == pop_time:
+            info.consumed = {offset: count - 1 if count > 0 else count for offset, count in info.consumed.items()}
+            info.next_visible = {}
+            info.invisible_time = visible_at - pop_time
             self._changed(topic, group, queue_id, info)
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:

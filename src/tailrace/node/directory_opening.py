@@ -138,6 +138,7 @@ def load_topics(
     name_rocksdb_configs(file_system, root)
     topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
     topics.enable_lmq = store.config.enable_lmq
+    topics.multi_dispatch = store.config.multi_dispatch
     topics.load()
     remove_deleted(file_system, store)
     _name_lmq_queues(store)

@@ -49,6 +49,8 @@ class EmbeddedTopics:
             raise ConfigError(str(error)) from None
         made = replace(present or TopicConfig(topic_name=topic), read_queue_nums=queues, write_queue_nums=queues)
         made.attributes = {**made.attributes, **attributes}
+        if attributes and (unsupported := self._topics.unsupported_type(made)):
+            raise ConfigError(f"{topic} has {unsupported}, which is not supported")
         self._topics.update(made)
         return made
 

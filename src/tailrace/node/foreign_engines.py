@@ -37,7 +37,7 @@ from tailrace.formats.filenames import CONFIG, OWN
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.node.config_manager import read_config
-from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.topic_config import LITE_WITHOUT_LMQ, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import UNIQ_KEY
 
@@ -128,7 +128,7 @@ _FILES: Final = {
         "controller mode", "the broker is not registered at a controller and has no replicas"),
 }
 _TYPES: Final = {
-    "message.type=LITE": "sends are refused, and lite consumers are not served",
+    LITE_WITHOUT_LMQ: "sends are refused, and lite consumers are not served",
 }
 _OTHER_TYPE: Final = "sends are refused"
 

@@ -30,7 +30,7 @@ from tailrace.errors import (
     StoreNotWritableError,
 )
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import SysFlag, create_message_id, decode_message_id
+from tailrace.formats.commitlog import LMQ_QUEUE_ID, SysFlag, create_message_id, decode_message_id
 from tailrace.kernels.properties import plain_properties
 from tailrace.logs import get_logger
 from tailrace.model import (
@@ -721,6 +721,24 @@ class MessageStore:
             forget(note)
         self._store.delete_topics(topics)
         self._timers.forget_topics(topics)
+
+    def delete_idle_queues(
+        self, ends: Mapping[str, int], forget: Callable[[Callable[[], None]], object]
+    ) -> set[str]:
+        """Remove LMQ queues whose next offset is still the one in ``ends``; return their names.
+
+        ``forget`` is that of `delete_topics`. A queue that got a message in the meantime stays. Raises OSError; then
+        nothing is removed.
+        """
+        self._check_may_change()
+        places = {}
+        for name, end in ends.items():
+            queue = self._store.queues.get(name, LMQ_QUEUE_ID)
+            last = queue.unit(end - 1) if queue is not None else None
+            places[name] = last.phy_offset + 1 if last is not None else self._store.min_phy_offset
+        forget(partial(self.retention.topics.note_deleted, places))
+        return {name for name, _ in self._store.delete_idle_queues(
+            {(name, LMQ_QUEUE_ID): end for name, end in ends.items()})}
 
     def delete_unused_topics(self) -> set[str]:
         """Remove the queues of topics that do not exist any more; return these topics (cleanUnusedTopic)."""

@@ -73,6 +73,39 @@ class SubscriptionGroupConfig:
         text = self.attributes.get("priority.factor", "")
         return int(text) if text.isdecimal() else 100
 
+    @property
+    def lite_bind_topic(self) -> str:
+        """The parent topic whose Lite topics the group consumes; "" for any other group."""
+        return self.attributes.get("lite.bind.topic", "")
+
+    @property
+    def is_lite_exclusive(self) -> bool:
+        """True if one member at a time may subscribe to a Lite topic."""
+        return self.attributes.get("lite.sub.model") == "Exclusive"
+
+    @property
+    def is_lite_wildcard(self) -> bool:
+        """True if its members get the messages of all Lite topics of the parent topic."""
+        return "lite.sub.wildcard" in self.attributes
+
+    @property
+    def lite_client_quota(self) -> int:
+        """Lite topics to which one member may subscribe."""
+        return self._number("lite.sub.client.quota", 2000)
+
+    @property
+    def lite_events_max(self) -> int:
+        """Lite topics with messages that are noted for one member; -1: as the settings say."""
+        return self._number("lite.sub.client.max.event.cnt", -1)
+
+    def is_set(self, name: str) -> bool:
+        """Return whether an attribute is true."""
+        return self.attributes.get(name, "").lower() == "true"
+
+    def _number(self, name: str, default: int) -> int:
+        text = self.attributes.get(name, "")
+        return min(int(text), (1 << 31) - 1) if text.removeprefix("-").isdecimal() else default
+
     def to_json(self) -> dict[str, Any]:
         """Return the members by RocketMQ's names."""
         return {
@@ -120,10 +153,7 @@ _ATTRIBUTES: Final[dict[str, tuple[int, int] | frozenset[str] | None]] = {
     "lite.sub.client.max.event.cnt": (10, _LONG_MAX),
     "lite.sub.wildcard": None,
 }
-"""RocketMQ's SubscriptionGroupAttributes: least and greatest number, values, or any text.
-
-Those of Lite topics are kept for a Java broker and not used.
-"""
+"""RocketMQ's SubscriptionGroupAttributes: least and greatest number, values, or any text."""
 
 
 def merged_group_attributes(

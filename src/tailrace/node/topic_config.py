@@ -25,6 +25,7 @@ from tailrace.store.retention.topic_rules import (
 __all__ = [
     "AUTO_CREATE_TOPIC_KEY_TOPIC",
     "DLQ_GROUP_TOPIC_PREFIX",
+    "LITE_WITHOUT_LMQ",
     "PERM_INHERIT",
     "PERM_READ",
     "PERM_WRITE",
@@ -91,11 +92,17 @@ def validate_topic(topic: str) -> str:
     return ""
 
 
+LITE_EXPIRATION: Final = "lite.topic.expiration"
+"""Attribute: minutes without a message after which a Lite topic is deleted; -1 and 0: never."""
+LITE_EXPIRATION_MAX: Final = 30 * 24 * 60
+LITE: Final = "LITE"
+LITE_WITHOUT_LMQ: Final = "message.type=LITE without enableLmq=true and enableMultiDispatch=true"
 _ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
     CLEANUP_POLICY: frozenset({"DELETE", COMPACTION}),
     "message.type": frozenset(
-        {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"}),
+        {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED"}),
     QUEUE_TYPE: frozenset({"SimpleCQ", BATCH_CQ}),
+    LITE_EXPIRATION: frozenset(),
     RESERVE_TIME: frozenset(), RETENTION_BYTES: frozenset(), RETENTION_MS: frozenset(),
 }
 """Attributes of a topic and their possible values; () means a number."""
@@ -131,6 +138,17 @@ class TopicConfig:
     def is_compacted(self) -> bool:
         """True if only the last message of each key stays."""
         return bool(self.attributes) and self.attributes.get(CLEANUP_POLICY) == COMPACTION
+
+    @property
+    def is_lite(self) -> bool:
+        """True if it is the parent of Lite topics."""
+        return bool(self.attributes) and self.attributes.get("message.type") == LITE
+
+    @property
+    def lite_expiration_min(self) -> int:
+        """Minutes without a message after which a Lite topic of it is deleted; -1 and 0: never."""
+        text = self.attributes.get(LITE_EXPIRATION, "") if self.is_lite else ""
+        return int(text) if text.isdecimal() else -1
 
     @property
     def readable(self) -> bool:
@@ -192,11 +210,15 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         self._listeners: list[Callable[[], None]] = []
         self.enable_lmq = False
         """True if every LMQ name is a topic with one queue. Such topics have no entry."""
+        self.multi_dispatch = False
+        """True if messages get places in LMQ queues, without which there are no Lite topics."""
         self.mappings = TopicQueueMappingManager(file_system, config_dir, clock)
         """Logical queues of static topics; loaded by itself."""
 
     def unsupported_type(self, config: TopicConfig) -> str:
-        """Return the type of a topic that cannot be honoured, such as ``message.type=LITE``; else ""."""
+        """Return the type of a topic that cannot be honoured, such as ``cleanup.policy=COMPACTION``; else ""."""
+        if config.is_lite and not self.multi_dispatch:
+            return LITE_WITHOUT_LMQ
         for name in _TYPES if config.attributes else ():
             value = config.attributes.get(name)
             if value and value not in _ATTRIBUTES[name]:
@@ -400,13 +422,15 @@ def check_attribute(name: str, value: str) -> None:
 
     Known are RocketMQ's TopicAttributes and those of Tailrace.
     """
-    if name.startswith("lite."):
-        raise ValueError(f"{name} is of topics of message.type=LITE, which are not supported")
     if name not in _ATTRIBUTES:
         raise ValueError(f"unsupported key: {name}; known are {', '.join(sorted(_ATTRIBUTES))}")
     values = _ATTRIBUTES[name]
     if values and value not in values:
         raise ValueError(f"{name}={value} is not supported; known are {', '.join(sorted(values))}")
+    if name == LITE_EXPIRATION and not (
+        value.isascii() and value.removeprefix("-").isdecimal() and -1 <= int(value) <= LITE_EXPIRATION_MAX
+    ):
+        raise ValueError(f"{name}={value} is not a number from -1 to {LITE_EXPIRATION_MAX}")
     topic_limits({name: value})
 
 

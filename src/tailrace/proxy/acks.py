@@ -41,9 +41,8 @@ class AckActivity:
     async def _ack_one(self, caller: Caller, group: str, topic: str, entry: Any) -> Any:
         found = OK
         try:
-            _refuse_lite(entry.lite_topic)
             handle = await self._latest(caller, group, entry.message_id, entry.receipt_handle)
-            await self._popped.ack(caller, group, topic, handle)
+            await self._popped.ack(caller, group, topic, handle, entry.lite_topic)
         except GrpcError as error:
             found = status(error.code, error.message)
         return service.AckMessageResultEntry(
@@ -54,24 +53,17 @@ class AckActivity:
         topic, group = check_topic(request.topic), check_group(request.group)
         ms = millis(request.invisible_duration)
         check_invisible_time(ms)
-        _refuse_lite(request.lite_topic)
         handle = await self._latest(caller, group, request.message_id, request.receipt_handle)
-        made = await self._popped.change(caller, group, topic, handle, ms, suspend=request.suspend)
+        made = await self._popped.change(caller, group, topic, handle, ms, request.lite_topic, suspend=request.suspend)
         return service.ChangeInvisibleDurationResponse(status=OK, receipt_handle=made.encode())
 
     async def forward(self, request: Any, caller: Caller) -> Any:
         """Make a message a dead letter."""
         topic, group = check_topic(request.topic), check_group(request.group)
-        _refuse_lite(request.lite_topic)
         handle = await self._latest(caller, group, request.message_id, request.receipt_handle)
-        await self._popped.to_dead_letters(caller, group, topic, request.message_id, handle)
+        await self._popped.to_dead_letters(caller, group, topic, request.message_id, handle, request.lite_topic)
         return service.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     async def _latest(self, caller: Caller, group: str, message_id: str, text: str) -> ReceiptHandle:
         handle = self._popped.handle(text)
         return await self._renewals.take(self._clients.find(caller.client_id), group, message_id, handle)
-
-
-def _refuse_lite(lite_topic: str) -> None:
-    if lite_topic:
-        raise GrpcError(Code.ILLEGAL_LITE_TOPIC, "lite_topic is set, and this broker has no topics of type LITE")

@@ -22,11 +22,13 @@ from tailrace.proxy.protocol import Code, GrpcError, definition, name_of, of_ref
 from tailrace.proxy.receipts import ReceiptHandle
 from tailrace.remoting import Channel, InProcessConnection, RemotingServer
 
-__all__ = ["CONSUMERS", "Client", "Clients", "Renewed"]
+__all__ = ["CONSUMERS", "LITE", "Client", "Clients", "Renewed"]
 
 _log = get_logger(__name__)
 _Types = definition.ClientType
-CONSUMERS: Final = {_Types.PUSH_CONSUMER: "CONSUME_PASSIVELY", _Types.SIMPLE_CONSUMER: "CONSUME_ACTIVELY"}
+LITE: Final = _Types.LITE_PUSH_CONSUMER
+CONSUMERS: Final = {
+    _Types.PUSH_CONSUMER: "CONSUME_PASSIVELY", _Types.SIMPLE_CONSUMER: "CONSUME_ACTIVELY", LITE: "CONSUME_PASSIVELY"}
 """Types of consumers that are served, with RocketMQ's name for how they consume."""
 
 
@@ -40,6 +42,8 @@ class Renewed:
     reconsume_times: int
     since_ms: int
     """When the message was received."""
+    lite_topic: str = ""
+    """The Lite topic of the message, if it was received as one of it."""
     times: int = 0
     """How often the receipt was renewed."""
     failures: int = 0
@@ -68,6 +72,11 @@ class Client:
     def client_id(self) -> str:
         """The name that it gives itself."""
         return self.caller.client_id
+
+    @property
+    def is_lite(self) -> bool:
+        """True if it consumes Lite topics."""
+        return bool(self.settings.client_type == LITE)
 
 
 @final
@@ -165,7 +174,8 @@ class Clients:
             "consumerDataSet": [{
                 "groupName": name_of(subscription.group),
                 "consumeType": CONSUMERS.get(client.settings.client_type, "CONSUME_PASSIVELY"),
-                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "messageModel": "LITE_SELECTIVE" if client.is_lite else "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
                 "subscriptionDataSet": [
                     {"topic": topic, "subString": expression or "*", "expressionType": kind,
                      "subVersion": client.subscriptions_at_ms}
@@ -180,6 +190,7 @@ class Clients:
             leave.append({"consumerGroup": name_of(settings.subscription.group)})
         for topic in settings.publishing.topics:
             leave.append({"producerGroup": name_of(topic)})
+        await self._end_lite_subscriptions(client)
         for names in leave:
             if not client.connection.closed:
                 await client.connection.call(RequestCode.UNREGISTER_CLIENT, {"clientID": client.client_id, **names})
@@ -188,11 +199,20 @@ class Clients:
     async def stream_ended(self, client: Client) -> None:
         """Note that a client has no stream for commands any more; checks of transactions go to other producers."""
         client.send = None
+        await self._end_lite_subscriptions(client)
         for topic in client.settings.publishing.topics:
             if not client.connection.closed:
                 await client.connection.call(
                     RequestCode.UNREGISTER_CLIENT,
                     {"clientID": client.client_id, "producerGroup": name_of(topic)})
+
+    async def _end_lite_subscriptions(self, client: Client) -> None:
+        """Have the messages of a client's Lite topics go to others; it subscribes again once it is back."""
+        if client.is_lite and not client.connection.closed:
+            subscription = client.settings.subscription
+            await client.connection.call(RequestCode.LITE_SUBSCRIPTION_CTL, {}, fastjson.dumps({"subscriptionSet": [{
+                "action": "COMPLETE_REMOVE", "clientId": client.client_id, "group": name_of(subscription.group),
+                "topic": name_of(subscription.subscriptions[0].topic)}]}))
 
     def close(self) -> None:
         """Close the connections of all clients."""

@@ -187,10 +187,6 @@ def _telemetry(request: Any, _: Client | None) -> Iterator[Access]:
             yield _sub(entry.topic)
 
 
-def _nothing(_request: Any, _client: Client | None) -> Iterator[Access]:
-    return iter(())
-
-
 _ACCESSES: Final[dict[type, Callable[[Any, Client | None], Iterator[Access]]]] = {
     service.SendMessageRequest: _send,
     service.RecallMessageRequest: _pub_topic,
@@ -204,6 +200,6 @@ _ACCESSES: Final[dict[type, Callable[[Any, Client | None], Iterator[Access]]]] =
     service.QueryRouteRequest: _route,
     service.QueryAssignmentRequest: _group_and_topic,
     service.TelemetryCommand: _telemetry,
-    service.SyncLiteSubscriptionRequest: _nothing,  # refused in any case
+    service.SyncLiteSubscriptionRequest: _group_and_topic,  # the proxy checks nothing if it names no Lite topic
 }
 """A call that is not here has no method."""

@@ -11,6 +11,14 @@ MAX_USER_PROPERTY_SIZE: Final = 16 << 10
 USER_PROPERTY_MAX_NUM: Final = 128
 MAX_MESSAGE_GROUP_SIZE: Final = 64
 """maxMessageGroupSize: a message group has fewer bytes."""
+MAX_LITE_TOPIC_SIZE: Final = 64
+"""maxLiteTopicSize: bytes of the name of a Lite topic."""
+MAX_LITE_RENEWED: Final = 100
+"""maxLiteRenewNumPerChannel: a Lite consumer with more unacknowledged messages gets no others."""
+LITE_QUOTA_BUFFER: Final = 300
+"""Lite topics that one call may name above the quota of the group."""
+MAX_LITE_SYNC_RATE: Final = 5_000
+"""maxSyncLiteSubscriptionRate: additions of Lite topics per second, of all clients."""
 MAX_DELAY_TIME_MS: Final = 24 * 3_600_000
 MAX_TRANSACTION_RECOVERY_S: Final = 3_600
 DEFAULT_INVISIBLE_TIME_MS: Final = 60_000

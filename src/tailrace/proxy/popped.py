@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import final
 
 from tailrace.broker.context import BrokerContext
+from tailrace.config import whole_number
 from tailrace.errors import CorruptionError
+from tailrace.formats.commitlog import INNER_MULTI_QUEUE_OFFSET, LMQ_QUEUE_ID
+from tailrace.formats.lite import LITE_TOPIC
 from tailrace.formats.pop import real_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader
@@ -15,6 +18,7 @@ from tailrace.formats.requests.message_headers import (
     ChangeInvisibleTimeResponseHeader,
     ConsumerSendMsgBackRequestHeader,
 )
+from tailrace.model import MessageExt
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.calls import Calls
 from tailrace.proxy.protocol import Code, GrpcError, of_refusal
@@ -38,15 +42,19 @@ class PoppedMessages:
         """Read a receipt handle."""
         return ReceiptHandle.decode(text, self._broker.config.broker_name)
 
-    async def ack(self, who: Caller, group: str, topic: str, handle: ReceiptHandle) -> None:
-        """Acknowledge a message."""
+    async def ack(
+        self, who: Caller, group: str, topic: str, handle: ReceiptHandle, lite_topic: str = ""
+    ) -> None:
+        """Acknowledge a message; ``lite_topic`` is that of a message that was received as one of a Lite topic."""
         handle.check_time(self._broker.clock.now_ms())
         receipt = handle.receipt
         await self._call(who, RequestCode.ACK_MESSAGE, AckMessageRequestHeader(
-            group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset))
+            group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset,
+            lite_topic or None))
 
     async def change(
-        self, who: Caller, group: str, topic: str, handle: ReceiptHandle, ms: int, *, suspend: bool = False
+        self, who: Caller, group: str, topic: str, handle: ReceiptHandle, ms: int, lite_topic: str = "", *,
+        suspend: bool = False,
     ) -> ReceiptHandle:
         """Have a message delivered again after ``ms``, and return its new handle.
 
@@ -56,7 +64,7 @@ class PoppedMessages:
         receipt = handle.receipt
         answer = await self._call(who, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeRequestHeader(
             group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset,
-            ms, suspend=suspend))
+            ms, lite_topic or None, suspend=suspend))
         changed = answer.read(ChangeInvisibleTimeResponseHeader)
         start = receipt.start_offset if receipt.is_order else receipt.queue_offset
         return handle._replace(receipt=receipt._replace(
@@ -64,7 +72,7 @@ class PoppedMessages:
             revive_queue_id=changed.revive_qid))
 
     async def to_dead_letters(self, who: Caller, group: str, topic: str, message_id: str,
-                              handle: ReceiptHandle) -> None:
+                              handle: ReceiptHandle, lite_topic: str = "") -> None:
         """Put a message among the dead letters of its group, and acknowledge it."""
         handle.check_time(self._broker.clock.now_ms())
         receipt, phy_offset = handle
@@ -75,14 +83,14 @@ class PoppedMessages:
             message = self._broker.store.look_message_by_offset(phy_offset)
         except CorruptionError:
             message = None
-        if message is None or (
-            (message.topic, message.queue_id, message.queue_offset) != (stored, receipt.queue_id, receipt.queue_offset)
+        if message is None or (message.topic, *_place(message, lite_topic)) != (
+            stored, receipt.queue_id, receipt.queue_offset
         ):
             raise GrpcError(
                 Code.INVALID_RECEIPT_HANDLE, f"receipt_handle names position {phy_offset}, where its message is not")
         await self._call(who, RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader(
             phy_offset, group, -1, message_id, stored, max_reconsume_times=0))
-        await self.ack(who, group, topic, handle)
+        await self.ack(who, group, topic, handle, lite_topic)
 
     async def _call(self, who: Caller, code: RequestCode, header: CustomHeader) -> RemotingCommand:
         answer = await self._calls.call(who, code, header)
@@ -93,3 +101,13 @@ class PoppedMessages:
         if answer.code != ResponseCode.SUCCESS:
             raise of_refusal(answer)
         return answer
+
+
+def _place(message: MessageExt, lite_topic: str) -> tuple[int, int]:
+    """Return queue and offset of a message, or its place in a Lite topic; -1 if it has none there."""
+    if not lite_topic:
+        return message.queue_id, message.queue_offset
+    if message.properties.get(LITE_TOPIC) != lite_topic:
+        return -1, -1
+    offset = whole_number(message.properties.get(INNER_MULTI_QUEUE_OFFSET, ""))
+    return LMQ_QUEUE_ID, -1 if offset is None else offset

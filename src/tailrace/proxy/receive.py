@@ -9,10 +9,14 @@ from typing import Any, Final, NamedTuple, final
 from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.context import BrokerContext
 from tailrace.errors import RemotingError
-from tailrace.formats.commitlog import decode_message
+from tailrace.formats.commitlog import INNER_MULTI_QUEUE_OFFSET, LMQ_QUEUE_ID, decode_message
+from tailrace.formats.lite import LITE_TOPIC
 from tailrace.formats.pop import ExtraInfo, retry_flag
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.custom_header import CustomHeader
 from tailrace.formats.requests.message_headers import (
+    PopLiteMessageRequestHeader,
+    PopLiteMessageResponseHeader,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
@@ -21,7 +25,7 @@ from tailrace.model import MessageExt
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.calls import Calls
-from tailrace.proxy.clients import Client, Clients
+from tailrace.proxy.clients import LITE, Client, Clients
 from tailrace.proxy.conversion import to_message
 from tailrace.proxy.popped import PoppedMessages
 from tailrace.proxy.protocol import (
@@ -57,6 +61,7 @@ _NOTHING: Final = frozenset({ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_T
 class _Popped(NamedTuple):
     message: MessageExt
     handle: ReceiptHandle
+    lite_topic: str = ""
 
 
 @final
@@ -90,11 +95,19 @@ class ReceiveMessageActivity:
         self._check_queues(topic)
         if request.batch_size <= 0:
             raise GrpcError(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, it must be 1 or more")
-        header = PopMessageRequestHeader(
-            group, topic, ALL_QUEUES, min(request.batch_size, limits.RECEIVE_BATCH_SIZE), invisible_ms, poll_ms,
-            self._broker.clock.now_ms(), FROM_END, wanted.expression_type, wanted.sub_string,
-            settings.subscription.fifo, request.attempt_id if request.HasField("attempt_id") else None)
-        answer = await self._pop(caller, header)
+        batch, attempt = min(request.batch_size, limits.RECEIVE_BATCH_SIZE), request.attempt_id or None
+        now = self._broker.clock.now_ms()
+        if client.is_lite:
+            if len(client.renewed) > limits.MAX_LITE_RENEWED:
+                raise GrpcError(
+                    Code.FORBIDDEN, f"The client [{client.client_id}] has too many unacked messages. Unacked count: "
+                    f"{len(client.renewed)}")
+            answer = await self._pop(caller, group, topic, RequestCode.POP_LITE_MESSAGE, PopLiteMessageRequestHeader(
+                client.client_id, group, topic, batch, invisible_ms, poll_ms, now, attempt))
+        else:
+            answer = await self._pop(caller, group, topic, RequestCode.POP_MESSAGE, PopMessageRequestHeader(
+                group, topic, ALL_QUEUES, batch, invisible_ms, poll_ms, now, FROM_END, wanted.expression_type,
+                wanted.sub_string, settings.subscription.fifo, attempt))
         if answer.code == ResponseCode.POLLING_FULL:
             await self._end(context, status(Code.TOO_MANY_REQUESTS, "polling full"))
         elif answer.code in _NOTHING:
@@ -104,7 +117,7 @@ class ReceiveMessageActivity:
         elif answer.code != ResponseCode.SUCCESS:
             raise of_refusal(answer)
         else:
-            found = self._found(answer, topic)
+            found = self._found(answer)
             kept = self._keep(client, group, topic, wanted, settings.backoff_policy.max_attempts, found)
             await self._send(context, request, client, group, topic, kept)
 
@@ -114,6 +127,9 @@ class ReceiveMessageActivity:
         The Python client sends its settings again up to five minutes after it has connected again.
         """
         kind = definition.ClientType.PUSH_CONSUMER if request.auto_renew else definition.ClientType.SIMPLE_CONSUMER
+        group = self._broker.groups.select(check_group(request.group))
+        if group is not None and group.lite_bind_topic:
+            kind = LITE
         settings = definition.Settings(client_type=kind)
         settings.request_timeout.seconds = REQUEST_TIMEOUT_S
         settings.subscription.group.CopyFrom(request.group)
@@ -130,26 +146,29 @@ class ReceiveMessageActivity:
         if not config.readable or config.read_queue_nums <= 0:
             raise GrpcError(Code.FORBIDDEN, "no readable queue")
 
-    async def _pop(self, caller: Caller, header: PopMessageRequestHeader) -> RemotingCommand:
+    async def _pop(
+        self, caller: Caller, group: str, topic: str, code: RequestCode, header: CustomHeader
+    ) -> RemotingCommand:
         """Pop over a connection of its own: once it closes, no message is handed out to a client that has gone."""
         connection = self._clients.connect(caller)
-        future = connection.call(RequestCode.POP_MESSAGE, header.to_ext())
+        future = connection.call(code, header.to_ext())
         try:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
                 answer = future.result()  # it came in the same turn of the loop
                 if answer.code == ResponseCode.SUCCESS:
-                    self._later(self._give_back(
-                        caller, header.consumer_group, header.topic, self._found(answer, header.topic)))
+                    self._later(self._give_back(caller, group, topic, self._found(answer)))
             raise
         finally:
             connection.close()
 
     # -- what a pop has found
 
-    def _found(self, answer: RemotingCommand, topic: str) -> list[_Popped]:
+    def _found(self, answer: RemotingCommand) -> list[_Popped]:
         """Return the messages of an answer with their receipts."""
+        if "restNum" not in answer.ext:
+            return self._found_lite(answer)
         header = answer.read(PopMessageResponseHeader)
         starts, counts = _starts(header.start_offset_info), _counts(header.order_count_info)
         broker_name = self._broker.config.broker_name
@@ -170,6 +189,22 @@ class ReceiveMessageActivity:
             found.append(_Popped(message, ReceiptHandle(receipt, message.phy_offset)))
         return found
 
+    def _found_lite(self, answer: RemotingCommand) -> list[_Popped]:
+        """Return the messages of an answer to a pop of Lite topics, each with its place in its Lite topic."""
+        header, found = answer.read(PopLiteMessageResponseHeader), []
+        counts = (header.order_count_info or "").split(";")
+        for number, record in enumerate(_records(answer.body)):
+            message = decode_message(record)
+            message.queue_offset = int(message.properties[INNER_MULTI_QUEUE_OFFSET])
+            message.reconsume_times = int(counts[number])
+            message.properties.setdefault(FIRST_POP_TIME, str(header.pop_time))
+            receipt = ExtraInfo(
+                0, header.pop_time, header.invisible_time, header.revive_qid, "0", self._broker.config.broker_name,
+                LMQ_QUEUE_ID, message.queue_offset)
+            found.append(_Popped(
+                message, ReceiptHandle(receipt, message.phy_offset), message.properties[LITE_TOPIC]))
+        return found
+
     def _keep(
         self, client: Client, group: str, topic: str, wanted: SubscriptionData, max_attempts: int,
         found: list[_Popped],
@@ -183,9 +218,10 @@ class ReceiveMessageActivity:
         for one in found:
             message = one.message
             if wanted.tags and message.tags not in wanted.tags:
-                self._later(self._popped.ack(client.caller, group, topic, one.handle))
+                self._later(self._popped.ack(client.caller, group, topic, one.handle, one.lite_topic))
             elif message.reconsume_times >= max_attempts:
-                self._later(self._popped.to_dead_letters(client.caller, group, topic, _id_of(message), one.handle))
+                self._later(self._popped.to_dead_letters(
+                    client.caller, group, topic, _id_of(message), one.handle, one.lite_topic))
             else:
                 kept.append(one)
         return kept
@@ -214,12 +250,13 @@ class ReceiveMessageActivity:
             if client.connection.closed:
                 raise GrpcError(Code.MESSAGE_NOT_FOUND, f"The client [{client.client_id}] is disconnected.")
             await context.write(service.ReceiveMessageResponse(status=OK))
-            for message, handle in found:
+            for message, handle, lite_topic in found:
                 await context.write(service.ReceiveMessageResponse(
                     message=to_message(message, topic, handle.encode())))
                 sent += 1
                 if request.auto_renew:
-                    self._renewals.add(client, group, topic, _id_of(message), handle, message.reconsume_times)
+                    self._renewals.add(
+                        client, group, topic, _id_of(message), handle, message.reconsume_times, lite_topic)
         except BaseException:
             self._later(self._give_back(client.caller, group, topic, found[sent:]))
             raise
@@ -229,7 +266,7 @@ class ReceiveMessageActivity:
         """Have messages delivered again soon that did not reach the client."""
         for one in found:
             await self._popped.change(
-                who, group, topic, one.handle, limits.NACK_INVISIBLE_TIME_MS, suspend=True)
+                who, group, topic, one.handle, limits.NACK_INVISIBLE_TIME_MS, one.lite_topic, suspend=True)
 
     async def _end(self, context: Any, said: Any = None) -> None:
         if said is not None:

@@ -46,12 +46,13 @@ class Renewals:
             await self.give_back(client)
 
     def add(
-        self, client: Client, group: str, topic: str, message_id: str, handle: ReceiptHandle, reconsume_times: int
+        self, client: Client, group: str, topic: str, message_id: str, handle: ReceiptHandle, reconsume_times: int,
+        lite_topic: str = "",
     ) -> None:
         """Renew the receipt of a message that a client has received, until `take`."""
         if len(client.renewed) < limits.MAX_RENEWED:
             client.renewed[_key(group, message_id, handle)] = Renewed(
-                handle, topic, reconsume_times, self._broker.clock.now_ms())
+                handle, topic, reconsume_times, self._broker.clock.now_ms(), lite_topic)
 
     @staticmethod
     async def take(client: Client | None, group: str, message_id: str, handle: ReceiptHandle) -> ReceiptHandle:
@@ -66,7 +67,7 @@ class Renewals:
             try:
                 handle = await _latest(one)
                 await self._popped.change(
-                    client.caller, str(key[0]), one.topic, handle, limits.NACK_INVISIBLE_TIME_MS)
+                    client.caller, str(key[0]), one.topic, handle, limits.NACK_INVISIBLE_TIME_MS, one.lite_topic)
             except (GrpcError, RemotingError) as error:
                 _log.warning("message not given back, it comes after its invisible time group=%s topic=%s reason=%s",
                              key[0], one.topic, error)
@@ -115,7 +116,7 @@ class Renewals:
             ms = retry_delay_ms(config, one.reconsume_times)
         before = one.handle
         try:
-            made = await self._popped.change(client.caller, group, one.topic, before, ms)
+            made = await self._popped.change(client.caller, group, one.topic, before, ms, one.lite_topic)
         except (GrpcError, RemotingError) as error:
             one.failures += 1
             last = one.failures > limits.RENEW_RETRY_TIMES or isinstance(error, GrpcError)

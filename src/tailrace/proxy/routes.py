@@ -45,7 +45,7 @@ class RouteActivity:
         if not config.readable or config.read_queue_nums <= 0:
             raise GrpcError(Code.FORBIDDEN, "no readable queue")
         group = self._broker.groups.select(name)
-        fifo = group is not None and group.consume_message_orderly
+        fifo = group is not None and group.consume_message_orderly and not group.lite_bind_topic
         broker, permission = self._broker_of(request.endpoints), _permission(config)
         return service.QueryAssignmentResponse(status=OK, assignments=[
             definition.Assignment(message_queue=definition.MessageQueue(

@@ -6,6 +6,7 @@ from typing import Any, Final, final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.formats.commitlog import SysFlag, decode_message_id, java_string_hash
+from tailrace.formats.lite import LITE_TOPIC, consistent_hash
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     RecallMessageRequestHeader,
@@ -37,13 +38,14 @@ from tailrace.proxy.together import together
 from tailrace.proxy.transactions import HalfPlaces
 from tailrace.proxy.validation import (
     check_key,
+    check_lite_topic,
     check_message_group,
     check_tag,
     check_topic,
     has_control_character,
 )
 
-__all__ = ["SendMessageActivity", "consistent_hash"]
+__all__ = ["SendMessageActivity"]
 
 # An attribute of an enum of protobuf takes most of a microsecond.
 _TYPE_NAMES: Final = {number: name for name, number in definition.MessageType.items()}
@@ -57,21 +59,6 @@ _NOT_DURABLE: Final = {
 ANY_QUEUE: Final = -1
 """The broker takes its queues in turn."""
 DEFAULT_QUEUES: Final = 4
-
-
-def consistent_hash(value: int, buckets: int) -> int:
-    """Return the bucket of a number, as Guava's Hashing.consistentHash: few numbers move when buckets are added."""
-    state, found = value & _MASK, 0
-    while True:
-        state = (2862933555777941757 * state + 1) & _MASK
-        step = (found + 1) / (((state >> 33) + 1) / _TWO_31)
-        if step >= buckets:
-            return found
-        found = int(step)
-
-
-_MASK: Final = (1 << 64) - 1
-_TWO_31: Final = float(1 << 31)
 
 
 @final
@@ -96,7 +83,8 @@ class SendMessageActivity:
         topic = check_topic(first.topic)
         if len(messages) == 1:
             properties = self._made(caller, topic, first)[1]
-            queue_id = self._queue(topic, first.system_properties.message_group)
+            system = first.system_properties
+            queue_id = self._queue(topic, system.message_group or system.lite_topic)
             return self._response([await self._store(caller, topic, queue_id, first, properties)])
         if any(message.topic != first.topic for message in messages):
             raise GrpcError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
@@ -109,14 +97,14 @@ class SendMessageActivity:
         return service.SendMessageResponse(
             status=overall({entry.status.code for entry in entries}, "send status is empty"), entries=entries)
 
-    def _queue(self, topic: str, message_group: str) -> int:
-        """Return the queue of a message group; any queue for a message without one. Raises GrpcError."""
+    def _queue(self, topic: str, sharding_key: str) -> int:
+        """Return the queue of a message group or Lite topic; any queue for a message without one. Raises GrpcError."""
         config = self._broker.topics.select(topic)
         if config is None or not config.writable or config.write_queue_nums <= 0:
             raise GrpcError(Code.FORBIDDEN, "no writable queue")
-        if not message_group:
+        if not sharding_key:
             return ANY_QUEUE
-        return consistent_hash(java_string_hash(message_group), config.write_queue_nums)
+        return consistent_hash(java_string_hash(sharding_key), config.write_queue_nums)
 
     def _made(self, caller: Caller, topic: str, message: Any) -> tuple[Any, dict[str, str]]:
         """Return a message and the properties that it is stored with. Raises GrpcError."""
@@ -181,8 +169,9 @@ class SendMessageActivity:
         if message_group:
             check_message_group(message_group)
             properties["__SHARDINGKEY"] = message_group
-        if system.lite_topic:
-            raise GrpcError(Code.ILLEGAL_LITE_TOPIC, "lite_topic is set, and this broker has no topics of type LITE")
+        if lite_topic := system.lite_topic:
+            check_lite_topic(lite_topic)
+            properties[LITE_TOPIC] = lite_topic
         if system.trace_context:
             properties["TRACE_CONTEXT"] = system.trace_context
         properties["__BORNHOST"] = system.born_host.strip() or caller.peer[0]

@@ -31,6 +31,7 @@ from tailrace.proxy.caller import Caller
 from tailrace.proxy.calls import Calls
 from tailrace.proxy.clients import Client, Clients
 from tailrace.proxy.entry import Entry
+from tailrace.proxy.lite_subscriptions import LiteSubscriptionActivity
 from tailrace.proxy.popped import PoppedMessages
 from tailrace.proxy.protocol import CODE_NAMES, Code, GrpcError, service, status, timestamp
 from tailrace.proxy.receive import ReceiveMessageActivity
@@ -126,6 +127,7 @@ class GrpcServer:
         self._receives = ReceiveMessageActivity(broker, calls, clients, popped, self._renewals)
         self._acks = AckActivity(clients, popped, self._renewals)
         self._ends = EndTransactionActivity(calls, places)
+        self._lite = LiteSubscriptionActivity(broker, calls)
 
     async def serve_on(self, listener: GrpcListener) -> None:
         """Serve the calls that come to a port."""
@@ -160,7 +162,7 @@ class GrpcServer:
             "AckMessage": self._acks.ack, "ForwardMessageToDeadLetterQueue": self._acks.forward,
             "EndTransaction": self._ends.end, "NotifyClientTermination": self._telemetry.terminate,
             "ChangeInvisibleDuration": self._acks.change, "RecallMessage": self._sends.recall,
-            "SyncLiteSubscription": _no_lite_topics,
+            "SyncLiteSubscription": self._lite.sync,
         }
         methods = {
             name: grpc.unary_unary_rpc_method_handler(
@@ -230,7 +232,3 @@ def _metric_name(method: str) -> str:
 
 def _codecs(name: str) -> tuple[Any, Any]:
     return getattr(service, f"{name}Request").FromString, getattr(service, f"{name}Response").SerializeToString
-
-
-async def _no_lite_topics(request: Any, caller: Caller) -> Any:
-    raise GrpcError(Code.UNSUPPORTED, "this broker has no topics of type LITE")

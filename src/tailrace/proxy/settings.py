@@ -8,11 +8,11 @@ from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.context import BrokerContext
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.proxy import limits
-from tailrace.proxy.clients import CONSUMERS
+from tailrace.proxy.clients import CONSUMERS, LITE
 from tailrace.proxy.protocol import Code, GrpcError, definition, duration, name_of
 from tailrace.proxy.validation import check_group, check_topic
 
-__all__ = ["check_settings", "filter_data", "merged", "retry_delay_ms"]
+__all__ = ["check_bind_topic", "check_settings", "filter_data", "merged", "retry_delay_ms"]
 
 _Types = definition.ClientType
 RETRY_DELAYS_MS: Final = tuple(
@@ -38,25 +38,43 @@ def check_settings(broker: BrokerContext, settings: Any) -> None:
             raise GrpcError(
                 Code.UNRECOGNIZED_CLIENT_TYPE, f"client_type is {_type_name(kind)}, and the settings are of a PRODUCER")
     elif settings.HasField("subscription"):
-        _check_group(broker, check_group(settings.subscription.group))
+        group = check_group(settings.subscription.group)
+        _check_group(broker, group, kind)
         if kind not in CONSUMERS:
             raise GrpcError(
                 Code.UNRECOGNIZED_CLIENT_TYPE,
-                f"client_type is {_type_name(kind)}; consumers of this broker are PUSH_CONSUMER or SIMPLE_CONSUMER")
+                f"client_type is {_type_name(kind)}; consumers of this broker are "
+                "PUSH_CONSUMER, SIMPLE_CONSUMER or LITE_PUSH_CONSUMER")
         for entry in settings.subscription.subscriptions:
             filter_data(check_topic(entry.topic), entry.expression)
+        if kind == LITE:
+            topics = [name_of(entry.topic) for entry in settings.subscription.subscriptions]
+            check_bind_topic(broker, group, topics[0] if topics else "")
     else:
         raise GrpcError(Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
 
 
-def _check_group(broker: BrokerContext, name: str) -> None:
+def _check_group(broker: BrokerContext, name: str, kind: int) -> None:
     group = broker.groups.select(name)
     if group is None and not broker.groups.may_create(name):
         raise GrpcError(Code.ILLEGAL_CONSUMER_GROUP, f"group not found: {name}")
-    if group is not None and group.attributes.get("lite.bind.topic"):
+    is_lite = group is not None and bool(group.lite_bind_topic)
+    if is_lite and kind != LITE:
+        raise GrpcError(Code.ILLEGAL_CONSUMER_GROUP, f"lite group must use LITE mode: {name}")
+    if kind == LITE and not is_lite:
+        raise GrpcError(Code.ILLEGAL_CONSUMER_GROUP, f"regular group cannot use LITE mode: {name}")
+
+
+def check_bind_topic(broker: BrokerContext, name: str, topic: str) -> SubscriptionGroupConfig:
+    """Return a group after a check that it consumes the Lite topics of a topic. Raises GrpcError."""
+    group = broker.groups.select(name)
+    if group is None:
+        raise GrpcError(Code.ILLEGAL_CONSUMER_GROUP, f"group not found: {name}")
+    if group.lite_bind_topic != topic:
         raise GrpcError(
-            Code.ILLEGAL_CONSUMER_GROUP,
-            f"lite group must use LITE mode: {name}; this broker has no topics of type LITE")
+            Code.ILLEGAL_TOPIC,
+            f"lite group {name} is expected to bind topic {group.lite_bind_topic or None}, but actual is {topic}")
+    return group
 
 
 def _type_name(kind: int) -> str:
@@ -92,6 +110,8 @@ def merged(broker: BrokerContext, settings: Any) -> Any:
     subscription = made.subscription
     subscription.fifo = group.consume_message_orderly
     subscription.receive_batch_size = limits.RECEIVE_BATCH_SIZE
+    subscription.lite_subscription_quota = group.lite_client_quota
+    subscription.max_lite_topic_size = limits.MAX_LITE_TOPIC_SIZE
     subscription.long_polling_timeout.CopyFrom(duration(limits.MAX_LONG_POLLING_MS))
     made.backoff_policy.Clear()
     made.backoff_policy.max_attempts = group.retry_max_times + 1

@@ -12,7 +12,10 @@ from tailrace.errors import CorruptionError, RemotingConnectError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.formats.requests.message_headers import CheckTransactionStateRequestHeader
+from tailrace.formats.requests.message_headers import (
+    CheckTransactionStateRequestHeader,
+    NotifyUnsubscribeLiteRequestHeader,
+)
 from tailrace.logs import get_logger
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Client, Clients
@@ -166,6 +169,9 @@ class TelemetryActivity:
                 return service.TelemetryCommand(
                     recover_orphaned_transaction_command=service.RecoverOrphanedTransactionCommand(
                         message=to_message(half, half.topic), transaction_id=transaction_id))
+            case RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
+                return service.TelemetryCommand(notify_unsubscribe_lite_command=service.NotifyUnsubscribeLiteCommand(
+                    lite_topic=request.read(NotifyUnsubscribeLiteRequestHeader).lite_topic))
             case RequestCode.CONSUME_MESSAGE_DIRECTLY:
                 message = decode_message(request.body)
                 return service.TelemetryCommand(verify_message_command=service.VerifyMessageCommand(

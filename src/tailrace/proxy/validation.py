@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from tailrace.formats.lite import is_lite_name
 from tailrace.node.topic_config import FORBIDDEN_TO_SEND, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from tailrace.proxy import limits
 from tailrace.proxy.protocol import Code, GrpcError, name_of
 
 __all__ = [
-    "check_group", "check_invisible_time", "check_key", "check_message_group", "check_tag", "check_topic",
-    "has_control_character",
+    "check_group", "check_invisible_time", "check_key", "check_lite_topic", "check_message_group", "check_tag",
+    "check_topic", "has_control_character",
 ]
 
 TOPIC_MAX: Final = 127
@@ -130,3 +131,15 @@ def check_message_group(group: str) -> None:
             Code.ILLEGAL_MESSAGE_GROUP, f"message group exceed the max size {limits.MAX_MESSAGE_GROUP_SIZE}")
     if has_control_character(group):
         raise GrpcError(Code.ILLEGAL_MESSAGE_GROUP, "message group cannot contain control character")
+
+
+def check_lite_topic(name: str) -> None:
+    """Check the name of a Lite topic."""
+    if _is_blank(name):
+        raise GrpcError(Code.ILLEGAL_LITE_TOPIC, "lite topic cannot be the char sequence of whitespace")
+    if len(name.encode()) > limits.MAX_LITE_TOPIC_SIZE:
+        raise GrpcError(Code.ILLEGAL_LITE_TOPIC, f"lite topic exceed the max size {limits.MAX_LITE_TOPIC_SIZE}")
+    if not is_lite_name(name):
+        raise GrpcError(
+            Code.ILLEGAL_LITE_TOPIC,
+            "lite topic can only contain alphanumeric characters, hyphens(-), and underscores(_)")

@@ -120,7 +120,7 @@ class CommitLog:
         self._clock = clock
         self._config = config
         self._flags = flags
-        self._lock = threading.Lock()
+        self._lock = self.put_lock = threading.Lock()
         self.allocate_service = AllocateMappedFileService(
             file_system, config.mapped_file_size_commit_log, config.commit_log_allocate_step,
             open_files)

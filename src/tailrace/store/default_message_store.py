@@ -6,7 +6,7 @@ the services. Order of stop: refuse puts, dispatch the rest, flush log, queues a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, final
 
@@ -442,6 +442,17 @@ class DefaultMessageStore:
             self.commit_log.queue_offsets.pop(key, None)
         self.progress.forget()  # it names these queues; the next flush writes it again
         self.flush_consume_queue.forget()
+
+    def delete_idle_queues(self, ends: Mapping[tuple[str, int], int]) -> set[tuple[str, int]]:
+        """Remove queues whose next offset is still the given one and is dispatched; return their keys."""
+        deleted = set()
+        for key, end in ends.items():
+            with self.commit_log.put_lock:  # nothing gets a place in the queue while its files are removed
+                queue = self.queues.table.get(key)
+                if queue is not None and queue.max_offset == end == self.next_queue_offset(*key):
+                    self.delete_queues({key})
+                    deleted.add(key)
+        return deleted
 
     def stats_dict(self) -> dict[str, Any]:
         """Return counters and positions by the names that operators see."""

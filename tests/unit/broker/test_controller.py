@@ -154,7 +154,7 @@ def test_ports_taken_before_the_store_is_open_answer_and_serve_the_same_connecti
         try:
             assert (await broker.ask(310, SEND, b"x")).code == 0
             assert (await namesrv.ask(105, {"topic": "TBW102"})).code == 0
-            assert (await broker.ask(200_071)).code == 3
+            assert (await broker.ask(200_072)).code == 3
             assert controller.broker_address == listeners.broker_address
         finally:
             await controller.stop()
@@ -190,7 +190,7 @@ def test_later_work_is_answered_with_its_code(tmp_path, kit):
     async def test():
         async with running(tmp_path, kit) as (_, store, connect):
             client = await connect()
-            assert [(await client.ask(code)).code for code in (47, 200_071, 200_070)] == [3] * 3
+            assert [(await client.ask(code)).code for code in (47, 200_072, 200_073)] == [3] * 3
             missing = await client.ask(14, {"consumerGroup": "g"})
             assert (missing.code, missing.remark) == (1, "the custom field <topic> is null")
 

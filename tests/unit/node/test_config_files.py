@@ -221,8 +221,8 @@ def test_attributes_change_by_plus_and_minus():
 
 
 @pytest.mark.parametrize(("change", "complaint"), [
-    ("+lite.topic.expiration=60", "lite.topic.expiration is of topics of message.type=LITE, which are not supported"),
-    ("+a=b", "unsupported key: a; known are cleanup.policy, message.type"),
+    ("+lite.topic.expiration=43201", "lite.topic.expiration=43201 is not a number from -1 to 43200"),
+    ("+a=b", "unsupported key: a; known are cleanup.policy, lite.topic.expiration, message.type"),
     ("+cleanup.policy=ODD", "cleanup.policy=ODD is not supported; known are COMPACTION, DELETE"),
     ("+cleanup.policy=COMPACTION,+reserve.time=5", "reserve.time and cleanup.policy=COMPACTION exclude each other"),
     ("+queue.type=BatchCQ,+cleanup.policy=COMPACTION", "queue.type=BatchCQ and cleanup.policy=COMPACTION exclude"),

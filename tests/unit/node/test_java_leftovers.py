@@ -75,20 +75,20 @@ def test_a_file_of_a_kind_is_named(path, caplog, name, text, kind, count):
     assert named(path, caplog) == {}
 
 
-@pytest.mark.parametrize(("attribute", "value"), [
-    ("message.type", "LITE"), ("cleanup.policy", "OfTomorrow"),
-    ("queue.type", "OfTomorrow"),
+@pytest.mark.parametrize(("attribute", "value", "why"), [
+    ("message.type", "LITE", " without enableLmq=true and enableMultiDispatch=true"),
+    ("cleanup.policy", "OfTomorrow", ""), ("queue.type", "OfTomorrow", ""),
 ])
-def test_a_topic_of_a_type_is_named_and_takes_no_messages(path, caplog, attribute, value):
+def test_a_topic_of_a_type_is_named_and_takes_no_messages(path, caplog, attribute, value, why):
     with opened(path) as store:
         store.topics.update_all([
             TopicConfig(topic_name=name, attributes={attribute: value}) for name in ("a", "b")])
         store.topics.update(TopicConfig(topic_name="c", attributes={"message.type": "FIFO"}))
         for call in (store.put, lambda message: store.put_many([message])):
-            with pytest.raises(MessageIllegalError, match=f"a has {attribute}={value}, which is not supported"):
+            with pytest.raises(MessageIllegalError, match=f"a has {attribute}={value}{why}, which is not supported"):
                 call(Message(topic="a", body=b"x"))
         store.put(Message(topic="c", body=b"x"))
-    assert named(path, caplog) == {f"topics of {attribute}={value}": "2"}
+    assert named(path, caplog) == {f"topics of {attribute}={value}{why}": "2"}
 
 
 def test_a_static_topic_takes_no_messages(path):

@@ -27,7 +27,7 @@ class World:
             groups=SimpleNamespace(select=lambda _: SubscriptionGroupConfig(group_name="g")))
         self.renewals = Renewals(broker, SimpleNamespace(all=lambda: [self.client], on_forget=None), self)
 
-    async def change(self, who, group, topic, handle, ms, *, suspend=False):
+    async def change(self, who, group, topic, handle, ms, lite_topic="", *, suspend=False):
         if self.hold is not None:
             await self.hold.wait()
         if self.fails is not None:

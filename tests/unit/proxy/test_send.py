@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("rocketmq.grpc_protocol")
 
 from tailrace.formats.commitlog import java_string_hash
-from tailrace.proxy.send import consistent_hash
+from tailrace.formats.lite import consistent_hash
 
 
 # What Guava's Hashing.consistentHash(long, int) returns.

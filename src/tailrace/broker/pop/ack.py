@@ -8,7 +8,7 @@ that is too late, or a second one, is answered with success and has no effect, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 from tailrace.broker.answers_later import Answer, failure_of
 from tailrace.broker.consumer_checks import check_queue, existing_topic, no_group
@@ -51,6 +51,18 @@ ACKS_MAX: Final = 1_000
 """Number of entries of a batch acknowledgement."""
 
 
+class LiteAcks(Protocol):
+    """Serves requests about messages of Lite topics."""
+
+    def ack(self, request: RemotingCommand, header: AckMessageRequestHeader) -> RemotingCommand:
+        """Acknowledge one message."""
+        ...
+
+    def change(self, request: RemotingCommand, header: ChangeInvisibleTimeRequestHeader) -> RemotingCommand:
+        """Set when a message is visible again."""
+        ...
+
+
 @final
 class AckMessageProcessor:
     """Serves acknowledgements, and changes of the time at which messages are visible again."""
@@ -65,6 +77,8 @@ class AckMessageProcessor:
         self._order = order
         self._polling = polling
         self._durable = durable
+        self.lite: LiteAcks | None = None
+        """Serves requests with ``liteTopic``."""
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -78,6 +92,8 @@ class AckMessageProcessor:
         """Acknowledge one message: request 200051."""
         header = request.read(AckMessageRequestHeader)
         group, topic, queue_id, offset = self._named(header)
+        if header.lite_topic:
+            return self._lite().ack(request, header)
         low, high = self._bounds(topic, queue_id)
         if not low <= offset <= high:
             raise RefusalError(
@@ -141,6 +157,8 @@ class AckMessageProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"rq names revive queue {revive_queue_id}, there are {self._broker.config.revive_queue_num}")
         self._check_names(group, topic, queue_id)
+        if existing_topic(self._broker, topic).is_lite:
+            raise RefusalError(ResponseCode.ILLEGAL_OPERATION, "batch ack lite is not supported.")
         low, high = self._bounds(topic, queue_id)
         ack = Ack(
             tuple(offset for offset in offsets if low <= offset <= high), start, pop_time, queue_id, topic, group,
@@ -193,6 +211,8 @@ class AckMessageProcessor:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
                 f"invisibleTime is {invisible_time} ms, it may be 0 to {limit_ms} ms (timerMaxDelaySec)")
+        if header.lite_topic:
+            return self._lite().change(request, header)
         low, high = self._bounds(topic, queue_id)
         if not low <= offset < high:
             raise RefusalError(
@@ -240,11 +260,14 @@ class AckMessageProcessor:
         self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
     ) -> tuple[str, str, int, int]:
         """Return group, topic, queue and offset of a request after checks. Raises RefusalError."""
-        if header.lite_topic:
-            raise RefusalError(ResponseCode.INVALID_PARAMETER, "there are no lite topics")
         check_writable(self._broker)
         self._check_names(header.consumer_group, header.topic, header.queue_id)
         return header.consumer_group, header.topic, header.queue_id, header.offset
+
+    def _lite(self) -> LiteAcks:
+        if self.lite is None:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "there are no lite topics")
+        return self.lite
 
     def _check_names(self, group: str, topic: str, queue_id: int) -> None:
         check_queue(existing_topic(self._broker, topic), queue_id, ResponseCode.MESSAGE_ILLEGAL)

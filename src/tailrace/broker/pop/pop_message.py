@@ -19,6 +19,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.pop.fields import check_names, check_writable, filter_of
+from tailrace.broker.pop.offsets import WRONG_OFFSET, init_offset
 from tailrace.broker.pop.polling import (
     ALL_QUEUES,
     PollResult,
@@ -59,8 +60,6 @@ MAX_BYTES: Final = 4 << 20
 READ_BYTES: Final = 256 * 1024
 FROM_START: Final = 0
 """Value of initMode; any other number means the end of the queue, as in RocketMQ."""
-_WRONG_OFFSET: Final = frozenset({
-    GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_FOUND_NULL})
 _PASSED_OVER: Final = frozenset({
     GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING})
 _EVERYTHING: Final = MessageFilter()
@@ -253,19 +252,9 @@ class PopMessageProcessor:
         offset = offsets.query(pop.consumer_group, topic, queue_id)
         if offset < 0:
             from_end = pop.init_mode != FROM_START and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
-            offset = self._init_offset(topic, queue_id, from_end=from_end)
+            offset = init_offset(self._broker, topic, queue_id, from_end=from_end)
             offsets.commit(pop.consumer_group, topic, queue_id, offset)
         return offset
-
-    def _init_offset(self, topic: str, queue_id: int, *, from_end: bool) -> int:
-        store = self._store
-        low = max(0, store.min_offset_in_queue(topic, queue_id))
-        if not from_end or (
-            low == 0 and self._broker.config.init_pop_offset_by_check_msg_in_mem
-            and not store.get_message(topic, queue_id, 0, 1, only_cached=True).is_cold
-        ):
-            return low
-        return max(low, store.max_offset_in_queue(topic, queue_id) - 1)
 
     def _pop_queue(self, made: _Round, topic: str, queue_id: int) -> None:
         store, pop = self._store, made.pop
@@ -286,7 +275,7 @@ class PopMessageProcessor:
             made.rest += max(0, end - offset)
             return
         result = self._get(made, topic, queue_id, offset)
-        if result is not None and result.status in _WRONG_OFFSET:
+        if result is not None and result.status in WRONG_OFFSET:
             _log.info("pop offset is outside its queue group=%s topic=%s queue=%d offset=%d to=%d", group, topic,
                       queue_id, offset, result.next_begin_offset)
             offset = result.next_begin_offset

@@ -9,6 +9,7 @@ from typing import Any, Final, final
 
 from tailrace.broker.answers_later import Answer, Change, ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.lite.queues import lite_queues
 from tailrace.broker.processors._bodies import json_object, objects_in
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
@@ -116,6 +117,7 @@ class AdminTopicsProcessor:
         except ValueError as error:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         check_shape(first)
+        self._check_type(first, changes)
         return self._put_topics(channel, request, [(name, merged)])
 
     def update_topics(self, channel: Channel, request: RemotingCommand) -> Answer:
@@ -139,6 +141,7 @@ class AdminTopicsProcessor:
             check_topic_name(self._broker, config.topic_name)
             self._check_lmq(config.topic_name)
             check_shape(first)
+            self._check_type(first, ",".join(config.attributes))
         return self._put_topics(
             channel, request, [(config.topic_name, partial(merged, config)) for config in configs])
 
@@ -163,6 +166,12 @@ class AdminTopicsProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"The topic[{name}] is an LMQ queue: it exists without a config, with one queue.")
 
+    def _check_type(self, config: TopicConfig, changes: str) -> None:
+        """Raise RefusalError if a change of attributes makes a topic of a type that needs other settings."""
+        if changes and (unsupported := self._broker.topics.unsupported_type(config)):
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER, f"The topic[{config.topic_name}] has {unsupported}; set them first.")
+
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Delete a topic with its queues: request 215.
 
@@ -174,8 +183,13 @@ class AdminTopicsProcessor:
         broker = self._broker
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
-            broker.store.delete_topics({name}, lambda note: broker.topics.delete(
-                name, lambda: broker.topics.mappings.delete(name, lambda: broker.offsets.remove_topic(name, note))))
+            config = broker.topics.select(name)
+            lite = {queue.name for queue in lite_queues(broker.store, name)} if config and config.is_lite else set()
+            names = {name, *lite}
+            broker.store.delete_topics(names, lambda note: broker.topics.delete(
+                name, lambda: broker.topics.mappings.delete(name, lambda: broker.offsets.remove_topics(names, note))))
+            if lite:
+                broker.loop.call_soon_threadsafe(broker.forget_lite_queues, lite)
             broker.traffic.forget_topic(name)
             broker.pop_metrics.forget_topic(name)
             broker.transactions.metrics.forget_topic(name)
@@ -297,12 +311,14 @@ class AdminTopicsProcessor:
         return request.answer(body=fastjson.dumps(config.to_json()))
 
     def delete_group(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Delete a group, and with ``cleanOffset`` its offsets as well: request 207."""
+        """Delete a group, and with ``cleanOffset``, or if it is a Lite group, its offsets as well: request 207."""
         header, broker = request.read(consumer_headers.DeleteSubscriptionGroupRequestHeader), self._broker
         name, clean = header.group_name, header.clean_offset
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
-            broker.groups.delete(name, (lambda: broker.offsets.remove_group(name)) if clean else None)
+            config = broker.groups.select(name)
+            cleaned = clean or (config is not None and bool(config.lite_bind_topic))
+            broker.groups.delete(name, (lambda: broker.offsets.remove_group(name)) if cleaned else None)
             broker.traffic.forget_group(name)
             broker.pop_metrics.forget_group(name)
             return request.answer()

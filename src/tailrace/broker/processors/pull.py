@@ -21,6 +21,7 @@ from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalPull
 from tailrace.errors import RefusalError
+from tailrace.formats.lite import lite_queue
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     PullMessageRequestHeader,
@@ -166,6 +167,9 @@ class PullMessageProcessor:
                 channel, request, partial(self._pull_elsewhere, request, header, logical))
             return None
         queue_id, offset = header.queue_id, header.queue_offset
+        if header.lite_topic:
+            readable_topic(self._broker, topic, queue_id, "pulling")
+            topic = header.topic = lite_queue(topic, header.lite_topic)
         topic_config = readable_topic(self._broker, topic, queue_id, "pulling")
         wanted = self._filter(channel, group_config, header)
         if (reset := self._broker.offsets.take_reset(group, topic, queue_id)) is not None:

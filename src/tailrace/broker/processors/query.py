@@ -7,6 +7,7 @@ from typing import Final, final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.errors import RefusalError
+from tailrace.formats.lite import lite_queue
 from tailrace.formats.remoting import FRAME_MAX, RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -99,8 +100,9 @@ class QueryProcessor:
         boundary = BoundaryType.LOWER
         if (header.boundary_type or "").upper() == "UPPER":
             boundary = BoundaryType.UPPER
+        topic = lite_queue(header.topic, header.lite_topic) if header.lite_topic else header.topic
         offset = self._store.get_offset_in_queue_by_time(
-            header.topic, header.queue_id, header.timestamp, boundary
+            topic, header.queue_id, header.timestamp, boundary
         )
         return request.answer(ext=SearchOffsetResponseHeader(offset).to_ext())
 

@@ -15,8 +15,14 @@ from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.traffic import NORMAL, is_delayed, message_type, type_of
 from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
 from tailrace.errors import MessageIllegalError, RefusalError
-from tailrace.formats.commitlog import SysFlag, decode_batch, decode_properties
+from tailrace.formats.commitlog import (
+    INNER_MULTI_DISPATCH,
+    SysFlag,
+    decode_batch,
+    decode_properties,
+)
 from tailrace.formats.inner_batch import INNER_BATCH_BITS, INNER_NUM
+from tailrace.formats.lite import LITE_TOPIC, is_lite_name, lite_queue
 from tailrace.formats.remoting import (
     BINARY_HEAD,
     INT32,
@@ -52,6 +58,7 @@ TRANSACTION_BITS: Final = 0xC
 HOST_BITS: Final = 0x30
 BATCH_MAX: Final = 16_384
 """Number of messages in a batch, because the event loop splits it."""
+NAME_SHOWN: Final = 100
 PROPERTIES_MAX: Final = 32_767
 """Largest size of the properties of a message, in bytes; the record format has no room for more."""
 # If a message has one of these properties, all its properties are decoded and checked. Such messages are rare.
@@ -215,6 +222,8 @@ class SendMessageProcessor:
                 properties = encode_properties(
                     {**decode_properties(properties.encode()), "DELAY": "-1"}).decode()
             topic = config.topic_name
+        if LITE_TOPIC in properties and not batch:
+            properties = _with_lite_queue(properties, topic)
         if PRIORITY in properties and not batch:
             properties, queue_id = _prioritised(properties, queue_id, config)
         stored = properties.encode()
@@ -476,6 +485,19 @@ def _prioritised(properties: str, queue_id: int, config: TopicConfig) -> tuple[s
         return properties, min(priority, config.write_queue_nums - 1)
     del found[PRIORITY]
     return encode_properties(found).decode(), queue_id
+
+
+def _with_lite_queue(properties: str, topic: str) -> str:
+    """Return properties that give a message its place in the Lite topic that it names. Raises RefusalError."""
+    found = decode_properties(properties.encode())
+    name = found.get(LITE_TOPIC, "")
+    if not name:
+        return properties
+    if not is_lite_name(name):
+        raise RefusalError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"{LITE_TOPIC} is {name[:NAME_SHOWN]!r}; a Lite topic has letters, digits, - and _ in its name")
+    return encode_properties({**found, INNER_MULTI_DISPATCH: lite_queue(topic, name)}).decode()
 
 
 def plain_sys_flag(sys_flag: int) -> int:

@@ -7,7 +7,6 @@ from typing import Final
 
 __all__ = ["ABSENT", "why_not_supported"]
 
-_LITE: Final = "Lite topics"
 _CONTROLLER: Final = "a controller"
 _CONTAINER: Final = "a broker container"
 
@@ -28,22 +27,18 @@ ABSENT: Final[Mapping[int, tuple[str, str]]] = {
     1011: ("CLEAN_BROKER_DATA", _CONTROLLER),
     1012: ("CONTROLLER_GET_NEXT_BROKER_ID", _CONTROLLER),
     1013: ("CONTROLLER_APPLY_BROKER_ID", _CONTROLLER),
-    200_070: ("POP_LITE_MESSAGE", _LITE),
-    200_071: ("LITE_SUBSCRIPTION_CTL", _LITE),
-    200_072: ("ACK_LITE_MESSAGE", _LITE),
-    200_073: ("NOTIFY_UNSUBSCRIBE_LITE", _LITE),
-    200_074: ("GET_BROKER_LITE_INFO", _LITE),
-    200_075: ("GET_PARENT_TOPIC_INFO", _LITE),
-    200_076: ("GET_LITE_TOPIC_INFO", _LITE),
-    200_077: ("GET_LITE_CLIENT_INFO", _LITE),
-    200_078: ("GET_LITE_GROUP_INFO", _LITE),
-    200_079: ("TRIGGER_LITE_DISPATCH", _LITE),
 }
 """Name of the request, and the feature that it needs, by code."""
+_UNUSED: Final[Mapping[int, str]] = {
+    200_072: ": ACK_LITE_MESSAGE has no processor in any broker; acknowledge with ACK_MESSAGE (200051) and liteTopic",
+}
+"""Requests that RocketMQ names and does not serve, with what to send instead."""
 
 
 def why_not_supported(code: int) -> str:
     """Return the remark that refuses a request of a code without a processor."""
     remark = f" request type {code} not supported"
     name, feature = ABSENT.get(code, ("", ""))
-    return f"{remark}: {name} needs {feature}, which this server does not have" if name else remark
+    if not name:
+        return remark + _UNUSED.get(code, "")
+    return f"{remark}: {name} needs {feature}, which this server does not have"

@@ -15,10 +15,14 @@ __all__ = [
     "GetBrokerConfigResponseHeader",
     "GetEarliestMsgStoretimeRequestHeader",
     "GetEarliestMsgStoretimeResponseHeader",
+    "GetLiteClientInfoRequestHeader",
+    "GetLiteGroupInfoRequestHeader",
+    "GetLiteTopicInfoRequestHeader",
     "GetMaxOffsetRequestHeader",
     "GetMaxOffsetResponseHeader",
     "GetMinOffsetRequestHeader",
     "GetMinOffsetResponseHeader",
+    "GetParentTopicInfoRequestHeader",
     "GetTopicConfigRequestHeader",
     "GetTopicStatsInfoRequestHeader",
     "PurgeTopicRequestHeader",
@@ -28,6 +32,7 @@ __all__ = [
     "SearchOffsetResponseHeader",
     "SetCommitLogReadModeRequestHeader",
     "SwitchTimerEngineRequestHeader",
+    "TriggerLiteDispatchRequestHeader",
     "ViewBrokerStatsDataRequestHeader",
 ]
 
@@ -195,3 +200,40 @@ class PurgeTopicRequestHeader(CustomHeader):
     queue_id: Int32 | None = None
     before_ms: Int64 | None = None
     """Only messages that were stored before this time, epoch ms."""
+
+
+class GetParentTopicInfoRequestHeader(CustomHeader):
+    """Request 200075: the Lite topics and groups of a parent topic."""
+
+    topic: str
+
+
+class GetLiteTopicInfoRequestHeader(CustomHeader):
+    """Request 200076: offsets and subscribers of a Lite topic."""
+
+    parent_topic: str = ""
+    lite_topic: str = ""
+
+
+class GetLiteClientInfoRequestHeader(CustomHeader):
+    """Request 200077: the subscriptions of a client."""
+
+    parent_topic: str = ""
+    group: str = ""
+    client_id: str = ""
+    max_count: Int32 = 1000
+
+
+class GetLiteGroupInfoRequestHeader(CustomHeader):
+    """Request 200078: how far a group has consumed its Lite topics, or one of them."""
+
+    group: str
+    lite_topic: str = ""
+    top_k: Int32 = 0
+
+
+class TriggerLiteDispatchRequestHeader(CustomHeader):
+    """Request 200079: look for messages of all Lite topics of a group, or of one client."""
+
+    group: str
+    client_id: str = ""

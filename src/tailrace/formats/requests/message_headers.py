@@ -15,9 +15,12 @@ __all__ = [
     "EndTransactionRequestHeader",
     "NotificationRequestHeader",
     "NotificationResponseHeader",
+    "NotifyUnsubscribeLiteRequestHeader",
     "PeekMessageRequestHeader",
     "PollingInfoRequestHeader",
     "PollingInfoResponseHeader",
+    "PopLiteMessageRequestHeader",
+    "PopLiteMessageResponseHeader",
     "PopMessageRequestHeader",
     "PopMessageResponseHeader",
     "PullMessageRequestHeader",
@@ -206,6 +209,38 @@ class PopMessageResponseHeader(CustomHeader):
     start_offset_info: str | None = None
     msg_offset_info: str | None = None
     order_count_info: str | None = None
+
+
+class PopLiteMessageRequestHeader(CustomHeader):
+    """Request 200070: messages of the Lite topics of a client."""
+
+    client_id: str
+    consumer_group: str
+    topic: str
+    max_msg_num: Int32
+    invisible_time: Int64
+    poll_time: Int64
+    born_time: Int64
+    attempt_id: str | None = None
+
+
+class PopLiteMessageResponseHeader(CustomHeader):
+    """Answer to request 200070; ``orderCountInfo`` has for each message how often it was popped before."""
+
+    pop_time: Int64
+    invisible_time: Int64
+    revive_qid: Int32
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class NotifyUnsubscribeLiteRequestHeader(CustomHeader):
+    """Request 200073: the broker has ended the subscription of a client to a Lite topic."""
+
+    lite_topic: str
+    consumer_group: str
+    client_id: str
 
 
 class AckMessageRequestHeader(CustomHeader):

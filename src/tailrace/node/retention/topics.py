@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any, Final, final
 
 import numpy as np
@@ -309,18 +310,20 @@ class TopicRetention:
         _log.info("purged a topic topic=%s queues=%s", topic, found)
         return found
 
-    def note_deleted(self, topics: set[str]) -> None:
+    def note_deleted(self, topics: set[str] | Mapping[str, int]) -> None:
         """Note topics that are deleted next: messages that the log has of them now do not come back.
 
+        A mapping has for each topic the position of the log that these messages are before.
         Raises OSError; then nothing is noted.
         """
         with self._lock:
             self._note_deleted(topics)
 
-    def _note_deleted(self, topics: set[str]) -> None:
-        place = self._store.max_phy_offset
+    def _note_deleted(self, topics: set[str] | Mapping[str, int]) -> None:
+        if not isinstance(topics, Mapping):
+            topics = dict.fromkeys(topics, self._store.max_phy_offset)
         was = dict(self._minima.deleted), dict(self._minima.table)
-        self._minima.deleted.update(dict.fromkeys(topics, place))
+        self._minima.deleted.update(topics)
         for table in (self._minima.table, self._bytes, self._first):
             for key in [key for key in table if key[0] in topics]:
                 del table[key]

@@ -1,0 +1,224 @@
+"""Requests of admin tools about Lite topics: 200074 to 200079 (LiteManagerProcessor)."""
+
+from __future__ import annotations
+
+from heapq import nlargest, nsmallest
+from typing import Any, Final, NamedTuple, final
+
+from tailrace.broker.consumer_checks import no_group
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.lite.dispatcher import LiteEventDispatcher
+from tailrace.broker.lite.queues import end_of, lite_queues
+from tailrace.broker.lite.registry import LiteSubscriptionRegistry, shard_of
+from tailrace.errors import RefusalError
+from tailrace.formats import fastjson
+from tailrace.formats.commitlog import LMQ_PREFIX, LMQ_QUEUE_ID
+from tailrace.formats.lite import is_lite_queue, lite_queue, lite_topic_of, parent_of
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import (
+    GetLiteClientInfoRequestHeader,
+    GetLiteGroupInfoRequestHeader,
+    GetLiteTopicInfoRequestHeader,
+    GetParentTopicInfoRequestHeader,
+    TriggerLiteDispatchRequestHeader,
+)
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.node.subscription_group import SubscriptionGroupConfig
+from tailrace.node.topic_config import TopicConfig
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["LiteManagerProcessor"]
+
+NAMES_MAX: Final = 10_000
+"""Greatest number of Lite topics in an answer."""
+ALL_CLIENTS: Final = "*"
+
+
+class _Lag(NamedTuple):
+    """What a group has not consumed of a Lite topic."""
+
+    name: str
+    behind: int
+    oldest_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"earliestUnconsumedTimestamp": self.oldest_ms, "lagCount": self.behind, "liteTopic": self.name}
+
+
+@final
+class LiteManagerProcessor:
+    """Returns what a broker knows of Lite topics, their groups and clients."""
+
+    def __init__(
+        self, broker: BrokerContext, registry: LiteSubscriptionRegistry, dispatcher: LiteEventDispatcher,
+        order: ConsumerOrderInfoManager,
+    ) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._registry = registry
+        self._dispatcher = dispatcher
+        self._order = order
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the requests that this processor serves."""
+        slow, code = self._broker.worker.in_thread, RequestCode
+        server.register(slow(self.broker_info), code.GET_BROKER_LITE_INFO)
+        server.register(slow(self.parent_info), code.GET_PARENT_TOPIC_INFO)
+        server.register(self.topic_info, code.GET_LITE_TOPIC_INFO)
+        server.register(self.client_info, code.GET_LITE_CLIENT_INFO)
+        server.register(slow(self.group_info), code.GET_LITE_GROUP_INFO)
+        server.register(self.trigger, code.TRIGGER_LITE_DISPATCH)
+
+    def broker_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return numbers of queues, subscriptions and events, the parent topics and the groups: request 200074."""
+        topics = {topic for topic, *_ in self._store.queues()}
+        return request.answer(body=fastjson.dumps_large({
+            "cqTableSize": len(topics), "currentLmqNum": sum(topic.startswith(LMQ_PREFIX) for topic in topics),
+            "eventMapSize": len(self._dispatcher), "groupMeta": self._groups(),
+            "liteSubscriptionCount": self._registry.count,
+            "maxLmqNum": self._store.config.max_lmq_consume_queue_num,
+            "offsetTableSize": len({entry[:2] for entry in self._broker.offsets.entries()}),
+            "orderInfoCount": len(self._order), "storeType": "default",
+            "topicMeta": {
+                topic.topic_name: topic.lite_expiration_min for topic in self._broker.topics.items() if topic.is_lite},
+        }))
+
+    def parent_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the expiration, the groups and the number of Lite topics of a parent topic: request 200075."""
+        topic = self._parent(request.read(GetParentTopicInfoRequestHeader).topic)
+        name = topic.topic_name
+        body: dict[str, Any] = {
+            "liteTopicCount": len(lite_queues(self._store, name)),
+            "lmqNum": sum(queue.startswith(LMQ_PREFIX) for queue, *_ in self._store.queues()),
+            "topic": name, "ttl": topic.lite_expiration_min,
+        }
+        if groups := self._groups().get(name):
+            body["groups"] = groups
+        return request.answer(body=fastjson.dumps(body))
+
+    def topic_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the offsets and the subscribers of a Lite topic: request 200076."""
+        header = request.read(GetLiteTopicInfoRequestHeader)
+        parent = self._parent(header.parent_topic).topic_name
+        queue = lite_queue(parent, header.lite_topic)
+        start, end = 0, end_of(self._store, queue)
+        stored_ms = 0
+        if end > 0:
+            start = max(0, self._store.min_offset_in_queue(queue, LMQ_QUEUE_ID))
+            stored_ms = self._store.get_message_store_timestamp(queue, LMQ_QUEUE_ID, end - 1)
+        return request.answer(body=fastjson.dumps({
+            "liteTopic": header.lite_topic, "parentTopic": parent,
+            "shardingToBroker": shard_of(self._broker, parent, queue) == self._broker.config.broker_name,
+            "subscriber": self._subscribers(queue),
+            "topicOffset": {"lastUpdateTimestamp": stored_ms, "maxOffset": end, "minOffset": start}}))
+
+    def client_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the Lite topics of a client: request 200077."""
+        header = request.read(GetLiteClientInfoRequestHeader)
+        if header.max_count <= 0:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, "[maxCount] field invalid")
+        parent = self._parent(header.parent_topic).topic_name
+        group = self._broker.groups.select(header.group)
+        if group is None:
+            raise no_group(header.group)
+        if group.lite_bind_topic != parent:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER, f"Subscription [{header.group}]-[{parent}] not match.")
+        mine = self._registry.of_client(header.client_id)
+        body: dict[str, Any] = {
+            "clientId": header.client_id, "group": header.group,
+            "lastAccessTime": self._dispatcher.accessed_ms(header.client_id), "lastConsumeTime": 0,
+            "liteTopicCount": -1 if mine is None else len(mine.queues), "parentTopic": parent,
+        }
+        if mine is not None:
+            body["liteTopicSet"] = sorted(mine.queues)[: min(header.max_count, NAMES_MAX)]
+        return request.answer(body=fastjson.dumps(body))
+
+    def group_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return what a group has not consumed of its Lite topics, or of one of them: request 200078."""
+        header = request.read(GetLiteGroupInfoRequestHeader)
+        topic = self._lite_group(header.group).lite_bind_topic
+        body: dict[str, Any] = {"group": header.group, "parentTopic": topic}
+        if header.lite_topic:
+            return request.answer(body=fastjson.dumps({
+                **body, "liteTopic": header.lite_topic,
+                **self._one_lag(header.group, lite_queue(topic, header.lite_topic))}))
+        lags, most = self._lags(header.group, topic), min(max(0, header.top_k), NAMES_MAX)
+        oldest = nsmallest(most, (lag for lag in lags if lag.oldest_ms > 0), key=lambda lag: lag.oldest_ms)
+        return request.answer(body=fastjson.dumps({
+            **body, "totalLagCount": sum(lag.behind for lag in lags),
+            "earliestUnconsumedTimestamp": oldest[0].oldest_ms if oldest else -1,
+            "lagCountTopK": [lag.to_json() for lag in nlargest(most, lags, key=lambda lag: lag.behind)],
+            "lagTimestampTopK": [lag.to_json() for lag in oldest]}))
+
+    def trigger(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Look for messages of all Lite topics of a group, or of one of its clients: request 200079."""
+        header = request.read(TriggerLiteDispatchRequestHeader)
+        self._lite_group(header.group)
+        if header.client_id:
+            self._dispatcher.look_for_client(header.client_id, header.group)
+        else:
+            self._dispatcher.look_for_group(header.group)
+        return request.answer()
+
+    # -- parts
+
+    def _parent(self, name: str) -> TopicConfig:
+        topic = self._broker.topics.select(name)
+        if topic is None:
+            raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"Topic [{name}] not exist.")
+        if not topic.is_lite:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, f"Topic [{name}] type not match.")
+        return topic
+
+    def _lite_group(self, name: str) -> SubscriptionGroupConfig:
+        group = self._broker.groups.select(name)
+        if group is None:
+            raise RefusalError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{name}] not exist.")
+        if not group.lite_bind_topic:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, f"Group [{name}] is not a LITE group.")
+        return group
+
+    def _groups(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for group in self._broker.groups.items():
+            if topic := group.lite_bind_topic:
+                found.setdefault(topic, []).append(group.group_name)
+        return found
+
+    def _subscribers(self, queue: str) -> list[dict[str, str]]:
+        found = []
+        for name, members in self._registry.members(queue).items():
+            group = self._broker.groups.select(name)
+            if group is not None and group.is_lite_wildcard:
+                found.append({"clientId": ALL_CLIENTS, "group": name})
+            else:
+                found += [{"clientId": member.client_id, "group": name} for member in members]
+        return found
+
+    def _lags(self, group: str, topic: str) -> list[_Lag]:
+        found = []
+        for queue, name, _, offset in self._broker.offsets.entries():
+            if name != group or offset < 0 or not is_lite_queue(queue) or parent_of(queue) != topic:
+                continue
+            count = end_of(self._store, queue) - offset
+            if count > 0:
+                found.append(_Lag(
+                    lite_topic_of(queue), count,
+                    self._store.get_message_store_timestamp(queue, LMQ_QUEUE_ID, offset)))
+        return found
+
+    def _one_lag(self, group: str, queue: str) -> dict[str, Any]:
+        end = end_of(self._store, queue)
+        if end <= 0:
+            return {"earliestUnconsumedTimestamp": -1, "totalLagCount": -1}
+        offset = self._broker.offsets.query(group, queue, LMQ_QUEUE_ID)
+        if offset < 0:
+            return {"earliestUnconsumedTimestamp": -1, "totalLagCount": 0}
+        stored_ms = self._store.get_message_store_timestamp
+        return {
+            "earliestUnconsumedTimestamp": stored_ms(queue, LMQ_QUEUE_ID, offset) if offset < end else -1,
+            "liteTopicOffsetWrapper": {
+                "brokerOffset": end, "consumerOffset": offset,
+                "lastTimestamp": stored_ms(queue, LMQ_QUEUE_ID, offset - 1) if offset > 0 else 0, "pullOffset": 0},
+            "totalLagCount": end - offset}

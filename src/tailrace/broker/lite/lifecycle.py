@@ -1,0 +1,74 @@
+"""Deletion of Lite topics that had no message for ``lite.topic.expiration`` (LiteLifecycleManager).
+
+A pass runs in a thread of its own. A queue is deleted only if it got no message since the pass looked at it, which
+the store checks while nothing can be put. The messages stay in the log until retention deletes its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.lite.queues import lite_queues
+from tailrace.errors import StoreError
+from tailrace.formats.commitlog import LMQ_QUEUE_ID
+from tailrace.formats.lite import parent_of
+from tailrace.logs import get_logger
+
+__all__ = ["LiteLifecycle"]
+
+_log = get_logger(__name__)
+MINUTE_MS: Final = 60_000
+
+
+@final
+class LiteLifecycle:
+    """Deletes Lite topics after their time; ``forget(queues)`` is then called on the event loop."""
+
+    def __init__(self, broker: BrokerContext, forget: Callable[[set[str]], None]) -> None:
+        self._broker = broker
+        self._forget = forget
+
+    def step(self) -> None:
+        """Delete the Lite topics that have expired."""
+        broker = self._broker
+        if broker.clock.now_ms() - broker.boot_ms < broker.config.min_lite_ttl or broker.store.read_only:
+            return
+        expired = self._expired()
+        if not expired:
+            return
+        try:
+            deleted = self._delete(expired)
+        except (StoreError, OSError) as error:
+            _log.warning("lite topics could not be deleted count=%d cause=%s", len(expired), error)
+            return
+        _log.info("lite topics deleted after their expiration count=%d first=%s", len(deleted),
+                  min(deleted, default=""))
+        broker.loop.call_soon_threadsafe(self._forget, deleted)
+
+    def _expired(self) -> dict[str, int]:
+        """Return the queues that had no message for too long, with the offsets after their last message."""
+        broker = self._broker
+        minutes = {topic.topic_name: topic.lite_expiration_min for topic in broker.topics.items() if topic.is_lite}
+        now, found = broker.clock.now_ms(), dict[str, int]()
+        for queue in lite_queues(broker.store) if any(ttl > 0 for ttl in minutes.values()) else ():
+            ttl_ms = minutes.get(parent_of(queue.name), 0) * MINUTE_MS
+            if ttl_ms <= 0 or queue.end <= 0:
+                continue
+            idle = now - broker.store.get_message_store_timestamp(queue.name, LMQ_QUEUE_ID, queue.end - 1)
+            if idle >= broker.config.min_lite_ttl and idle > ttl_ms:
+                found[queue.name] = queue.end
+        return found
+
+    def _delete(self, expired: dict[str, int]) -> set[str]:
+        offsets = self._broker.offsets
+        # A group that had consumed a deleted queue must not skip messages of the new one. So the offsets go first.
+        before = [
+            (topic, group, offset) for topic, group, _, offset in offsets.entries() if topic in expired]
+        deleted = self._broker.store.delete_idle_queues(
+            expired, lambda note: offsets.remove_topics(set(expired), note))
+        for topic, group, offset in before:
+            if topic not in deleted and offsets.query(group, topic, LMQ_QUEUE_ID) < 0:
+                offsets.commit(group, topic, LMQ_QUEUE_ID, offset)
+        return deleted

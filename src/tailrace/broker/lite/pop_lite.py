@@ -1,0 +1,365 @@
+"""Pops of Lite topics (request 200070), and what follows: acknowledgements, changes of the invisible time.
+
+A pop takes the queues that `LiteEventDispatcher` has noted for its client. Each queue is consumed in order: as long as
+a group has unacknowledged, invisible messages of a queue, the queue gives it no others. What is unacknowledged is in
+memory only, as in RocketMQ: after a restart such messages are delivered again, from the group's offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple, final
+
+from tailrace.broker.answers_later import Answer, answer_failure
+from tailrace.broker.cold_reads import ColdRead
+from tailrace.broker.consumer_checks import check_allowed, existing_topic, no_group
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.lite.dispatcher import LiteEventDispatcher
+from tailrace.broker.lite.queues import end_of
+from tailrace.broker.lite.registry import LiteSubscriptionRegistry
+from tailrace.broker.pop.fields import receipt_of
+from tailrace.broker.pop.offsets import WRONG_OFFSET, init_offset
+from tailrace.broker.pop.polling import PollResult, PopLongPollingService, Waiting
+from tailrace.errors import RefusalError
+from tailrace.formats.commitlog import LMQ_QUEUE_ID
+from tailrace.formats.lite import lite_queue, parent_of
+from tailrace.formats.pop import ORDER_REVIVE_QUEUE, POP_MAX, ExtraInfo
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    PopLiteMessageRequestHeader,
+    PopLiteMessageResponseHeader,
+)
+from tailrace.logs import get_logger
+from tailrace.model import GetMessageResult, GetMessageStatus
+from tailrace.node.consumer_order_info import NOT_POPPED, ConsumerOrderInfoManager
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["LiteAcks", "PopLiteMessageProcessor"]
+
+_log = get_logger(__name__)
+LATE_MS: Final = 500
+"""A pop that arrives this long after its time is refused, because its client no longer waits."""
+MAX_BYTES: Final = 4 << 20
+READ_BYTES: Final = 256 * 1024
+_NOTHING_THERE: Final = WRONG_OFFSET | {
+    GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE}
+_EVERYTHING: Final = MessageFilter()
+
+
+class _Cold(NamedTuple):
+    """Messages that have to be read from the disk; ``result`` is None until they are read."""
+
+    queue: str
+    offset: int
+    result: GetMessageResult | None
+    read: Callable[[], GetMessageResult]
+
+
+@dataclass(slots=True)
+class _Round:
+    """State of one run of a pop."""
+
+    pop: PopLiteMessageRequestHeader
+    pop_time: int
+    cold: _Cold | None
+    needs_disk: _Cold | None = None
+    parts: list[bytes] = field(default_factory=list)
+    counts: list[str] = field(default_factory=list)
+    """For each message how often it was popped before."""
+    size: int = 0
+    seen: set[str] = field(default_factory=set)
+    later: list[str] = field(default_factory=list)
+    """Queues with messages on the disk that the next pop reads."""
+
+
+@final
+class PopLiteMessageProcessor:
+    """Serves pops of Lite topics. ``polling`` holds those that wait, by client."""
+
+    def __init__(
+        self, broker: BrokerContext, registry: LiteSubscriptionRegistry, dispatcher: LiteEventDispatcher,
+        order: ConsumerOrderInfoManager,
+    ) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._registry = registry
+        self._dispatcher = dispatcher
+        self._order = order
+        self._free_timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
+        config = broker.config
+        self.polling = PopLongPollingService(
+            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.run_again,
+            has_match=lambda _wanted, _arrival: True)
+        dispatcher.wake = self._wake
+        order.when_free = self._notify_when_free
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the request that this processor serves."""
+        server.register(self.pop, RequestCode.POP_LITE_MESSAGE)
+
+    def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Return messages, or hold the pop until there is one: request 200070."""
+        return self._pop(channel, request)
+
+    def run_again(self, channel: Channel, request: RemotingCommand, cold: _Cold | None = None) -> None:
+        """Answer a pop that has waited, or hold it again."""
+        try:
+            answer = self._pop(channel, request, cold)
+            if answer is not None:
+                channel.answer(request, answer)
+        except Exception as error:  # noqa: BLE001 - the outermost step of a held request
+            answer_failure(channel, request, error)
+
+    def _wake(self, client_id: str, group: str) -> None:
+        self.polling.notify(client_id, group, LMQ_QUEUE_ID)
+
+    def release_all(self) -> list[Waiting]:
+        """Drop and return the requests that wait, for a stop."""
+        self._order.when_free = None
+        for timer in self._free_timers.values():
+            timer.cancel()
+        self._free_timers.clear()
+        return self.polling.release_all()
+
+    # -- a pop
+
+    def _pop(
+        self, channel: Channel, request: RemotingCommand, cold: _Cold | None = None
+    ) -> RemotingCommand | None:
+        pop = self._read(request)
+        now = self._broker.clock.now_ms()
+        if now - pop.born_time - pop.poll_time > LATE_MS:
+            raise RefusalError(
+                ResponseCode.POLLING_TIMEOUT,
+                f"the broker[{self._broker.address}] pop message is timeout too much")
+        self._check(pop)
+        made = _Round(pop, now, cold)
+        if cold is not None:
+            self._pop_queue(made, cold.queue)
+        while len(made.counts) < pop.max_msg_num and made.size < MAX_BYTES and (
+            queue := self._dispatcher.next_event(pop.client_id)
+        ) is not None:
+            if queue not in made.seen and parent_of(queue) == pop.topic:
+                self._pop_queue(made, queue)
+        if made.counts and made.needs_disk is not None:
+            made.later.append(made.needs_disk.queue)
+        for queue in made.later:
+            self._dispatcher.put_back(pop.client_id, pop.consumer_group, queue)
+        if made.counts:
+            return request.answer(
+                ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, self._header(made), b"".join(made.parts))
+        if made.needs_disk is not None:
+            self._read_cold(channel, request, made.needs_disk)
+            return None
+        return self._empty(channel, request, made)
+
+    def _read(self, request: RemotingCommand) -> PopLiteMessageRequestHeader:
+        pop = request.read(PopLiteMessageRequestHeader)
+        if not 1 <= pop.max_msg_num <= POP_MAX:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{self._broker.address}] pop message's num is {pop.max_msg_num}, it may be 1 to {POP_MAX}")
+        limit_ms = self._store.config.timer_max_delay_sec * 1000
+        if not 0 < pop.invisible_time <= limit_ms:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime is {pop.invisible_time} ms, it may be 1 to {limit_ms} ms (timerMaxDelaySec)")
+        if not pop.born_time:
+            pop.born_time = self._broker.clock.now_ms()
+            request.ext["bornTime"] = str(pop.born_time)  # for later runs of the same request
+        return pop
+
+    def _check(self, pop: PopLiteMessageRequestHeader) -> None:
+        """Raise RefusalError unless the client may pop Lite topics of the topic for the group."""
+        broker = self._broker
+        if broker.store.read_only:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
+        topic = existing_topic(broker, pop.topic)
+        if not topic.readable:
+            raise RefusalError(ResponseCode.NO_PERMISSION, f"the topic[{pop.topic}] pop message is forbidden")
+        if not topic.is_lite:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, f"the topic [{pop.topic}] message type not match")
+        group = broker.groups.select(pop.consumer_group)
+        if group is None:
+            raise no_group(pop.consumer_group)
+        if not group.consume_enable:
+            raise RefusalError(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {pop.consumer_group}")
+        if group.lite_bind_topic != pop.topic:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER, f"subscription bind topic not match, {pop.consumer_group}")
+        check_allowed(broker, pop.consumer_group, pop.topic)
+        mine = self._registry.of_client(pop.client_id)
+        if mine is not None and mine.group != pop.consumer_group:  # or it would get the events of another group
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER, f"client {pop.client_id} is a member of group {mine.group}")
+
+    def _pop_queue(self, made: _Round, queue: str) -> None:
+        """Add messages of a queue to the answer."""
+        made.seen.add(queue)
+        pop, offsets = made.pop, self._broker.offsets
+        group = pop.consumer_group
+        if self._order.is_blocked(pop.attempt_id, queue, group, LMQ_QUEUE_ID, pop.invisible_time):
+            return
+        offset = self._offset(group, queue)
+        result = self._get(made, queue, offset)
+        if result is not None and result.status in _NOTHING_THERE and result.next_begin_offset != offset:
+            _log.info("pop offset is outside its queue group=%s topic=%s queue=%d offset=%d to=%d", group, queue,
+                      LMQ_QUEUE_ID, offset, result.next_begin_offset)
+            offset = result.next_begin_offset
+            offsets.commit(group, queue, LMQ_QUEUE_ID, offset)
+            result = self._get(made, queue, offset)
+        if result is None or not result.message_count:
+            return
+        info = self._order.popped(
+            pop.attempt_id, queue, group, LMQ_QUEUE_ID, made.pop_time, pop.invisible_time, result.queue_offsets)
+        made.counts += [str(info.consumed.get(at, 0)) for at in result.queue_offsets]
+        made.parts.append(result.data)
+        made.size += len(result.data)
+        self._broker.traffic.hand_out(pop.topic, group, result.message_count, len(result.data))
+
+    def _offset(self, group: str, queue: str) -> int:
+        """Return the offset at which a pop begins; after a reset that is the new offset."""
+        offsets = self._broker.offsets
+        reset = offsets.take_reset(group, queue, LMQ_QUEUE_ID)
+        if reset is not None:
+            self._order.clear(queue, group, LMQ_QUEUE_ID)
+            offsets.commit(group, queue, LMQ_QUEUE_ID, reset)
+            return reset
+        offset = offsets.query(group, queue, LMQ_QUEUE_ID)
+        if offset < 0:
+            offset = init_offset(self._broker, queue, LMQ_QUEUE_ID, from_end=True)
+            offsets.commit(group, queue, LMQ_QUEUE_ID, offset)
+        return offset
+
+    def _get(self, made: _Round, queue: str, offset: int) -> GetMessageResult | None:
+        """Return messages of a queue; None if they are not in the page cache."""
+        cold = made.cold
+        if cold is not None and (cold.queue, cold.offset) == (queue, offset):
+            return cold.result
+        read = partial(
+            self._store.get_message, queue, LMQ_QUEUE_ID, offset, made.pop.max_msg_num - len(made.counts),
+            max_bytes=READ_BYTES)
+        result = read(only_cached=True)
+        if not result.is_cold:
+            return result
+        if made.needs_disk is None:
+            made.needs_disk = _Cold(queue, offset, None, read)
+        else:
+            made.later.append(queue)  # the disk is read for one queue at a time
+        return None
+
+    def _read_cold(self, channel: Channel, request: RemotingCommand, cold: _Cold) -> None:
+        """Have messages read in a thread. Raises RefusalError if too many reads wait."""
+
+        def answer(result: GetMessageResult | Exception) -> None:
+            if isinstance(result, Exception):
+                answer_failure(channel, request, result)
+            else:
+                self.run_again(channel, request, cold._replace(result=result))
+
+        self._broker.cold_reads.submit(
+            ColdRead(channel, request, request.ext["consumerGroup"], cold.read, answer))
+
+    def _header(self, made: _Round) -> dict[str, str]:
+        return PopLiteMessageResponseHeader(
+            made.pop_time, made.pop.invisible_time, ORDER_REVIVE_QUEUE,
+            order_count_info=";".join(made.counts)).to_ext()
+
+    def _empty(self, channel: Channel, request: RemotingCommand, made: _Round) -> RemotingCommand | None:
+        """Hold a pop, or answer that there is no message."""
+        pop, result = made.pop, PollResult.TIMEOUT
+        if pop.poll_time > 0:
+            result = self.polling.poll(
+                Waiting(channel, request, pop.client_id, pop.consumer_group, LMQ_QUEUE_ID, _EVERYTHING),
+                pop.born_time + pop.poll_time, lambda: self._dispatcher.has_events(pop.client_id))
+        if result is PollResult.WAITS:
+            return None
+        code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
+        return request.answer(code, GetMessageStatus.NO_MESSAGE_IN_QUEUE.name, self._header(made))
+
+    # -- messages that are visible again
+
+    def _notify_when_free(self, queue: str, group: str, _queue_id: int, at_ms: int) -> None:
+        key = queue, group
+        if (before := self._free_timers.pop(key, None)) is not None:
+            before.cancel()
+        delay_ms = max(0, at_ms - self._broker.clock.now_ms())
+        self._free_timers[key] = self._broker.loop.call_later(delay_ms / 1000, self._free, key)
+
+    def _free(self, key: tuple[str, str]) -> None:
+        """Note an event if the messages of a pop are visible again; wait for the last of them."""
+        self._free_timers.pop(key, None)
+        at_ms = self._order.visible_at(*key, LMQ_QUEUE_ID)
+        if at_ms is not None:
+            self._notify_when_free(*key, LMQ_QUEUE_ID, at_ms)
+        else:
+            queue, group = key
+            if end_of(self._store, queue) > self._broker.offsets.query(group, queue, LMQ_QUEUE_ID):
+                self._dispatcher.dispatch(queue, group)
+
+
+@final
+class LiteAcks:
+    """Acknowledgements of messages of Lite topics, and changes of their invisible time."""
+
+    def __init__(
+        self, broker: BrokerContext, dispatcher: LiteEventDispatcher, order: ConsumerOrderInfoManager
+    ) -> None:
+        self._broker = broker
+        self._dispatcher = dispatcher
+        self._order = order
+
+    def ack(self, request: RemotingCommand, header: AckMessageRequestHeader) -> RemotingCommand:
+        """Acknowledge one message; one that is too late has no effect. Raises RefusalError."""
+        queue, receipt = self._checked(header)
+        group, offset, offsets = header.consumer_group, header.offset, self._broker.offsets
+        if offset < offsets.query(group, queue, LMQ_QUEUE_ID):
+            return request.answer()
+        following = self._order.commit(queue, group, LMQ_QUEUE_ID, offset, receipt.pop_time)
+        if following == NOT_POPPED:
+            raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "ack offset illegal.")
+        if following >= 0:
+            if not offsets.is_reset(group, queue, LMQ_QUEUE_ID):
+                offsets.commit(group, queue, LMQ_QUEUE_ID, following)
+            if end_of(self._broker.store, queue) > following and (
+                self._order.visible_at(queue, group, LMQ_QUEUE_ID) is None
+            ):
+                self._dispatcher.dispatch(queue, group)
+        self._broker.traffic.revive_log_put("ACK", header.topic, group)
+        return request.answer()
+
+    def change(self, request: RemotingCommand, header: ChangeInvisibleTimeRequestHeader) -> RemotingCommand:
+        """Set when a message is visible again; with ``suspend`` all messages of its pop. Raises RefusalError."""
+        queue, receipt = self._checked(header)
+        group, offset = header.consumer_group, header.offset
+        visible_at = self._broker.clock.now_ms() + header.invisible_time
+        if offset >= self._broker.offsets.query(group, queue, LMQ_QUEUE_ID):
+            if header.suspend:
+                self._order.suspend(queue, group, LMQ_QUEUE_ID, receipt.pop_time, visible_at)
+            else:
+                self._order.change_visible(queue, group, LMQ_QUEUE_ID, offset, receipt.pop_time, visible_at)
+        return request.answer(ext=ChangeInvisibleTimeResponseHeader(
+            receipt.pop_time, visible_at - receipt.pop_time, receipt.revive_queue_id).to_ext())
+
+    def _checked(
+        self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
+    ) -> tuple[str, ExtraInfo]:
+        """Return the queue and the receipt of a request. Raises RefusalError."""
+        group = self._broker.groups.select(header.consumer_group)
+        if group is None or group.lite_bind_topic != header.topic:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
+        queue = lite_queue(header.topic, header.lite_topic or "")
+        if header.offset > end_of(self._broker.store, queue):
+            raise RefusalError(ResponseCode.NO_MESSAGE, "ack offset illegal.")
+        receipt = receipt_of(header.extra_info, self._broker.config.revive_queue_num)
+        if header.queue_id != LMQ_QUEUE_ID or not receipt.is_order:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
+        return queue, receipt

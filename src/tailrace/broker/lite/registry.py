@@ -1,0 +1,264 @@
+"""Which clients subscribe to which Lite topics (LiteSubscriptionRegistryImpl). Used on the event loop only.
+
+A member of a group with ``lite.sub.wildcard`` gets the messages of all Lite topics of its parent topic. It is in the
+tables with one queue ``TOPIC@GROUP``, which does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.lite.queues import end_of
+from tailrace.errors import RefusalError
+from tailrace.formats.commitlog import LMQ_QUEUE_ID, java_string_hash
+from tailrace.formats.lite import consistent_hash, lite_topic_of, parent_of
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import NotifyUnsubscribeLiteRequestHeader
+from tailrace.logs import get_logger
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.remoting import Channel
+
+__all__ = ["ClientGroup", "LiteSubscription", "LiteSubscriptionRegistry", "is_mine"]
+
+_log = get_logger(__name__)
+PERM_WRITE: Final = 2
+Offsets = Callable[[str], int | None]
+"""Returns the offset at which a group reads a queue after a subscription; None: where it is."""
+
+
+class ClientGroup(NamedTuple):
+    """A client as a member of a group."""
+
+    client_id: str
+    group: str
+
+
+@dataclass(slots=True)
+class LiteSubscription:
+    """The Lite topics of a client."""
+
+    group: str
+    topic: str
+    updated_ms: int
+    queues: set[str] = field(default_factory=set)
+
+
+@final
+class LiteSubscriptionRegistry:
+    """The subscriptions, by client and by queue. ``order`` has the messages that groups have popped."""
+
+    def __init__(self, broker: BrokerContext, order: ConsumerOrderInfoManager) -> None:
+        self._broker = broker
+        self._order = order
+        self._channels: dict[str, Channel] = {}
+        self._clients: dict[str, LiteSubscription] = {}
+        self._of_queue: dict[str, dict[ClientGroup, None]] = {}
+        self._wildcards: dict[str, set[str]] = {}
+        """Groups with ``lite.sub.wildcard`` that have members, by parent topic."""
+        self.count = 0
+        """Number of pairs of a client and a queue."""
+        self.on_register: Callable[[ClientGroup, str], None] = lambda _member, _queue: None
+        self.on_leave: Callable[[str], None] = lambda _client_id: None
+
+    # -- changes
+
+    def add(
+        self, channel: Channel, client_id: str, group: str, topic: str, queues: Iterable[str], offset_of: Offsets
+    ) -> None:
+        """Subscribe a client to further Lite topics. Raises RefusalError."""
+        config = self._broker.groups.select(group)
+        if config is not None and config.is_lite_wildcard:
+            raise RefusalError(
+                ResponseCode.ILLEGAL_OPERATION, "subscribe lite operation is not supported for this group")
+        wanted = [queue for queue in queues if is_mine(self._broker, topic, queue)]
+        self._check_room(client_id, wanted)
+        mine = self._subscription(channel, client_id, group, topic)
+        member = ClientGroup(client_id, group)
+        exclusive = config is not None and config.is_lite_exclusive
+        for queue in wanted:
+            if exclusive:
+                self._exclude_others(member, queue)
+            if (offset := offset_of(queue)) is not None:
+                self._reset(member, queue, offset)
+            self._join(mine, member, queue)
+
+    def add_all(self, channel: Channel, client_id: str, group: str, topic: str, queues: Iterable[str]) -> None:
+        """Make these the only Lite topics of a client. Raises RefusalError."""
+        config = self._broker.groups.select(group)
+        if config is not None and config.is_lite_wildcard:
+            wanted = {f"{topic}@{group}"}
+        else:
+            wanted = {queue for queue in queues if is_mine(self._broker, topic, queue)}
+        self._check_room(client_id, wanted)
+        if config is not None and config.is_lite_wildcard:
+            self._wildcards.setdefault(topic, set()).add(group)
+        mine = self._subscription(channel, client_id, group, topic)
+        member = ClientGroup(client_id, group)
+        for queue in mine.queues - wanted:
+            self._leave(mine, member, queue)
+        for queue in sorted(wanted):
+            self._join(mine, member, queue)
+
+    def remove(self, client_id: str, group: str, queues: Iterable[str]) -> None:
+        """End the subscriptions of a client to some Lite topics."""
+        mine = self._clients.get(client_id)
+        if mine is None:
+            return
+        mine.updated_ms = self._broker.clock.now_ms()
+        member, config = ClientGroup(client_id, mine.group), self._broker.groups.select(group)
+        from_start = config is not None and config.is_set("lite.sub.reset.offset.unsubscribe")
+        for queue in queues:
+            if self._leave(mine, member, queue) and from_start:
+                self._reset(member, queue, 0)
+
+    def remove_all(self, client_id: str) -> None:
+        """Forget a client."""
+        self._channels.pop(client_id, None)
+        mine = self._clients.pop(client_id, None)
+        if mine is None:
+            return
+        for queue in tuple(mine.queues):
+            self._leave(mine, ClientGroup(client_id, mine.group), queue)
+        self.on_leave(client_id)
+
+    def forget_queues(self, queues: Iterable[str]) -> None:
+        """Forget the subscriptions to queues that are deleted. Clients that still want them subscribe again."""
+        for queue in queues:
+            for member in self._of_queue.pop(queue, ()):
+                self.count -= 1
+                mine = self._clients.get(member.client_id)
+                if mine is not None:
+                    mine.queues.discard(queue)
+
+    def expire(self) -> None:
+        """Forget the clients that have not renewed their subscriptions in time."""
+        limit = self._broker.clock.now_ms() - self._broker.config.lite_subscription_check_timeout_mills
+        for client_id, mine in tuple(self._clients.items()):
+            if mine.updated_ms < limit:
+                _log.info("lite subscriptions expired client=%s group=%s topic=%s count=%d", client_id, mine.group,
+                          mine.topic, len(mine.queues))
+                self.remove_all(client_id)
+
+    # -- questions
+
+    def of_client(self, client_id: str) -> LiteSubscription | None:
+        """Return the subscriptions of a client, or None."""
+        return self._clients.get(client_id)
+
+    def clients_of(self, group: str) -> list[str]:
+        """Return the clients of a group."""
+        return [client_id for client_id, mine in self._clients.items() if mine.group == group]
+
+    def wildcard_members(self, topic: str, group: str) -> list[ClientGroup]:
+        """Return the members of a group that get the messages of all Lite topics."""
+        return list(self._of_queue.get(f"{topic}@{group}", ()))
+
+    def members(self, queue: str, group: str | None = None) -> dict[str, list[ClientGroup]]:
+        """Return the subscribers to a queue by their groups: those of one group, or of all."""
+        found: dict[str, list[ClientGroup]] = {}
+        for member in self._of_queue.get(queue, ()):
+            if group in {None, member.group}:
+                found.setdefault(member.group, []).append(member)
+        topic = parent_of(queue)
+        for wildcard in self._wildcards.get(topic, ()):
+            if group in {None, wildcard}:
+                found.setdefault(wildcard, self.wildcard_members(topic, wildcard))
+        return found
+
+    def has_subscribers(self, queue: str) -> bool:
+        """Return whether a queue has a subscriber; called from any thread."""
+        return queue in self._of_queue or (bool(self._wildcards) and parent_of(queue) in self._wildcards)
+
+    # -- parts
+
+    def _check_room(self, client_id: str, queues: Iterable[str]) -> None:
+        mine = self._clients.get(client_id)
+        known = mine.queues if mine is not None else set[str]()
+        limit = self._broker.config.max_lite_subscription_count
+        if self.count + sum(queue not in known for queue in queues) > limit:
+            raise RefusalError(
+                ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+                f"lite subscription quota exceeded {limit} (maxLiteSubscriptionCount)")
+
+    def _subscription(self, channel: Channel, client_id: str, group: str, topic: str) -> LiteSubscription:
+        now, mine = self._broker.clock.now_ms(), self._clients.get(client_id)
+        if mine is not None and (mine.group, mine.topic) != (group, topic):
+            raise RefusalError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"client {client_id} is a member of group {mine.group} for topic {mine.topic}")
+        if mine is None:
+            mine = self._clients[client_id] = LiteSubscription(group, topic, now)
+        mine.updated_ms = now
+        self._channels[client_id] = channel
+        return mine
+
+    def _join(self, mine: LiteSubscription, member: ClientGroup, queue: str) -> None:
+        mine.queues.add(queue)
+        members = self._of_queue.setdefault(queue, {})
+        if member not in members:
+            members[member] = None
+            self.count += 1
+            self.on_register(member, queue)
+
+    def _leave(self, mine: LiteSubscription, member: ClientGroup, queue: str) -> bool:
+        mine.queues.discard(queue)
+        members = self._of_queue.get(queue, {})
+        if member not in members:
+            return False
+        del members[member]
+        self.count -= 1
+        if not members:
+            del self._of_queue[queue]
+            if queue == f"{mine.topic}@{mine.group}" and (groups := self._wildcards.get(mine.topic)) is not None:
+                groups.discard(mine.group)
+                if not groups:
+                    del self._wildcards[mine.topic]
+        return True
+
+    def _exclude_others(self, member: ClientGroup, queue: str) -> None:
+        """End the subscriptions of the other members of a group, and say so to them."""
+        config = self._broker.groups.select(member.group)
+        from_start = config is not None and config.is_set("lite.sub.reset.offset.exclusive")
+        for other in tuple(self._of_queue.get(queue, ())):
+            if other.group != member.group or other == member:
+                continue
+            theirs = self._clients.get(other.client_id)
+            if theirs is None:
+                continue
+            self._leave(theirs, other, queue)
+            if from_start:
+                self._reset(other, queue, 0)
+            self._notify(other, queue)
+
+    def _notify(self, member: ClientGroup, queue: str) -> None:
+        channel = self._channels.get(member.client_id)
+        if channel is None or channel.closed:
+            return  # the client learns it when it subscribes again
+        channel.request_oneway(RemotingCommand(
+            RequestCode.NOTIFY_UNSUBSCRIBE_LITE, NotifyUnsubscribeLiteRequestHeader(
+                lite_topic_of(queue), member.group, member.client_id).to_ext()))
+
+    def _reset(self, member: ClientGroup, queue: str, offset: int) -> None:
+        """Have a group read a queue from an offset. Receipts that its members have are no longer valid."""
+        _log.info("lite offset reset group=%s topic=%s offset=%d client=%s", member.group, queue, offset,
+                  member.client_id)
+        self._broker.offsets.commit(member.group, queue, LMQ_QUEUE_ID, offset)
+        self._order.clear(queue, member.group, LMQ_QUEUE_ID)
+
+
+def is_mine(broker: BrokerContext, topic: str, queue: str) -> bool:
+    """Return whether a Lite topic is on this broker: its name is one of those for it, or it has messages here."""
+    return shard_of(broker, topic, queue) == broker.config.broker_name or end_of(broker.store, queue) > 0
+
+
+def shard_of(broker: BrokerContext, topic: str, queue: str) -> str:
+    """Return the name of the broker to which producers send the messages of a Lite topic (LiteShardingImpl)."""
+    own, route = broker.config.broker_name, broker.route(topic)
+    queues = [
+        data["brokerName"] for data in sorted((route or {}).get("queueDatas", ()), key=lambda data: data["brokerName"])
+        if data["perm"] & PERM_WRITE for _ in range(data.get("writeQueueNums", 0))]
+    name = lite_topic_of(queue)
+    return queues[consistent_hash(java_string_hash(name), len(queues))] if queues and name else own

@@ -1,0 +1,80 @@
+"""The parts of Lite topics in a broker: subscriptions, events, pops, deletion, and requests of admin tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.lite.dispatcher import LiteEventDispatcher
+from tailrace.broker.lite.inspect import LiteManagerProcessor
+from tailrace.broker.lite.lifecycle import LiteLifecycle
+from tailrace.broker.lite.pop_lite import LiteAcks, PopLiteMessageProcessor
+from tailrace.broker.lite.registry import LiteSubscriptionRegistry
+from tailrace.broker.lite.subscriptions import LiteSubscriptionProcessor
+from tailrace.broker.pop.polling import Waiting
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.scheduler import Scheduler
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.remoting import RemotingServer
+
+__all__ = ["LiteTopics"]
+
+
+@final
+class LiteTopics:
+    """Creates the parts of Lite topics and connects them."""
+
+    def __init__(self, broker: BrokerContext, file_system: FileSystem) -> None:
+        self._broker = broker
+        # Its file belongs to POP of ordinary topics. What is popped of Lite topics is never written.
+        self.order = ConsumerOrderInfoManager(file_system, broker.store.config_dir, broker.clock)
+        self.registry = LiteSubscriptionRegistry(broker, self.order)
+        self.dispatcher = LiteEventDispatcher(broker, self.registry)
+        self.pops = PopLiteMessageProcessor(broker, self.registry, self.dispatcher, self.order)
+        self.acks = LiteAcks(broker, self.dispatcher, self.order)
+        self.subscriptions = LiteSubscriptionProcessor(broker, self.registry)
+        self.inspect = LiteManagerProcessor(broker, self.registry, self.dispatcher, self.order)
+        self.lifecycle = LiteLifecycle(broker, self._forget)
+        broker.forget_lite_queues = self._forget
+
+    def register(self, server: RemotingServer, *, pops: bool) -> None:
+        """Register the requests; ``pops`` is False for the VIP port, which serves no pops, as in RocketMQ."""
+        self.subscriptions.register(server)
+        self.inspect.register(server)
+        if pops:
+            self.pops.register(server)
+
+    def start(self, scheduler: Scheduler, every: Callable[[str, float, Callable[[], None]], None]) -> None:
+        """Start what runs periodically: in threads with ``scheduler``, on the event loop with ``every``."""
+        config = self._broker.config
+        scheduler.every("LiteLifecycle", config.lite_ttl_check_interval, self.lifecycle.step)
+        every("lite events", config.lite_event_check_interval / 1000, self.dispatcher.scan)
+        every("lite subscriptions", config.lite_subscription_check_interval / 1000, self._clean)
+
+    def arriving(
+        self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
+    ) -> None:
+        """Note messages that have become readable; called from any thread."""
+        self.dispatcher.arriving(topic, queue_id, next_offset, tags_codes, size)
+
+    def drop_closed(self) -> None:
+        """Drop the requests of connections that have closed; called periodically."""
+        self.pops.polling.drop_closed()
+
+    def release_all(self) -> list[Waiting]:
+        """Drop and return the requests that wait, for a stop."""
+        return self.pops.release_all()
+
+    def _clean(self) -> None:
+        self.registry.expire()
+        self.order.drop_unused(
+            lambda topic, group, _: self._broker.topics.select(topic) is not None
+            and self._broker.groups.select(group) is not None)
+
+    def _forget(self, queues: set[str]) -> None:
+        """Forget queues that were deleted."""
+        self.registry.forget_queues(queues)
+        for queue, group, queue_id, _ in self.order.entries():
+            if queue in queues:
+                self.order.clear(queue, group, queue_id)

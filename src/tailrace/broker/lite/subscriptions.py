@@ -1,0 +1,153 @@
+"""Subscriptions of clients to Lite topics: request 200071 (LiteSubscriptionCtlProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, final
+
+from tailrace.broker.answers_later import Answer, NotPreparedError
+from tailrace.broker.consumer_checks import check_allowed
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.heartbeat import CLIENT_ID_MAX
+from tailrace.broker.lite.queues import end_of
+from tailrace.broker.lite.registry import LiteSubscriptionRegistry, Offsets
+from tailrace.broker.processors._bodies import (
+    json_object,
+    number_in,
+    object_in,
+    objects_in,
+    text_in,
+)
+from tailrace.errors import RefusalError
+from tailrace.formats.commitlog import LMQ_QUEUE_ID
+from tailrace.formats.lite import is_lite_name, lite_queue
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["LiteSubscriptionProcessor"]
+
+ENTRIES_MAX: Final = 1_000
+NAME_SHOWN: Final = 100
+LAST, MIN, MAX = 0, 1, 2
+_ACTIONS: Final = ("PARTIAL_ADD", "PARTIAL_REMOVE", "COMPLETE_ADD", "COMPLETE_REMOVE")
+_Times = dict[tuple[str, int], int]
+"""Offsets by queue and store time, which a thread has looked up."""
+
+
+@final
+class LiteSubscriptionProcessor:
+    """Adds, replaces and ends subscriptions. The version of an entry is not looked at, as in RocketMQ."""
+
+    def __init__(self, broker: BrokerContext, registry: LiteSubscriptionRegistry) -> None:
+        self._broker = broker
+        self._registry = registry
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the request that this processor serves."""
+        server.register(self.change, RequestCode.LITE_SUBSCRIPTION_CTL)
+
+    def change(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Apply the entries of a body, in their order, up to the first one that is refused: request 200071."""
+        return self._broker.changes.serve(channel, request, partial(self._change, times={}))
+
+    def _change(self, channel: Channel, request: RemotingCommand, times: _Times) -> RemotingCommand:
+        entries = objects_in(json_object(request), "subscriptionSet", ENTRIES_MAX) if request.body else []
+        if not entries:
+            raise RefusalError(ResponseCode.ILLEGAL_OPERATION, "LiteSubscriptionCtlRequestBody is empty.")
+        for entry in entries:  # all that need the disk first, because the entries are served again after it
+            self._look_up(entry, times)
+        for entry in entries:
+            self._apply(channel, entry, times)
+        return request.answer()
+
+    def _apply(self, channel: Channel, entry: Mapping[str, Any], times: _Times) -> None:
+        client_id, group, topic = (self._name(entry, name) for name in ("clientId", "group", "topic"))
+        queues = _queues(entry, topic)
+        match text_in(entry, "action"):
+            case "PARTIAL_ADD":
+                self._check_group(group, topic)
+                self._registry.add(channel, client_id, group, topic, queues, self._offsets(entry, group, times))
+            case "PARTIAL_REMOVE":
+                self._registry.remove(client_id, group, queues)
+            case "COMPLETE_ADD":
+                self._check_group(group, topic)
+                self._registry.add_all(channel, client_id, group, topic, queues)
+            case "COMPLETE_REMOVE":
+                self._registry.remove_all(client_id)
+            case other:
+                raise RefusalError(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"action is {other[:NAME_SHOWN]!r}; known are {', '.join(_ACTIONS)}")
+
+    @staticmethod
+    def _name(entry: Mapping[str, Any], name: str) -> str:
+        text = text_in(entry, name)
+        if not text.strip() or len(text) > CLIENT_ID_MAX:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, f"{name} is blank, or longer than {CLIENT_ID_MAX}")
+        return text
+
+    def _check_group(self, group: str, topic: str) -> None:
+        config = self._broker.groups.select(group)
+        if config is None or not config.consume_enable:
+            raise RefusalError(ResponseCode.ILLEGAL_OPERATION, "Consumer group is not allowed to consume.")
+        if config.lite_bind_topic != topic:
+            raise RefusalError(
+                ResponseCode.ILLEGAL_OPERATION, f"group {group} is bound to topic {config.lite_bind_topic!r}")
+        check_allowed(self._broker, group, topic)
+
+    # -- where to begin
+
+    def _offsets(self, entry: Mapping[str, Any], group: str, times: _Times) -> Offsets:
+        """Return the function that says at which offset a group begins to read a queue."""
+        option = object_in(entry, "offsetOption")
+        if not option:
+            return lambda _: None
+        value, store = number_in(option, "value"), self._broker.store
+        match text_in(option, "type"):
+            case "POLICY" if value == LAST:
+                return lambda _: None
+            case "POLICY" if value == MIN:
+                return lambda _: 0
+            case "POLICY" if value == MAX:
+                return partial(end_of, store)
+            case "OFFSET" if value >= 0:
+                return lambda _: value
+            case "TAIL_N" if value >= 0:
+                return partial(self._back, group, value)
+            case "TIMESTAMP":
+                return lambda queue: times[queue, value]
+            case kind:
+                raise RefusalError(
+                    ResponseCode.INVALID_PARAMETER, f"offsetOption is {kind[:NAME_SHOWN]!r} with the value {value}")
+
+    def _back(self, group: str, count: int, queue: str) -> int | None:
+        """Return the offset that is ``count`` messages before that of a group; None if the group has none."""
+        offset = self._broker.offsets.query(group, queue, LMQ_QUEUE_ID)
+        return max(0, offset - count) if offset >= 0 else None
+
+    def _look_up(self, entry: Mapping[str, Any], times: _Times) -> None:
+        """Have a thread find the offsets at the time that an entry names. Raises NotPreparedError."""
+        option = object_in(entry, "offsetOption")
+        if option.get("type") != "TIMESTAMP" or entry.get("action") != "PARTIAL_ADD":
+            return
+        at_ms, store = number_in(option, "value"), self._broker.store
+        missing = [queue for queue in _queues(entry, text_in(entry, "topic")) if (queue, at_ms) not in times]
+        if missing:
+            raise NotPreparedError("offsets at a time could not be found", lambda: times.update({
+                (queue, at_ms): max(0, store.get_offset_in_queue_by_time(queue, LMQ_QUEUE_ID, at_ms))
+                for queue in missing}))
+
+
+def _queues(entry: Mapping[str, Any], topic: str) -> list[str]:
+    """Return the queues of the Lite topics that an entry names. Raises RefusalError."""
+    names = entry.get("liteTopicSet")
+    if names is None:
+        return []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RefusalError(ResponseCode.INVALID_PARAMETER, "liteTopicSet is not a list of texts")
+    if wrong := [name for name in names if not is_lite_name(name)]:
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER,
+            f"{wrong[0][:NAME_SHOWN]!r} is not the name of a Lite topic: it has letters, digits, - and _")
+    return [lite_queue(topic, name) for name in dict.fromkeys(names)]

@@ -1,0 +1,29 @@
+"""The offset at which a group begins to pop a queue."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.model import GetMessageStatus
+
+__all__ = ["WRONG_OFFSET", "init_offset"]
+
+WRONG_OFFSET: Final = frozenset({
+    GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_FOUND_NULL})
+"""Results of a read at an offset where a queue has no message and never will have one."""
+
+
+def init_offset(broker: BrokerContext, topic: str, queue_id: int, *, from_end: bool) -> int:
+    """Return the first offset of a group: the start of the queue, or with ``from_end`` its last message.
+
+    With initPopOffsetByCheckMsgInMem a queue whose first message is in memory is read from its start.
+    """
+    store = broker.store
+    low = max(0, store.min_offset_in_queue(topic, queue_id))
+    if not from_end or (
+        low == 0 and broker.config.init_pop_offset_by_check_msg_in_mem
+        and not store.get_message(topic, queue_id, 0, 1, only_cached=True).is_cold
+    ):
+        return low
+    return max(low, store.max_offset_in_queue(topic, queue_id) - 1)

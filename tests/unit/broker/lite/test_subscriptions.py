@@ -1,0 +1,189 @@
+"""Subscriptions to Lite topics: partial and complete ones, quotas, exclusive groups, and who gets an event."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.formats.commitlog import java_string_hash
+from tailrace.formats.lite import consistent_hash
+
+OPTIONS = [
+    ({"type": "POLICY", "value": 0}, [b"4"]), ({"type": "POLICY", "value": 1}, [b"0", b"1", b"2", b"3", b"4"]),
+    ({"type": "POLICY", "value": 2}, []), ({"type": "OFFSET", "value": 2}, [b"2", b"3", b"4"]),
+    ({"type": "TAIL_N", "value": 1}, [b"3", b"4"]), ({"type": "TIMESTAMP", "value": 3}, [b"3", b"4"]), (None, [b"4"]),
+]
+
+
+def bodies(ones):
+    return [one.body for one in ones]
+
+
+def mine(world, client="c"):
+    found = world.lite.registry.of_client(client)
+    return None if found is None else sorted(queue.removeprefix("%LMQ%$parent$") for queue in found.queues)
+
+
+def test_they_are_added_removed_and_replaced(world):
+    registry = world.lite.registry
+    world.subscribe("a", "b")
+    world.subscribe("b", "c")
+    assert (mine(world), registry.count) == (["a", "b", "c"], 3)
+    world.subscribe("b", action="PARTIAL_REMOVE")
+    assert (mine(world), registry.count) == (["a", "c"], 2)
+    world.subscribe("c", "d", action="COMPLETE_ADD")
+    assert (mine(world), registry.count) == (["c", "d"], 2)
+    world.subscribe(action="COMPLETE_REMOVE")
+    assert (mine(world), registry.count) == (None, 0)
+    world.send("c")
+    assert world.pop() == []
+
+
+@pytest.mark.parametrize(("changes", "code"), [
+    ({"group": "none"}, 604), ({"topic": "other"}, 604), ({"clientId": " "}, 29), ({"action": "ADD"}, 29),
+    ({"liteTopicSet": ["a$b"]}, 29), ({"liteTopicSet": "a"}, 29),
+    ({"offsetOption": {"type": "OFFSET", "value": -1}}, 29),
+    ({"offsetOption": {"type": "POLICY", "value": 3}}, 29)])
+def test_a_wrong_subscription_is_refused(world, changes, code):
+    assert world.subscribe("a", **{"client": "c", **changes}).code == code
+    assert world.lite.registry.count == 0
+
+
+def test_an_empty_body_is_refused(world):
+    assert world.ask(world.lite.subscriptions.change, {}, b"", 200_071).code == 604
+
+
+def test_more_than_the_quota_are_refused(open_world):
+    world = open_world(max_lite_subscription_count=2)
+    world.topic()
+    world.group()
+    assert world.subscribe("a", "b").code == 0
+    assert world.subscribe("c").code == 2018
+    assert world.subscribe("a", action="COMPLETE_ADD").code == 0
+    assert world.subscribe("c").code == 0
+    assert world.subscribe("a", "b", "c", action="COMPLETE_ADD", client="d").code == 2018
+
+
+def test_a_client_that_does_not_come_back_loses_them(world):
+    world.subscribe("a", client="c")
+    world.run(100_000)
+    world.subscribe("a", client="d", action="COMPLETE_ADD")
+    world.run(90_000)
+    world.lite.registry.expire()
+    assert (mine(world, "c"), mine(world, "d")) == (None, ["a"])
+
+
+@pytest.mark.parametrize(("option", "got"), OPTIONS)
+def test_a_subscription_says_where_the_group_begins(world, option, got):
+    times = []
+    for n in range(5):
+        times.append(world.clock.now_ms())
+        world.send("a", b"%d" % n)
+        world.clock.advance(1_000)
+    world.broker.offsets.commit("lite", "%LMQ%$parent$a", 0, 4)
+    if option and option["type"] == "TIMESTAMP":
+        option = {**option, "value": times[option["value"]]}
+    world.subscribe("a", offsetOption=option)
+    assert bodies(world.pop()) == got
+
+
+def test_an_exclusive_group_has_one_subscriber(open_world):
+    world = open_world()
+    world.topic()
+    world.group(sub_model="Exclusive", sub_reset_offset_exclusive="true")
+    world.subscribe("a", "b", client="c")
+    world.send("a", b"1")
+    one, = world.pop("c")
+    world.ack(one)
+    world.subscribe("a", client="d")
+    assert (mine(world, "c"), mine(world, "d")) == (["b"], ["a"])
+    said, = world.channel("c").sent
+    assert (said.code, said.ext, said.is_oneway) == (
+        200_073, {"liteTopic": "a", "consumerGroup": "lite", "clientId": "c"}, True)
+    assert bodies(world.pop("d")) == [b"1"]  # from the start, as the group says
+    world.subscribe("a", client="d")
+    assert (mine(world, "d"), len(world.channel("d").sent)) == (["a"], 0)
+
+
+def test_an_unsubscription_may_reset_the_offset(open_world):
+    world = open_world()
+    world.topic()
+    world.group(sub_reset_offset_unsubscribe="true")
+    world.send("a", b"1")
+    world.subscribe("a")
+    world.ack(world.pop()[0])
+    world.subscribe("a", action="PARTIAL_REMOVE")
+    world.subscribe("a")
+    assert bodies(world.pop()) == [b"1"]
+
+
+def test_a_wildcard_group_gets_all_lite_topics(open_world):
+    world = open_world()
+    world.topic()
+    world.group(sub_wildcard="true")
+    world.send("before", b"1")
+    assert world.subscribe("a").code == 604
+    assert world.subscribe(action="COMPLETE_ADD").code == 0
+    assert mine(world) == ["parent@lite"]
+    world.send("after", b"2")
+    assert bodies(world.pop()) == [b"2"]
+    world.run(5_500)
+    world.lite.dispatcher.scan()
+    world.turn()
+    assert bodies(world.pop()) == [b"1"]
+    world.subscribe(action="COMPLETE_REMOVE")
+    world.send("after", b"3")
+    assert (world.pop(), world.lite.registry.members("%LMQ%$parent$after")) == ([], {})
+
+
+def test_events_of_a_client_that_does_not_pop_go_to_another(world):
+    world.subscribe("a", client="c")
+    world.send("a", b"1")
+    world.subscribe("a", client="d")
+    world.lite.dispatcher.next_event("d")
+    world.run(10_500)
+    world.lite.dispatcher.scan()
+    assert bodies(world.pop("d")) == [b"1"]
+    assert world.pop("c") == []
+
+
+def test_events_of_a_client_that_leaves_go_to_another(world):
+    world.subscribe("a", client="c")
+    world.send("a", b"1")
+    world.subscribe("a", client="d")
+    world.lite.dispatcher.next_event("d")
+    world.subscribe(action="COMPLETE_REMOVE", client="c")
+    assert bodies(world.pop("d")) == [b"1"]
+
+
+def test_a_client_with_too_many_events_is_looked_at_later(open_world):
+    world = open_world(max_client_event_count=10)
+    world.topic()
+    world.group()
+    names = [f"t{n:02}" for n in range(14)]
+    world.subscribe(*names)
+    for name in names:
+        world.send(name, name.encode())
+    got = world.pop()
+    assert len(got) == 10
+    for one in got:
+        world.ack(one)
+    world.run(9_500)
+    world.pop()
+    world.run(1_000)
+    world.lite.dispatcher.scan()
+    got += world.pop()
+    assert set(bodies(got)) == {name.encode() for name in names}
+
+
+def test_a_lite_topic_belongs_to_the_broker_that_its_name_is_for(world):
+    world.broker.route = lambda topic: {"queueDatas": [
+        {"brokerName": name, "perm": 6, "readQueueNums": 4, "writeQueueNums": 4} for name in ("broker-b", "broker-a")]}
+    names = [f"n{n}" for n in range(40)]
+    ours = [name for name in names if consistent_hash(java_string_hash(name), 8) < 4]
+    assert 0 < len(ours) < len(names)
+    world.subscribe(*names)
+    assert mine(world) == sorted(ours)
+    other = next(name for name in names if name not in ours)
+    world.send(other)
+    world.subscribe(other)
+    assert other in mine(world)
