@@ -93,6 +93,31 @@ def latency(path: str, a: argparse.Namespace) -> dict[str, Any]:
             "p99_ratio": round(deleting["p99_us"] / quiet["p99_us"], 2)}
 
 
+def turns(path: str, a: argparse.Namespace) -> dict[str, Any]:
+    """Windows of puts in turn: quiet, and while one segment is deleted. Other load meets both alike."""
+    config = StoreConfig(
+        mapped_file_size_commit_log=a.segment_mb << 20, delete_when=_other_hour(), delete_rate=a.delete_rate)
+    body, large = random.Random(2).randbytes(a.body), random.Random(1).randbytes(LARGE)
+    taken: dict[str, list[int]] = {"quiet": [], "deleting": []}
+    with MessageStore.open(path, config=config) as store:
+        batch = [Message(topic="Topic0", body=large)] * 64
+        while store.max_phy_offset < (a.segments * a.segment_mb << 20) + 1024:
+            store.put_many(batch)
+        store.wait_dispatched(120_000)
+        store.flush()
+        paced(store, body, a.per_s, 2, lambda: True)
+        service, trash = store.retention.clean_commit_log, store.retention.trash
+        for _ in range(a.segments - 1):
+            taken["quiet"] += paced(store, body, a.per_s, a.seconds, lambda: True)
+            request = service.request_free(1)
+            taken["deleting"] += paced(
+                store, body, a.per_s, a.seconds, lambda held=request: held.ended and not trash.total_bytes)
+        found: dict[str, Any] = {name: spread(took) for name, took in taken.items()}
+        return {**found, "deleted": store.stats()["deletedFiles"],
+                "p99_ratio": round(found["deleting"]["p99_us"] / found["quiet"]["p99_us"], 3),
+                "p999_ratio": round(found["deleting"]["p999_us"] / found["quiet"]["p999_us"], 3)}
+
+
 def _other_hour() -> str:
     """An hour in which nothing is deleted by itself."""
     return str((time.localtime().tm_hour + 12) % 24)
@@ -182,12 +207,13 @@ def main() -> None:
     parser.add_argument("--pass-segments", type=int, default=2_000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--no-reference", action="store_true")
+    parser.add_argument("--delete-rate", type=int, default=2 << 30, help="of --measure turns, bytes a second")
     parser.add_argument("--directory", default=None, help="where to write; the temporary directory")
-    parser.add_argument("--measure", choices=("latency", "pass"), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=("latency", "pass", "turns"), help=argparse.SUPPRESS)
     parser.add_argument("--path", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        measure = latency if arguments.measure == "latency" else empty_pass
+        measure = {"latency": latency, "turns": turns, "pass": empty_pass}[arguments.measure]
         print(json.dumps(measure(arguments.path, arguments)))
         return
     scratch = Path(tempfile.mkdtemp(prefix="tailrace-retention-", dir=arguments.directory))

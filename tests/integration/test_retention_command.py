@@ -111,6 +111,59 @@ def test_delete_now_asks_the_server_of_a_served_directory(store, settings):
         server.stdout.close()
 
 
+def test_free_deletes_young_files_and_says_what_went_and_why_it_stopped(store, settings):
+    config, before = settings("diskMaxUsedSpaceRatio=95\n"), segments(store)
+    plan = tailrace("retention", store, "--config", config, "--free", f"{2 * SIZE}", "--dry-run")
+    assert plan.stdout == (
+        f"128.0 KiB of 128.0 KiB would be freed by one pass under the lock, 2 files: {' '.join(before[:2])}\n")
+    assert segments(store) == before
+    done = tailrace("retention", store, "--config", config, "--free", "128KiB")
+    assert done.stdout == plan.stdout.replace("would be freed", "freed")
+    assert (done.returncode, segments(store)) == (0, before[2:])
+    assert list((store / "tailrace" / "trash").iterdir()) == []
+    rest = tailrace("retention", store, "--config", config, "--free", "1TiB", "--json")
+    assert rest.returncode == 1, "less than requested"
+    shown = json.loads(rest.stdout)
+    assert (shown["kind"], shown["by"], shown["dryRun"]) == ("freed", "one pass under the lock", False)
+    assert shown["files"] == before[2:-1]
+    assert (shown["requestedBytes"], shown["freedBytes"]) == (1 << 40, SIZE * (len(before) - 3))
+    assert shown["stopped"] == f"{store}/commitlog/{before[-1]} stays, it is the last file"
+
+
+@pytest.mark.parametrize(("arguments", "error"), [
+    (("--free", "10GB"), "--free: '10GB' is not a size above 0, such as 10GiB, 500MiB or a number of bytes"),
+    (("--free", "0"), "--free: '0' is not a size above 0, such as 10GiB, 500MiB or a number of bytes"),
+    (("--free", "1GiB", "--delete-now"), "--free and --delete-now exclude each other"),
+    (("--dry-run",), "--dry-run needs --free"),
+])
+def test_wrong_arguments_of_free_are_refused(store, arguments, error):
+    done = tailrace("retention", store, *arguments)
+    assert (done.returncode, done.stderr, done.stdout) == (2, f"tailrace: {error}\n", "")
+
+
+def test_free_is_served_by_the_server_of_a_directory(store, settings):
+    config = settings(f"deleteWhen={(time.localtime().tm_hour + 12) % 24}\ndiskMaxUsedSpaceRatio=95\n")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tailrace.cli", "serve", str(store), "--listen", "127.0.0.1:0",
+         "--namesrv-listen", "127.0.0.1:0", "--config", str(config)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert server.stdout.readline().startswith("ready ")
+        before = segments(store)
+        plan = tailrace("retention", store, "--free", "192KiB", "--dry-run", "--json")
+        assert (json.loads(plan.stdout)["files"], segments(store)) == (before[:3], before)
+        done = tailrace("retention", store, "--free", "192KiB")
+        assert done.returncode == 0, done.stderr
+        assert re.fullmatch(
+            r"192\.0 KiB of 192\.0 KiB freed by the server at 127\.0\.0\.1:\d+, 3 files: "
+            + " ".join(before[:3]) + "\n", done.stdout), done.stdout
+        assert segments(store) == before[3:]
+    finally:
+        server.terminate()
+        assert server.wait(20) == 0
+        server.stdout.close()
+
+
 def test_a_full_disk_is_told_to_producers_with_path_use_limit_option_and_the_way_back(store, settings):
     config = settings(f"diskFreeBytesWarningLevel={1 << 60}\ncleanFileForciblyEnable=false\n")
     server = subprocess.Popen(

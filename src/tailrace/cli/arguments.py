@@ -1,6 +1,7 @@
 """Arguments that several commands have, and their error messages."""
 
 import math
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ from tailrace.java_settings import refused_settings, unused_settings
 
 __all__ = [
     "AsJson", "Broker", "Config", "Connection", "Create", "Namesrv", "Store", "Tls", "Topic", "Where", "Yes",
-    "complain", "confirm", "errors", "finite", "group", "key_values", "read_properties", "usage",
+    "complain", "confirm", "errors", "finite", "group", "key_values", "read_properties", "size_in_bytes",
+    "usage",
 ]
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="A store directory.")]
@@ -111,3 +113,12 @@ def confirm(what: str, *, yes: bool) -> None:
         raise usage(f"{what}: there is no terminal to ask for confirmation; add --yes if you mean it")
     if not typer.confirm(f"{what}?", err=True):
         raise typer.Exit(1)
+
+
+def size_in_bytes(option: str, text: str) -> int:
+    """Return a size such as 10GiB in bytes. Ends with exit code 2 if ``text`` is not a size above 0."""
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?) ?(?:([KMGT])iB|B)?", text.strip(), re.ASCII)
+    size = round(float(found[1]) * 1024 ** (" KMGT".index(found[2]) if found[2] else 0)) if found else 0
+    if not 0 < size < 1 << 63:
+        raise usage(f"{option}: {text!r} is not a size above 0, such as 10GiB, 500MiB or a number of bytes")
+    return size

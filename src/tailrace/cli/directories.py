@@ -14,6 +14,7 @@ from tailrace.cli.arguments import (
     complain,
     errors,
     read_properties,
+    size_in_bytes,
     usage,
 )
 from tailrace.cli.interpreted import warn_if_interpreted
@@ -261,6 +262,10 @@ def disk_usage(store: Store, as_json: AsJson = False, config: Config = None) -> 
 def retention(
     store: Store,
     delete: Annotated[bool, typer.Option("--delete-now", help="Delete the files that may be deleted.")] = False,
+    free: Annotated[str, typer.Option(
+        "--free", metavar="SIZE", help="Delete the oldest files, expired or not, until this much is freed: 10GiB, "
+        "500MiB or a number of bytes.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --free: delete nothing, name the files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; otherwise a pipe gets text, too.")] = False,
     config: Config = None,
 ) -> None:
@@ -270,7 +275,18 @@ def retention(
 
     --delete-now sends a request to the server of the directory (as mqadmin deleteExpiredCommitLog does), or makes
     one pass itself if no server has the directory open. The settings are those of --config, not of a server.
+
+    --free does not look at the age of a file. It deletes no file that a pin keeps (timers, pending transactions,
+    groups of pinGroups, archiveDirectory), nor the last file. Exit code 1: less was freed than requested.
     """
+    wanted = size_in_bytes("--free", free) if free else 0
+    if dry_run and not free:
+        raise usage("--dry-run needs --free")
+    if free and delete:
+        raise usage("--free and --delete-now exclude each other")
+    if free:
+        _free(store, wanted, dry_run=dry_run, as_json=as_json, config=config)
+        return
     from tailrace.cli.retention import delete_now, explain_retention  # noqa: PLC0415
     from tailrace.doctor.retention_report import answer_lines, json_lines  # noqa: PLC0415
 
@@ -287,6 +303,22 @@ def retention(
         print(f"deleted by {by}: {' '.join(gone) or 'nothing'}")
     for line in answer_lines(view, str(store), settings):
         print(line)
+
+
+def _free(store: Path, wanted: int, *, dry_run: bool, as_json: bool, config: Path | None) -> None:
+    """Serve --free: print how the request ended."""
+    from tailrace.cli.retention import free  # noqa: PLC0415
+    from tailrace.doctor.retention_report import free_line  # noqa: PLC0415
+
+    with errors():
+        request, by = free(
+            str(store), StoreConfig.from_properties(read_properties(config)), wanted, dry_run=dry_run)
+    if as_json:
+        print_lines([{"kind": "freed", "by": by, "dryRun": dry_run, **request.to_json()}])
+    else:
+        print(free_line(request, by, dry_run=dry_run))
+    if not request.done and not dry_run:
+        raise typer.Exit(1)
 
 
 def timers(

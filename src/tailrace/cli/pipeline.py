@@ -61,12 +61,13 @@ class Job:
 
 @contextmanager
 def run_job(
-    name: str, master: str, conf: list[str] | None, stores: Iterable[Path] = ()
+    name: str, master: str, conf: list[str] | None, stores: Iterable[Path] = (), *, stage_bar: bool = True
 ) -> Iterator[Job]:
     """Yield a job with its session. An error is printed as one line, with exit code 1 or 3.
 
     The session is stopped at the end if this function started it. The master, the settings and the paths of
-    ``stores`` are checked first, because the start of Spark takes seconds.
+    ``stores`` are checked first, because the start of Spark takes seconds. With ``stage_bar=False`` Spark shows no
+    bar of its stages, because the job has a bar of its own.
     """
     settings = {}
     if not re.fullmatch(_MASTERS, master):
@@ -95,7 +96,7 @@ def run_job(
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it repeats our error messages
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        if sys.stderr.isatty():
+        if stage_bar and sys.stderr.isatty():
             settings.setdefault("spark.ui.showConsoleProgress", "true")
         spark: Session | None = None
         mine = SparkSession.getActiveSession() is None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from tailrace.cli.arguments import Config, Store, errors, finite, read_properties, usage
-from tailrace.cli.output import print_lines
+from tailrace.cli.output import Progress, print_lines
 from tailrace.cli.pipeline import Conf, Job, Master, run_job
 from tailrace.cli.signals import ending_signals
 from tailrace.config import StoreConfig
@@ -74,7 +74,7 @@ def archive(
 
         check_places(str(store), str(target))
     signals = _set_by_signals() if follow else nullcontext(threading.Event())
-    with run_job("archive", master, conf, [store]) as job, signals as ended:
+    with run_job("archive", master, conf, [store], stage_bar=follow) as job, signals as ended:
         done: list[Manifest] = []
         began = time.perf_counter()  # noqa: TID251 - a duration for people
 
@@ -106,11 +106,13 @@ def _once(archiving: "ArchiveJob", *, verify: bool, accept_missing: bool) -> str
     failed = []
     try:
         if verify:
-            archiving.verify(accept_missing=accept_missing)
+            with Progress("verify the archive") as progress:
+                archiving.verify(accept_missing=accept_missing, share=progress)
     except StoreError as error:
         failed.append(str(error))
     try:
-        archiving.step()
+        with Progress("archive") as progress:
+            archiving.step(progress)
     except StoreError as error:
         failed.append(str(error))
     return "; ".join(dict.fromkeys(failed))

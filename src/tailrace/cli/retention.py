@@ -1,28 +1,34 @@
-"""``tailrace retention``: the verdict for each file, and deletion on request."""
+"""``tailrace retention``: the verdict for each file, deletion by hand, and a number of bytes freed on request."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tailrace.cli.connections import tls_of
 from tailrace.cli.problems import serve_hint
 from tailrace.client.credentials import credentials_of
 from tailrace.config import StoreConfig
-from tailrace.doctor.retention import RetentionView, explain_directory
+from tailrace.doctor.retention import RetentionView, explain_directory, plan_free
 from tailrace.env import OsFileSystem, SystemClock
 from tailrace.errors import RemotingCommandError, StoreLockedError
+from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import FreeBytesRequestHeader
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_paths import log_paths
 from tailrace.store.own_settings import remembered
+from tailrace.store.retention.free_request import FreeRequest
 
-__all__ = ["delete_now", "explain_retention"]
+__all__ = ["delete_now", "explain_retention", "free"]
 
+_UNDER_THE_LOCK = "one pass under the lock"
 _WAITS = 100
 _WAIT_S = 0.1
 _QUIET_WAITS = 10
@@ -45,16 +51,53 @@ def delete_now(store: str, config: StoreConfig) -> tuple[list[str], str]:
         by = _ask_server(store)
         _wait_until_done(store, config, before)
     else:
-        by = "one pass under the lock"
-        with MessageStore.open(
-            store, config=config, services=False, create=False, must_write=True
-        ) as opened:
-            offsets = ConsumerOffsetManager(
-                OsFileSystem(), opened.config_dir, SystemClock(), lmq=config.enable_lmq)
-            offsets.load()
-            opened.keep_unconsumed(offsets)
+        by = _UNDER_THE_LOCK
+        with _opened(store, config) as opened:
             opened.retention.delete_now()
     return sorted(set(before) - set(_log_files(store, config))), by
+
+
+def free(store: str, config: StoreConfig, wanted_bytes: int, *, dry_run: bool) -> tuple[FreeRequest, str]:
+    """Delete the oldest files without a pin until this many bytes are freed.
+
+    Returns how the request ended, and the server or pass that served it. ``dry_run`` deletes nothing. If a server
+    has the directory open, it serves the request (329002) with its own settings. Raises StoreError or OSError.
+    """
+    if StoreDirectory(store, config=config).is_live:
+        address = _server_of(store)
+        return asyncio.run(_free_by_server(address, FreeBytesRequestHeader(wanted_bytes, dry_run))), (
+            f"the server at {address}")
+    if dry_run:
+        return plan_free(store, config, SystemClock(), OsFileSystem(), wanted_bytes), _UNDER_THE_LOCK
+    with _opened(store, config) as opened:
+        return opened.retention.free_now(wanted_bytes), _UNDER_THE_LOCK
+
+
+@contextmanager
+def _opened(store: str, config: StoreConfig) -> Iterator[MessageStore]:
+    """Yield a store whose pins are those of the offsets on disk."""
+    with MessageStore.open(store, config=config, services=False, create=False, must_write=True) as opened:
+        offsets = ConsumerOffsetManager(OsFileSystem(), opened.config_dir, SystemClock(), lmq=config.enable_lmq)
+        offsets.load()
+        opened.keep_unconsumed(offsets)
+        yield opened
+
+
+async def _free_by_server(address: str, header: FreeBytesRequestHeader) -> FreeRequest:
+    """Send the request, then ask for its state until it has ended."""
+    client = RemotingClient(tls=tls_of(), credentials=credentials_of(None))
+    try:
+        while True:
+            answer = await client.invoke(address, RequestCode.FREE_BYTES, header.to_ext())
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingCommandError(answer.code, answer.remark or "", address)
+            request = FreeRequest.from_json(fastjson.loads(answer.body or b""))
+            if request.ended:
+                return request
+            header = FreeBytesRequestHeader()
+            await asyncio.sleep(_WAIT_S)
+    finally:
+        await client.close()
 
 
 def _wait_until_done(store: str, config: StoreConfig, before: list[str]) -> None:
@@ -70,13 +113,17 @@ def _wait_until_done(store: str, config: StoreConfig, before: list[str]) -> None
             return
 
 
-def _ask_server(store: str) -> str:
+def _server_of(store: str) -> str:
     try:
-        address = str(serve_hint(store)["broker"])
+        return str(serve_hint(store)["broker"])
     except KeyError:
         raise StoreLockedError(
             store, "a process that is not a Tailrace server; for a Java broker use mqadmin "
             "deleteExpiredCommitLog") from None
+
+
+def _ask_server(store: str) -> str:
+    address = _server_of(store)
 
     async def ask() -> None:
         client = RemotingClient(tls=tls_of(), credentials=credentials_of(None))

@@ -31,6 +31,7 @@ from tailrace.store.retention.disk_state import (
     logical_ratio_of,
 )
 from tailrace.store.retention.forced_deletions import ForcedDeletions
+from tailrace.store.retention.free_request import FreeRequest
 from tailrace.store.retention.pins import Pin, PinKind, pin_policies
 from tailrace.store.retention.rules import (
     SegmentFacts,
@@ -39,6 +40,7 @@ from tailrace.store.retention.rules import (
     explain,
     is_time_to_delete,
     segment_time,
+    select_to_free,
 )
 from tailrace.store.retention.topic_rules import (
     NOWHERE,
@@ -49,7 +51,7 @@ from tailrace.store.retention.topic_rules import (
 )
 from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
 
-__all__ = ["RetentionView", "explain_directory"]
+__all__ = ["RetentionView", "explain_directory", "plan_free"]
 
 
 @final
@@ -78,10 +80,21 @@ class RetentionView:
     """Groups of ``pinGroups`` that pin no message, because they have committed no offset."""
 
 
+def plan_free(
+    path: str, config: StoreConfig, clock: Clock, file_system: FileSystem, wanted_bytes: int
+) -> FreeRequest:
+    """Return how a request to free bytes would end in a directory. Raises NotAStoreError or OSError."""
+    view = explain_directory(path, config, clock, file_system, requested=True)
+    return FreeRequest.planned(wanted_bytes, *select_to_free(view.segments, wanted_bytes))
+
+
 def explain_directory(
-    path: str, config: StoreConfig, clock: Clock, file_system: FileSystem
+    path: str, config: StoreConfig, clock: Clock, file_system: FileSystem, *, requested: bool = False
 ) -> RetentionView:
-    """Compute the view of a directory. Raises NotAStoreError or OSError."""
+    """Compute the view of a directory. Raises NotAStoreError or OSError.
+
+    With ``requested`` the verdicts are those of a request to free bytes.
+    """
     directory = StoreDirectory(path, config=config, file_system=file_system)
     root, now_ms = directory.path, clock.now_ms()
     log_directories = directory.log_paths.all
@@ -109,8 +122,8 @@ def explain_directory(
         store_bytes=size, max_store_bytes=config.max_store_bytes)
     hour = datetime.fromtimestamp(now_ms / 1000).hour  # noqa: DTZ006 - local hours
     trigger = Trigger(
-        is_time_to_delete(config.delete_when, hour), disk.clean, manual=False,
-        clean_at_once=disk.clean_immediately and config.clean_file_forcibly_enable)
+        is_time_to_delete(config.delete_when, hour), disk.clean, manual=False, requested=requested,
+        clean_at_once=disk.clean_immediately and config.clean_file_forcibly_enable and not requested)
     files = directory.log_files
     if len(files) > 1 and not any(files[-1].read(0, BLANK.size)):
         files = files[:-1]  # a file that was created ahead
@@ -118,7 +131,7 @@ def explain_directory(
     needs, rules = _topics(directory, now_ms, clock)
     segments = explain(
         _facts(directory, files, config, now_ms), now_ms=now_ms,
-        reserved_hours=config.file_reserved_time, clean_at_once=trigger.clean_at_once,
+        reserved_hours=config.file_reserved_time, clean_at_once=trigger.clean_at_once, requested=requested,
         pins=_pins(directory, config, groups, clock), policies=pin_policies(config), topics=needs)
     return RetentionView(
         state=directory.state, now_ms=now_ms, log_bytes=log_bytes, levels=levels, usages=usages,
@@ -152,11 +165,12 @@ def _facts(
     for file, following in zip(files, (*files[1:], None), strict=False):
         stored = _store_timestamp(directory, following.file_from_offset) if following else -1
         try:
-            mtime_ms = directory.file_system.stat(file.path).mtime_ms
+            stat = directory.file_system.stat(file.path)
         except OSError:
             continue  # deleted since the directory was read
-        time_ms, source = segment_time(config.expire_by, stored, mtime_ms, now_ms)
-        found.append(SegmentFacts(file.path, file.file_from_offset, file.size, time_ms, source))
+        time_ms, source = segment_time(config.expire_by, stored, stat.mtime_ms, now_ms)
+        found.append(SegmentFacts(
+            file.path, file.file_from_offset, file.size, time_ms, source, allocated=stat.allocated))
     return found
 
 

@@ -11,8 +11,9 @@ from tailrace.config import StoreConfig
 from tailrace.doctor.retention import RetentionView
 from tailrace.store.directory import DirectoryState
 from tailrace.store.retention import Pin, Rule, SegmentVerdict
+from tailrace.store.retention.free_request import FreeRequest
 
-__all__ = ["answer_lines", "json_lines"]
+__all__ = ["answer_lines", "free_line", "json_lines"]
 
 
 def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterator[str]:
@@ -65,6 +66,15 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
         yield f"  {verdict.facts.path.rpartition('/')[2]}  {_verdict(verdict, view, config)}"
 
 
+def free_line(request: FreeRequest, by: str, *, dry_run: bool) -> str:
+    """Return the end of a request to free bytes as a sentence."""
+    done = "would be freed" if dry_run else "freed"
+    names = f": {' '.join(request.files)}" if request.files else ""
+    stopped = f"; not more, because {request.stopped}" if request.stopped else ""
+    return (f"{_size(request.freed_bytes)} of {_size(request.wanted_bytes)} {done} by {by}, "
+            f"{_files(len(request.files))}{names}{stopped}")
+
+
 def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
     """Yield the view as JSON objects: one for the disk, then one per file."""
     usage = min(view.usages, key=lambda usage: usage.percent)
@@ -73,7 +83,7 @@ def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
         "availableBytes": usage.available, "trashBytes": usage.trash,
         "full": view.disk.full, "reason": view.disk.reason,
         **{re.sub(r"_(\w)", lambda found: found[1].upper(), name): held
-           for name, held in view.trigger._asdict().items()},
+           for name, held in view.trigger._asdict().items() if name != "requested"},
     }
     for topic, rule in sorted(view.rules.items()):
         yield {"kind": "topic", "topic": topic, "rule": rule}

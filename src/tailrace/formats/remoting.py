@@ -205,6 +205,8 @@ class RequestCode(enum.IntEnum):
     BATCH_ACK_MESSAGE = 200_151
     PURGE_TOPIC = 329_001
     """A request that only Tailrace has: release messages of ``topic``; optional ``queueId`` and ``beforeMs``."""
+    FREE_BYTES = 329_002
+    """A request that only Tailrace has: delete the oldest CommitLog files until ``freeBytes`` are freed."""
 
 
 class ResponseCode(enum.IntEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -127,3 +128,42 @@ def test_a_listed_group_keeps_what_it_has_not_consumed(tmp_path):
         offsets.commit("audit", "t", 0, 40)
         assert store.retention.delete_now() > 0
         assert not store.get_message("t", 0, 12, 1).records
+
+
+def test_bytes_are_freed_on_request(broker, kit, channel):
+    with opened(CrashFileSystem(), SimClock()) as store:
+        broker.store = store
+        for _ in range(30):
+            store.put(Message(topic="t", body=bytes(900)))
+        store.wait_dispatched()
+        store.flush()
+        free = kit.served(RetentionProcessor(broker)).free_bytes
+
+        def ask(**fields):
+            answer = later(broker, channel, free, kit.request(329_002, fields))
+            return answer.code, json.loads(answer.body) if answer.body else answer.remark
+
+        assert ask() == (1, "no bytes were requested since the start")
+        assert ask(freeBytes="0") == (1, "the number of bytes must be above 0: 0")
+        plan = {"requestedBytes": 8193, "freedBytes": 16384, "files": ["0" * 20, f"{8192:020d}"],
+                "ended": True, "stopped": ""}
+        assert ask(freeBytes="8193", dryRun="true") == (0, plan)
+        assert store.min_phy_offset == 0
+        started = {**plan, "freedBytes": 0, "files": [], "ended": False}
+        assert ask(freeBytes="8193") == (0, started)
+        assert ask() == (0, started)
+        assert ask(freeBytes="1") == (1, "a request to free 8193 bytes is under way; 0 are freed")
+        while not store.retention.clean_commit_log.free_request.ended:
+            store.retention.clean_commit_log.step()
+        assert ask() == (0, plan)
+        assert store.min_phy_offset == 16384
+
+
+def test_a_store_that_takes_no_changes_frees_nothing(broker, kit, channel):
+    with opened(CrashFileSystem(), SimClock()) as store:
+        broker.store = store
+        store.read_only = "a read-only file system"
+        answer = later(broker, channel, kit.served(RetentionProcessor(broker)).free_bytes,
+                       kit.request(329_002, {"freeBytes": "1"}))
+        assert (answer.code, answer.remark) == (1, "the store takes no changes: a read-only file system")
+        assert store.retention.clean_commit_log.free_request is None

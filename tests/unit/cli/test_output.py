@@ -16,6 +16,7 @@ import pytest
 
 from tailrace.cli.log_output import JsonFormatter
 from tailrace.cli.output import Progress, camel, local_time
+from tailrace.cli.pipeline_archive import _once
 from tailrace.logs import get_logger
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
@@ -133,6 +134,24 @@ def test_work_of_two_seconds_shows_a_bar_on_a_terminal_only(monkeypatch):
             progress(0.5)
             progress(1.5)
     assert [bar.done for bar in bars] == [[0.5, 1.0, "stopped"]]
+
+
+def test_both_parts_of_an_archive_job_have_a_bar(monkeypatch):
+    class Archiving:
+        def verify(self, *, accept_missing, share):
+            assert accept_missing
+            share(0.5)
+
+        def step(self, share):
+            share(1.0)
+
+    bars = []
+    monkeypatch.setattr("tailrace.cli.output._new_bar", lambda: bars.append(Bar()) or bars[-1])
+    monkeypatch.setattr("tailrace.cli.output.QUIET_MS", 0)
+    monkeypatch.setattr("sys.stderr", Terminal(True))
+    assert not _once(Archiving(), verify=True, accept_missing=True)
+    assert [(bar.task_ids, bar.done) for bar in bars] == [
+        (["verify the archive"], [0.5, "stopped"]), (["archive"], [1.0, "stopped"])]
 
 
 class Terminal:

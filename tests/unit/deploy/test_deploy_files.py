@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.config import BrokerConfig
 from tailrace.env.supervisor import notify_supervisor
 from tailrace.metrics import BASE_LABELS, METRICS, MetricKind
 
@@ -102,3 +103,36 @@ def test_without_a_service_manager_nothing_is_sent_and_one_that_has_gone_is_logg
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
     assert not notify_supervisor("READY=1")
     assert "the service manager was not notified" in caplog.text
+
+
+def manifests():
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+
+
+def test_the_manifests_of_kubernetes_name_what_is_there():
+    config, service, broker = manifests()
+    pod = broker["spec"]["template"]
+    [container] = pod["spec"]["containers"]
+    image = (DEPLOY / "Containerfile").read_text()
+    exposed_ports = set(map(int, re.search(r"^EXPOSE (.*)$", image, re.MULTILINE)[1].split()))
+    named = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert set(named.values()) <= exposed_ports
+    assert {port["targetPort"]: port["port"] for port in service["spec"]["ports"]} == named
+    assert broker["spec"]["serviceName"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == broker["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert re.search(r"^VOLUME (.*)$", image, re.MULTILINE)[1] == mounts["store"]
+    assert container["args"] == ["--config", f"{mounts['config']}/broker.conf"]
+    assert config["metadata"]["name"] == pod["spec"]["volumes"][0]["configMap"]["name"]
+    uid = re.search(r"--uid (\d+)", image)[1]
+    assert pod["spec"]["securityContext"]["runAsUser"] == int(uid)
+    read = dict(line.split("=") for line in config["data"]["broker.conf"].split())
+    assert BrokerConfig.from_properties(read).broker_ip1 == service["metadata"]["name"]
+
+
+def test_the_manifests_of_kubernetes_fit_its_schema():
+    kubernetes_validate = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed: pip install kubernetes-validate")
+    for manifest in manifests():
+        kubernetes_validate.validate(manifest, "1.34", strict=True)

@@ -5,6 +5,7 @@
 | 329 | mqadmin deleteExpiredCommitLog | the next passes delete expired files at any hour |
 | 306, 316 | mqadmin cleanExpiredCQ, cleanUnusedTopic | queues of topics that do not exist are deleted |
 | Tailrace's own | `tailrace topic purge` | a topic drops its messages |
+| Tailrace's own | `tailrace retention --free` | the oldest files are deleted until a number of bytes is freed |
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.formats.requests.broker_headers import PurgeTopicRequestHeader
+from tailrace.formats.requests.broker_headers import FreeBytesRequestHeader, PurgeTopicRequestHeader
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["RetentionProcessor"]
@@ -31,6 +32,7 @@ class RetentionProcessor:
         # A separate thread, because a purge waits for the dispatch and for files.
         self.worker = RequestWorker(broker.loop)
         self.clean_queues = self.worker.in_thread(self._clean_queues)
+        self.free_bytes = self.worker.in_thread(self._free_bytes)
         self.purge_topic = self.worker.in_thread(self._purge_topic)
 
     def register(self, server: RemotingServer) -> None:
@@ -38,6 +40,7 @@ class RetentionProcessor:
         server.register(self.delete_expired_commit_log, RequestCode.DELETE_EXPIRED_COMMITLOG)
         server.register(
             self.clean_queues, RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+        server.register(self.free_bytes, RequestCode.FREE_BYTES)
         server.register(self.purge_topic, RequestCode.PURGE_TOPIC)
 
     def delete_expired_commit_log(
@@ -58,6 +61,28 @@ class RetentionProcessor:
         """
         self._store.delete_unused_topics()
         return request.answer()
+
+    def _free_bytes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Start to free bytes, plan that, or return how far the last request is: a request of Tailrace's own.
+
+        The service deletes the files after the answer, with its usual pauses.
+        """
+        header = request.read(FreeBytesRequestHeader)
+        service = self._store.retention.clean_commit_log
+        if header.free_bytes is None:
+            found = service.free_request
+            if found is None:
+                raise RefusalError(ResponseCode.SYSTEM_ERROR, "no bytes were requested since the start")
+        elif header.free_bytes <= 0:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"the number of bytes must be above 0: {header.free_bytes}")
+        elif header.dry_run:
+            found = service.plan_free(header.free_bytes)
+        elif self._store.read_only:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, f"the store takes no changes: {self._store.read_only}")
+        else:
+            found = service.request_free(header.free_bytes)
+        return request.answer(body=fastjson.dumps(found.to_json()))
 
     def _purge_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Drop the messages of a topic, of one queue or up to a time if given: a request of Tailrace's own."""

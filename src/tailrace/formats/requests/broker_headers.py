@@ -12,6 +12,7 @@ __all__ = [
     "DeleteTopicRequestHeader",
     "ExportRocksDBConfigToJsonRequestHeader",
     "GetAllTopicConfigRequestHeader",
+    "FreeBytesRequestHeader",
     "GetBrokerConfigResponseHeader",
     "GetEarliestMsgStoretimeRequestHeader",
     "GetEarliestMsgStoretimeResponseHeader",
@@ -191,6 +192,15 @@ class GetBrokerConfigResponseHeader(CustomHeader):
     """Answer to request 26: the version of the settings."""
 
     version: str
+
+
+class FreeBytesRequestHeader(CustomHeader):
+    """Request 329002, which only Tailrace has: free bytes of the CommitLog, or return the last such request."""
+
+    free_bytes: Int64 | None = None
+    """Bytes to free; without it, the answer is the state of the last request."""
+    dry_run: bool = False
+    """Answer with the files that would be deleted, and delete nothing."""
 
 
 class PurgeTopicRequestHeader(CustomHeader):

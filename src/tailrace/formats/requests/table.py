@@ -249,6 +249,7 @@ _BROKER: Final = (
     Request(Code.AUTH_LIST_ACL, GET, CLUSTER, a.ListAclsRequestHeader),
     Request(Code.PURGE_TOPIC, DELETE, TOPIC, b.PurgeTopicRequestHeader, changes="files of queues",
             named="Topic:topic", reference=False),
+    Request(Code.FREE_BYTES, UPDATE, CLUSTER, b.FreeBytesRequestHeader, changes=_LOG, reference=False),
 )
 _ROUTES: Final = "routes of topics"
 _NAME_SERVER: Final = _of(

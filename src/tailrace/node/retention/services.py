@@ -19,6 +19,7 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.queue_search import message_from
 from tailrace.store.retention.deletion import Deletion
+from tailrace.store.retention.free_request import FreeRequest
 from tailrace.store.retention.pins import Pin
 from tailrace.timer.properties import TIMER_TOPIC
 from tailrace.timer.schedule_message_service import ScheduleMessageService
@@ -109,6 +110,13 @@ class Retention:
     def delete_now(self) -> int:
         """Make one whole pass by hand, with queues and index. Return the number of deleted CommitLog files."""
         return self._deletion.run_pass(self.topics.step)
+
+    def free_now(self, wanted_bytes: int) -> FreeRequest:
+        """Delete the oldest CommitLog files without a pin until this many bytes are freed; return how it ended.
+
+        Their age does not matter. Raises StoreError if such a request is under way, or OSError.
+        """
+        return self._deletion.run_free(wanted_bytes)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, and the disks as the last check measured them."""

@@ -51,6 +51,7 @@ __all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_pla
 
 _log = get_logger(__name__)
 Runner = Callable[[Sequence[SegmentTask]], Iterable[SegmentResult]]
+Share = Callable[[float], None]
 _LEAST_PIECE: Final = 1 << 16
 _MOST_PIECE: Final = 1 << 30
 
@@ -76,6 +77,19 @@ def check_places(store: str, archive: str) -> None:
     """Raise ConfigError if the archive would lie inside its own store."""
     if Path(archive).resolve().is_relative_to(Path(store).resolve()):
         raise ConfigError(f"the archive {archive} must not be inside the store {store}")
+
+
+def _counter(share: Share | None, whole: int) -> Callable[[int], None]:
+    """Return a function that adds bytes that are done, and reports their share of ``whole``."""
+    done = 0
+
+    def add(size: int) -> None:
+        nonlocal done
+        done += size
+        if share is not None and whole:
+            share(done / whole)
+
+    return add
 
 
 def local_runner(file_system: FileSystem) -> Runner:
@@ -144,11 +158,12 @@ class ArchiveJob:
         """Release the lock of the archive, so that another job can write it."""
         self._lock.release()
 
-    def step(self) -> list[Manifest]:
+    def step(self, share: Share | None = None) -> list[Manifest]:
         """Archive every sealed segment that is not in the archive. Return what was published.
 
-        Raises StoreError if the archive holds segments of another store, or, after all others were published, if a
-        segment could not be archived.
+        ``share`` is called with the share of the bytes that are done, from 0 to 1. Raises StoreError if the
+        archive holds segments of another store, or, after all others were published, if a segment could not
+        be archived.
         """
         names = [name for path in self._log_paths for name in self._file_system.list(path)]
         if names == self._new_files:
@@ -172,20 +187,22 @@ class ArchiveJob:
                 self.skipped += 1
             else:
                 waiting.append((file, published))
-        made, problems = self._run_tasks(directory, waiting)
+        done = _counter(share, sum(file.size for file, _ in waiting))
+        made, problems = self._run_tasks(directory, waiting, done)
         if problems:
             raise StoreError("; ".join(problems))
         if len(sealed) >= len(directory.log_files) - 1:
             self._new_files = names
         return made
 
-    def verify(self, *, accept_missing: bool = False) -> list[Manifest]:
+    def verify(self, *, accept_missing: bool = False, share: Share | None = None) -> list[Manifest]:
         """Read every archived segment again and compare it with its checksums.
 
         A damaged segment is archived again if the log still has it. Manifests of version 1 whose segment is
         intact are written again, with checksums and links. With ``accept_missing`` the archive becomes valid
-        without the missing manifests. Return the manifests of the segments that were archived again. Raises
-        StoreError that names every segment that stays damaged or missing.
+        without the missing manifests. ``share`` is called with the share of the bytes that are read, from 0
+        to 1. Return the manifests of the segments that were archived again. Raises StoreError that names every
+        segment that stays damaged or missing.
         """
         self.checked = 0
         broken: dict[int, str] = {}
@@ -202,9 +219,12 @@ class ArchiveJob:
         for manifest in found:
             if manifest.segment in in_log:
                 self._check_is_of(manifest, in_log[manifest.segment])
+        sizes = {one.segment: one.size for one in found}
+        done = _counter(share, sum(sizes.values()))
         for first in range(0, len(found), self._options.at_once):
             for result in self._run([
                 self._resting(one) for one in found[first : first + self._options.at_once]]):
+                done(sizes[result.task_segment])
                 if result.manifest is None:
                     broken[result.task_segment] = result.problem
                     continue
@@ -214,7 +234,7 @@ class ArchiveJob:
         for segment, why in broken.items():
             _log.warning("a segment of the archive is damaged segment=%d cause=%s", segment, why)
         made, problems = self._run_tasks(
-            directory, [(in_log[one], None) for one in sorted(broken) if one in in_log])
+            directory, [(in_log[one], None) for one in sorted(broken) if one in in_log], _counter(None, 0))
         problems += [
             f"segment {one}: {why}; the log no longer has the segment"
             for one, why in sorted(broken.items()) if one not in in_log]
@@ -224,15 +244,21 @@ class ArchiveJob:
         return made
 
     def _run_tasks(
-        self, directory: StoreDirectory, waiting: Sequence[tuple[FileView, Manifest | None]]
+        self, directory: StoreDirectory, waiting: Sequence[tuple[FileView, Manifest | None]],
+        done: Callable[[int], None],
     ) -> tuple[list[Manifest], list[str]]:
-        """Archive or compare segments. Return what was published, and the problems."""
+        """Archive or compare segments, and call ``done`` with the size of each.
+
+        Return what was published, and the problems.
+        """
+        sizes = {file.file_from_offset: file.size for file, _ in waiting}
         made: list[Manifest] = []
         problems: list[str] = []
         for first in range(0, len(waiting), self._options.at_once):
             tasks = self._tasks(directory, waiting[first : first + self._options.at_once])
             for result in self._run(tasks):
                 self._finish(result, made, problems)
+                done(sizes[result.task_segment])
         return made, problems
 
     # -- planning

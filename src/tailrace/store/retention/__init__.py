@@ -10,6 +10,7 @@ Protocol of those that still need old messages (timers, groups, the archive):
 
 Actions:
     disk_check, clean_commit_log, clean_consume_queue, trash   the services
+    free_request                                               a request to free a number of bytes
     forced_deletions                                           a list of files deleted before their time
     min_offsets                                                state file of logical minimum offsets
     deletion                                                   the services of one store, composed
@@ -17,7 +18,14 @@ Actions:
 
 from __future__ import annotations
 
-from tailrace.store.retention.pins import Pin, PinKind, PinPolicy, PinSource, pin_policies
+from tailrace.store.retention.pins import (
+    Pin,
+    PinKind,
+    PinPolicy,
+    PinSource,
+    held_by,
+    pin_policies,
+)
 from tailrace.store.retention.rules import (
     MANUAL_DELETE_TIMES,
     Rule,
@@ -28,10 +36,11 @@ from tailrace.store.retention.rules import (
     is_time_to_delete,
     segment_time,
     select_deletable,
+    select_to_free,
 )
 
 __all__ = [
     "MANUAL_DELETE_TIMES", "Pin", "PinKind", "PinPolicy", "PinSource", "Rule", "SegmentFacts",
-    "SegmentVerdict", "Trigger", "explain", "is_time_to_delete", "pin_policies", "segment_time",
-    "select_deletable",
+    "SegmentVerdict", "Trigger", "explain", "held_by", "is_time_to_delete", "pin_policies",
+    "segment_time", "select_deletable", "select_to_free",
 ]

@@ -18,15 +18,17 @@ from typing import Any, Final, final
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import DiskFullError
+from tailrace.errors import DiskFullError, StoreError
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.retention.disk_check import DiskCheckService
 from tailrace.store.retention.forced_deletions import ForcedDeletions
-from tailrace.store.retention.pins import Pin, PinKind, PinSource, pin_policies
+from tailrace.store.retention.free_request import FreeRequest
+from tailrace.store.retention.pins import Pin, PinKind, PinSource, held_by, pin_policies
 from tailrace.store.retention.rules import (
     MANUAL_DELETE_TIMES,
+    NO_FILE,
     Rule,
     SegmentFacts,
     SegmentVerdict,
@@ -34,6 +36,7 @@ from tailrace.store.retention.rules import (
     explain,
     is_time_to_delete,
     segment_time,
+    select_to_free,
 )
 from tailrace.store.retention.topic_rules import TopicNeeds
 from tailrace.store.retention.trash import Trash
@@ -98,6 +101,8 @@ class CleanCommitLogService:
         self.lost_timers = 0
         self._rescued = (-1, 0, 0)
         """(first position of the last file whose timers were copied, timers copied, timers lost)."""
+        self._request: FreeRequest | None = None
+        """The last request for bytes, under way or ended."""
         self.manual_times = 0
         self.deleted_files = 0
         self.forced_files = 0
@@ -116,6 +121,46 @@ class CleanCommitLogService:
         self._next_pass_ns = min(self._next_pass_ns, self._clock.monotonic_ns())
         _log.info("expired files are deleted by hand passes=%d", self.manual_times)
 
+    def request_free(self, wanted_bytes: int) -> FreeRequest:
+        """Have the service delete the oldest files without a pin until this many bytes are freed.
+
+        The first file is deleted in the next step. Raises StoreError if another request is under way.
+        """
+        with self._lock:
+            return self._new_request(wanted_bytes)
+
+    def run_free(self, wanted_bytes: int) -> FreeRequest:
+        """Do the same as a whole pass without pauses; return the request when it has ended."""
+        with self._lock:
+            request = self._new_request(wanted_bytes)
+            self._begin_request()
+            while self._left:
+                self._pass_step()
+                self._trash.empty()
+            return request
+
+    def plan_free(self, wanted_bytes: int) -> FreeRequest:
+        """Return how a request would end if it was made now. Nothing is deleted."""
+        files = self._log.queue.files
+        if files:  # as the request does, before it deletes a file
+            self._dispatched_until(files[-1].file_from_offset)
+        verdicts = self.verdicts(Trigger(requested=True))
+        return FreeRequest.planned(wanted_bytes, *select_to_free(verdicts, wanted_bytes))
+
+    @property
+    def free_request(self) -> FreeRequest | None:
+        """The last request for bytes, under way or ended; None if there was no request."""
+        return self._request
+
+    def _new_request(self, wanted_bytes: int) -> FreeRequest:
+        if self._request is not None and not self._request.ended:
+            raise StoreError(
+                f"a request to free {self._request.wanted_bytes} bytes is under way; "
+                f"{self._request.freed_bytes} are freed")
+        self._request = FreeRequest(wanted_bytes)
+        _log.info("files are deleted to free requested bytes bytes=%d", wanted_bytes)
+        return self._request
+
     def verdicts(self, trigger: Trigger | None = None, most: int | None = None) -> list[SegmentVerdict]:
         """Return the verdicts of a pass made now, for the ``most`` oldest files or for all."""
         files = self._log.queue.files
@@ -123,7 +168,8 @@ class CleanCommitLogService:
         return explain(
             self._facts(files if most is None else files[:most]), now_ms=self._clock.now_ms(),
             reserved_hours=self._config.file_reserved_time, clean_at_once=trigger.clean_at_once,
-            pins=self._pins(), policies=self._policies, topics=self.topic_needs())
+            requested=trigger.requested, pins=self._pins(), policies=self._policies,
+            topics=self.topic_needs())
 
     def trigger(self) -> Trigger:
         """Return the present reasons for a pass."""
@@ -148,14 +194,17 @@ class CleanCommitLogService:
         """Start a pass when it is time; delete at most one file. Return True to be run again without a wait."""
         with self._lock:
             now = self._clock.monotonic_ns()
-            if not self._left and now >= self._next_pass_ns:
+            if not self._left and self._request is not None and not self._request.ended:
+                self._begin_request()
+            elif not self._left and now >= self._next_pass_ns:
                 self._next_pass_ns = now + self._config.clean_resource_interval * _MS
                 self._roll_by_age()
                 self._begin_pass()
             if self._left:
                 again = self._pass_step()
+                trigger = self._trigger
                 pause = self._config.delete_commit_log_files_interval and not (
-                    self._comparing and (self._trigger.clean_at_once or self._trigger.manual))
+                    self._comparing and (trigger.clean_at_once or trigger.manual or trigger.requested))
                 return again and not pause
             self._redelete_hanged_file(now)
             return False
@@ -169,6 +218,23 @@ class CleanCommitLogService:
             self.manual_times -= 1
         if self._left:
             _log.debug("look for files to delete trigger=%s", self._trigger)
+
+    def _begin_request(self) -> None:
+        """Start the pass of a request, or continue with it after another pass."""
+        self._trigger = Trigger(requested=True)
+        self._deleted_in_pass = 0
+        self._left = len(self._log.queue.files)
+        if not self._left:
+            self._end_request(NO_FILE)
+
+    def _end_request(self, stopped: str) -> None:
+        """End the request that is under way; ``stopped`` is why files stay, empty if all bytes are freed."""
+        request = self._request
+        if request is None:
+            return
+        request.end(stopped)
+        _log.info("the request to free bytes has ended bytes=%d freed=%d files=%d cause=%s",
+                  request.wanted_bytes, request.freed_bytes, len(request.files), stopped or "all are freed")
 
     def _roll_by_age(self) -> None:
         """Roll the last file if its first message is old, so that the messages of a quiet store expire, too."""
@@ -217,21 +283,28 @@ class CleanCommitLogService:
             return False
         self._deleted_in_pass += 1
         self._left -= 1
+        if self._trigger.requested and self._request is not None:
+            self._request.count(verdict)
+            if self._request.done:
+                self._left = 0
+                self._end_request("")
+                return False
         if not self._left:
             self._end_pass(None)
         return True
 
     def _end_pass(self, kept: SegmentVerdict | None) -> None:
         self._left = 0
+        if self._trigger.requested:
+            self._end_request(_why_ended(kept))
+            return
         refused = kept is not None and kept.rule is Rule.REFUSED
-        self._disk.blocked = _held(kept) if kept is not None and refused else ""
+        self._disk.blocked = held_by(kept.pins) if kept is not None and refused else ""
         if self._deleted_in_pass or not self._trigger.space:
             self._warned = ""
             return
         self.fruitless_passes += 1
-        why = "there is no file" if kept is None else (
-            f"{kept.facts.path} stays, {kept.rule.value}"
-            + (f": {_held(kept)}" if kept.rule in {Rule.PINNED, Rule.REFUSED} else ""))
+        why = NO_FILE if kept is None else kept.why_kept
         if why != self._warned:
             self._warned = why
             _log.warning("space is short and nothing was deleted reason=%s cause=%s",
@@ -240,7 +313,7 @@ class CleanCommitLogService:
     def _delete(self, file: MappedFile, verdict: SegmentVerdict | None) -> bool:
         """Delete the oldest file. Return False if it must stay for now."""
         now_ms = self._clock.monotonic_ns() // _MS
-        if verdict is not None and verdict.forced:
+        if verdict is not None and verdict.rule is Rule.FORCED:
             self._rescue_timers(file)
         if (file.leased or not file.available) and not file.retire(
             now_ms, self._config.destroy_maped_file_interval_forcibly
@@ -282,7 +355,9 @@ class CleanCommitLogService:
         self.forced_files += 1
         self.forced_messages += sum(lost.values())
         self.lost_timers += lost_timers
-        reason, pins = self._disk.verdict.reason, _held(verdict)
+        reason, pins = self._disk.verdict.reason, held_by(verdict.pins)
+        if verdict.rule is Rule.REQUESTED and self._request is not None:
+            reason = f"{self._request.wanted_bytes} bytes were requested"
         _log.warning(
             "deleted before its time file=%s expires_ms=%d reason=%s pins=%s lost=%s "
             "timers_rewritten=%d timers_lost=%d", path, verdict.expires_ms, reason,
@@ -309,19 +384,20 @@ class CleanCommitLogService:
         found = []
         for file, following in zip(files, (*files[1:], None), strict=False):
             stored = self._store_timestamp(following.file_from_offset) if following else -1
-            time_ms, source = segment_time(
-                self._config.expire_by, stored, self._mtime_ms(file, now_ms), now_ms)
+            mtime_ms, allocated = self._mtime_and_allocated(file, now_ms)
+            time_ms, source = segment_time(self._config.expire_by, stored, mtime_ms, now_ms)
             until = file.file_from_offset + file.size
             found.append(SegmentFacts(
                 file.path, file.file_from_offset, file.size, time_ms, source, until <= flushed,
-                until <= dispatched))
+                until <= dispatched, allocated))
         return found
 
-    def _mtime_ms(self, file: MappedFile, now_ms: int) -> int:
+    def _mtime_and_allocated(self, file: MappedFile, now_ms: int) -> tuple[int, int]:
         try:
-            return self._file_system.stat(file.path).mtime_ms
+            stat = self._file_system.stat(file.path)
         except OSError:
-            return now_ms  # its age is unknown, so it stays
+            return now_ms, 0  # its age is unknown, so it stays
+        return stat.mtime_ms, stat.allocated
 
     def _pins(self) -> list[Pin]:
         return [pin for source in self.pin_sources for pin in source()]
@@ -340,6 +416,10 @@ class CleanCommitLogService:
         }
 
 
-def _held(verdict: SegmentVerdict) -> str:
-    """Return the pins of a file as text."""
-    return ", ".join(f"{pin.kind.value} {pin.holder} from {pin.phy_offset}" for pin in verdict.pins)
+def _why_ended(kept: SegmentVerdict | None) -> str:
+    """Return why a request ended at a file."""
+    if kept is None:
+        return NO_FILE
+    if kept.rule.deletable:
+        return f"{kept.facts.path} stays, it is being read or cannot be moved; it is tried again later"
+    return kept.why_kept

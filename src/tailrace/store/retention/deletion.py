@@ -15,6 +15,7 @@ from tailrace.store.retention.clean_commit_log import CleanCommitLogService
 from tailrace.store.retention.clean_consume_queue import CleanConsumeQueueService
 from tailrace.store.retention.disk_check import DiskCheckService
 from tailrace.store.retention.forced_deletions import ForcedDeletions
+from tailrace.store.retention.free_request import FreeRequest
 from tailrace.store.retention.trash import Trash
 
 __all__ = ["Deletion"]
@@ -62,6 +63,16 @@ class Deletion:
         count = self.clean_commit_log.run_pass(manual=True)
         self.clean_consume_queue.run_pass()
         return count
+
+    def run_free(self, wanted_bytes: int) -> FreeRequest:
+        """Delete the oldest files without a pin until this many bytes are freed, then clean queues and index.
+
+        Returns the request when it has ended. Raises StoreError or OSError.
+        """
+        self._store.sync_log()
+        request = self.clean_commit_log.run_free(wanted_bytes)
+        self.clean_consume_queue.run_pass()
+        return request
 
     def store_bytes(self) -> int:
         """Return the bytes that log, index and queue units take, as maxStoreBytes counts them."""

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from tailrace.config import StoreConfig
 
-__all__ = ["Pin", "PinKind", "PinPolicy", "PinSource", "pin_policies"]
+__all__ = ["Pin", "PinKind", "PinPolicy", "PinSource", "held_by", "pin_policies"]
 
 
 class PinKind(enum.Enum):
@@ -36,6 +36,11 @@ class Pin(NamedTuple):
     kind: PinKind
     phy_offset: int
     holder: str
+
+
+def held_by(pins: Iterable[Pin]) -> str:
+    """Return pins as text."""
+    return ", ".join(f"{pin.kind.value} {pin.holder} from {pin.phy_offset}" for pin in pins)
 
 
 class PinSource(Protocol):

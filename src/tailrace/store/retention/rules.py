@@ -1,9 +1,9 @@
 """Which CommitLog files may be deleted, and why the others stay: facts in, a verdict per file out.
 
-A pass is triggered by the hour (``deleteWhen``), by the disks (``store.retention.disk_state``) or by hand.
-It takes the files in order, oldest first. It deletes expired files, or any file if deletion is forced
-(``clean_at_once``), and ends at the first file that stays. The last file always stays. Rules, the first
-match decides:
+A pass is triggered by the hour (``deleteWhen``), by the disks (``store.retention.disk_state``), by hand or
+by a request for a number of bytes. It takes the files in order, oldest first. It deletes expired files, or
+any file if deletion is forced (``clean_at_once``), or any file without a pin for a request, and ends at the
+first file that stays. The last file always stays. Rules, the first match decides:
 
     the last file                                    kept: the log is written there
     after a file that stays                          kept: only the oldest file is ever deleted
@@ -11,6 +11,9 @@ match decides:
     expired or released, not dispatched, not forced  kept: its queues would lack messages
     expired, no pin                                  deletable
     no topic needs a message of it, no pin           deletable: the topics have released all of them
+    requested, pinned                                kept: a request never overrides a pin
+    requested, not dispatched                        kept: its queues would lack messages
+    requested                                        deletable, whatever its age and its topics
     a topic keeps its messages longer                kept, as if it had not expired
     expired, pinned, not forced                      kept: pins win over age
     forced, pinned, policy refuse-writes             kept: puts are refused instead
@@ -27,16 +30,18 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tailrace.store.retention.pins import Pin, PinKind, PinPolicy
+from tailrace.store.retention.pins import Pin, PinKind, PinPolicy, held_by
 from tailrace.store.retention.topic_rules import TopicNeeds
 
 __all__ = [
-    "MANUAL_DELETE_TIMES", "Rule", "SegmentFacts", "SegmentVerdict", "Trigger", "explain",
-    "is_time_to_delete", "segment_time", "select_deletable",
+    "MANUAL_DELETE_TIMES", "NO_FILE", "Rule", "SegmentFacts", "SegmentVerdict", "Trigger", "explain",
+    "is_time_to_delete", "segment_time", "select_deletable", "select_to_free",
 ]
 
 MANUAL_DELETE_TIMES: Final = 20
 """Number of passes that one request by hand starts."""
+NO_FILE: Final = "there is no file"
+"""Reason why nothing is deleted in a log without files."""
 _HOUR_MS: Final = 3_600_000
 
 
@@ -51,14 +56,16 @@ class Rule(enum.Enum):
     RELEASED = "no topic keeps a message of it"
     KEPT_BY_TOPIC = "a topic keeps its messages longer"
     PINNED = "it expired and is pinned"
+    HELD = "it is pinned"
     REFUSED = "it is pinned by what must not be lost"
     FORCED = "space is short"
+    REQUESTED = "its space is requested"
     NOT_EXPIRED = "it has not expired"
 
     @property
     def deletable(self) -> bool:
         """Return True if a file under this rule may be deleted."""
-        return self in {Rule.EXPIRED, Rule.RELEASED, Rule.FORCED}
+        return self in {Rule.EXPIRED, Rule.RELEASED, Rule.FORCED, Rule.REQUESTED}
 
 
 class Trigger(NamedTuple):
@@ -69,11 +76,13 @@ class Trigger(NamedTuple):
     manual: bool = False
     clean_at_once: bool = False
     """Files are deleted before they expire (forced)."""
+    requested: bool = False
+    """Files without a pin are deleted before they expire, until the requested bytes are freed."""
 
     @property
     def any(self) -> bool:
         """Return True if there is a reason for a pass."""
-        return self.time_up or self.space or self.manual
+        return self.time_up or self.space or self.manual or self.requested
 
 
 class SegmentFacts(NamedTuple):
@@ -86,6 +95,8 @@ class SegmentFacts(NamedTuple):
     time_source: str
     flushed: bool = True
     dispatched: bool = True
+    allocated: int = 0
+    """Bytes that it takes on the disk."""
 
     @property
     def until(self) -> int:
@@ -102,6 +113,12 @@ class SegmentVerdict(NamedTuple):
     pins: tuple[Pin, ...] = ()
     forced: bool = False
     """The file is deleted although it has not expired or is pinned."""
+
+    @property
+    def why_kept(self) -> str:
+        """Return file, rule and pins in words, for a file that stays."""
+        held = f": {held_by(self.pins)}" if self.rule in {Rule.PINNED, Rule.HELD, Rule.REFUSED} else ""
+        return f"{self.facts.path} stays, {self.rule.value}{held}"
 
 
 def is_time_to_delete(delete_when: str, hour: int) -> bool:
@@ -129,6 +146,7 @@ def explain(
     now_ms: int,
     reserved_hours: float,
     clean_at_once: bool,
+    requested: bool = False,
     pins: Sequence[Pin] = (),
     policies: Mapping[PinKind, PinPolicy],
     topics: TopicNeeds | None = None,
@@ -141,14 +159,15 @@ def explain(
     kept = False
     for number, facts in enumerate(segments):
         expires_ms = facts.time_ms + round(reserved_hours * _HOUR_MS)
-        held_by = tuple(pin for pin in pins if pin.phy_offset < facts.until)
+        holding = tuple(pin for pin in pins if pin.phy_offset < facts.until)
         rule = _rule(
             facts, last=number == len(segments) - 1, kept=kept,
-            age=_age(facts, expired=now_ms >= expires_ms, topics=topics), pinned=bool(held_by),
-            clean_at_once=clean_at_once,
-            refused=any(policies[pin.kind] is PinPolicy.REFUSE_WRITES for pin in held_by))
+            age=_age(facts, expired=now_ms >= expires_ms, topics=topics), pinned=bool(holding),
+            clean_at_once=clean_at_once, requested=requested,
+            refused=any(policies[pin.kind] is PinPolicy.REFUSE_WRITES for pin in holding))
         kept = kept or not rule.deletable
-        found.append(SegmentVerdict(facts, rule, expires_ms, held_by, rule is Rule.FORCED))
+        found.append(SegmentVerdict(
+            facts, rule, expires_ms, holding, rule in {Rule.FORCED, Rule.REQUESTED}))
     return found
 
 
@@ -164,7 +183,7 @@ def _age(facts: SegmentFacts, *, expired: bool, topics: TopicNeeds | None) -> Ru
 
 def _rule(
     facts: SegmentFacts, *, last: bool, kept: bool, age: Rule, pinned: bool,
-    clean_at_once: bool, refused: bool,
+    clean_at_once: bool, requested: bool, refused: bool,
 ) -> Rule:
     """Return the rule for a file by the table in the head of this module."""
     if last:
@@ -175,6 +194,10 @@ def _rule(
         return Rule.NOT_FLUSHED
     if age.deletable and not pinned and (facts.dispatched or not clean_at_once):
         return age if facts.dispatched else Rule.NOT_DISPATCHED
+    if requested and not clean_at_once:
+        if pinned:
+            return Rule.PINNED if age.deletable else Rule.HELD
+        return Rule.REQUESTED if facts.dispatched else Rule.NOT_DISPATCHED
     if not clean_at_once:
         return Rule.PINNED if age.deletable else age
     return Rule.REFUSED if refused else Rule.FORCED
@@ -192,3 +215,20 @@ def select_deletable(
             return going, None
         going.append(verdict)
     return going, None
+
+
+def select_to_free(
+    verdicts: Sequence[SegmentVerdict], wanted_bytes: int
+) -> tuple[list[SegmentVerdict], str]:
+    """Return the files that a request for bytes deletes, and the reason why it ends before that many are freed.
+
+    The reason is empty if the files take at least ``wanted_bytes``.
+    """
+    going: list[SegmentVerdict] = []
+    for verdict in verdicts:
+        if sum(found.facts.allocated for found in going) >= wanted_bytes:
+            return going, ""
+        if not verdict.rule.deletable:
+            return going, verdict.why_kept
+        going.append(verdict)
+    return going, NO_FILE

@@ -231,3 +231,19 @@ def test_what_cannot_be_archived_is_said(tmp_path):
     name.write_text(json.dumps({"segment": 0}))
     with pytest.raises(StoreError, match="is not a manifest"):
         archive(tmp_path / "s", tmp_path / "a")
+
+
+def test_the_share_of_the_bytes_that_are_done_is_reported(tmp_path):
+    fill(tmp_path / "s", count=300)
+    with ArchiveJob(
+        str(tmp_path / "s"), str(tmp_path / "a"), local_runner(FILES), options=ArchiveOptions(at_once=2)) as job:
+        shares = []
+        count = len(job.step(shares.append))
+        assert count > 3
+        assert shares == [pytest.approx(n / count) for n in range(1, count + 1)]
+        shares.clear()
+        job.verify(share=shares.append)
+        assert shares == [pytest.approx(n / count) for n in range(1, count + 1)]
+        shares.clear()
+        assert job.step(shares.append) == []
+        assert shares == [], "nothing to do"

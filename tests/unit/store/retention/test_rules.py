@@ -15,6 +15,7 @@ from tailrace.store.retention.rules import (
     is_time_to_delete,
     segment_time,
     select_deletable,
+    select_to_free,
 )
 from tailrace.store.retention.topic_rules import TopicNeeds
 
@@ -30,16 +31,16 @@ def segments(*ages_hours, size=100, **more):
     ]
 
 
-def rules(facts, *, at_once=False, pins=(), hours=72.0, policies=POLICIES, topics=None):
+def rules(facts, *, at_once=False, requested=False, pins=(), hours=72.0, policies=POLICIES, topics=None):
     return [v.rule for v in explain(
-        facts, now_ms=NOW, reserved_hours=hours, clean_at_once=at_once, pins=pins, policies=policies,
-        topics=topics)]
+        facts, now_ms=NOW, reserved_hours=hours, clean_at_once=at_once, requested=requested, pins=pins,
+        policies=policies, topics=topics)]
 
 
 def test_every_combination_of_a_file_has_one_row():
     expected = {}
-    for last, kept, flushed, dispatched, expired, pin, at_once, topics in itertools.product(
-        (False, True), (False, True), (False, True), (False, True), (False, True),
+    for requested, last, kept, flushed, dispatched, expired, pin, at_once, topics in itertools.product(
+        (False, True), (False, True), (False, True), (False, True), (False, True), (False, True),
         (None, PinPolicy.DELETE_OLDEST, PinPolicy.REFUSE_WRITES), (False, True),
         (None, TopicNeeds(own_from=0, default_from=0), TopicNeeds(default_from=1 << 40))
     ):
@@ -49,12 +50,14 @@ def test_every_combination_of_a_file_has_one_row():
         if not last:
             facts = [*facts, *segments(0)]
         pins = [Pin(PinKind.GROUP, 0, "g")] if pin else []
-        rule = rules(facts, at_once=at_once, pins=pins, topics=topics,
+        rule = rules(facts, at_once=at_once, requested=requested, pins=pins, topics=topics,
                      policies={PinKind.GROUP: pin})[1 if kept else 0]
         goes = rule.deletable
         # Safety, said without the table:
         if last or kept or not flushed:
             assert not goes
+        elif requested and not at_once:
+            assert goes == (dispatched and not pin)
         elif not at_once:
             aged = expired if topics is None else topics.own_from > 0
             assert goes == (aged and dispatched and not pin)
@@ -130,3 +133,14 @@ def test_the_time_of_the_file_counts_where_no_store_time_can_be_right(unreadable
 def test_the_hour_is_up_for_all_of_it(listed):
     assert is_time_to_delete(listed, 4)
     assert not is_time_to_delete(listed, 5)
+
+
+def test_a_request_takes_whole_files_up_to_its_bytes_and_no_more():
+    facts = [f._replace(allocated=40) for f in segments(1, 1, 1, 1)]
+    verdicts = explain(facts, now_ms=NOW, reserved_hours=72, clean_at_once=False, requested=True, policies=POLICIES)
+    for wanted, count in ((1, 1), (40, 1), (41, 2), (120, 3)):
+        going, stopped = select_to_free(verdicts, wanted)
+        assert ([v.facts.path for v in going], stopped) == ([f"/l/{i}" for i in range(count)], ""), wanted
+    assert all(v.forced for v in going), "they have not expired"
+    assert select_to_free(verdicts, 121) == (going, "/l/3 stays, it is the last file")
+    assert select_to_free([], 1) == ([], "there is no file")
