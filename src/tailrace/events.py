@@ -450,6 +450,10 @@ _CLIENT: Final = (
 _REMOTING: Final = (
     _event("warning", "close a connection after a bad frame", "peer cause",
            "A server sent bytes that are not a frame to a client of Tailrace. Its waiting requests get an error."),
+    _event("info", "connection given up, its peer is silent", "peer seconds",
+           "Requests of a client of Tailrace timed out, and nothing has come from the server since. The next request "
+           "opens a new connection. The server hangs, its machine is down, or a network device has dropped the "
+           "connection."),
     _event("warning", "connection closed for bad frame", "peer reason",
            "A client sent bytes that are not a frame of the protocol. Only its connection is closed."),
     _event("warning", "request failed", "code peer reason",

@@ -239,6 +239,30 @@ class FakeBroker:
                 return RemotingCommand(ResponseCode.PULL_NOT_FOUND, {**places, "nextBeginOffset": str(offset)})
 
 
+class LockingBroker(FakeBroker):
+    """Its locks expire."""
+
+    LOCK_S = 60.0
+    """After which a broker gives a lock to another member."""
+
+    async def _lock_batch_mq(self, remoting, ext, body):
+        data = fastjson.loads(body)
+        taken = []
+        for queue in data["mqSet"]:
+            owner, until_s = self.locks.get((queue["topic"], queue["queueId"]), ("", 0.0))
+            if owner == data["clientId"] or _time() > until_s:
+                self.locks[queue["topic"], queue["queueId"]] = data["clientId"], _time() + self.LOCK_S
+                taken.append(queue)
+        return RemotingCommand(0, body=fastjson.dumps({"lockOKMQSet": taken}))
+
+    async def _unlock_batch_mq(self, remoting, ext, body):
+        data = fastjson.loads(body)
+        for queue in data["mqSet"]:
+            if self.locks.get((queue["topic"], queue["queueId"]), ("",))[0] == data["clientId"]:
+                del self.locks[queue["topic"], queue["queueId"]]
+        return RemotingCommand(0)
+
+
 class FakeRemoting:
     """What a client has in the place of its connections. ``broker`` is set on the class by a test."""
 

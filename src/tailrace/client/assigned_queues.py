@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, TypeGuard, final
 
 from tailrace.client.broker_calls import BrokerCalls
 from tailrace.client.offset_store import OffsetStore
@@ -362,7 +362,7 @@ class AssignedQueues:
                 if self._stopped:  # the connection was closed by the client itself
                     return
                 failures += 1
-                if self._raise_refusals and isinstance(error, RemotingCommandError) and error.code in _FINAL:
+                if self._raise_refusals and self._is_final(error):
                     self._error = error
                     self.stop()
                     return
@@ -408,6 +408,14 @@ class AssignedQueues:
             return
         self._bytes += sum(message.store_size for message in found)
         self._offer(one)
+
+    def _is_final(self, error: Exception) -> TypeGuard[RemotingCommandError]:
+        """Return whether a broker has refused a pull for good.
+
+        A name server does not list the topics of brokers that are down, and they come back.
+        """
+        return (isinstance(error, RemotingCommandError) and error.code in _FINAL
+                and bool(error.address) and not self._calls.instance.routes.is_name_server(error.address))
 
     async def _register_again(self, error: Exception) -> bool:
         if self._register is None or not (

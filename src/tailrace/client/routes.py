@@ -104,6 +104,10 @@ class Routes:
         """Drop the route, so that the next use fetches it again."""
         self._kept.pop(topic, None)
 
+    def is_name_server(self, address: str) -> bool:
+        """Return whether routes are asked for at this address, and it is not a broker."""
+        return address in self._namesrv
+
     async def _ask(self, asked: str, topic: str) -> Route:
         if self.broker:
             return await self._ask_broker(asked, topic)
