@@ -1,7 +1,8 @@
 """Clients on a simulated network, from seeds: SEED is the first, RUNS how many, of each kind of consumer.
 
-A broker dies in one phase of a rebalance in every third run; in the others anything fails at any time. A run that
-finds something prints its seed, and the tool ends with 1; the same SEED with RUNS=1 shows it again.
+A broker dies in one phase of a rebalance in every third run; in the others anything fails at any time. In every second
+run the brokers have slaves. A run that finds something prints its seed, and the tool ends with 1; the same SEED with
+RUNS=1 shows it again.
 """
 
 import argparse
@@ -28,7 +29,7 @@ def main():
             strike = code, ("before", "after")[seed % 2], seed // 6 % 2 == 1
         for kind in KINDS:
             try:
-                counts += play(seed, kind, strike=strike).counts
+                counts += play(seed, kind, strike=strike, slaves=seed % 2 == 0).counts
             except AssertionError as error:
                 bad += 1
                 print(f"VIOLATION {error}", flush=True)

@@ -383,6 +383,9 @@ _CLIENT: Final = (
            "of the group."),
     _event("info", "queue assigned", "group topic broker queue offset",
            "The rebalance gave this member a queue, which it consumes from this offset."),
+    _event("info", "broker not read from for a while, another one of its name is", "topic broker queue address reason",
+           "A master or slave did not answer a pull, or a slave refused it. Its queues are read from another broker "
+           "of the same name for ten seconds; commits go to the master."),
     _event("info", "queue given up", "group topic broker queue offset",
            "The rebalance gave a queue of this member to another one; this offset was committed before."),
     _event("warning", "rebalance failed, it is tried again", "group reason",

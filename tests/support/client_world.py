@@ -139,21 +139,67 @@ class BrokerHost(Host):
         self.broker.crash()
 
 
+class SlaveHost(Host):
+    """The slave of a broker: the same messages, and offsets of its own."""
+
+    def __init__(self, network, address, master):
+        super().__init__(network, address)
+        self.registered = True
+        self.master = master
+        self.broker = LockingBroker()
+        self.broker.topics, self.broker.stored = master.topics, master.stored
+        self.pulls = []
+        """Flags of each pull."""
+        self.moved = False
+        """Whether it says of each offset that it is not there, as a slave that is late."""
+
+    async def serve(self, wire, command):
+        if command.code in {RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK}:
+            return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark="only a master stores messages")
+        if command.code == RequestCode.PULL_MESSAGE:
+            self.pulls.append(int(command.ext["sysFlag"]))
+            if self.moved:
+                return RemotingCommand(ResponseCode.PULL_OFFSET_MOVED, {
+                    "suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": "1", "nextBeginOffset": "0"})
+        return await self.broker.serve(wire, command.code, command.ext, command.body, 0)
+
+    def forget(self, wire):
+        for group, members in self.broker.members.items():
+            if members.pop(wire, None):
+                self.broker.notify(group)
+
+    def kill(self, *, silently):
+        super().kill(silently=silently)
+        self.broker.members.clear()
+        self.broker.locks.clear()
+        self.broker.connections.clear()
+
+
 class NameServerHost(Host):
     """The route of each topic that a broker has."""
+
+    slaves = ()
 
     brokers = ()
 
     async def serve(self, wire, command):
         topic = command.ext["topic"]
-        having = [one for one in self.brokers if one.registered and topic in one.broker.topics]
+        having = [one for one in self.brokers if topic in one.broker.topics and self.addresses(one)]
         if not having:
             return RemotingCommand(ResponseCode.TOPIC_NOT_EXIST)
         return RemotingCommand(0, body=fastjson.dumps({
-            "brokerDatas": [{"brokerName": f"b{one.broker.number}", "brokerAddrs": {"0": one.address}, "cluster": "c"}
+            "brokerDatas": [{"brokerName": f"b{one.broker.number}", "brokerAddrs": self.addresses(one), "cluster": "c"}
                             for one in having],
             "queueDatas": [{"brokerName": f"b{one.broker.number}", "perm": 6, "topicSysFlag": 0, "readQueueNums":
                             one.broker.topics[topic], "writeQueueNums": one.broker.topics[topic]} for one in having]}))
+
+    def addresses(self, broker):
+        """Return the addresses of a broker and its slave by id."""
+        found = {"0": broker.address} if broker.registered else {}
+        for number, one in enumerate(self.slaves, 1):
+            if one.master is broker.broker and one.registered:
+                found[str(number)] = one.address
+        return found
 
 
 class Polling:
@@ -185,7 +231,7 @@ class Polling:
 class World:
     """One run; ``kind`` is "push", "in order" or "pull"."""
 
-    def __init__(self, seed, kind, *, messages=300, members=3, brokers=2, faults=True, strike=None):
+    def __init__(self, seed, kind, *, messages=300, members=3, brokers=2, faults=True, strike=None, slaves=False):
         self.rng = random.Random(seed)
         self.kind = kind
         self.in_order = kind == "in order"
@@ -193,6 +239,8 @@ class World:
         self.members_most = members
         self.broker_count = brokers
         self.faults = faults
+        self.slaves = slaves
+        """Whether each broker has a slave, to which it refers readers at random."""
         self.strike = strike
         """Code and moment of the request at which a broker dies, and how: (code, moment, silently)."""
         self.wrong = []
@@ -312,12 +360,12 @@ class World:
     # --- what goes wrong
 
     def look(self):
-        most = self.clients * (1 + len(self.brokers))
+        most = self.clients * (len(self.network.hosts))
         if len(self.network.wires) > most:
             self.wrong.append(f"{len(self.network.wires)} connections of {self.clients} clients")
 
     async def weather(self):
-        kinds = ("reset", "fall_silent", "kill", "stall", "cut", "name_server", "slow")
+        kinds = ("reset", "fall_silent", "kill", "stall", "cut", "name_server", "slow", *(["refer"] * self.slaves))
         while not self.calm:
             await asyncio.sleep(self.rng.random() * 6)
             self.look()
@@ -343,7 +391,7 @@ class World:
             asyncio.get_running_loop().call_later(self.rng.random() * 120, wire.host.lost, wire)
 
     def _kill(self):
-        self.kill(self.rng.choice(self.brokers), silently=self.rng.random() < 0.5)
+        self.kill(self.rng.choice([*self.brokers, *self.name_server.slaves]), silently=self.rng.random() < 0.5)
 
     def kill(self, host, *, silently, for_s=None):
         if not host.up:
@@ -369,6 +417,10 @@ class World:
         if self.name_server.up:
             self.name_server.kill(silently=self.rng.random() < 0.5)
             asyncio.get_running_loop().call_later(self.rng.random() * 20, self.name_server.start)
+
+    def _refer(self):
+        for host in (*self.brokers, *self.name_server.slaves):
+            host.broker.suggested = self.rng.randrange(2)
 
     def _slow(self):
         self.network.slow_s = self.rng.choice((0.01, 0.01, 0.3, 2.0))
@@ -425,6 +477,9 @@ class World:
         self.brokers = [
             BrokerHost(self.network, f"10.0.0.{n + 1}:10911", Broker(self, n)) for n in range(self.broker_count)]
         self.name_server.brokers = self.brokers
+        if self.slaves:
+            self.name_server.slaves = [
+                SlaveHost(self.network, f"10.0.1.{one.broker.number + 1}:10911", one.broker) for one in self.brokers]
 
     async def run(self):
         self.set_up()

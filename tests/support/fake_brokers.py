@@ -88,6 +88,8 @@ class FakeBroker:
         self.members = {}
         self.locks = {}
         self.connections = {}
+        self.suggested = 0
+        """Id of the broker from which clients are to pull next."""
         self.asked = []
         self.times = []
         self.beats = []
@@ -226,7 +228,7 @@ class FakeBroker:
         while True:
             stored = self.stored.get((topic, queue_id), [])
             found = stored[offset : offset + int(ext["maxMsgNums"])]
-            places = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": str(len(stored))}
+            places = {"suggestWhichBrokerId": str(self.suggested), "minOffset": "0", "maxOffset": str(len(stored))}
             if offset > len(stored):
                 return RemotingCommand(
                     ResponseCode.PULL_OFFSET_MOVED, {**places, "nextBeginOffset": str(len(stored))})

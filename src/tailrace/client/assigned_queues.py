@@ -440,7 +440,7 @@ class AssignedQueues:
         one.last_pull_ms = self._clock.now_ms()
         if one.dropped:
             return None
-        if commit is not None:
+        if commit is not None and not found.from_slave:
             one.written = max(commit, one.written or 0)
         if found.status == "OFFSET_ILLEGAL":
             _log.warning("offset of a queue is corrected topic=%s broker=%s queue=%d offset=%d to=%d",
@@ -452,6 +452,8 @@ class AssignedQueues:
                 message.topic = message.properties.get("RETRY_TOPIC", message.topic)
             elif self._retry_topic and message.topic.startswith(f"{self._retry_topic}_"):
                 message.topic = normal_topic(message.topic, self._calls.group)  # popped before
+        if found.from_slave and found.status == "NO_MATCHED_MSG" and found.next_begin_offset <= one.next_offset:
+            await asyncio.sleep(AGAIN_S)  # a slave that refers to its master does not hold the pull
         one.add(found.messages, found.next_begin_offset)
         self._bytes += sum(message.store_size for message in found.messages)
         self._offer(one)

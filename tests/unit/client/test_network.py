@@ -45,7 +45,7 @@ def loop_kind():
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 3))
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_lost_skipped_or_held_up_whatever_the_network_does(kind, seed):
-    counts = play(seed, kind).counts
+    counts = play(seed, kind, slaves=seed % 3 == 0).counts
     assert counts["acknowledged"] > 20
     assert counts["calls"] > 20
 
