@@ -91,8 +91,9 @@ crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n rep
 	SEED=$(SEED) $(PY) tools/pop_model.py
 	$(PY) tools/enospc_run.py
 
-sim: $(VENV)/.installed  ## Whole stores simulated from seeds; SEED=n runs and replays one
+sim: $(VENV)/.installed  ## Whole stores, and clients on a network, simulated from seeds; SEED=n runs and replays one
 	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin SEED))),1,$(RUNS)) $(PY) tools/sim.py
+	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin SEED))),1,$(RUNS)) $(PY) tools/client_sim.py
 
 soak: $(VENV)/.installed  ## The worst request of every code to a running server; SECONDS=n or ROUNDS=n
 	SECONDS=$(or $(SECONDS),0) ROUNDS=$(or $(ROUNDS),3) $(PY) tools/worst_requests.py

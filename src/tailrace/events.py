@@ -401,6 +401,9 @@ _CLIENT: Final = (
            "of the group."),
     _event("info", "queue assigned", "group topic broker queue offset",
            "The rebalance gave this member a queue, which it consumes from this offset."),
+    _event("info", "broker not read from for a while, another one of its name is", "topic broker queue address reason",
+           "A master or slave did not answer a pull, or a slave refused it. Its queues are read from another broker "
+           "of the same name for ten seconds; commits go to the master."),
     _event("info", "queue given up", "group topic broker queue offset",
            "The rebalance gave a queue of this member to another one; this offset was committed before."),
     _event("warning", "rebalance failed, it is tried again", "group reason",
@@ -468,6 +471,10 @@ _CLIENT: Final = (
 _REMOTING: Final = (
     _event("warning", "close a connection after a bad frame", "peer cause",
            "A server sent bytes that are not a frame to a client of Tailrace. Its waiting requests get an error."),
+    _event("info", "connection given up, its peer is silent", "peer seconds",
+           "Requests of a client of Tailrace timed out, and nothing has come from the server since. The next request "
+           "opens a new connection. The server hangs, its machine is down, or a network device has dropped the "
+           "connection."),
     _event("warning", "connection closed for bad frame", "peer reason",
            "A client sent bytes that are not a frame of the protocol. Only its connection is closed."),
     _event("warning", "request failed", "code peer reason",

@@ -258,3 +258,32 @@ def test_the_example_runs_with_the_command_of_faststream(tailrace_session_broker
             app.terminate()
             app.communicate(timeout=PATIENCE_S)
     assert app.returncode == 0
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_batches_are_settled_together_and_have_what_belongs_to_each_message(broker, name, in_order):
+    seen, failed = [], []
+
+    @broker.subscriber(name, group=name, batch=True, max_records=8, in_order=in_order, topic_queues=1)
+    async def handle(numbers: list[int], message: RocketmqMessage):
+        assert [int(one.body) for one in message.messages] == numbers
+        assert [headers["number"] for headers in message.batch_headers] == [str(number) for number in numbers]
+        if not failed:
+            failed.extend(numbers)
+            raise NackMessage(delay=1)
+        seen.append(numbers)
+
+    async def test():
+        await broker.connect()
+        for number in range(20):
+            await broker.publish(number, name, headers={"number": str(number)}, ordering_key="one")
+        async with broker:
+            await broker.start()
+            await until_async(lambda: sum(map(len, seen)) >= 20)
+
+    asyncio.run(test())
+    assert sorted(number for numbers in seen for number in numbers) == list(range(20))
+    assert failed
+    assert 1 < max(map(len, seen)) <= 8
+    if in_order:
+        assert [number for numbers in seen for number in numbers] == list(range(20))

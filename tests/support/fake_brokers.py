@@ -88,6 +88,8 @@ class FakeBroker:
         self.members = {}
         self.locks = {}
         self.connections = {}
+        self.suggested = 0
+        """Id of the broker from which clients are to pull next."""
         self.asked = []
         self.times = []
         self.beats = []
@@ -226,7 +228,7 @@ class FakeBroker:
         while True:
             stored = self.stored.get((topic, queue_id), [])
             found = stored[offset : offset + int(ext["maxMsgNums"])]
-            places = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": str(len(stored))}
+            places = {"suggestWhichBrokerId": str(self.suggested), "minOffset": "0", "maxOffset": str(len(stored))}
             if offset > len(stored):
                 return RemotingCommand(
                     ResponseCode.PULL_OFFSET_MOVED, {**places, "nextBeginOffset": str(len(stored))})
@@ -237,6 +239,30 @@ class FakeBroker:
                     await self._arrived.wait()
             except TimeoutError:
                 return RemotingCommand(ResponseCode.PULL_NOT_FOUND, {**places, "nextBeginOffset": str(offset)})
+
+
+class LockingBroker(FakeBroker):
+    """Its locks expire."""
+
+    LOCK_S = 60.0
+    """After which a broker gives a lock to another member."""
+
+    async def _lock_batch_mq(self, remoting, ext, body):
+        data = fastjson.loads(body)
+        taken = []
+        for queue in data["mqSet"]:
+            owner, until_s = self.locks.get((queue["topic"], queue["queueId"]), ("", 0.0))
+            if owner == data["clientId"] or _time() > until_s:
+                self.locks[queue["topic"], queue["queueId"]] = data["clientId"], _time() + self.LOCK_S
+                taken.append(queue)
+        return RemotingCommand(0, body=fastjson.dumps({"lockOKMQSet": taken}))
+
+    async def _unlock_batch_mq(self, remoting, ext, body):
+        data = fastjson.loads(body)
+        for queue in data["mqSet"]:
+            if self.locks.get((queue["topic"], queue["queueId"]), ("",))[0] == data["clientId"]:
+                del self.locks[queue["topic"], queue["queueId"]]
+        return RemotingCommand(0)
 
 
 class FakeRemoting:

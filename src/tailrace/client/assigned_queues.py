@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, TypeGuard, final
 
 from tailrace.client.broker_calls import BrokerCalls
 from tailrace.client.offset_store import OffsetStore
@@ -362,7 +362,7 @@ class AssignedQueues:
                 if self._stopped:  # the connection was closed by the client itself
                     return
                 failures += 1
-                if self._raise_refusals and isinstance(error, RemotingCommandError) and error.code in _FINAL:
+                if self._raise_refusals and self._is_final(error):
                     self._error = error
                     self.stop()
                     return
@@ -409,6 +409,14 @@ class AssignedQueues:
         self._bytes += sum(message.store_size for message in found)
         self._offer(one)
 
+    def _is_final(self, error: Exception) -> TypeGuard[RemotingCommandError]:
+        """Return whether a broker has refused a pull for good.
+
+        A name server does not list the topics of brokers that are down, and they come back.
+        """
+        return (isinstance(error, RemotingCommandError) and error.code in _FINAL
+                and bool(error.address) and not self._calls.instance.routes.is_name_server(error.address))
+
     async def _register_again(self, error: Exception) -> bool:
         if self._register is None or not (
             isinstance(error, RemotingCommandError) and error.code in _NOT_REGISTERED
@@ -432,7 +440,7 @@ class AssignedQueues:
         one.last_pull_ms = self._clock.now_ms()
         if one.dropped:
             return None
-        if commit is not None:
+        if commit is not None and not found.from_slave:
             one.written = max(commit, one.written or 0)
         if found.status == "OFFSET_ILLEGAL":
             _log.warning("offset of a queue is corrected topic=%s broker=%s queue=%d offset=%d to=%d",
@@ -444,6 +452,8 @@ class AssignedQueues:
                 message.topic = message.properties.get("RETRY_TOPIC", message.topic)
             elif self._retry_topic and message.topic.startswith(f"{self._retry_topic}_"):
                 message.topic = normal_topic(message.topic, self._calls.group)  # popped before
+        if found.from_slave and found.status == "NO_MATCHED_MSG" and found.next_begin_offset <= one.next_offset:
+            await asyncio.sleep(AGAIN_S)  # a slave that refers to its master does not hold the pull
         one.add(found.messages, found.next_begin_offset)
         self._bytes += sum(message.store_size for message in found.messages)
         self._offer(one)

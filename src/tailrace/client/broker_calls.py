@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -36,9 +38,12 @@ from tailrace.formats.requests.message_headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
 )
+from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, MessageExt
 
 __all__ = ["BrokerCalls", "PullResult", "decode_all"]
+
+_log = get_logger(__name__)
 
 _COMMIT, _SUSPEND, _SUBSCRIPTION = 1, 2, 4
 _STATUS: Final = {
@@ -47,6 +52,8 @@ _STATUS: Final = {
     ResponseCode.PULL_RETRY_IMMEDIATELY: "NO_MATCHED_MSG",
     ResponseCode.PULL_OFFSET_MOVED: "OFFSET_ILLEGAL",
 }
+AVOIDED_S: Final = 10.0
+"""Seconds until a master or slave that could not be read from is tried again, if another one can be read from."""
 MAX_BODY: Final = 64 << 20
 """Largest body after decompression, in bytes."""
 
@@ -60,6 +67,8 @@ class PullResult:
     min_offset: int
     max_offset: int
     messages: list[MessageExt]
+    from_slave: bool = False
+    """Whether a slave has answered; it commits no offsets."""
 
 
 @final
@@ -70,6 +79,10 @@ class BrokerCalls:
         self.instance = instance
         self.group = group
         self._timeout_ms = instance.target.timeout_ms
+        self._suggested: dict[MessageQueue, int] = {}
+        """Id of the slave that was suggested with the last answer to a pull of a queue."""
+        self._avoided: dict[str, float] = {}
+        """Addresses that could not be read from, and the time of the event loop until which they are not tried."""
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read."""
@@ -82,7 +95,8 @@ class BrokerCalls:
         """Pull messages of a queue from ``offset``, with bodies decompressed.
 
         ``commit`` is an offset to commit in the same request. With ``registered`` the broker takes the
-        subscription from the heartbeats of the group, otherwise from this request.
+        subscription from the heartbeats of the group, otherwise from this request. The queue is read from the slave
+        that its broker has suggested, or from a slave while the master cannot be reached.
         """
         flag = _SUSPEND if wait_ms else 0
         flag |= 0 if commit is None else _COMMIT
@@ -93,11 +107,65 @@ class BrokerCalls:
         if not registered:
             header.sys_flag |= _SUBSCRIPTION
             header.subscription = wanted.expression
-        answer = await self.call(queue, RequestCode.PULL_MESSAGE, header, ok=tuple(_STATUS), extra_ms=wait_ms)
+        answer, from_slave = await self._pulled(queue, header, wanted, wait_ms)
         found = answer.read(PullMessageResponseHeader)
+        if found.suggest_which_broker_id:
+            self._suggested[queue] = found.suggest_which_broker_id
+        else:
+            self._suggested.pop(queue, None)
+        status = _STATUS[ResponseCode(answer.code)]
+        if from_slave and status == "OFFSET_ILLEGAL":
+            # A slave may not have all messages of its master, so it cannot correct an offset.
+            return PullResult("NO_MATCHED_MSG", offset, found.min_offset, found.max_offset, [], from_slave)
         return PullResult(
-            _STATUS[ResponseCode(answer.code)], found.next_begin_offset, found.min_offset, found.max_offset,
-            wanted.keep(decode_all(answer.body, offset)))
+            status, found.next_begin_offset, found.min_offset, found.max_offset,
+            wanted.keep(decode_all(answer.body, offset)), from_slave)
+
+    async def _pulled(
+        self, queue: MessageQueue, header: PullMessageRequestHeader, wanted: Subscription, wait_ms: int
+    ) -> tuple[RemotingCommand, bool]:
+        """Return the answer to a pull, and whether a slave has given it. Raises RemotingError."""
+        now = asyncio.get_running_loop().time()
+        route = await self.instance.routes.of(queue.topic)
+        readers = route.readers(queue.broker_name, self._suggested.get(queue, 0))
+        usable = [one for one in readers if self._avoided.get(one[0], 0.0) <= now] or readers
+        last: RemotingError | None = None
+        for address, is_slave in usable:
+            try:
+                if is_slave:
+                    return await self._pull_from_slave(address, header, wanted, wait_ms), True
+                return await self.call(
+                    queue, RequestCode.PULL_MESSAGE, header, ok=tuple(_STATUS), extra_ms=wait_ms), False
+            except RemotingError as error:
+                if not is_slave and isinstance(error, RemotingCommandError):
+                    raise  # the refusal of the master counts
+                if len(readers) > 1:
+                    self._avoid(queue, address, error)
+                last = error
+        if last is not None:
+            self.instance.routes.forget(queue.topic)
+            raise last
+        return await self.call(queue, RequestCode.PULL_MESSAGE, header, ok=tuple(_STATUS), extra_ms=wait_ms), False
+
+    async def _pull_from_slave(
+        self, address: str, header: PullMessageRequestHeader, wanted: Subscription, wait_ms: int
+    ) -> RemotingCommand:
+        """Pull with the subscription in the request, because the slave may not have the group's, and commit nothing."""
+        asked = copy(header)
+        asked.sys_flag = header.sys_flag & ~_COMMIT | _SUBSCRIPTION
+        asked.commit_offset, asked.subscription = 0, wanted.expression
+        answer = await self.instance.remoting.invoke(
+            address, RequestCode.PULL_MESSAGE, asked.to_ext(), timeout_ms=self._timeout_ms + wait_ms)
+        if answer.code not in _STATUS:
+            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        return answer
+
+    def _avoid(self, queue: MessageQueue, address: str, error: RemotingError) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._avoided.get(address, 0.0) <= now:
+            _log.info("broker not read from for a while, another one of its name is topic=%s broker=%s queue=%d "
+                      "address=%s reason=%s", queue.topic, queue.broker_name, queue.queue_id, address, error)
+        self._avoided[address] = now + AVOIDED_S
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message."""
@@ -135,6 +203,9 @@ class BrokerCalls:
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Set the group's offset of a queue; the broker writes it to disk every few seconds.
 
+        Without a master a slave gets the offset, for members that start in the meantime. Then RemotingError is raised,
+        because the master replaces the offsets of its slaves when it is back.
+
         A broker accepts only offsets of groups that it knows. A new group is created first, if the broker allows
         that.
         """
@@ -147,6 +218,8 @@ class BrokerCalls:
                 queue, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
                 GetSubscriptionGroupConfigRequestHeader(self.group))
             await self.call(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        if not (await self.instance.routes.of(queue.topic)).has_master(queue.broker_name):
+            raise RemotingError(f"{queue.broker_name} has no master now; a slave has the offset until it is back")
 
     async def members(self, topic: str) -> list[str]:
         """Return the client ids of the group, as a broker of the topic knows them."""

@@ -202,7 +202,7 @@ class ClientInstance:
         if self.target.broker:
             return {self.target.broker}
         found: set[str] = set()
-        for topic in member.topics():
+        for topic in sorted(member.topics()):
             try:
                 found.update((await self.routes.of(topic)).addresses.values())
             except RemotingCommandError as error:

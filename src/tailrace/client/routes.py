@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from tailrace.env.clock import Clock
@@ -24,6 +24,7 @@ AUTO_CREATE_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
 """Number of queues that a send requests if it creates its topic; it must not choose a queue beyond them."""
 QUEUES_MAX = 1 << 31
+MASTER_ID: Final = 0
 REFRESH_NS = 30_000_000_000
 _READ, _WRITE = 4, 2
 _BROKER_NAME: Final = re.compile(r"^brokerName=(\S+)\s*$", re.MULTILINE)
@@ -57,6 +58,26 @@ class Route:
     write_queues: tuple[MessageQueue, ...]
     read_queues: tuple[MessageQueue, ...]
     addresses: dict[str, str]
+    """Address of the master of each broker name, or of the slave with the lowest id if the name has no master."""
+    by_id: dict[str, dict[int, str]] = field(default_factory=dict)
+    """Addresses of a broker name by broker id; the master has the id 0. Empty for a single broker."""
+
+    def has_master(self, broker_name: str) -> bool:
+        """Return whether `addresses` has the master of a broker name, and not a slave."""
+        return MASTER_ID in self.by_id.get(broker_name, {MASTER_ID: ""})
+
+    def readers(self, broker_name: str, suggested: int) -> list[tuple[str, bool]]:
+        """Return the addresses from which a queue can be read, and whether each is a slave; the best is the first.
+
+        That is the broker with the id ``suggested``, or the next id as in the reference's clients, then the master,
+        then the slaves.
+        """
+        by_id = self.by_id.get(broker_name)
+        if not by_id:
+            return [(self.addresses[broker_name], False)] if broker_name in self.addresses else []
+        first = next((one for one in (suggested, suggested + 1) if suggested and one in by_id), MASTER_ID)
+        ids = sorted(by_id, key=lambda one: (one != first, one))
+        return [(by_id[one], one != MASTER_ID) for one in ids]
 
 
 @final
@@ -103,6 +124,10 @@ class Routes:
     def forget(self, topic: str) -> None:
         """Drop the route, so that the next use fetches it again."""
         self._kept.pop(topic, None)
+
+    def is_name_server(self, address: str) -> bool:
+        """Return whether routes are asked for at this address, and it is not a broker."""
+        return address in self._namesrv
 
     async def _ask(self, asked: str, topic: str) -> Route:
         if self.broker:
@@ -173,21 +198,21 @@ def readable(address: str) -> Iterator[None]:
 
 def _route(data: dict[str, Any], topic: str, most: int) -> Route:
     """Return the route in an answer, with at most ``most`` queues of each broker."""
-    addresses = {}
+    by_id: dict[str, dict[int, str]] = {}
     for broker in data.get("brokerDatas", ()):
-        masters = {str(k): v for k, v in broker["brokerAddrs"].items()}
-        if address := masters.get("0") or next(iter(masters.values()), None):
-            addresses[broker["brokerName"]] = address
+        if found := {int(number): address for number, address in broker["brokerAddrs"].items()}:
+            by_id[broker["brokerName"]] = found
+    addresses = {name: found[min(found)] for name, found in by_id.items()}
     writes: list[MessageQueue] = []
     reads: list[MessageQueue] = []
     for queue in data.get("queueDatas", ()):
         name = queue["brokerName"]
         if name not in addresses:
             continue
-        if queue["perm"] & _WRITE:
+        if queue["perm"] & _WRITE and MASTER_ID in by_id[name]:  # slaves take no messages
             count = min(int(queue["writeQueueNums"]), most)
             writes += [MessageQueue(topic, name, n) for n in range(count)]
         if queue["perm"] & _READ:
             count = min(int(queue["readQueueNums"]), most)
             reads += [MessageQueue(topic, name, n) for n in range(count)]
-    return Route(tuple(sorted(writes)), tuple(sorted(reads)), addresses)
+    return Route(tuple(sorted(writes)), tuple(sorted(reads)), addresses, by_id)

@@ -38,6 +38,8 @@ _log = get_logger(__name__)
 PORT_MAX: Final = 65_535
 TLS_END_S: Final = 1.0
 """Longest wait, in seconds, for the peer's end of TLS when a client is closed."""
+SILENT_S: Final = 1.0
+"""A connection over which nothing has come for this time, while requests timed out, is replaced by the next request."""
 
 
 def split_address(text: str) -> tuple[str, int] | None:
@@ -54,10 +56,15 @@ class _Connection(asyncio.Protocol):
     def __init__(self, address: str, client: RemotingClient) -> None:
         self.address = address
         self._client = client
+        self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._rest = bytearray()
         self._need = 0
+        self._heard_at = 0.0
+        """Time of the last bytes from the peer."""
+        self._timed_out_since: float | None = None
+        """Begin of the first request that timed out and after which nothing has come."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._going = False
@@ -69,6 +76,8 @@ class _Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        self._timed_out_since = None
         if self._rest:
             self._rest += data
             if len(self._rest) < self._need:
@@ -130,6 +139,20 @@ class _Connection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
+    def timed_out(self, began: float) -> None:
+        """Note that a request since ``began`` has timed out; abort the connection if it may be dead.
+
+        A peer that has lost its power, or a way that has lost its state, is not reported by TCP for a quarter of an
+        hour. A peer that answers other requests keeps its connection.
+        """
+        if self._heard_at > began or self.transport is None:
+            return
+        if self._timed_out_since is None:
+            self._timed_out_since = began
+        if (silent_s := self._loop.time() - self._timed_out_since) >= SILENT_S:
+            _log.info("connection given up, its peer is silent peer=%s seconds=%.1f", self.address, silent_s)
+            self.abort()
+
     def end(self) -> None:
         """Send no more. The peer then ends the connection, after the answers that it has sent.
 
@@ -165,7 +188,7 @@ class RemotingClient:
         self._connect_timeout_ms = connect_timeout_ms
         self._credentials = credentials
         self._connections: dict[str, _Connection] = {}
-        self._connecting: dict[str, asyncio.Lock] = {}
+        self._connecting: dict[str, asyncio.Task[_Connection]] = {}
         self._closed = False
         self._numbers = itertools.count(1)
         self.on_request: Callable[[str, RemotingCommand], None] = _ignore
@@ -183,33 +206,45 @@ class RemotingClient:
         return found
 
     async def _connection(self, address: str) -> _Connection:
+        """Return the connection to an address. All that wait for it share one attempt to open it."""
         if (found := self._open(address)) is not None:
             return found
-        async with self._connecting.setdefault(address, asyncio.Lock()):
-            if (found := self._open(address)) is not None:
-                return found
-            place = split_address(address)
-            if place is None:
-                raise RemotingConnectError(address, "it is not HOST:PORT")
-            made = _Connection(address, self)
-            try:
-                async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                    await asyncio.get_running_loop().create_connection(
-                        lambda: made, *place, ssl=self._tls)
-            except TimeoutError:
-                raise RemotingConnectError(
-                    address, f"no answer in {self._connect_timeout_ms} ms") from None
-            except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
-                raise RemotingConnectError(address, self._why_not_encrypted(error)) from error
-            except OSError as error:
-                # asyncio's own text would repeat the address.
-                text = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-                raise RemotingConnectError(address, text) from error
-            if self._closed:
-                made.close()
-                raise RemotingError("the client is closed")
-            self._connections[address] = made
-            return made
+        task = self._connecting.get(address)
+        if task is None:
+            task = self._connecting[address] = asyncio.create_task(self._connect(address))
+            task.add_done_callback(lambda done: self._connected(address, done))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # by `close`
+                raise RemotingError("the client is closed") from None
+            raise
+
+    def _connected(self, address: str, task: asyncio.Task[_Connection]) -> None:
+        del self._connecting[address]
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not log it if nothing waits any more
+
+    async def _connect(self, address: str) -> _Connection:
+        place = split_address(address)
+        if place is None:
+            raise RemotingConnectError(address, "it is not HOST:PORT")
+        made = _Connection(address, self)
+        try:
+            async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: made, *place, ssl=self._tls)
+        except TimeoutError:
+            raise RemotingConnectError(
+                address, f"no answer in {self._connect_timeout_ms} ms") from None
+        except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
+            raise RemotingConnectError(address, self._why_not_encrypted(error)) from error
+        except OSError as error:
+            # asyncio's own text would repeat the address.
+            text = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise RemotingConnectError(address, text) from error
+        self._connections[address] = made
+        return made
 
     def _why_not_encrypted(self, error: OSError) -> str:
         """Return the reason for which a connection ended at its start or in its handshake."""
@@ -234,21 +269,29 @@ class RemotingClient:
     ) -> RemotingCommand:
         """Send a request to ``address`` and return the answer, with any code.
 
-        Raises RemotingConnectError, RemotingTimeoutError, or RemotingError if the connection ends before the answer.
-        In the last two cases it is unknown whether the peer has executed the request.
+        ``timeout_ms`` includes the time to open the connection. Raises RemotingConnectError, RemotingTimeoutError, or
+        RemotingError if the connection ends before the answer. In the last two cases it is unknown whether the peer
+        has executed the request.
         """
-        connection = await self._connection(address)
+        loop = asyncio.get_running_loop()
+        connection = None
+        began = loop.time()
         opaque = next(self._numbers) & 0x7FFFFFFF
-        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-        connection.waiting[opaque] = future
+        future: asyncio.Future[RemotingCommand] = loop.create_future()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
+                connection = self._open(address) or await self._connection(address)
+                connection.waiting[opaque] = future
                 await connection.write(self._request(code, ext, body, opaque, 0))
                 answer = await future
         except TimeoutError:
+            if connection is None:
+                raise RemotingConnectError(address, f"no answer in {timeout_ms} ms") from None
+            connection.timed_out(began)
             raise RemotingTimeoutError(address, timeout_ms) from None
         finally:
-            connection.waiting.pop(opaque, None)
+            if connection is not None:
+                connection.waiting.pop(opaque, None)
             if future.done() and not future.cancelled():
                 future.exception()  # retrieved, so that asyncio does not log it if the write failed first
         if answer.code == ResponseCode.GO_AWAY and self._connections.get(address) is connection:
@@ -258,12 +301,24 @@ class RemotingClient:
         return answer
 
     async def invoke_oneway(
-        self, address: str, code: int, ext: dict[str, str], body: bytes = b""
+        self, address: str, code: int, ext: dict[str, str], body: bytes = b"", *, timeout_ms: int = 3000
     ) -> None:
-        """Send a request that is never answered, when the peer has read enough of the earlier bytes."""
-        connection = await self._connection(address)
-        await connection.write(
-            self._request(code, ext, body, next(self._numbers) & 0x7FFFFFFF, ONEWAY_FLAG))
+        """Send a request that is never answered, when the peer has read enough of the earlier bytes.
+
+        Raises as `invoke`; after RemotingTimeoutError the request was not sent.
+        """
+        connection = None
+        began = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                connection = await self._connection(address)
+                await connection.write(
+                    self._request(code, ext, body, next(self._numbers) & 0x7FFFFFFF, ONEWAY_FLAG))
+        except TimeoutError:
+            if connection is None:
+                raise RemotingConnectError(address, f"no answer in {timeout_ms} ms") from None
+            connection.timed_out(began)
+            raise RemotingTimeoutError(address, timeout_ms) from None
 
     async def answer(self, address: str, response: RemotingCommand) -> None:
         """Answer a request of a peer. Raises RemotingError if the connection has closed."""
@@ -293,6 +348,10 @@ class RemotingClient:
     async def close(self) -> None:
         """Close every connection. Requests under way and later requests fail."""
         self._closed = True
+        connecting = list(self._connecting.values())
+        for task in connecting:
+            task.cancel()
+        await asyncio.gather(*connecting, return_exceptions=True)
         closing, self._connections = list(self._connections.values()), {}
         for connection in closing:
             connection.close()

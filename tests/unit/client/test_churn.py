@@ -11,12 +11,11 @@ import os
 import random
 
 import pytest
-from fake_brokers import FakeBroker, FakeRemoting, LoopClock, run
-from fake_consumers import now, until
+from fake_brokers import FakeRemoting, LockingBroker, LoopClock, run
+from fake_consumers import until
 
 from tailrace.client import AsyncPushConsumer, RetryLater, instance
 from tailrace.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
-from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.formats.remoting import RequestCode as Code
 
@@ -25,8 +24,6 @@ QUEUES = 6
 MEMBERS_MAX = 6
 PAUSES = (0.0, 0.05, 0.3, 1.0, 5.0, 30.0)
 """Between two members that come or go."""
-LOCK_S = 60.0
-"""After which a broker gives a lock to another member."""
 SAFE = (Code.UPDATE_CONSUMER_OFFSET, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.HEART_BEAT,
         Code.QUERY_CONSUMER_OFFSET, Code.GET_CONSUMER_LIST_BY_GROUP, Code.PULL_MESSAGE, Code.GET_ROUTEINFO_BY_TOPIC)
 """Requests whose answer may get lost."""
@@ -58,8 +55,8 @@ class Remoting(FakeRemoting):
             raise RemotingConnectError("10.0.0.1:10911", "this member was killed")
 
 
-class Broker(FakeBroker):
-    """Locks that expire, and a look at each commit."""
+class Broker(LockingBroker):
+    """A look at each commit."""
 
     def __init__(self, rng, slow_s, loses, **topics):
         super().__init__(**topics)
@@ -93,23 +90,6 @@ class Broker(FakeBroker):
     async def _consumer_send_msg_back(self, remoting, ext, body):
         queue_id, offset = self.places[ext["offset"]]
         self.consumed[queue_id].add(offset)
-        return RemotingCommand(0)
-
-    async def _lock_batch_mq(self, remoting, ext, body):
-        data = fastjson.loads(body)
-        taken = []
-        for queue in data["mqSet"]:
-            owner, until_s = self.locks.get((queue["topic"], queue["queueId"]), ("", 0.0))
-            if owner == data["clientId"] or now() > until_s:
-                self.locks[queue["topic"], queue["queueId"]] = data["clientId"], now() + LOCK_S
-                taken.append(queue)
-        return RemotingCommand(0, body=fastjson.dumps({"lockOKMQSet": taken}))
-
-    async def _unlock_batch_mq(self, remoting, ext, body):
-        data = fastjson.loads(body)
-        for queue in data["mqSet"]:
-            if self.locks.get((queue["topic"], queue["queueId"]), ("",))[0] == data["clientId"]:
-                del self.locks[queue["topic"], queue["queueId"]]
         return RemotingCommand(0)
 
 

@@ -216,3 +216,29 @@ def test_without_the_package_the_error_names_the_extra():
     shown = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True, check=True).stdout
     assert shown.startswith("MissingPackageError")
     assert "pip install 'tailrace[faststream]'" in shown
+
+
+def test_a_batch_subscriber_gets_lists(broker):
+    seen = []
+
+    @broker.subscriber("orders", group="stock", batch=True)
+    async def stock(orders: list[Order], message: RocketmqMessage):
+        seen.append((orders, message.batch_headers, [one.keys for one in message.messages]))
+
+    async def test():
+        async with TestRocketmqBroker(broker) as tested:
+            await tested.publish({"number": 1}, "orders", keys=["1"], headers={"shop": "north"})
+
+    asyncio.run(test())
+    assert seen == [([Order(number=1)], [{"shop": "north"}], [["1"]])]
+
+
+@pytest.mark.parametrize("topic", ["logs.{level}", "logs-*", "logs.#", "a,b"])
+def test_patterns_and_paths_of_topics_are_refused(broker, topic):
+    with pytest.raises(SetupError, match="no pattern or path"):
+        broker.subscriber(topic, group="g")
+
+
+def test_a_batch_has_at_least_one_message(broker):
+    with pytest.raises(SetupError, match="max_records=0 is not above 0"):
+        broker.subscriber("t", group="g", batch=True, max_records=0)

@@ -58,6 +58,8 @@ class RocketmqSubscriberConfig(SubscriberUsecaseConfig):
     max_reconsume_times: int = 16
     invisible_s: float = 60.0
     topic_queues: int = 4
+    batch: bool = False
+    max_records: int = 32
 
     @property
     def ack_policy(self) -> AckPolicy:

@@ -11,7 +11,7 @@ from tailrace.client.listening import RetryLater
 from tailrace.model import MessageExt
 
 __all__ = ["CONTENT_TYPE", "CORRELATION_ID", "REPLY_TO", "REPLY_TO_CLIENT", "RESERVED", "Incoming", "RocketmqMessage",
-           "decode", "parse"]
+           "decode", "decode_batch", "parse", "parse_batch"]
 
 CONTENT_TYPE: Final = "content-type"
 CORRELATION_ID: Final = "correlation_id"
@@ -36,10 +36,12 @@ _OWN: Final = RESERVED | {CONTENT_TYPE, CORRELATION_ID, REPLY_TO}
 
 @final
 class Incoming:
-    """A message of a subscriber, and what becomes of it: ``settled`` has None for consumed messages."""
+    """Messages of one call of a handler, and what becomes of them: ``settled`` has None for consumed messages."""
 
-    def __init__(self, message: MessageExt) -> None:
+    def __init__(self, message: MessageExt, *others: MessageExt) -> None:
         self.message = message
+        self.messages = (message, *others)
+        """More than one only in a batch."""
         self.settled: asyncio.Future[RetryLater | None] = asyncio.get_running_loop().create_future()
 
     def settle(self, outcome: RetryLater | None) -> None:
@@ -53,8 +55,16 @@ class RocketmqMessage(StreamMessage[Incoming]):
 
     @property
     def message(self) -> MessageExt:
-        """The stored message: topic, tags, keys, queue, offset, number of deliveries before this one."""
+        """The stored message: topic, tags, keys, queue, offset, number of deliveries before this one.
+
+        It is the first one of a batch.
+        """
         return self.raw_message.message
+
+    @property
+    def messages(self) -> tuple[MessageExt, ...]:
+        """All stored messages of the call."""
+        return self.raw_message.messages
 
     async def ack(self) -> None:
         """Count it as consumed."""
@@ -81,12 +91,32 @@ async def parse(raw: Incoming) -> RocketmqMessage:
     """Return the message that FastStream's handlers, filters and middlewares see."""
     properties = raw.message.properties
     return RocketmqMessage(
-        raw, raw.message.body,
-        headers={name: value for name, value in properties.items() if name not in _OWN},
+        raw, raw.message.body, headers=_headers(raw.message),
         reply_to=properties.get(REPLY_TO_CLIENT) or properties.get(REPLY_TO, ""),
         content_type=properties.get(CONTENT_TYPE),
         correlation_id=properties.get(CORRELATION_ID) or properties.get("CORRELATION_ID"),
         message_id=raw.message.unique_key or raw.message.msg_id or None)
+
+
+def _headers(message: MessageExt) -> dict[str, str]:
+    return {name: value for name, value in message.properties.items() if name not in _OWN}
+
+
+async def parse_batch(raw: Incoming) -> RocketmqMessage:
+    """Return the message of a batch: bodies and headers of all its messages, the rest of the first one."""
+    first = await parse(raw)
+    return RocketmqMessage(
+        raw, [one.body for one in raw.messages], headers=first.headers,
+        batch_headers=[_headers(one) for one in raw.messages], content_type=first.content_type,
+        correlation_id=first.correlation_id, message_id=first.message_id)
+
+
+async def decode_batch(message: StreamMessage[Incoming]) -> Any:
+    """Return the decoded bodies, each by its own content type.
+
+    FastStream recognizes a batch by the name of this function.
+    """
+    return [decode_message(await parse(Incoming(one))) for one in message.raw_message.messages]
 
 
 async def decode(message: StreamMessage[Any]) -> Any:

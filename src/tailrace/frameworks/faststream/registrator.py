@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from faststream._internal.broker.registrator import Registrator
 from faststream._internal.broker.router import BrokerRouter
@@ -29,6 +30,8 @@ from tailrace.frameworks.faststream.subscriber import RocketmqSubscriber
 
 __all__ = ["RocketmqRegistrator", "RocketmqRouter"]
 
+_NOT_IN_TOPICS: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
+
 
 class RocketmqRegistrator(Registrator[Incoming, RocketmqBrokerConfig]):
     """Has ``subscriber`` and ``publisher``."""
@@ -36,6 +39,7 @@ class RocketmqRegistrator(Registrator[Incoming, RocketmqBrokerConfig]):
     def subscriber(  # type: ignore[override]
         self, topic: str, *, group: str, tags: str = "*", sql: str = "", start: str = "first", in_order: bool = False,
         max_workers: int = 1, max_reconsume_times: int = 16, invisible_s: float = 60.0, topic_queues: int = 4,
+        batch: bool = False, max_records: int = 32,
         ack_policy: AckPolicy = EMPTY, no_reply: bool = False, dependencies: Sequence[Any] = (), parser: Any = None,
         decoder: Any = None, codec: Any = None, persistent: bool = True, title: str | None = None,
         description: str | None = None, include_in_schema: bool = True,
@@ -44,12 +48,16 @@ class RocketmqRegistrator(Registrator[Incoming, RocketmqBrokerConfig]):
 
         ``group`` shares the messages among its members. ``tags`` ("new || paid") or ``sql`` chooses. ``start`` is
         where a new group begins: "first" or "last". ``max_workers`` messages are handled at a time. ``in_order``
-        handles each queue message by message. Raises SetupError for wrong values.
+        handles each queue message by message. With ``batch`` the function gets a list of up to ``max_records`` messages
+        of one queue, which are acknowledged together. Raises SetupError for wrong values.
         """
         problems = [f"{name}={value!r} is not above 0" for name, value in (
-            ("max_workers", max_workers), ("topic_queues", topic_queues)) if not value > 0]
+            ("max_workers", max_workers), ("topic_queues", topic_queues), ("max_records", max_records))
+            if not value > 0]
         if not group or not topic:
             problems.append("topic and group must be named")
+        if wrong := sorted(set(_NOT_IN_TOPICS.findall(topic))):
+            problems.append(f"topic={topic!r} has {' '.join(wrong)}: a subscriber has one topic, no pattern or path")
         if start not in {"first", "last"}:
             problems.append(f"start={start!r} is neither 'first' nor 'last'")
         if max_reconsume_times < 0:
@@ -57,9 +65,10 @@ class RocketmqRegistrator(Registrator[Incoming, RocketmqBrokerConfig]):
         if not 5 <= invisible_s <= 300:
             problems.append(f"invisible_s={invisible_s!r} is not from 5 to 300")
         config = RocketmqSubscriberConfig(
-            _outer_config=self.config, _ack_policy=ack_policy, no_reply=no_reply, topic=topic, group=group,  # type: ignore[arg-type]
+            _outer_config=self.config, _ack_policy=ack_policy, no_reply=no_reply or batch, topic=topic, group=group,  # type: ignore[arg-type]
             tags=tags, sql=sql, start=start, in_order=in_order, max_workers=max_workers,
-            max_reconsume_times=max_reconsume_times, invisible_s=invisible_s, topic_queues=topic_queues)
+            max_reconsume_times=max_reconsume_times, invisible_s=invisible_s, topic_queues=topic_queues, batch=batch,
+            max_records=max_records)
         if in_order and config.ack_policy is AckPolicy.ACK_FIRST:
             problems.append("in_order does not go with AckPolicy.ACK_FIRST: the next message would not wait")
         if problems:

@@ -13,7 +13,14 @@ from tailrace.client.listening import RetryLater
 from tailrace.client.push_consumer import AsyncPushConsumer
 from tailrace.client.subscription import Sql, Subscription
 from tailrace.frameworks.faststream.config import RocketmqSubscriberConfig
-from tailrace.frameworks.faststream.message import REPLY_TO_CLIENT, Incoming, decode, parse
+from tailrace.frameworks.faststream.message import (
+    REPLY_TO_CLIENT,
+    Incoming,
+    decode,
+    decode_batch,
+    parse,
+    parse_batch,
+)
 from tailrace.frameworks.faststream.publisher import ReplyPublisher
 from tailrace.frameworks.pop_groups import ensure_topic, pop_mode
 from tailrace.model import MessageExt
@@ -34,8 +41,8 @@ class RocketmqSubscriber(SubscriberUsecase[Incoming]):
     _outer_config: Any
 
     def __init__(self, config: RocketmqSubscriberConfig, specification: Any, calls: Any) -> None:
-        config.parser = parse
-        config.decoder = decode
+        config.parser = parse_batch if config.batch else parse
+        config.decoder = decode_batch if config.batch else decode
         super().__init__(config, specification, calls)
         self._config = config
         self.group = config.group
@@ -59,11 +66,14 @@ class RocketmqSubscriber(SubscriberUsecase[Incoming]):
         target = outer.servers
         topics = {self.topic: Sql(config.sql) if config.sql else config.tags}
         self._room = asyncio.Semaphore(config.max_workers)
+        at_a_time = config.max_workers * (config.max_records if config.batch else 1)
         self._push = AsyncPushConsumer(
-            config.group, self._listen, namesrv=target.namesrv, broker=target.broker, topics=topics, start=config.start,
-            in_order=config.in_order, client_rebalance=config.in_order, concurrency=config.max_workers,
-            max_cached_messages=1_000 if config.in_order else max(2, config.max_workers),
-            pull_batch=32 if config.in_order else min(32, max(1, config.max_workers // 2)),
+            config.group, self._listen_to_batch if config.batch else self._listen,
+            batch_size=config.max_records if config.batch else None, namesrv=target.namesrv, broker=target.broker,
+            topics=topics, start=config.start, in_order=config.in_order, client_rebalance=config.in_order,
+            concurrency=config.max_workers,
+            max_cached_messages=1_000 if config.in_order else max(2, at_a_time),
+            pull_batch=32 if config.in_order or config.batch else min(32, max(1, config.max_workers // 2)),
             max_reconsume_times=config.max_reconsume_times, pop_invisible_s=config.invisible_s,
             consume_timeout_s=FOREVER_S, timeout_ms=target.timeout_ms, telemetry=outer.telemetry,
             close_timeout_s=FOREVER_S if outer.graceful_timeout is None else outer.graceful_timeout)
@@ -90,8 +100,13 @@ class RocketmqSubscriber(SubscriberUsecase[Incoming]):
         await super().stop()
 
     async def _listen(self, message: MessageExt) -> None:
-        """Have a message handled; return or raise what becomes of it as soon as the handler has settled it."""
-        incoming = Incoming(message)
+        await self._handle(Incoming(message))
+
+    async def _listen_to_batch(self, messages: list[MessageExt]) -> None:
+        await self._handle(Incoming(*messages))
+
+    async def _handle(self, incoming: Incoming) -> None:
+        """Have messages handled; return or raise what becomes of them as soon as the handler has settled them."""
         await self._room.acquire()  # an acknowledgement may come before the end of a handler
         task = asyncio.create_task(self.consume(incoming))
         self._running.add(task)

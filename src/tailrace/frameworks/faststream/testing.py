@@ -71,7 +71,7 @@ class _MemoryProducer(BaseProducer):
         """Call one handler of each group that takes the message."""
         message = await self.encoded(cmd)
         stored, result = self._stored(message)
-        for one in self._wanting(stored):
+        for one in self._wanting(stored):  # a batch subscriber gets a list of one message
             await one.process_message(Incoming(stored))
         return result
 
