@@ -187,10 +187,10 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         self.enable_lmq = False
         """True if every LMQ name is a topic with one queue. Such topics have no entry."""
         self.mappings = TopicQueueMappingManager(file_system, config_dir, clock)
-        """Logical queues of static topics; loaded by itself."""
+        """Logical queues of static topics. They are in a file of their own, which is loaded separately."""
 
     def unsupported_type(self, config: TopicConfig) -> str:
-        """Return the type of a topic that cannot be honoured, such as ``message.type=LITE``; else ""."""
+        """Return the attribute of a topic that cannot be honoured, such as ``message.type=LITE``; else ""."""
         for name in _TYPES if config.attributes else ():
             value = config.attributes.get(name)
             if value and value not in _ATTRIBUTES[name]:
@@ -337,6 +337,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
     def _system_topics(self) -> list[TopicConfig]:
         cluster, broker = self._config.broker_cluster_name, self._config.broker_name
         nums = self._config.default_topic_queue_nums
+        # Name, number of queues, permissions.
         shapes: list[tuple[str, int, int]] = [
             ("SELF_TEST_TOPIC", 1, 6),
             ("BenchmarkTest", 1024, 6),
