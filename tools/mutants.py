@@ -182,7 +182,7 @@ def measure(tree: Path) -> dict[tuple[str, int], list[Test]]:
     for context, places in lines_of.items():
         node_id = node_id_of(tree, context)
         if node_id not in collected:
-            continue  # a fixture's context, for example: pytest would fail for want of such a test
+            continue  # a fixture's context, for example: pytest would fail because there is no such test
         test = Test(node_id, seconds.get(context, 1.0), len(places))
         for place in places:
             tests.setdefault(place, []).append(test)

@@ -60,16 +60,16 @@ class AuthConfig(_Config):
     stateful_authentication_cache_expired_second: int = _option(
         60, "How long Stateful remembers them.", unit="s", low=1, high=86_400)
     unauthenticated_frame_max_bytes: int = _option(
-        5 * MIB, "Longest request of a connection on which no user has proven itself; a longer one closes it.",
+        5 * MIB, "Longest request of a connection before its first valid signature; a longer one closes it.",
         unit="bytes", low=4 * KIB, high=16 * MIB)
     unauthenticated_timeout_seconds: int = _option(
-        30, "A connection on which no user proves itself for this long is closed.", unit="s", low=1)
+        30, "A connection without a valid signature is closed after this time.", unit="s", low=1)
     unauthenticated_connections_max: int = _option(
-        200, "Connections of one address on which no user has proven itself; more are closed.", low=1)
+        200, "Connections of one address without a valid signature yet; more are closed.", low=1)
 
     @property
     def is_stateful(self) -> bool:
-        """Whether a user proves itself only once in a while on a connection."""
+        """Whether a valid signature counts for some time on its connection."""
         return self.authentication_strategy == _STATEFUL
 
     @staticmethod

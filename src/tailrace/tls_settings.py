@@ -86,9 +86,9 @@ class TlsConfig(_Config):
         """Return a sentence for each value that cannot work."""
         problems = _Config.validate(self)
         if bool(self.cert_path) != bool(self.key_path):
-            problems.append("tls.server.certPath and tls.server.keyPath: say both or neither")
+            problems.append("tls.server.certPath and tls.server.keyPath: set both, or remove both")
         if bool(self.client_cert_path) != bool(self.client_key_path):
-            problems.append("tls.client.certPath and tls.client.keyPath: say both or neither")
+            problems.append("tls.client.certPath and tls.client.keyPath: set both, or remove both")
         if self.mode == "enforcing" and not self.cert_path and not self.test_mode:
             problems.append(
                 "tls.server.mode=enforcing needs tls.server.certPath and tls.server.keyPath: without a certificate "

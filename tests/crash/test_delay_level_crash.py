@@ -29,7 +29,7 @@ SERVICES = ("ReputMessageService", "TimerEnqueueService", "TimerDequeueService",
 
 
 class Life:
-    """Five messages wait ten minutes in the first file, which goes for want of space."""
+    """Five messages wait ten minutes in the first file, which is deleted because space is short."""
 
     def __init__(self):
         self.clock = SimClock()

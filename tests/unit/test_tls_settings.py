@@ -48,7 +48,7 @@ def test_the_file_of_tls_settings_wins():
     ({"tls.config.file": "/f"}, {"/f": PAIR + "tls.server.mode=enforcing\n"}, "only counts in the file of --config"),
     ({"tls.server.mode": "on"}, {}, "tls.server.mode"),
     ({"tls.server.mode": "enforcing"}, {}, "no client could connect"),
-    ({"tls.server.certPath": "/c"}, {}, "say both or neither"),
+    ({"tls.server.certPath": "/c"}, {}, "set both, or remove both"),
     ({"tls.test.mode.enable": "maybe"}, {}, "tls.test.mode.enable"),
     ({"tlsHandshakesMax": "0"}, {}, "tlsHandshakesMax"),
 ])

@@ -202,7 +202,7 @@ class AccessControl:
         return known
 
     def _authenticate_connection(self, peer: Peer, request: RemotingCommand, user: User, signer: Signer) -> None:
-        """Check a signature, unless the user has proven itself on the connection a short time ago."""
+        """Check a signature, unless the connection had a valid one of this user a short time ago."""
         name = user.name
         if self._is_proven(peer, name):
             return
@@ -213,7 +213,7 @@ class AccessControl:
         self._proven[id(peer), name] = peer, self._clock.monotonic_ns() + self._proven_ns
 
     def _is_proven(self, peer: Peer, name: str) -> bool:
-        """Return whether the user has proven itself on this connection a short time ago."""
+        """Return whether this connection had a valid signature of this user a short time ago."""
         found = self._proven.get((id(peer), name))
         return found is not None and found[0] is peer and self._clock.monotonic_ns() < found[1]
 

@@ -25,7 +25,9 @@ from tailrace.remoting import Channel
 __all__ = ["HeldPull", "PullRequestHoldService"]
 
 TICK_S: Final = 0.2
+"""Time between two checks of the deadlines."""
 RECHECK_S: Final = 5.0
+"""Time between two checks whether queues have grown."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +44,7 @@ class HeldPull:
     looked: int = field(init=False)
     """Offset up to which no message matches its property filter."""
     size: int = field(init=False)
+    """Memory of the request in bytes."""
 
     def __post_init__(self) -> None:
         self.looked = self.offset
@@ -91,7 +94,7 @@ class PullRequestHoldService:
     def arriving(
         self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
-        """Note that messages have become readable; called from any thread."""
+        """Report that messages have become readable. Any thread may call this."""
         key = topic, queue_id
         if key not in self._held:
             return

@@ -32,7 +32,8 @@ __all__ = [
     "user_update",
 ]
 
-Words = Annotated[list[str], typer.Argument(metavar="[STORE] USER")]
+Words = Annotated[list[str], typer.Argument(
+    metavar="[STORE] USER", help="A store directory, if no server is named, and the name of a user.")]
 PasswordFile = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option("--password-file", metavar="FILE", help="A file with one line, the password. Without it the command "
@@ -271,10 +272,11 @@ def may(
 
 
 def import_plain(
-    words: Annotated[list[str], typer.Argument(metavar="[STORE] FILE")],
+    words: Annotated[list[str], typer.Argument(
+        metavar="[STORE] FILE", help="A store directory, if no server is named, and the plain_acl.yml.")],
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
-    """Import users and permissions of RocketMQ 4.x from a plain_acl.yml.
+    """Import users and permissions from RocketMQ 4.x (plain_acl.yml).
 
     Users that exist are not changed. The command needs the extra `acl` (PyYAML).
     """

@@ -37,18 +37,18 @@ _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     directories.disk_usage, directories.retention, directories.timers, backup, restore, send, tail,
 )
 _GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., Any]]]]] = {
-    "topic": ("Topics of a directory or of a running broker.", {
+    "topic": ("List and change the topics of a directory or broker.", {
         "list": topics.list_all, "create": topics.create, "stats": topics.stats, "delete": topics.delete,
         "purge": topics.purge}),
-    "group": ("Consumer groups of a directory or of a running broker.", {
+    "group": ("List and change the consumer groups of a directory or broker.", {
         "list": groups.list_all, "show": groups.show_one, "reset": groups.reset, "delete": groups.delete}),
-    "acl": ("Users and permissions of a directory or of a running broker.", {
+    "acl": ("List and change users and permissions.", {
         "allow": acl.allow, "deny": acl.deny, "list": acl.list_entries, "remove": acl.remove, "test": acl.may,
         "import": acl.import_plain}),
-    "acl user": ("Users.", {
+    "acl user": ("List and change users.", {
         "add": acl.user_add, "update": acl.user_update, "remove": acl.user_remove, "list": acl.user_list}),
-    "broker": ("Running brokers.", {"status": status}),
-    "pipeline": ("Jobs on Spark over store directories. They need the extra `spark` and Java 17.", {
+    "broker": ("Look at running brokers.", {"status": status}),
+    "pipeline": ("Run Spark jobs over store directories. They need the extra `spark` and Java 17.", {
         "audit": pipeline.audit, "rebuild": pipeline.rebuild, "replay": pipeline.replay,
         "archive": pipeline_archive.archive, "restore": pipeline_archive.restore,
         "traffic": pipeline_tables.traffic, "lag": pipeline_tables.lag, "timers": pipeline_tables.timers,

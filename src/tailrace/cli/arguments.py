@@ -23,7 +23,7 @@ __all__ = [
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="A store directory.")]
 Config = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
-    typer.Option("--config", metavar="FILE", help="A RocketMQ .properties file."),
+    typer.Option("--config", metavar="FILE", help="A settings file (name=value), such as RocketMQ's broker.conf."),
 ]
 Broker = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running broker.")]
 Namesrv = Annotated[

@@ -119,6 +119,8 @@ def _named(connection: str, tls: bool | None) -> Target:
         return Target(namesrv=DEFAULT_NAMESRV, chosen_by="the default, no STORE or server is named",
                       tls=tls_of(wanted=tls))
     if name not in known:
+        if not path.exists():
+            raise ConfigError(f"there is no connection {name}: the file of connections {path} does not exist")
         near = difflib.get_close_matches(str(name), known, 1)
         raise ConfigError(f"{path} has no connection {name}"
                           + (f"; is {near[0]} meant?" if near else f"; it has: {', '.join(known) or 'none'}"))

@@ -25,7 +25,8 @@ from tailrace.config import whole_number
 
 __all__ = ["delete", "list_all", "reset", "show_one"]
 
-Words = Annotated[list[str], typer.Argument(metavar="[STORE] GROUP")]
+Words = Annotated[list[str], typer.Argument(
+    metavar="[STORE] GROUP", help="A store directory, if no server is named, and the name of a consumer group.")]
 
 
 def _groups(target: Target) -> dict[str, list[Any]]:

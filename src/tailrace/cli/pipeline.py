@@ -183,7 +183,8 @@ def replay(
     store: Store,
     topic: Annotated[list[str], typer.Option("--topic", help="Replay this topic; may be repeated.")],
     where: Annotated[
-        str, typer.Option("--where", metavar="SQL", help="Only messages that match, by the source's columns.")] = "",
+        str, typer.Option("--where", metavar="SQL", help="Only messages that match this condition on the source's "
+                          "columns.")] = "",
     to_broker: Annotated[str, typer.Option(metavar="HOST:PORT", help="Send to this broker.")] = "",
     to_namesrv: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Send to the brokers of this name server.")] = "",

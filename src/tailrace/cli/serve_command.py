@@ -85,7 +85,7 @@ def serve(
         for host, what in places.open_hosts(authenticated=settings.auth.authentication_enabled):
             if not allow_remote and host not in LOOPBACK:
                 raise usage(
-                    f"{host} can be reached by other machines and {what}; add --allow-remote if you mean it")
+                    f"{host} can be reached by other machines and {what}; add --allow-remote to listen there")
         serve_store(
             str(store), places.broker, places.namesrv, settings.store, settings.broker, places.http,
             names=places.names, name_server_config=settings.name_server, auth_config=settings.auth,

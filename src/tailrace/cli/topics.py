@@ -27,7 +27,8 @@ from tailrace.errors import RemotingCommandError
 
 __all__ = ["create", "delete", "list_all", "milliseconds", "purge", "stats"]
 
-Words = Annotated[list[str], typer.Argument(metavar="[STORE] TOPIC")]
+Words = Annotated[list[str], typer.Argument(
+    metavar="[STORE] TOPIC", help="A store directory, if no server is named, and the name of a topic.")]
 
 
 def milliseconds(text: str, option: str = "--before") -> int:
@@ -61,8 +62,8 @@ def create(
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
     queues: Annotated[int, typer.Option(min=1, max=1024, help="Number of queues.")] = 4,
     attribute: Annotated[
-        Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="reserve.time (hours), "  # noqa: UP045
-                                          "retention.ms, retention.bytes ...; may be repeated.")
+        Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="Attribute of the topic, "  # noqa: UP045
+                                          "such as message.type=FIFO or reserve.time=48 (hours); may be repeated.")
     ] = None,
     create: Create = False,
     as_json: AsJson = False,

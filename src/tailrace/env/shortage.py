@@ -39,7 +39,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 class DirectorySyncs:
     """Syncs directories after a file was removed from them, and remembers syncs that are still owed.
 
-    A directory that could not be opened for want of descriptors was not synced, and no sync failed.
+    If a directory cannot be opened because no descriptor is free, it is not synced, and no sync has failed.
     The caller must call `settle` before the next removal, because a later file must not disappear
     from the disk before an earlier one.
     """

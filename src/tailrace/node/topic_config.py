@@ -213,10 +213,10 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         self.multi_dispatch = False
         """True if messages get places in LMQ queues, without which there are no Lite topics."""
         self.mappings = TopicQueueMappingManager(file_system, config_dir, clock)
-        """Logical queues of static topics; loaded by itself."""
+        """Logical queues of static topics. They are in a file of their own, which is loaded separately."""
 
     def unsupported_type(self, config: TopicConfig) -> str:
-        """Return the type of a topic that cannot be honoured, such as ``cleanup.policy=COMPACTION``; else ""."""
+        """Return the attribute of a topic that cannot be honoured, such as ``message.type=LITE``; else ""."""
         if config.is_lite and not self.multi_dispatch:
             return LITE_WITHOUT_LMQ
         for name in _TYPES if config.attributes else ():
@@ -370,6 +370,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
     def _system_topics(self) -> list[TopicConfig]:
         cluster, broker = self._config.broker_cluster_name, self._config.broker_name
         nums = self._config.default_topic_queue_nums
+        # Name, number of queues, permissions.
         shapes: list[tuple[str, int, int]] = [
             ("SELF_TEST_TOPIC", 1, 6),
             ("BenchmarkTest", 1024, 6),

@@ -30,7 +30,7 @@ class Caller(NamedTuple):
     version: str
     """Of the client's library; empty if the client does not say it."""
     user: str = ""
-    """The user that has proven itself; empty without `authenticationEnabled`."""
+    """The user whose signature was valid; empty without `authenticationEnabled`."""
 
 
 def metadata_of(context: Any) -> dict[str, str]:

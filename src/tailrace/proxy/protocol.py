@@ -19,10 +19,10 @@ __all__ = [
 ]
 
 Code: Final[Any] = SimpleNamespace(**dict(definition.Code.items()))
-"""Status codes; the enum of the package looks up a name by a search."""
+"""Status codes by name. The enum of the package is slower, because it searches for a name."""
 CODE_NAMES: Final[dict[int, str]] = {number: name for name, number in definition.Code.items()}
 MESSAGE_MAX: Final = 2_000
-"""Characters of the message of a status, which may repeat what a client sent."""
+"""Most characters in the message of a status, because it may repeat a text that a client sent."""
 _CODES: Final = {
     ResponseCode.SUCCESS: Code.OK,
     ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
@@ -49,11 +49,11 @@ def status(code: int, message: str | None = None) -> Any:
 
 _OK: Final = Code.OK
 OK: Final = status(_OK)
-"""A message that has it as a field has a copy."""
+"""One object is enough, because a message copies it when it is set as a field."""
 
 
 def overall(codes: set[int], empty: str) -> Any:
-    """Return the status of a response whose entries have these codes; ``empty`` is said if there are no entries."""
+    """Return the status of a response whose entries have these codes; ``empty`` is its message without entries."""
     if not codes:
         return status(Code.INTERNAL_SERVER_ERROR, empty)
     if len(codes) > 1:
@@ -63,7 +63,7 @@ def overall(codes: set[int], empty: str) -> Any:
 
 
 def of_refusal(answer: RemotingCommand | RefusalError) -> GrpcError:
-    """Return what an answer of the broker that is not a success becomes."""
+    """Return the error for an answer with which the broker refuses a request."""
     return GrpcError(_CODES.get(ResponseCode(answer.code) if answer.code in _KNOWN else ResponseCode.SYSTEM_ERROR,
                                 Code.INTERNAL_SERVER_ERROR), answer.remark or str(answer.code))
 

@@ -41,7 +41,7 @@ class Strangers(Generic[S]):
         """Raise RemotingFrameError if a request of this many bytes is too long for a stranger."""
         if length > self._frame_max:
             raise RemotingFrameError(
-                f"frame of {length} bytes before a user has proven itself, over the limit of {self._frame_max}")
+                f"frame of {length} bytes before the first valid signature, over the limit of {self._frame_max}")
 
     def opened(self, connection: S, now: float) -> bool:
         """Add a new connection; return False if its address has too many."""

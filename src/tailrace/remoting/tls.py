@@ -92,7 +92,7 @@ def client_context(tls: bool | TlsOptions | None) -> ssl.SSLContext | None:
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if bool(options.cert_path) != bool(options.key_path):
-        raise ConfigError("cert_path and key_path of TLS: set both or neither")
+        raise ConfigError("cert_path and key_path of TLS: set both, or remove both")
     if options.cert_path:
         _certificate(context, options.cert_path, options.key_path, options.key_password)
     _choose(context, options.ciphers, options.protocols)

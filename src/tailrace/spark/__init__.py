@@ -1,4 +1,4 @@
-"""Store directories as Spark DataFrames: the only room with pyspark, and with ``arrow`` the one with pyarrow.
+"""Store directories as Spark DataFrames. Only this room imports pyspark; pyarrow is imported here and in ``arrow``.
 
     session       make a Spark session, or register the data source in one
     data_source   the data source ``tailrace``, over ``source`` and ``sink``

@@ -40,7 +40,7 @@ def is_batch_unit(unit: BatchCqUnit | None) -> bool:
 
 
 def follow_each_other(data: bytes) -> bool:
-    """As ``is_tidy``, for the bytes of a few whole units, where it is faster."""
+    """Return the result of ``is_tidy`` for the bytes of whole units. It is faster for a few units."""
     end = -1
     for _, size, _, _, base, count, compacted, reserved in _unpack(data):
         if size <= 0 or count <= 0 or compacted != INVALID_POS or reserved or not (
@@ -75,7 +75,8 @@ def fitting(units: Units) -> tuple[_Numbers, Units, _Flags]:
 
     Return three arrays: the numbers of the units that stand for messages, these units corrected, and whether
     each fitted as stored. Their queue offsets grow, and none overlaps the next one. A unit that does not fit gets
-    the queue offsets between its neighbours; without room it is left out. Zeros after the last unit are ignored.
+    the queue offsets between its neighbours; without a free one it is left out. Zeros after the
+    last unit are ignored.
     """
     units = units.astype(units.dtype.newbyteorder("="))
     numbers = np.arange(len(units))
@@ -125,7 +126,7 @@ def _best_order(units: Units, ids: _Numbers, valid: _Flags) -> _Numbers:
 def _fill(units: Units, good: _Numbers) -> None:
     """Give each unit between ``good`` units the queue offsets that are free there, without overlaps."""
     bases, counts = units["msg_base_offset"].astype(np.int64), units["batch_size"].astype(np.int64)
-    # A unit with a gap on one side and an overlap of the same length on the other has a wrong offset, a right count.
+    # If a unit has a gap on one side and an overlap of the same length on the other, only its offset is wrong.
     ends = bases + counts
     moved = np.flatnonzero((bases[2:] - ends[:-2] == counts[1:-1]) & (bases[1:-1] != ends[:-2])) + 1
     bases[moved] = ends[moved - 1]
@@ -149,4 +150,5 @@ def _fill(units: Units, good: _Numbers) -> None:
 
 
 def _own(count: int) -> int:
+    """Return the number of messages that a unit says, or 1 if that is impossible."""
     return count if count > 0 else 1

@@ -1,4 +1,4 @@
-"""Choose the units of a batch ConsumeQueue for one read: limits count messages, and records stay whole."""
+"""Choose the units of a batch ConsumeQueue for one read. Limits count messages, and a record is never divided."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class BatchWindow(NamedTuple):
-    """Units of 20 bytes from queue offset ``begin`` onwards, and the records among them."""
+    """Units in the form of a plain queue (20 bytes), from queue offset ``begin`` onwards, and their records."""
 
     begin: int
     units: bytes
     starts: _Numbers
     """First message of each record, counted from ``begin``."""
     ends: _Numbers
-    """After the last message of each record, counted from ``begin``."""
+    """Offset after the last message of each record, counted from ``begin``."""
 
     def take_whole(self, result: GetMessageResult) -> None:
         """Set in ``result`` the next offset after the last whole record, and the number of messages found."""

@@ -14,7 +14,7 @@ class MessageArrivingListener(Protocol):
     def arriving(
         self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
-        """A queue has new messages and now ends at ``next_offset``.
+        """Handle new messages of a queue, which now ends at ``next_offset``.
 
         ``tags_codes`` has one code for each new record; ``size`` is their length in the CommitLog in bytes.
         """

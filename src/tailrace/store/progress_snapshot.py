@@ -18,7 +18,8 @@ def make_progress(
 ) -> Progress:
     """Return the progress to write after everything up to ``position`` is durable.
 
-    Nothing may be dispatched during the call.
+    ``checkpoints`` are the bytes of the checkpoint that may be on the disk, in hexadecimal digits. ``clean`` is True
+    at a clean stop. Nothing may be dispatched during the call.
     """
     segment = commit_log.queue.find(position.last)
     return Progress(

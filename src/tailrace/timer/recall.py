@@ -1,4 +1,4 @@
-"""Taking a timer back: the messages that delete it."""
+"""Messages that delete a timer before it is delivered (recall)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def recall_messages(
 ) -> list[MessageExtBrokerInner]:
     """Return the messages that delete a timer: one for each form that a broker may look for.
 
-    With ``append_topic`` (appendTopicForTimerDeleteKey) only ``topic+key``, which at a Java broker
+    With ``append_topic`` (appendTopicForTimerDeleteKey) only the form ``topic+key`` is made. On a Java broker this form
     cannot delete a timer of another topic.
     """
     made = []

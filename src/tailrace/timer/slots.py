@@ -127,7 +127,7 @@ class Later:
 
 @dataclass(slots=True)
 class SlotState:
-    """A slot that was begun: units to process, timers that wait for their time, and what was delivered."""
+    """A slot that was begun: units to process, timers that wait for their time, and timers that were delivered."""
 
     units: UnitQueue = field(default_factory=UnitQueue)
     later: Later = field(default_factory=Later)
@@ -135,7 +135,7 @@ class SlotState:
     """By position in the CommitLog."""
     identities: set[Identity] = field(default_factory=set)
     before: PutBefore = field(default_factory=PutBefore)
-    """Timers that were delivered, or will be, in bulk."""
+    """Timers that were delivered in bulk, or will be."""
     delivered: int = 0
 
     @property
@@ -215,9 +215,9 @@ class DueQueue:
         return identity in self._by_identity
 
     def delete(self, named: Identity) -> DueTimer | None:
-        """Note that a request deletes a timer; return that timer if it waits already.
+        """Record a request to delete a timer; return that timer if it waits already.
 
-        Requests are kept for a while: the timer may be a copy that is on its way.
+        The request is kept for a while, because a copy of the timer may arrive later.
         """
         if named not in self._deletes:
             self._deletes[named] = None

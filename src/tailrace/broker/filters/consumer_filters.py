@@ -29,6 +29,7 @@ ENTRIES_MAX: Final = 10_000
 CHARACTERS_MAX: Final = 1 << 20
 """Number of characters of all expressions; a compiled expression takes about 50 bytes of memory for each."""
 DEAD_BEFORE_LOAD_MS: Final = 30_000
+"""An entry of the file that is not marked as dead counts as dead since this time before the load."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class ConsumerFilterData:
         return self.dead_time >= self.born_time
 
     def to_json(self) -> dict[str, Any]:
-        """Members by RocketMQ's names, in its order."""
+        """Return the members by RocketMQ's names, in RocketMQ's order."""
         return {
             "bloomFilterData": {"bitNum": self.bloom.bits, "bitPos": list(self.bloom.positions)},
             "bornTime": self.born_time,
@@ -248,7 +249,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
         if not isinstance(text, str) or not isinstance(kind, str) or any(type(n) is not int for n in numbers):
             return None
         born, dead, version = numbers
-        # Entries are dead until a heartbeat of their group arrives.
+        # Entries of the file are dead until a heartbeat of their group arrives.
         dead = dead or max(born, self._clock.now_ms() - DEAD_BEFORE_LOAD_MS)
         return ConsumerFilterData(
             topic=topic, consumer_group=group, expression=text, expression_type=kind, born_time=born,

@@ -1,6 +1,6 @@
 """Translation of logical to physical queues in sends and pulls, and back in their answers.
 
-The processors check `StaticTopics.table` first, so topics without a mapping do not come here. A logical queue
+The processors check `StaticTopics.table` first and use this module only for topics with a mapping. A logical queue
 consists of parts (items); each is a physical queue of a broker.
 
 A pull is answered from the part that has its offset. At the end of a part the answer is PULL_RETRY_IMMEDIATELY with
@@ -182,7 +182,7 @@ class StaticTopics:
         return LogicalQueue(detail, queue_id)
 
     def of_request(self, request: RemotingCommand) -> LogicalQueue | None:
-        """Return the logical queue of a request; None if the request names a physical one. Raises RefusalError."""
+        """Return the logical queue of a request; None if its queue is a physical one. Raises RefusalError."""
         header = request.read(TopicQueueRequestHeader)
         return None if header.lo is False else self.queue(header.topic, header.queue_id)
 

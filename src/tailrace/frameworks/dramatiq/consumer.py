@@ -25,21 +25,21 @@ __all__ = ["Delivery", "QueueConsumer"]
 _log = get_logger(__name__)
 
 SOON_S: Final = 1.0
-"""Until a message that a worker gives back can be popped again."""
+"""Seconds until a message that a worker gives back can be popped again."""
 CLOSE_S: Final = 1.0
-"""For how long a close waits for acknowledgements; tasks have ended before."""
+"""Seconds that a close waits for acknowledgements; the tasks have ended before the close."""
 UNDER_WAY_S: Final = 0.1
-"""For how long a close waits for the answers to pops that are under way: their messages are given back, too."""
+"""Seconds that a close waits for answers to pops under way, so that their messages are given back, too."""
 FOREVER_S: Final = 1e9
-"""Dramatiq's TimeLimit ends tasks, not the consumer."""
+"""Time limit of a listener that is never reached, because Dramatiq's TimeLimit ends tasks."""
 MANY: Final = 1_000_000_000
-"""Dramatiq decides what is a dead letter, not the number of deliveries."""
+"""Limit of deliveries that is never reached, because Dramatiq decides which message is a dead letter."""
 PULL_MAX: Final = 32
 """Messages of one pop, a limit of RocketMQ."""
 
 
 class Outcome(enum.Enum):
-    """What becomes of a delivery."""
+    """How a delivery ends."""
 
     DONE = "acknowledge it"
     AGAIN = "give it back"
@@ -47,19 +47,19 @@ class Outcome(enum.Enum):
 
 
 class Delivery(dramatiq.MessageProxy):
-    """A message that this process has, until it is acknowledged, given back or a dead letter."""
+    """A message that this process has until it acknowledges it, gives it back or makes it a dead letter."""
 
     def __init__(self, message: dramatiq.Message[Any], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(message)
         self.retry_not_stored = False
-        """Whether the retry of the task could not be stored: then an acknowledgement would lose the task."""
+        """True if the retry of the task could not be stored. An acknowledgement would then lose the task."""
         self.outcome: asyncio.Future[Outcome] = loop.create_future()
         self._loop = loop
 
     def end(self, outcome: Outcome) -> None:
-        """Say what becomes of it; only the first call counts. Any thread may call this."""
+        """End the delivery; only the first call has an effect. Any thread may call this."""
         if self._loop.is_closed():
-            return  # its consumer is closed: it is delivered again
+            return  # the consumer is closed, so the message is delivered again
         self._loop.call_soon_threadsafe(self._end, outcome)
 
     def _end(self, outcome: Outcome) -> None:
@@ -83,12 +83,12 @@ class QueueConsumer(dramatiq.Consumer):
         self._arrived: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         self._closing = False
         self.open = 0
-        """Messages that this process has and that are not ended."""
+        """Number of deliveries that have not ended."""
         target = clients.target
         self._push = AsyncPushConsumer(
             topic, self._listen, namesrv=target.namesrv, broker=target.broker, topics=topic, start="first",
             client_rebalance=False, pop_invisible_s=invisible_s, concurrency=prefetch, max_cached_messages=prefetch,
-            # A message that waits for a free place of this process is not given to others in the meantime.
+            # Few at a time: no other worker gets a popped message that waits for a free thread of this process.
             pull_batch=min(PULL_MAX, max(1, prefetch // 4)), max_reconsume_times=MANY, consume_timeout_s=FOREVER_S,
             close_timeout_s=CLOSE_S, timeout_ms=target.timeout_ms)
         clients.run(self._start(topic_queues))
@@ -100,7 +100,7 @@ class QueueConsumer(dramatiq.Consumer):
         await self._push.start()
 
     async def _listen(self, message: MessageExt) -> None:
-        """Hand a message to the worker threads, and wait for what becomes of it."""
+        """Pass a message to the worker threads, and wait until its delivery ends."""
         if self._closing:
             raise RetryLater(after_s=SOON_S)
         if left_ms(message, self._clock) > 0:
@@ -158,7 +158,7 @@ class QueueConsumer(dramatiq.Consumer):
         await asyncio.sleep(UNDER_WAY_S)
 
     def close(self) -> None:
-        """Give back what no worker thread has taken, and leave the group.
+        """Give back the messages that no worker thread has taken, and leave the group.
 
         A task that still runs is delivered again when its invisible time ends.
         """

@@ -1,4 +1,4 @@
-"""Messages as handlers see them, and how they are settled."""
+"""The messages that handlers get, and the calls that acknowledge, repeat or reject them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ RESERVED: Final = frozenset((
 ))
 """Properties that RocketMQ and its clients use; they cannot be headers."""
 _OWN: Final = RESERVED | {CONTENT_TYPE, CORRELATION_ID, REPLY_TO}
+"""Properties that a handler does not get as headers."""
 
 
 @final
 class Incoming:
-    """Messages of one call of a handler, and what becomes of them: ``settled`` has None for consumed messages."""
+    """Messages of one call of a handler. ``settled`` is the outcome of each, or None for a consumed one."""
 
     def __init__(self, message: MessageExt, *others: MessageExt) -> None:
         self.message = message
@@ -45,7 +46,7 @@ class Incoming:
         self.settled: asyncio.Future[RetryLater | None] = asyncio.get_running_loop().create_future()
 
     def settle(self, outcome: RetryLater | None) -> None:
-        """Say what becomes of it; only the first call counts."""
+        """Set the outcome of the message; only the first call has an effect."""
         if not self.settled.done():
             self.settled.set_result(outcome)
 
@@ -67,22 +68,22 @@ class RocketmqMessage(StreamMessage[Incoming]):
         return self.raw_message.messages
 
     async def ack(self) -> None:
-        """Count it as consumed."""
+        """Acknowledge the message: it is consumed."""
         self.raw_message.settle(None)
         await super().ack()
 
     async def nack(self, delay: float | None = None) -> None:
-        """Have it delivered again after ``delay`` seconds; without it after a time that grows with each delivery.
+        """Deliver the message again after ``delay`` seconds; without ``delay`` the time grows with each delivery.
 
         After ``max_reconsume_times`` deliveries it becomes a dead letter. Raises ValueError for a negative delay.
         """
         if delay is not None and not delay >= 0:
-            raise ValueError(f"delay={delay!r} is not a number of seconds from 0 on")
+            raise ValueError(f"delay={delay!r} must be a number of seconds, 0 or more")
         self.raw_message.settle(RetryLater(after_s=delay))
         await super().nack()
 
     async def reject(self) -> None:
-        """Make it a dead letter of the group now."""
+        """Make the message a dead letter of the group now."""
         self.raw_message.settle(RetryLater(delay_level=-1))
         await super().reject()
 

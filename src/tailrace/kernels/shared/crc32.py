@@ -29,7 +29,7 @@ def _fill_table():
 
 if cython.compiled:
     _fill_table()
-    # ISA-L's crc32_gzip_refl(start, bytes, length), or NULL: the table is used.
+    # ISA-L's crc32_gzip_refl(start, bytes, length). If it is NULL, the table is used.
     _isal_crc32 = cython.declare(
         "unsigned int (*)(unsigned int, const unsigned char *, unsigned long long) noexcept nogil")
     _isal_crc32 = cython.NULL
@@ -50,6 +50,7 @@ def use_crc32(address: cython.size_t):
 def _crc_by_table(
     b: cython.const[cython.uchar][::1], i: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.longlong:
+    """Return the checksum of ``b[i:e]``, 16 bytes a step: row j of the table is for a byte with j bytes after it."""
     c: cython.uint = 0xFFFFFFFF
     a: cython.uint
     while i + 16 <= e:
@@ -119,6 +120,7 @@ def own_crc_is_wrong(
     end: cython.Py_ssize_t,
 ) -> cython.bint:
     """Return True if a record ends with the checksum property and that checksum does not match."""
+    # The property is "__CRC32#", byte 1, ten digits, byte 2.
     at: cython.Py_ssize_t = end - CRC_SIZE
     value: cython.longlong = 0
     k: cython.Py_ssize_t

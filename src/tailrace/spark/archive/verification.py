@@ -24,6 +24,10 @@ def _bytes_in(
     file_system: FileSystem, files: Sequence[Named], start: int, end: int, scratch: Scratch,
     read: Scratch,
 ) -> tuple[memoryview, int]:
+    """Return the bytes [start, end) of the log that the files give, and how many of them the files gave.
+
+    ``scratch`` is the buffer of the result, ``read`` the buffer for the bytes of the files.
+    """
     out = scratch.take(end - start)
     written = 0
     for path, file in files:
@@ -53,9 +57,9 @@ def compare(
 
 def _groups(files: Sequence[ArchivedFile]) -> Iterator[tuple[int, int, list[ArchivedFile]]]:
     """Yield the pieces of the log (start, end), each with its files."""
-    pieces = sorted({(one.start, one.end) for one in files})
+    pieces = sorted({(file.start, file.end) for file in files})
     for start, end in pieces:
-        yield start, end, [one for one in files if (one.start, one.end) == (start, end)]
+        yield start, end, [file for file in files if (file.start, file.end) == (start, end)]
 
 
 def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Iterator[bytes]:
@@ -71,7 +75,7 @@ def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Itera
             raise CorruptionError(f"{archive}: no file of the manifest has this position",
                                   phy_offset=position)
         out, written = _bytes_in(
-            file_system, [(f"{archive}/{one.path}", one) for one in files], start, end, scratch, read)
+            file_system, [(f"{archive}/{file.path}", file) for file in files], start, end, scratch, read)
         if written != end - start:
             raise CorruptionError(f"{archive}: {written} bytes of the log instead of {end - start}",
                                   phy_offset=start)
@@ -92,12 +96,12 @@ def checked(file_system: FileSystem, archive: str, manifest: Manifest) -> Manife
     for _ in restored(file_system, archive, manifest):
         pass
     files = []
-    for one in manifest.files:
-        path = f"{archive}/{one.path}"
-        data = read_file(file_system, path, one.size)  # compared above, but the file may have changed since
-        if (actual := hashlib.sha256(data).hexdigest()) != one.sha256:
+    for file in manifest.files:
+        path = f"{archive}/{file.path}"
+        data = read_file(file_system, path, file.size)  # compared above, but the file may have changed since
+        if (actual := hashlib.sha256(data).hexdigest()) != file.sha256:
             raise ChecksumMismatchError(
                 "a file of the archive is not what its manifest says", path=path,
-                expected=one.sha256, actual=actual)
-        files.append(one if one.parts else replace(one, parts=parts_of(data, path)))
+                expected=file.sha256, actual=actual)
+        files.append(file if file.parts else replace(file, parts=parts_of(data, path)))
     return replace(manifest, files=tuple(files), verified=True, version=VERSION)

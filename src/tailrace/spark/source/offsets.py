@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _log = get_logger(__name__)
-_TOLD: set[str] = set()
+_LOGGED: set[str] = set()
 """Labels of stores for which the log line about LMQ queues was written."""
 Queue = tuple[str, str, int]  # label of the store, topic, queueId
 Offsets = dict[Queue, int]
@@ -93,8 +93,8 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
             topics.add(queue.topic)
             if options.wants(queue.topic, queue.queue_id):
                 found[label, queue.topic, queue.queue_id] = queue
-        if left_out and label not in _TOLD:
-            _TOLD.add(label)
+        if left_out and label not in _LOGGED:
+            _LOGGED.add(label)
             _log.warning("LMQ queues are left out, their messages are read by their own topics store=%s "
                          "lmq_queues=%d", label, left_out)
     problems = [

@@ -45,7 +45,7 @@ class DiskCheckService:
         self._levels = disk_levels(config)
         self._lock = threading.Lock()
         self.blocked = ""
-        """Reason why the last forced pass deleted nothing; empty if it did."""
+        """Reason why the last forced pass deleted nothing; empty if it deleted a file."""
         self.usages: tuple[PathUsage, ...] = ()
         """The last measurements: the CommitLog paths, then the path of the queues."""
         self.verdict = DiskVerdict(False, False, False, "", ())
@@ -66,8 +66,8 @@ class DiskCheckService:
             self.usages = (*logs, queue)
             config = self._config
             self._levels = disk_levels(config)
-            asked = config.replicas_per_disk_partition > 1 or config.max_store_bytes
-            size = self._store_bytes() if asked else 0
+            needs_size = config.replicas_per_disk_partition > 1 or config.max_store_bytes
+            size = self._store_bytes() if needs_size else 0
             was = self.verdict
             self.verdict = verdict = decide(
                 self._levels, logs, queue, was_full=was.full,
