@@ -274,16 +274,18 @@ def test_batches_are_settled_together_and_have_what_belongs_to_each_message(brok
         seen.append(numbers)
 
     async def test():
-        await broker.connect()
-        for number in range(20):
+        await (await broker.connect()).create_topic(name, queues=1)
+        for number in range(18):
             await broker.publish(number, name, headers={"number": str(number)}, ordering_key="one")
+        sent = await broker.publish_batch(18, 18, topic=name, headers={"number": "18"})
+        assert sent.queue_offset == 18
         async with broker:
             await broker.start()
             await until_async(lambda: sum(map(len, seen)) >= 20)
 
     asyncio.run(test())
-    assert sorted(number for numbers in seen for number in numbers) == list(range(20))
+    assert sorted(number for numbers in seen for number in numbers) == [*range(19), 18]
     assert failed
     assert 1 < max(map(len, seen)) <= 8
     if in_order:
-        assert [number for numbers in seen for number in numbers] == list(range(20))
+        assert [number for numbers in seen for number in numbers] == [*range(19), 18]

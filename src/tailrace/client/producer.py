@@ -424,7 +424,10 @@ class AsyncProducer:
         return result
 
     async def send_oneway(self, message: Message, *, queue_id: int | None = None) -> None:
-        """Send without waiting for an answer. The loss of the message is not reported."""
+        """Send without waiting for an answer. The loss of the message is not reported.
+
+        Raises RemotingTimeoutError if the broker does not read earlier messages within ``timeout_ms``.
+        """
         if self._telemetry is None:
             await self._send_oneway(message, queue_id)
             return
@@ -439,7 +442,8 @@ class AsyncProducer:
         header.queue_id = queue.queue_id
         body = self._sender.body_of(message, header)
         await self._remoting.invoke_oneway(
-            route.addresses[queue.broker_name], RequestCode.SEND_MESSAGE_V2, header.to_ext(), body)
+            route.addresses[queue.broker_name], RequestCode.SEND_MESSAGE_V2, header.to_ext(), body,
+            timeout_ms=self._timeout_ms)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be written."""

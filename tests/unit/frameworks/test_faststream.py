@@ -145,9 +145,8 @@ def test_what_is_not_supported_says_so(broker):
         pass
 
     async def test():
-        for call in (subscriber.get_one(), broker.publish_batch("a", queue="orders")):
-            with pytest.raises(FeatureNotSupportedException):
-                await call
+        with pytest.raises(FeatureNotSupportedException):
+            await subscriber.get_one()
         with pytest.raises(FeatureNotSupportedException, match="AsyncPullConsumer"):
             async for _ in subscriber:
                 pass
@@ -231,6 +230,30 @@ def test_a_batch_subscriber_gets_lists(broker):
 
     asyncio.run(test())
     assert seen == [([Order(number=1)], [{"shop": "north"}], [["1"]])]
+
+
+def test_a_published_batch_comes_as_a_list_or_one_by_one(broker):
+    lists, ones = [], []
+
+    @broker.subscriber("orders", group="lists", batch=True)
+    async def take_all(orders: list[Order]):
+        lists.append([one.number for one in orders])
+
+    @broker.subscriber("orders", group="ones", tags="new")
+    async def take_one(order: Order, message: RocketmqMessage):
+        ones.append((order.number, message.headers, message.correlation_id))
+
+    async def test():
+        async with TestRocketmqBroker(broker) as tested:
+            await tested.publish_batch(
+                Order(number=1), {"number": 2}, topic="orders", tags="new", headers={"a": "b"}, correlation_id="c")
+            await tested.publish_batch(Order(number=3), topic="orders")
+            with pytest.raises(MessageIllegalError, match="has no message"):
+                await tested.publish_batch(topic="orders")
+
+    asyncio.run(test())
+    assert lists == [[1, 2], [3]]
+    assert ones == [(1, {"a": "b"}, "c"), (2, {"a": "b"}, "c")]
 
 
 @pytest.mark.parametrize("topic", ["logs.{level}", "logs-*", "logs.#", "a,b"])

@@ -22,7 +22,7 @@ from tailrace.client.producer import AsyncProducer
 from tailrace.client.routes import AUTO_CREATE_TOPIC
 from tailrace.client.send_result import SendResult
 from tailrace.client.telemetry import Telemetry
-from tailrace.errors import RemotingCommandError, RemotingError
+from tailrace.errors import MessageIllegalError, RemotingCommandError, RemotingError
 from tailrace.frameworks.faststream.config import RocketmqBrokerConfig, make_rocketmq_logger_state
 from tailrace.frameworks.faststream.message import Incoming, RocketmqMessage
 from tailrace.frameworks.faststream.producer import RocketmqProducer
@@ -118,6 +118,23 @@ class RocketmqBroker(RocketmqRegistrator, BrokerUsecase[Incoming, AsyncProducer,
             message, topic=topic, tags=tags, keys=keys, delay=delay, deliver_at=deliver_at, ordering_key=ordering_key,
             headers=headers, correlation_id=correlation_id or self.config.id_generator(), reply_to=reply_to)
         sent: SendResult = await self._basic_publish(cmd, producer=self.config.producer)
+        return sent
+
+    async def publish_batch(  # type: ignore[override]
+        self, *messages: Any, topic: str, tags: str | None = None, headers: dict[str, str] | None = None,
+        correlation_id: str | None = None, reply_to: str = "",
+    ) -> SendResult:
+        """Store messages in one queue with one request, all or none, and return where the first one is.
+
+        The options are those of each message. Raises MessageIllegalError, for example without a message, or
+        RemotingError.
+        """
+        if not messages:
+            raise MessageIllegalError("batch", "has no message")
+        cmd = RocketmqPublishCommand(
+            *messages, topic=topic, tags=tags, headers=headers,
+            correlation_id=correlation_id or self.config.id_generator(), reply_to=reply_to)
+        sent: SendResult = await self._basic_publish_batch(cmd, producer=self.config.producer)
         return sent
 
     async def request(  # type: ignore[override]

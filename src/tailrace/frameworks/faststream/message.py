@@ -37,7 +37,7 @@ _OWN: Final = RESERVED | {CONTENT_TYPE, CORRELATION_ID, REPLY_TO}
 
 @final
 class Incoming:
-    """Messages of one call of a handler. ``settled`` is the outcome of each, or None for a consumed one."""
+    """Messages of one call of a handler, and their outcome: the result of ``settled`` is None if they are consumed."""
 
     def __init__(self, message: MessageExt, *others: MessageExt) -> None:
         self.message = message
@@ -46,7 +46,7 @@ class Incoming:
         self.settled: asyncio.Future[RetryLater | None] = asyncio.get_running_loop().create_future()
 
     def settle(self, outcome: RetryLater | None) -> None:
-        """Set the outcome of the message; only the first call has an effect."""
+        """Set the outcome of the messages; only the first call has an effect."""
         if not self.settled.done():
             self.settled.set_result(outcome)
 

@@ -8,7 +8,7 @@ from typing import Any, final
 from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.parser import DefaultCodec
 from faststream._internal.producer import ProducerProto
-from faststream.exceptions import FeatureNotSupportedException, IncorrectState
+from faststream.exceptions import IncorrectState
 
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.request_reply import reply_to
@@ -40,7 +40,14 @@ class BaseProducer(ProducerProto[RocketmqPublishCommand]):
 
     async def encoded(self, cmd: RocketmqPublishCommand) -> Message:
         """Return the message of a command. Raises MessageIllegalError for headers that RocketMQ uses."""
-        body, content_type = await self.codec.encode(cmd.body, self.serializer)
+        return await self._encoded(cmd, cmd.body)
+
+    async def encoded_batch(self, cmd: RocketmqPublishCommand) -> list[Message]:
+        """Return the messages of a batch, with equal headers. Raises MessageIllegalError."""
+        return [await self._encoded(cmd, body) for body in cmd.batch_bodies]
+
+    async def _encoded(self, cmd: RocketmqPublishCommand, body: Any) -> Message:
+        body, content_type = await self.codec.encode(body, self.serializer)
         headers = {name: str(value) for name, value in (cmd.headers or {}).items()}
         if taken := sorted(RESERVED & headers.keys()):
             raise MessageIllegalError("headers", f"{', '.join(taken)}: RocketMQ uses properties of this name")
@@ -52,11 +59,6 @@ class BaseProducer(ProducerProto[RocketmqPublishCommand]):
         return Message(
             topic=cmd.destination, body=body, tags=cmd.tags, keys=cmd.keys, properties=headers, delay=cmd.delay,
             deliver_at=cmd.deliver_at)
-
-    async def publish_batch(self, cmd: Any) -> Any:
-        """Refuse it."""
-        raise FeatureNotSupportedException(
-            "RocketmqBroker publishes no batches; with linger_ms it sends messages together by itself")
 
 
 @final
@@ -94,6 +96,10 @@ class RocketmqProducer(BaseProducer):
             return await self.client.send(
                 dataclasses.replace(reply, properties={**message.properties, **reply.properties}))
         return await self.client.send(message, ordering_key=cmd.ordering_key)
+
+    async def publish_batch(self, cmd: RocketmqPublishCommand) -> SendResult:
+        """Store messages in one request, all or none, and return where the first one is. Raises StoreError."""
+        return await self.client.send_batch(await self.encoded_batch(cmd))
 
     async def request(self, cmd: RocketmqPublishCommand) -> Incoming:
         """Send a request and return its reply. Raises RequestTimeoutError if none came, or another StoreError."""

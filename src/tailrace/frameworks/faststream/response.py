@@ -7,6 +7,7 @@ from typing import Any
 
 from faststream.response import PublishCommand, Response
 from faststream.response.publish_type import PublishType
+from faststream.response.response import BatchPublishCommand
 
 from tailrace.model import MessageExt
 
@@ -33,18 +34,18 @@ class RocketmqResponse(Response):
             delay=self.delay, ordering_key=self.ordering_key)
 
 
-class RocketmqPublishCommand(PublishCommand):
-    """A message on its way to the producer; middlewares may change it."""
+class RocketmqPublishCommand(BatchPublishCommand):
+    """A message, or the messages of a batch, on the way to the producer; middlewares may change them."""
 
     def __init__(
-        self, body: Any, *, topic: str = "", publish_type: PublishType = PublishType.PUBLISH, reply_to: str = "",
-        headers: dict[str, Any] | None = None, correlation_id: str | None = None, tags: str | None = None,
-        keys: Sequence[str] = (), delay: float | None = None, deliver_at: int | None = None,
+        self, body: Any, *bodies: Any, topic: str = "", publish_type: PublishType = PublishType.PUBLISH,
+        reply_to: str = "", headers: dict[str, Any] | None = None, correlation_id: str | None = None,
+        tags: str | None = None, keys: Sequence[str] = (), delay: float | None = None, deliver_at: int | None = None,
         ordering_key: str | None = None, timeout: float = 3.0, request: MessageExt | None = None,
     ) -> None:
         super().__init__(
-            body, _publish_type=publish_type, reply_to=reply_to, destination=topic, correlation_id=correlation_id,
-            headers=dict(headers or {}))
+            body, *bodies, _publish_type=publish_type, reply_to=reply_to, destination=topic,
+            correlation_id=correlation_id, headers=dict(headers or {}))
         self.tags = tags
         self.keys = keys
         self.delay = delay
@@ -55,7 +56,7 @@ class RocketmqPublishCommand(PublishCommand):
         """The message that this one answers, if it was sent with ``request``."""
 
     @classmethod
-    def from_cmd(cls, cmd: PublishCommand) -> RocketmqPublishCommand:
+    def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> RocketmqPublishCommand:
         """Return a command of this class."""
         if isinstance(cmd, cls):
             return cmd

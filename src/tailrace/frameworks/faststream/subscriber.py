@@ -46,6 +46,7 @@ class RocketmqSubscriber(SubscriberUsecase[Incoming]):
         super().__init__(config, specification, calls)
         self._config = config
         self.group = config.group
+        self.batch = config.batch
         self.filter = Subscription.of(config.topic, config.tags, config.sql)
         self._push: AsyncPushConsumer | None = None
         self._room = asyncio.Semaphore(config.max_workers)

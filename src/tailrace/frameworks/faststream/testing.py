@@ -69,11 +69,19 @@ class _MemoryProducer(BaseProducer):
 
     async def publish(self, cmd: RocketmqPublishCommand) -> SendResult:
         """Call one handler of each group that takes the message."""
-        message = await self.encoded(cmd)
-        stored, result = self._stored(message)
-        for one in self._wanting(stored):  # a batch subscriber gets a list of one message
-            await one.process_message(Incoming(stored))
-        return result
+        return await self._publish([await self.encoded(cmd)])
+
+    async def publish_batch(self, cmd: RocketmqPublishCommand) -> SendResult:
+        """Call one handler of each group: of a batch subscriber once, of others for each message."""
+        return await self._publish(await self.encoded_batch(cmd))
+
+    async def _publish(self, messages: Sequence[Message]) -> SendResult:
+        stored = [self._stored(message) for message in messages]
+        for one in self._wanting(stored[0][0]):
+            calls = [[found for found, _ in stored]] if one.batch else [[found] for found, _ in stored]
+            for call in calls:
+                await one.process_message(Incoming(*call))
+        return stored[0][1]
 
     async def request(self, cmd: RocketmqPublishCommand) -> Incoming:
         """Return the result of the handler."""
