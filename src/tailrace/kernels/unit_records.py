@@ -377,8 +377,8 @@ def find_units(
 ):
     """Verify the records that ``read_units`` would copy, and fill a row of ``places`` (PLACE_*) for each.
 
-    There are at most as many records as rows. Unless ``started``, the first record may be longer than ``room``. Return (number of
-    records, index of the unit at which reading stopped, reason UNITS_*).
+    There are at most as many records as rows. Unless ``started``, the first record may be longer than ``room``.
+    Return (number of records, index of the unit at which reading stopped, reason UNITS_*).
     """
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t
