@@ -83,9 +83,7 @@ if TYPE_CHECKING:
 __all__ = ["MessageStore"]
 
 _log = get_logger(__name__)
-_PUT_OK: Final = PutMessageStatus.PUT_OK
-_INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
-"""Both in variables, because each put uses them and looking up a member of an enumeration takes longer."""
+_PUT_OK, _INNER_BATCH = PutMessageStatus.PUT_OK, int(SysFlag.INNER_BATCH)  # a look-up of a member takes longer
 _READERS: Final = (
     "this must be able to write; dump, query, verify, serve and Spark read a directory as it is")
 
@@ -390,8 +388,7 @@ class MessageStore:
         result = self.put_inner(MessageExtBrokerInner(
             topic, queue_id, message.body,
             plain_properties(message, self._unique_prefix, next(self._unique_number))
-            or odd_properties(message, self._unique_key()), message.flag, 0, self._clock.now_ms(),
-            host))
+            or odd_properties(message, self._unique_key()), message.flag, 0, self._clock.now_ms(), host))
         if result.status is not _PUT_OK:
             raise_refused(result)
         if store.sync_flush and message.wait_store_msg_ok:
