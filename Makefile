@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
-SOURCES := setup.py pyproject.toml $(wildcard src/tailrace/kernels/*.py src/tailrace/kernels/shared/*.py)
+SOURCES := setup.py pyproject.toml $(wildcard src/tailrace/kernels/*.py src/tailrace/kernels/shared/*.p*)
 SEED ?= 1
 RUNS ?= 300
 CODE := src tests tools benchmarks setup.py

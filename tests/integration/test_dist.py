@@ -57,6 +57,7 @@ def test_the_sdist_has_what_a_build_needs(dist: Path) -> None:
     needed = {
         "setup.py", "pyproject.toml", "LICENSE", "NOTICE", "README.md", "src/tailrace/py.typed",
         "src/pyspark_tailrace/__init__.py", "src/tailrace/kernels/record.py", "CHANGELOG.md", "docs/index.md",
+        "src/tailrace/kernels/shared/processor.pxd",
     }
     assert not needed - names
 

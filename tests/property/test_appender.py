@@ -68,7 +68,7 @@ class Log:
         if not self.files or self.files[-1].wrote_position == FILE:
             self.files += (types.SimpleNamespace(
                 size=FILE, file_from_offset=len(self.files) * FILE, wrote_position=0,
-                buffer=memoryview(bytearray(FILE)), reserve=lambda until: None),)
+                buffer=memoryview(bytearray(FILE)), reserve=lambda until: until),)
         return self.files[-1]
 
     def roll(self, file):

@@ -348,7 +348,7 @@ def test_units_are_built_the_same(items, data):
     assert runs == expected
     for wrong in ([0, count + 1], [1, count], [0, count, 0, count]) if count else ():
         for module in (UNITS, kernels.queue_units):
-            with pytest.raises(ValueError, match="rows of|bounds"):
+            with pytest.raises(ValueError, match=r"rows of|bounds"):
                 module.build_units(rows[:count], order, np.array(wrong, dtype=np.int64), bytearray(20 * count))
 
 

@@ -86,11 +86,11 @@ class _ThreadService:
         again = short = False
         ended = 0.0
         while True:
-            if not again:
-                if self._asleep.acquire(timeout=period_of(self._period_ms) / 1000) and self._rest_s:
-                    if (rest_s := ended + self._rest_s - time.monotonic()) > 0 and self._running.acquire(timeout=rest_s):
-                        return
-                    self._asleep.acquire(blocking=False)
+            if not again and self._asleep.acquire(timeout=period_of(self._period_ms) / 1000) and self._rest_s:
+                rest_s = ended + self._rest_s - time.monotonic()
+                if rest_s > 0 and self._running.acquire(timeout=rest_s):
+                    return
+                self._asleep.acquire(blocking=False)
             if not self._running.locked():
                 return
             try:

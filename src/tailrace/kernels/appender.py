@@ -575,8 +575,7 @@ class Appender:
         limit: cython.Py_ssize_t = min(stop, self._size)
         size: cython.Py_ssize_t
         if limit > self._reserved:
-            self._file.reserve(limit)
-            self._reserved = limit
+            self._reserved = self._file.reserve(limit)
         writer._full = False
         try:
             size = writer._write(self._buffer, at, limit, self._start + at)

@@ -46,7 +46,6 @@ _PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PAGE = cython.declare(cython.Py_ssize_t, 4096)
 _BLOCK = cython.declare(cython.Py_ssize_t, 64)  # pages per byte of `seen`
 _EARLY = cython.declare(cython.Py_ssize_t, 6)  # records that are loaded while one is verified
-_EARLY_BYTES = cython.declare(cython.Py_ssize_t, 4096)  # of such a record at most
 _LOOK = cython.declare(cython.Py_ssize_t, 1024)  # pages per mincore call at most; the call costs more than the pages
 
 _UNITS_END = cython.declare(cython.int, 0)  # all units were read
@@ -243,8 +242,7 @@ def _load_record(
     """Start to load the record of unit ``i``: it is far from the records before it, so the processor does not."""
     phy_offset: cython.longlong = be64(units, 20 * i)
     if base >= 0 and phy_offset >= base and phy_offset - base < until:
-        load_early(buf, cython.cast(cython.Py_ssize_t, phy_offset - base),
-                   cython.cast(cython.Py_ssize_t, be32(units, 20 * i + 8)), _EARLY_BYTES)
+        load_early(buf, phy_offset - base, be32(units, 20 * i + 8), _PAGE)
 
 
 @cython.cfunc
@@ -323,9 +321,8 @@ def _find(
         for k in range(i, min(i + _EARLY, count)):
             _load_record(buf, base, until, units, k)
     while i < count:
-        if cython.compiled:
-            if i + _EARLY < count:
-                _load_record(buf, base, until, units, i + _EARLY)
+        if cython.compiled and i + _EARLY < count:
+            _load_record(buf, base, until, units, i + _EARLY)
         size = be32(units, 20 * i + 8)
         if size == _PRE_BLANK_SIZE:
             i += 1
@@ -377,8 +374,8 @@ def find_units(
 ):
     """Verify the records that ``read_units`` would copy, and fill a row of ``places`` (PLACE_*) for each.
 
-    There are at most as many records as rows. Unless ``started``, the first record may be longer than ``room``. Return (number of
-    records, index of the unit at which reading stopped, reason UNITS_*).
+    There are at most as many records as rows. Unless ``started``, the first record may be longer than ``room``.
+    Return (number of records, index of the unit at which reading stopped, reason UNITS_*).
     """
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
 __all__ = ["MessageStore"]
 
 _log = get_logger(__name__)
+_PUT_OK, _INNER_BATCH = PutMessageStatus.PUT_OK, int(SysFlag.INNER_BATCH)  # a look-up of a member takes longer
 _READERS: Final = (
     "this must be able to write; dump, query, verify, serve and Spark read a directory as it is")
 
@@ -387,21 +388,21 @@ class MessageStore:
         FlushDiskTimeoutError (the message is in the log, its sync is late) or StoreClosedError.
         """
         store = self._store
-        queue_id = self._topic_queues(message.topic, queue_id, ordering_key)
-        if message.topic in store.compaction.topics:
+        host, topic = store.store_host, message.topic
+        queue_id = self._topic_queues(topic, queue_id, ordering_key)
+        if topic in store.compaction.topics:
             refuse_without_keys([message])
         result = self.put_inner(MessageExtBrokerInner(
-            message.topic, queue_id, message.body,
+            topic, queue_id, message.body,
             plain_properties(message, self._unique_prefix, next(self._unique_number))
-            or odd_properties(message, self._unique_key()), message.flag, 0, self._clock.now_ms(),
-            store.store_host))
-        if result.status is not PutMessageStatus.PUT_OK:
+            or odd_properties(message, self._unique_key()), message.flag, 0, self._clock.now_ms(), host))
+        if result.status is not _PUT_OK:
             raise_refused(result)
         if store.sync_flush and message.wait_store_msg_ok:
             self._wait(result.until, timeout_ms)
         else:
             store.let_dispatch_follow(result.until)
-        result.msg_id = create_message_id(store.store_host, result.phy_offset)
+        result.msg_id = create_message_id(host, result.phy_offset)
         return result
 
     def put_many(
@@ -469,7 +470,7 @@ class MessageStore:
         if self._closed or processes.forks != self._forks:
             self._check_open()
         store = self._store
-        if message.sys_flag & SysFlag.INNER_BATCH:
+        if message.sys_flag & _INNER_BATCH:
             return store.put_inner_batch(message)
         writer = store.plain_writer(message)
         return store.append(writer) if writer is not None else self._timers.put(message)

@@ -251,7 +251,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
 
     def select(self, topic: str) -> TopicConfig | None:
         """Return the topic, or None."""
-        if self.is_lmq(topic):
+        if self.enable_lmq and self.is_lmq(topic):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return self._table.get(topic)
 

@@ -328,10 +328,13 @@ class MappedFile:
         """Return True if every byte was written."""
         return self.wrote_position == self.size
 
-    def reserve(self, until: int) -> None:
-        """Allocate disk blocks for every byte below ``until``. Raises DiskFullError."""
+    def reserve(self, until: int) -> int:
+        """Allocate disk blocks for every byte below ``until``, and more ahead. Return the position after the last one.
+
+        Raises DiskFullError.
+        """
         if until <= self._reserved:
-            return
+            return self._reserved
         until = min(self.size, -(-until // self._step) * self._step)
         try:
             with self as file:
@@ -340,6 +343,7 @@ class MappedFile:
             _raise_if_full(self.path, error)
             raise
         self._reserved = until
+        return until
 
     def populate(self, ahead: int) -> None:
         """Bring the next ``ahead`` bytes after the last written one into memory, beside a writer.
@@ -541,7 +545,7 @@ class MappedFile:
         return mapping.view
 
     def read_apart(self, at: int, n: int) -> bytes:
-        """``read`` with a system call, also for a mapped file, so that other threads run while it waits for the disk."""
+        """``read`` with a system call, also if the file is mapped: other threads run while it waits for the disk."""
         n = min(n, self.wrote_position - at)
         if n <= 0 or at < 0 or not self.hold():
             return b""

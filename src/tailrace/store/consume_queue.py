@@ -331,8 +331,9 @@ class ConsumeQueue:
             return b""
         known, first, ahead = self._ahead
         at = (offset - first) * _UNIT
-        if known == version and at >= 0 and at + count * _UNIT <= len(ahead):
-            return ahead[at : at + count * _UNIT]
+        end = at + count * _UNIT
+        if known == version and at >= 0 and end <= len(ahead):
+            return ahead[at:end]
         read = self.files.read_cached if only_cached else self.files.read
         units = read(offset * _UNIT, min(max(count, _AHEAD), left) * _UNIT)
         if units is None or len(units) <= count * _UNIT:

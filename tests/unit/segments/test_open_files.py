@@ -111,7 +111,7 @@ def test_the_bytes_around_a_place_are_held(tmp_path, mapped):
             (8292, 1, b""), (12288, 4, b""), (-1, 4, b""), (0, -3, b""),
         ]:
             held, data, start, there = one.hold_around(at, n)
-            assert (held is not None) == (mapped and (b"" != expected or n < 0))
+            assert (held is not None) == (mapped and (expected != b"" or n < 0))
             assert bytes(data[at - start : min(at - start + max(n, 0), there)]) == expected
             if held is not None:
                 held.release()
