@@ -135,7 +135,7 @@ def test_the_commands_about_disk_space_run(tmp_path: Path) -> None:
             store.put(Message(topic="orders", body=b"42 apples"), queue_id=queue_id)
     (tmp_path / "broker.conf").write_text("fileReservedTime=72\n")
     with PageRunner(tmp_path) as runner:
-        assert runner.run((DOCS / "how-to" / "disk-space.md").read_text()) == 5
+        assert runner.run((DOCS / "how-to" / "disk-space.md").read_text()) == 6
 
 
 def test_the_examples_of_tables_run(tmp_path: Path) -> None:
