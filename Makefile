@@ -49,8 +49,9 @@ $(VENV)/.demo: requirements/build.txt requirements/spark.txt requirements/grpc.t
 demo: $(VENV)/.demo  ## The main job as a short story: serve, send, kill, recover, query, Spark
 	$(PY) tools/demo.py
 
+# Without --quiet, which hides the warnings that --strict counts.
 docs: $(VENV)/.docs  ## The site of docs/ in build/site, its API reference included; a dead link fails
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 	@echo "open build/site/index.html"
 
 test: $(VENV)/.installed  ## All tests except those of make long, a worker a processor; those of bytes once more with interpreted kernels

@@ -50,7 +50,8 @@ HEAD = "<!-- Written by `make gen` from the code; change it there. -->\n\n"
 
 def formats() -> str:
     parts = [
-        "# Formats\n\nEvery number is big-endian.\n", "## CommitLog record\n\nThe parts of a record, in order.\n",
+        ("# Formats\n\nRead this page to parse or write the files of a store. It shows their bytes, as the code "
+         "declares them.\nEvery number is big-endian.\n"), "## CommitLog record\n\nThe parts of a record, in order.\n",
         "\n".join((
             "| bytes | part | meaning |", "|---|---|---|",
             *(f"| {' or '.join(map(str, part.sizes))} | `{part.name}` | {part.about} |" for part in commitlog.RECORD),
@@ -90,10 +91,11 @@ def layout_numbers() -> str:
 
 def protocol() -> str:
     parts = [(
-        "# Requests\n\nFields are written as text. A field with `?` may be left out. Action and resource have "
-        "the names of RocketMQ's access\ncontrol: a user that is not a super user needs one of the actions on each "
-        "resource. In brackets are the fields that name\nthe resources; `body`: the body names them. A `*` marks a "
-        "request that a Java broker serves for every user.\n")]
+        "# Requests\n\nRead this page to write a client, or to find the permission that a request needs. It lists all "
+        "requests with their fields.\nFields are written as text. A field with `?` may be left out.\n\n"
+        "The column `action` is for access control. A user that is not a super user needs one of these actions on "
+        "each resource.\nIn brackets are the fields that name the resources; `body` means that the body names them. "
+        "A `*` marks a request that a Java\nbroker serves for every user.\n")]
     for role in Role:
         parts.append(f"## Answered by a {role.value}\n\n| code | name | action | fields | answer | changes |\n"
                      "|---|---|---|---|---|---|")
@@ -129,8 +131,10 @@ def _fields(header: type[CustomHeader] | None) -> str:
 
 def settings() -> str:
     parts = [(
-        "# Settings\n\nNames are RocketMQ's; every command takes a `.properties` file by `--config`. A running "
-        "server\nchanges the live ones (`mqadmin updateBrokerConfig`, `updateNamesrvConfig`), in that file too.\n")]
+        "# Settings\n\nThis page lists every setting. [Configure a broker](../how-to/configure.md) says which ones you "
+        "need for a task. The names\nare RocketMQ's. The option `--config` of the commands names the file with the "
+        "settings. A setting marked *live* can be\nchanged while the server runs (`mqadmin updateBrokerConfig`, "
+        "`updateNamesrvConfig`); the change is also written to that file.\n")]
     for title, kind in (
         ("Store", config.StoreConfig), ("Broker", config.BrokerConfig), ("Name server", config.NameServerConfig),
         ("TLS", TlsConfig),
@@ -156,7 +160,9 @@ def settings() -> str:
 
 
 def error_tree() -> str:
-    return HEAD + "# Errors\n\n```\n" + (errors.__doc__ or "").strip() + "\n```\n"
+    return HEAD + (
+        "# Errors\n\nLook up here which exception to catch. [The API reference](api/errors.md) describes the fields of "
+        "each.\n\n```\n") + (errors.__doc__ or "").strip() + "\n```\n"
 
 
 def logged(text: str) -> Iterator[tuple[str, str, int]]:
@@ -193,8 +199,9 @@ def events() -> str:
     if problems:
         sys.exit("\n".join(problems))
     parts = [
-        ("# Events\n\nEvery line that is logged: a fixed phrase, then `key=value` for each key.\n"
-         "`tailrace serve --log-level` says from which level on; lines go to stderr."),
+        ("# Events\n\nLook up a log line here. This page lists every line that Tailrace logs. A line is a fixed "
+         "phrase, then `key=value` for each\nkey. `tailrace serve` writes its lines to stderr; `--log-level` is the "
+         "lowest level that it writes.\n[Operate a broker](../how-to/operate.md) sorts the lines by what to do."),
     ]
     rooms: dict[str, list[str]] = {}
     for event, modules in calls.items():
@@ -213,9 +220,10 @@ def events() -> str:
 def metric_table() -> str:
     base = ", ".join(f"`{name}`" for name in metrics.BASE_LABELS)
     head = (
-        "# Metrics\n\n`tailrace serve --http HOST:PORT` answers `/metrics` in Prometheus' text format. "
-        "Names without `tailrace_` are\nRocketMQ 5's, in the form of its own Prometheus exporter. "
-        f"Every sample carries the labels {base}.\n")
+        "# Metrics\n\nThis page lists every metric. [Watch a broker](../how-to/watch.md) says which metric answers a "
+        "question. `tailrace serve\n--http HOST:PORT` serves them at `/metrics`, in Prometheus' text format. Names "
+        "without `tailrace_` are those of RocketMQ 5's\nown Prometheus exporter. "
+        f"Every sample has the labels {base}.\n")
     parts = [
         head, "| name | kind | unit | labels | meaning |", "|---|---|---|---|---|",
     ]

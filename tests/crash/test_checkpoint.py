@@ -1,4 +1,4 @@
-"""The checkpoint we write misleads no release: what it claims is on the disk, whenever it is read.
+"""Our checkpoint is right for every release: everything up to it is on the disk, at any moment.
 
 5.5.0 replays from the segment of the record at 40, 5.3.3 from the last segment that begins 3 s
 before the lesser of the times at 0 and 8. Both are right when the log is there up to the record at

@@ -1,4 +1,4 @@
-"""A hole in the log and a lost queue file together cost only what the hole took."""
+"""A hole in the log and a lost queue file together cost only the messages in the hole."""
 
 import importlib.util
 import pathlib

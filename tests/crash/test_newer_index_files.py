@@ -1,4 +1,4 @@
-"""Index files that are newer than the recorded progress, spoiled or taken away, and then a kill.
+"""Index files newer than the recorded progress are damaged or removed, and then the store is killed.
 
 Progress vouches for the files that it names; of later ones it knows nothing. Whatever becomes of
 them, the next open answers every key as a rebuild would.

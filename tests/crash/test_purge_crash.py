@@ -1,4 +1,4 @@
-"""A crash at every operation of purges: purged when told so, and never more than was asked for."""
+"""A crash at every operation of purges: an acknowledged purge holds, and no other message is purged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An open that could not write everything claims nothing that the next open would believe."""
+"""An open that could not write everything leaves no wrong progress for the next open."""
 
 import errno
 import importlib.util

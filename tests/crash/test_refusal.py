@@ -1,4 +1,4 @@
-"""Opens that must not mend: stricter recovery modes, unchecked bodies, a disk that is full.
+"""Opens that must not repair: stricter recovery modes, unchecked bodies, a full disk.
 
 What a mode does is ``store.recovery.table``; a refused open changes nothing.
 """

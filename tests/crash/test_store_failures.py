@@ -1,4 +1,4 @@
-"""What the sweep of test_store_crash does not look at.
+"""Failures that the sweep of test_store_crash does not cover.
 
 Crashes between two stores through a mapping and in recovery itself, everything a reader can ask
 after a recovery, planted bugs that must be caught, and what is said after a sync has failed.

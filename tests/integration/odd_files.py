@@ -1,4 +1,4 @@
-"""One oddity in the place of each file of a store, in turn: what every command makes of it.
+"""Replace each file of a store, one at a time, by something odd, and report what every command does.
 
     odd_files.py DIRECTORY STATE ODDITY
 

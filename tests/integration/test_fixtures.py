@@ -1,4 +1,4 @@
-"""Directories that RocketMQ 5.5.0 brokers wrote: we see what the reference sees, line by line."""
+"""Directories that RocketMQ 5.5.0 brokers wrote: our dump equals the dump of the reference, line by line."""
 
 import json
 import lzma

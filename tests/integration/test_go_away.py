@@ -1,4 +1,4 @@
-"""How a broker that stops, or is asked for too much, meets its clients: over real sockets."""
+"""What clients get from a broker that stops or has too much to do: GO_AWAY and refusals, over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that take all they can get: descriptors, memory, and the patience of others."""
+"""Clients that use up descriptors or memory, or make other clients wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log of more segments than the process may have descriptors is written, read, recovered and audited."""
+"""A log with more segments than the process may open files is written, read, recovered and audited."""
 
 import json
 import resource

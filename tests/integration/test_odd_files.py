@@ -1,4 +1,4 @@
-"""What is not a regular file, or too large, in the place of each file of a store (odd_files.py)."""
+"""Each file of a store is replaced by something that is not a regular file, or is too large (odd_files.py)."""
 
 from __future__ import annotations
 

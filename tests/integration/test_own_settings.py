@@ -1,4 +1,4 @@
-"""A directory says itself how it is to be read: no later command needs the file of settings again."""
+"""A directory keeps the settings that are needed to read it, so later commands need no file of settings."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""`tailrace pipeline`: what is wrong is said in one line, and before Spark is started."""
+"""`tailrace pipeline`: a mistake is reported in one line, before Spark is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fixtures as a project uses them: the example, and the report of a failed test."""
+"""The fixtures of the pytest plugin in a project: the example, and the report of a failed test."""
 
 from __future__ import annotations
 

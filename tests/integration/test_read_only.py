@@ -1,4 +1,4 @@
-"""A directory on a read-only mount: it is read and served, and what would write says why it cannot."""
+"""A directory on a read-only mount is read and served; a command that would write reports why it cannot."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`tailrace serve` as its users meet it: through our client, killed, stopped, and misused."""
+"""`tailrace serve` as users see it: through our client, after kills and stops, and with wrong arguments."""
 
 import asyncio
 import json

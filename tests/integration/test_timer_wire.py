@@ -1,4 +1,4 @@
-"""Timers as clients send and take them back, on a real store."""
+"""Timers that clients send and recall, on a real store."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Timers of real stores: embedded, over the wire's messages, and in what the reference left."""
+"""Timers of real stores: in an embedded store, in messages of clients, and in a directory of the reference."""
 
 import json
 import pathlib

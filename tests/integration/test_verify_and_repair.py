@@ -1,4 +1,4 @@
-"""`tailrace verify` and `repair`: nothing found where nothing is wrong, and each thing that is."""
+"""`tailrace verify` and `repair`: an undamaged store gives no findings, and each damage gives one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tailrace verify` and timers: nothing where nothing is wrong, and each thing that is."""
+"""`tailrace verify` and timers: undamaged timer files give no findings, and each damage gives one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference between two opens of ours: what it did is noticed, and nothing is missing.
+"""The reference runs between two of our opens: its changes are noticed, and no message is missing.
 
 It puts and stops, puts and is killed, truncates. Its counts of our directories tell that our
 checkpoint does not mislead it.

@@ -1,4 +1,4 @@
-"""A recall of the reference's producer: it takes back what it names, of its own topic only."""
+"""A recall of the reference's producer deletes the timer that it names, of its own topic only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference's mqadmin against `tailrace serve`: what operators type, and what it answers."""
+"""The reference's mqadmin against `tailrace serve`: commands of operators, and their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletion by time beside the reference: the same files go, and it opens what is left."""
+"""Deletion by time, compared with the reference: the same files are deleted, and it opens the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for what other threads, tasks and processes do; a busy machine may be ten times slower than an idle one."""
+"""Wait for other threads, tasks and processes; a busy machine may be ten times slower than an idle one."""
 
 import asyncio
 import time

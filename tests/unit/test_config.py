@@ -1,4 +1,4 @@
-"""A configuration is valid once it is built, and says everything that is wrong with it."""
+"""A configuration that was built is valid; otherwise the error lists everything that is wrong."""
 
 from __future__ import annotations
 

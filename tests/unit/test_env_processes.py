@@ -1,4 +1,4 @@
-"""Who holds a port."""
+"""Which process holds a port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No value makes a log line of its own, whatever handler shows it."""
+"""No value of a log line, such as one with a line break, can start a new line, in any handler."""
 
 from __future__ import annotations
 

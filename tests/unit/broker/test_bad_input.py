@@ -1,4 +1,4 @@
-"""Requests that make no sense: each is answered or refused, and nothing wrong is kept of it."""
+"""Requests that make no sense: each is answered or refused, and no wrong value of it is stored."""
 
 from __future__ import annotations
 

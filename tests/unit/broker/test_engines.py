@@ -1,4 +1,4 @@
-"""Requests about storage engines that Tailrace does not have, or has one of."""
+"""Requests that choose a storage engine: Tailrace has one, and refuses the others."""
 
 from __future__ import annotations
 

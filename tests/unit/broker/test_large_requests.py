@@ -1,4 +1,4 @@
-"""Requests whose work grows: it is bounded, done once for many, or done beside the event loop."""
+"""Requests that need much work: the work is bounded, shared by several requests, or done in a thread."""
 
 from __future__ import annotations
 

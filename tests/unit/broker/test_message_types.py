@@ -1,4 +1,4 @@
-"""The type of a message by its properties, as metrics count it and as a priority asks for it."""
+"""The type of a message, from its properties: as metrics count it, and as a topic with priorities requires it."""
 
 from __future__ import annotations
 

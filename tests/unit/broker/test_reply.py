@@ -1,4 +1,4 @@
-"""Replies of request-reply: who gets them, what is stored, and what their senders are told."""
+"""Replies of request-reply: which producer gets them, what is stored, and which answers their senders get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends: what is stored, what is refused, and what producers are told."""
+"""Sends: what is stored, what is refused, and which answers producers get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of half messages, operations written together, and whom a check asks."""
+"""States of half messages, operations that are written together, and the producers that a check asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command loads before it works: starting must not wait for what is not used."""
+"""Which modules a command loads: its start must not wait for modules that it does not use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer does with brokers that are slow, and with more than a network takes."""
+"""A producer with slow brokers, and with more messages than the network can take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Push consumers beside a broker in memory, in virtual time."""
+"""Push consumers with a broker in memory, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong while queues change hands, beside a broker in memory, in virtual time."""
+"""Failures while queues move from one member to another, with a broker in memory, in virtual time."""
 
 from __future__ import annotations
 

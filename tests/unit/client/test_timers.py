@@ -1,4 +1,4 @@
-"""A message for later carries what the broker needs; a batch cannot have one."""
+"""A delayed message has the properties that the broker needs; a batch cannot have a delayed message."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Shared work: results in the order of the tasks, errors in their place, no thread left."""
+"""Work shared among threads: results in the order of the tasks, errors in their place, no thread left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done on an overlay stays there: files below are as they were, memory is that of changes."""
+"""Changes on an overlay stay there: the files below do not change, and only changes take memory."""
 
 import os
 import resource

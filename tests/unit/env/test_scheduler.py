@@ -1,4 +1,4 @@
-"""A service that rests: under load one step does the work of many wakes."""
+"""A service with a rest after each step: under load one step does the work of many wake-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Column buffers: both twins are equal, and say what the formats room says."""
+"""Column buffers: both twins are equal, and agree with the room `formats`."""
 
 import importlib.util
 import pathlib

@@ -1,4 +1,4 @@
-"""A look-up while entries are put: what was put before is found."""
+"""A look-up finds the earlier entries while new ones are put."""
 
 from __future__ import annotations
 

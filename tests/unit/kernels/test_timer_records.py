@@ -1,4 +1,4 @@
-"""Timers in bulk: both twins are equal on whole and on damaged bytes, and say what single ones say."""
+"""Timers in bulk: both twins are equal on whole and on damaged bytes, and agree with timers handled one by one."""
 
 import importlib.util
 import pathlib

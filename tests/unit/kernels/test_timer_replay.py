@@ -1,4 +1,4 @@
-"""The wheel out of the timer log: both twins are equal, on damaged bytes too, and say what plain rules say."""
+"""The wheel is built from the timer log: both twins are equal, also on damaged bytes, and agree with plain rules."""
 
 import importlib.util
 import pathlib

@@ -1,4 +1,4 @@
-"""A writer that never waits otherwise waits for a slow dispatch, but not for one that makes no progress."""
+"""A fast writer waits for a slow dispatch, but not for a dispatch that makes no progress."""
 
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore

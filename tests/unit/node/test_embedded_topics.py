@@ -1,4 +1,4 @@
-"""Topics and queues of an embedded program, and messages that contradict themselves."""
+"""Topics and queues of an embedded program, and messages whose fields contradict each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Java broker left and nothing here serves is named when the store opens, kind by kind."""
+"""When a store opens, it names everything of a Java broker that Tailrace does not serve, by kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that is restarted more often than its services have periods still keeps its limits."""
+"""A store keeps its limits even if each of its lives is shorter than the period of its services."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The services that keep timers going: which run, how often, and what they bring about."""
+"""The services of timers: which of them run, how often, and what each one does."""
 
 import dataclasses
 import datetime as dt

@@ -1,4 +1,4 @@
-"""Who may call: the header, the user, and what each call needs."""
+"""Which calls are allowed: the header, the user, and the permissions of each call."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""What tests of this folder share."""
+"""Fixtures that the tests of this folder share."""
 
 import importlib.util
 import pathlib

@@ -1,4 +1,4 @@
-"""Memory that is used again: never while somebody holds it."""
+"""Buffers that are used again, but never while another object holds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a size that no store can have do not decide about the size of others."""
+"""A file with an impossible size has no influence on the file size that an open recognises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of the index that is built in memory: whole at every moment, and the same in the end."""
+"""An index file that is built in memory is whole at every moment, and equal to one that is built directly."""
 
 from __future__ import annotations
 

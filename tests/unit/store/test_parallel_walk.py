@@ -1,4 +1,4 @@
-"""A walk by several threads is the walk of one: the same records, damage and end, whatever was guessed."""
+"""A walk by several threads equals the walk of one: the same records, damage and end, whatever was guessed."""
 
 from __future__ import annotations
 

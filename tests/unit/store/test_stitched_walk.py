@@ -1,4 +1,4 @@
-"""A stitched walk is the walk: the same records, damage and end, whatever the scans thought."""
+"""A stitched walk equals a plain walk: the same records, damage and end, whatever the scans guessed."""
 
 from __future__ import annotations
 

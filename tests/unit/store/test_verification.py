@@ -1,4 +1,4 @@
-"""Rules of the audit that a directory of today's making does not show."""
+"""Rules of the audit for faults that the present code no longer produces."""
 
 from __future__ import annotations
 

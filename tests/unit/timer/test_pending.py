@@ -1,4 +1,4 @@
-"""What is still to come, as an open store tells it."""
+"""The list of pending timers of an open store."""
 
 import dataclasses
 import time

@@ -1,4 +1,4 @@
-"""A timer of the broker's own is stored as any other one, with less work."""
+"""A timer that the broker itself puts has the same bytes as any other timer, with fewer checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our own timers leave is sound by the rules of verify, whatever was going on."""
+"""Our own timer files have no findings of `verify`, after any sequence of operations."""
 
 import random
 

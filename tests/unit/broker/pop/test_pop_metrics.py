@@ -1,4 +1,4 @@
-"""What POP shows of itself, and the limit of messages in flight."""
+"""Metrics of POP, and the limit of messages in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The archive gives back what it took, whatever the bytes, and a kill anywhere leaves nothing half."""
+"""The archive reproduces every byte of a segment, and a kill at any step leaves nothing half published."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""No changed bit, missing file or missing manifest of an archive is silent, and the log mends them."""
+"""Every changed bit and missing file or manifest of an archive is reported, and repaired from the log."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What retention deleted and what was purged: said with offsets, skipped when told so, and counted."""
+"""Deleted and purged messages: reported with their offsets, skipped if the options say so, and counted."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Offsets: one text for one meaning, admission by backlog, never back."""
+"""Offsets: equal offsets have equal texts, a batch is shared by backlog, and offsets never go back."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Options and splits need no Spark."""
+"""Options and splits of the source, tested without Spark."""
 
 import itertools
 

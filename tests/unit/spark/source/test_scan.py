@@ -1,4 +1,4 @@
-"""Tasks read what the driver planned: damage by mode, what is gone is said, bounds are kept."""
+"""Tasks read what the driver planned: damage follows the mode, missing messages are reported, bounds hold."""
 
 import pathlib
 import pickle

@@ -1,4 +1,4 @@
-"""Messages of delay levels in a file that must go: at their moment, not early, none lost in silence."""
+"""Messages of delay levels in a file that must be deleted: in time, not early, and no loss without a report."""
 
 from __future__ import annotations
 
