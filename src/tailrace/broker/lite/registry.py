@@ -85,7 +85,7 @@ class LiteSubscriptionRegistry:
                 self._exclude_others(member, queue)
             if (offset := offset_of(queue)) is not None:
                 self._reset(member, queue, offset)
-                if queue in mine.queues:  # it is no new subscriber, and there may be messages again
+                if queue in mine.queues:  # it has subscribed before, and there may be messages again
                     self.on_register(member, queue)
             self._join(mine, member, queue)
 
