@@ -75,6 +75,8 @@ class LiteSubscriptionRegistry:
                 ResponseCode.ILLEGAL_OPERATION, "subscribe lite operation is not supported for this group")
         wanted = [queue for queue in queues if is_mine(self._broker, topic, queue)]
         self._check_room(client_id, wanted)
+        if not wanted and client_id not in self._clients:
+            return
         mine = self._subscription(channel, client_id, group, topic)
         member = ClientGroup(client_id, group)
         exclusive = config is not None and config.is_lite_exclusive
@@ -83,6 +85,8 @@ class LiteSubscriptionRegistry:
                 self._exclude_others(member, queue)
             if (offset := offset_of(queue)) is not None:
                 self._reset(member, queue, offset)
+                if queue in mine.queues:  # it has subscribed before, and there may be messages again
+                    self.on_register(member, queue)
             self._join(mine, member, queue)
 
     def add_all(self, channel: Channel, client_id: str, group: str, topic: str, queues: Iterable[str]) -> None:
@@ -93,6 +97,8 @@ class LiteSubscriptionRegistry:
         else:
             wanted = {queue for queue in queues if is_mine(self._broker, topic, queue)}
         self._check_room(client_id, wanted)
+        if not wanted and client_id not in self._clients:
+            return
         if config is not None and config.is_lite_wildcard:
             self._wildcards.setdefault(topic, set()).add(group)
         mine = self._subscription(channel, client_id, group, topic)

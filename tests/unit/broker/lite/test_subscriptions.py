@@ -86,6 +86,20 @@ def test_a_subscription_says_where_the_group_begins(world, option, got):
     assert bodies(world.pop()) == got
 
 
+def test_a_subscriber_may_go_back(world):
+    world.subscribe("a")
+    world.send("a", b"1")
+    world.ack(world.pop()[0])
+    world.subscribe("a", offsetOption={"type": "POLICY", "value": 1})
+    assert bodies(world.pop()) == [b"1"]
+
+
+def test_a_client_without_lite_topics_takes_no_memory(world):
+    world.subscribe(action="COMPLETE_ADD")
+    world.subscribe()
+    assert mine(world) is None
+
+
 def test_an_exclusive_group_has_one_subscriber(open_world):
     world = open_world()
     world.topic()
