@@ -10,7 +10,7 @@ import json
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
-from tailrace.doctor.backup import back_up, restore
+from tailrace.doctor.backup import back_up
 from tailrace.doctor.verify import verify
 from tailrace.env.whole_files import read_file, write_file
 from tailrace.errors import ConfigError, MessageIllegalError, StoreError
@@ -448,12 +448,13 @@ def test_a_backup_is_refused_if_it_would_lose_messages(files):
         fill(store, 300)
         flush(store)
     back_up("/s", "/good", config=CONFIG, file_system=files)
-    restore("/good", "/again", file_system=files)
-    with MessageStore.open("/again", config=CONFIG, services=False, file_system=files) as store:
-        assert len(seen(store)) == 301
+    for directory in (LOG, QUEUE):  # what a restore has not
+        for name in files.list(directory):
+            files.remove(f"{directory}/{name}")
+    with opened(files) as store:
         flush(store)
         assert store._store.compaction.stats()["compactionCopied"] == 301
-    with opened(files) as store:
+        assert len(seen(store)) == 301
         while store.min_phy_offset < 1 << 14:
             log = store._store.commit_log.queue
             log.delete_head(log.files[0])
