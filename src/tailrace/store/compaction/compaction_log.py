@@ -1,10 +1,10 @@
 """The compaction log of one queue: a copy of its messages, of which a compaction keeps the last one of each key.
 
 Invariants:
-  CP1 Every message with keys below ``max_offset`` is in the log, unless a later message with the same KEYS is
+  CP1  Every message with keys below ``max_offset`` is in the log, unless a later message with the same KEYS is
        in the queue, or the message has no body and was compacted.
-  CP2 A message is copied only after it is durable in the CommitLog.
-  CP3 A compaction changes files only through ``replacement``: before its commit point an open finds all old
+  CP2  A message is copied only after it is durable in the CommitLog.
+  CP3  A compaction changes files only through ``replacement``: before its commit point an open finds all old
        files, after it all new ones.
 Concurrency: one thread copies, one compacts, any number read. ``_lock`` is held to copy, to read and to replace.
 """

@@ -1,9 +1,9 @@
 """A file of a compaction log and the file of its units, which has the same name in another directory.
 
 Owns ``compactionLog/TOPIC/QUEUE/NUMBER`` and ``compactionCq/TOPIC/QUEUE/NUMBER``. Invariants:
-  CF1 A record is as in the CommitLog, except its position, which is that in the compaction log.
-  CF2 Queue offsets ascend from unit to unit. The records are the truth; units are rebuilt from them.
-  CF3 A file that is not the last one ends in a BLANK record, its units end in an end unit, and both are synced.
+  CF1  A record is as in the CommitLog, except its position, which is that in the compaction log.
+  CF2  Queue offsets ascend from unit to unit. The records are the truth; units are rebuilt from them.
+  CF3  A file that is not the last one ends in a BLANK record, its units end in an end unit, and both are synced.
 Commit point: ``sync``. Concurrency: one writer; the caller excludes readers while it writes or rebuilds.
 """
 
