@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 
 import pytest
 
@@ -84,13 +83,14 @@ def operations():
 
 
 COUNT = operations()
-STEP = int(os.environ.get("COMPACTION_STEP", "9"))
+STEPS = [pytest.param(29, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("keep", [None, 0, 50, 100])
-def test_a_crash_anywhere_loses_no_last_value(keep):
-    for place in range(0, COUNT, STEP):
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_anywhere_loses_no_last_value(keep, step):
+    for place in range(0, COUNT, step):
         clock, sent, acknowledged = SimClock(), [], []
 
         def before(number, _name, _path, place=place):
@@ -112,8 +112,9 @@ def test_a_crash_anywhere_loses_no_last_value(keep):
 @pytest.mark.crash
 @pytest.mark.parametrize("sticky", [False, True])
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_a_failing_operation_loses_no_last_value(number, sticky):
-    for place in range(0, COUNT, STEP):
+@pytest.mark.parametrize("step", STEPS)
+def test_a_failing_operation_loses_no_last_value(number, sticky, step):
+    for place in range(0, COUNT, step):
         clock, sent, acknowledged = SimClock(), [], []
 
         def before(at, _name, path, place=place):

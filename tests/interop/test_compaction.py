@@ -21,7 +21,7 @@ SMALL = {
     "flushIntervalConsumeQueue": 100, "flushConsumeQueueLeastPages": 0}
 CONFIG = StoreConfig.from_properties({name: str(value) for name, value in {
     **SIZES, **SMALL, "maxMessageSize": 4000}.items()})
-KEYS, FOUND = 7, 0
+KEYS = 7
 START_S = 90
 
 
@@ -107,7 +107,8 @@ def put_ours(store, first, count):
         store.put(Message(topic="C", body=b"%d" % number, keys=[f"k{number % KEYS}"]), queue_id=0)
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("kill", [
+    pytest.param(False, id="stopped"), pytest.param(True, id="killed", marks=pytest.mark.long)])
 def test_a_topic_goes_to_us_and_back(reference, tmp_path, kill):
     path = tmp_path / "s"
     with java_broker(reference, path, SMALL, kill=kill) as address:

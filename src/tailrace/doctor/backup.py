@@ -30,6 +30,7 @@ from tailrace.env.whole_files import is_directory, read_if_there, replace_file, 
 from tailrace.errors import CorruptionError, NotAStoreError, StoreError
 from tailrace.formats import filenames
 from tailrace.node.message_store import MessageStore
+from tailrace.store.compaction.verification import only_in_compaction_log
 from tailrace.store.directory import FileView, StoreDirectory
 
 __all__ = ["MANIFEST", "BackupManifest", "Entry", "back_up", "read_manifest", "restore", "verify_backup"]
@@ -140,6 +141,10 @@ def back_up(
             raise StoreError(f"{target} has the log up to {before.log_end}, {store} only up to "
                              f"{directory.max_phy_offset}: it is another store, or it was set back; to keep both, "
                              "name a new directory")
+        for topic, queue_id in only_in_compaction_log(directory):
+            raise StoreError(
+                f"queue {queue_id} of {topic} (cleanup.policy=COMPACTION) has messages that the CommitLog does not "
+                f"have any more, and {filenames.COMPACTION} is not copied: stop the broker and copy {store}")
         entries += copy.log(directory)
         entries += copy.small_files(store, _STATE)
         made = BackupManifest(

@@ -13,7 +13,7 @@ __all__ = ["Usage", "disk_usage"]
 
 _KINDS = {
     filenames.COMMITLOG: "commitlog", filenames.CONSUMEQUEUE: "consumequeue",
-    filenames.INDEX: "index", filenames.CONFIG: "config", "timerwheel": "timer",
+    filenames.INDEX: "index", filenames.COMPACTION: "compaction", filenames.CONFIG: "config", "timerwheel": "timer",
     "timerlog": "timer",
 }
 

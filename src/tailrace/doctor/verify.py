@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,7 +33,7 @@ def verify(
         yield finding.as_dict()
     timers, found = verify_timers(directory)
     if not directory.is_live:  # files of compaction change at any time
-        found = itertools.chain(found, compaction_findings(directory.file_system, directory.path))
+        found = [*found, *compaction_findings(directory.file_system, directory.path)]
     for finding in found:
         kinds[finding.kind] += 1
         yield finding.as_dict()

@@ -102,6 +102,9 @@ def test_attributes_of_a_list_of_topics_change_by_plus_and_minus(topics, kit, ch
     assert update(reserve_time="7") == "a: add/alter attribute format is wrong: reserve.time"
     assert update(**{"+cleanup_policy": "COMPACTION"}).startswith("a: attempt to update an unchangeable attribute")
     assert broker.topics.select("a").attributes == {"reserve.time": "6"}
+    body = {"topicConfigList": [{"topicName": "kept", "attributes": {"+cleanup.policy": "COMPACTION"}}]}
+    assert topics.update_topics(channel, kit.request(18, body=json.dumps(body).encode())).code == 0
+    assert broker.topics.compacted() == {"kept": broker.topics.select("kept").write_queue_nums}
 
 
 def test_all_topics_and_groups_are_listed_with_their_version(topics, kit, channel):

@@ -10,6 +10,7 @@ import json
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.doctor.backup import back_up
 from tailrace.doctor.verify import verify
 from tailrace.env.whole_files import read_file, write_file
 from tailrace.errors import ConfigError, MessageIllegalError, StoreError
@@ -439,3 +440,23 @@ def test_a_compaction_may_leave_nothing(files):
         assert len(last) == 1, "the other files are gone"
     with opened(files) as store:
         assert [body for _, _, body in seen(store)][-1] == b"12"
+
+
+def test_a_backup_is_refused_if_it_would_lose_messages(files):
+    with opened(files) as store:
+        put(store, 0, "old")
+        fill(store, 300)
+        flush(store)
+    back_up("/s", "/good", config=CONFIG, file_system=files)
+    for directory in (LOG, QUEUE):  # what a restore has not
+        for name in files.list(directory):
+            files.remove(f"{directory}/{name}")
+    with opened(files) as store:
+        flush(store)
+        assert store._store.compaction.stats()["compactionCopied"] == 301
+        assert len(seen(store)) == 301
+        while store.min_phy_offset < 1 << 14:
+            log = store._store.commit_log.queue
+            log.delete_head(log.files[0])
+    with pytest.raises(StoreError, match=r"queue 0 of C .* has messages that the CommitLog does not have"):
+        back_up("/s", "/bad", config=CONFIG, file_system=files)

@@ -1,10 +1,10 @@
 """The compaction log of one queue: a copy of its messages, of which a compaction keeps the last one of each key.
 
 Invariants:
-  CP1 Every message with keys below ``max_offset`` is in the log, unless a later message with the same KEYS is
+  CP1  Every message with keys below ``max_offset`` is in the log, unless a later message with the same KEYS is
        in the queue, or the message has no body and was compacted.
-  CP2 A message is copied only after it is durable in the CommitLog.
-  CP3 A compaction changes files only through ``replacement``: before its commit point an open finds all old
+  CP2  A message is copied only after it is durable in the CommitLog.
+  CP3  A compaction changes files only through ``replacement``: before its commit point an open finds all old
        files, after it all new ones.
 Concurrency: one thread copies, one compacts, any number read. ``_lock`` is held to copy, to read and to replace.
 """
@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, final
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.commitlog import decode_properties
+from tailrace.formats.consumequeue import BatchCqUnit
 from tailrace.formats.message_fields import stored_properties
 from tailrace.kernels import record
 from tailrace.logs import get_logger
@@ -188,13 +189,18 @@ class CompactionLog:
             if self._closed:
                 return 0
             self._settled()
-            for message in messages:
-                self._last_pair_for(message)
-                count += 1
-                if self._pairs[-1].pending_bytes() >= _WRITE:
+            try:
+                for message in messages:
+                    self._last_pair_for(message)
+                    count += 1
+                    if self._pairs[-1].pending_bytes() >= _WRITE:
+                        self._pairs[-1].write()
+                if self._pairs:
                     self._pairs[-1].write()
-            if self._pairs:
-                self._pairs[-1].write()
+            except BaseException:
+                if self._pairs:
+                    self._pairs[-1].discard()  # the next call copies them again
+                raise
         return count
 
     def _last_pair_for(self, message: tuple[bytes, int, int, int]) -> None:
@@ -225,11 +231,13 @@ class CompactionLog:
     # -- reading
 
     def read(
-        self, offset: int, most: int, room: int, codes: Collection[int] | None, keep: PropertyFilter | None
-    ) -> tuple[list[bytes], list[int], int]:
-        """Return (records, their queue offsets, offset to continue at) from ``offset`` onwards.
+        self, offset: int, most: int, room: int, codes: Collection[int] | None, keep: PropertyFilter | None,
+        *, only_cached: bool = False,
+    ) -> tuple[list[bytes], list[int], int, bool]:
+        """Return (records, their queue offsets, offset to continue at, is cold) from ``offset`` onwards.
 
-        At most ``most`` records of together ``room`` bytes, but one always fits. Raises OSError.
+        At most ``most`` records of together ``room`` bytes, but one always fits. With ``only_cached`` the
+        records before the first one that is not in the page cache; cold without such a record. Raises OSError.
         """
         found: list[bytes] = []
         offsets: list[int] = []
@@ -238,26 +246,28 @@ class CompactionLog:
             self._settled()
             for number, unit in enumerate(self._units(offset)):
                 if len(found) >= most or number >= _LOOK or (found and total + unit.size > room):
-                    return found, offsets, offset
-                offset = unit.msg_base_offset + 1
+                    return found, offsets, offset, False
+                before, offset = offset, unit.msg_base_offset + 1
                 if codes is not None and unit.tags_code not in codes:
                     continue
-                stored = self._record(unit)
+                stored = self._record(unit, only_cached=only_cached)
+                if stored is None:
+                    return found, offsets, before, not found
                 if stored and (keep is None or _matches(stored, keep)):
                     found.append(stored)
                     offsets.append(unit.msg_base_offset)
                     total += len(stored)
-            return found, offsets, max(offset, self.max_offset)
+            return found, offsets, max(offset, self.max_offset), False
 
-    def _units(self, offset: int) -> Iterator[Any]:
+    def _units(self, offset: int) -> Iterator[BatchCqUnit]:
         for pair in self._pairs:
             if pair.last >= offset:
                 yield from pair.units(pair.find(offset))
 
-    def _record(self, unit: Any) -> bytes:
+    def _record(self, unit: BatchCqUnit, *, only_cached: bool) -> bytes | None:
         pair = next(pair for pair in reversed(self._pairs) if pair.start <= unit.phy_offset)
-        stored = pair.record(unit)
-        if not stored:
+        stored = pair.record(unit, only_cached=only_cached)
+        if stored == b"":
             _log.error("a message of a compaction log is damaged, it is not served file=%s queue_offset=%d",
                        pair.log.path, unit.msg_base_offset)
         return stored

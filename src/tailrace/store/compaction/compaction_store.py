@@ -257,10 +257,11 @@ class CompactionStore:
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high if low else 0, low, high)
         most = max(min(max_msg_nums, self._config.max_transfer_count_on_message_in_memory), 1)
         room = min(max_bytes, self._config.max_transfer_bytes_on_message_in_memory)
-        records, offsets, following = log.read(offset, most, room, codes, property_filter)
+        records, offsets, following, is_cold = log.read(
+            offset, most, room, codes, property_filter, only_cached=only_cached)
         status = GetMessageStatus.FOUND if records else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(
-            status, following, low, high, b"".join(records), len(records), places_of(records, offsets))
+            status, following, low, high, b"".join(records), len(records), places_of(records, offsets), is_cold)
 
     def min_offset(self, topic: str, queue_id: int, low: int) -> int:
         """Return the least offset of a queue whose ConsumeQueue starts at ``low``."""

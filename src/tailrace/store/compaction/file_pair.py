@@ -1,9 +1,9 @@
 """A file of a compaction log and the file of its units, which has the same name in another directory.
 
 Owns ``compactionLog/TOPIC/QUEUE/NUMBER`` and ``compactionCq/TOPIC/QUEUE/NUMBER``. Invariants:
-  CF1 A record is as in the CommitLog, except its position, which is that in the compaction log.
-  CF2 Queue offsets ascend from unit to unit. The records are the truth; units are rebuilt from them.
-  CF3 A file that is not the last one ends in a BLANK record, its units end in an end unit, and both are synced.
+  CF1  A record is as in the CommitLog, except its position, which is that in the compaction log.
+  CF2  Queue offsets ascend from unit to unit. The records are the truth; units are rebuilt from them.
+  CF3  A file that is not the last one ends in a BLANK record, its units end in an end unit, and both are synced.
 Commit point: ``sync``. Concurrency: one writer; the caller excludes readers while it writes or rebuilds.
 """
 
@@ -234,13 +234,17 @@ class FilePair:
         """Return the number of bytes that the next ``write`` writes."""
         return len(self._records)
 
+    def discard(self) -> None:
+        """Forget the records that were added and not written."""
+        self._records.clear()
+        self._units.clear()
+
     def write(self) -> None:
-        """Write the added records, then their units. Raises DiskFullError or OSError; then none is added."""
+        """Write the added records, then their units. Raises DiskFullError or OSError; then no record is added."""
         if not self._records:
             return
         records, units = bytes(self._records), bytes(self._units)
-        self._records.clear()
-        self._units.clear()
+        self.discard()
         self.log.write_at(records, self.log.wrote_position)
         self.queue.write_at(units, self.queue.wrote_position)
         self.log.wrote_position += len(records)
@@ -293,9 +297,12 @@ class FilePair:
                 return
             number += len(data) // _UNIT
 
-    def record(self, unit: BatchCqUnit) -> bytes:
-        """Return the record of a unit, b"" if it is damaged."""
-        data = self.log.read(unit.phy_offset - self.start, unit.size)
+    def record(self, unit: BatchCqUnit, *, only_cached: bool = False) -> bytes | None:
+        """Return the record of a unit, b"" if it is damaged; with ``only_cached`` None if the read would wait."""
+        read = self.log.read_cached if only_cached else self.log.read
+        data = read(unit.phy_offset - self.start, unit.size)
+        if data is None:
+            return None
         if not is_valid(data, unit.phy_offset) or MESSAGE_HEAD.unpack_from(data).queue_offset != unit.msg_base_offset:
             return b""
         return data

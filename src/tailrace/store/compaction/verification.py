@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
+from tailrace.env.whole_files import read_file
 from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT
 from tailrace.formats.filenames import (
@@ -18,12 +19,30 @@ from tailrace.formats.filenames import (
     offset_to_file_name,
 )
 from tailrace.segments import OpenFiles
+from tailrace.store.batch_units import is_batch_unit
 from tailrace.store.compaction.file_pair import FilePair, Sizes
 from tailrace.store.compaction.replacement import QueueDirectories, segment_starts
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.findings import Finding
-from tailrace.store.queue_types import queue_directories
+from tailrace.store.queue_types import queue_directories, read_compacted_topics
 
-__all__ = ["compaction_findings"]
+__all__ = ["compaction_findings", "only_in_compaction_log"]
+
+
+def only_in_compaction_log(directory: StoreDirectory) -> Iterator[tuple[str, int]]:
+    """Yield (topic, queue id) of queues of which the compaction log has messages, and the CommitLog none as old."""
+    files, root = directory.file_system, directory.path
+    compacted = read_compacted_topics(files, root)
+    for topic, queue_id in queue_directories(files, f"{root}/{COMPACTION_LOG}"):
+        units = f"{root}/{COMPACTION_CQ}/{topic}/{queue_id}"
+        starts = segment_starts(files, units)
+        data = read_file(files, f"{units}/{offset_to_file_name(starts[0])}", BATCH_CQ_UNIT.size) if starts else b""
+        unit = BATCH_CQ_UNIT.unpack_from(data) if len(data) == BATCH_CQ_UNIT.size else None
+        queue = directory.queue((topic, queue_id))
+        if topic in compacted and is_batch_unit(unit) and unit is not None and (
+            queue is None or unit.msg_base_offset < queue.min_offset
+        ):
+            yield topic, queue_id
 
 
 def compaction_findings(file_system: FileSystem, root: str) -> Iterator[Finding]:
