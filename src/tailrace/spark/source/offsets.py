@@ -114,8 +114,8 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
 
 
 def _tell_compacted(label: str, topic: str) -> None:
-    if f"{label}/{topic}" not in _TOLD:
-        _TOLD.add(f"{label}/{topic}")
+    if f"{label}/{topic}" not in _LOGGED:
+        _LOGGED.add(f"{label}/{topic}")
         _log.warning("a topic with compaction is left out store=%s topic=%s", label, topic)
 
 
