@@ -145,8 +145,9 @@ def ours(root):
 
 @pytest.mark.long
 def test_mqadmin_sees_the_same_on_both_brokers(reference, tmp_path):
+    (root := tmp_path / "java").mkdir()
     with java_name_server(reference, tmp_path) as namesrv, java_broker(
-        reference, tmp_path / "java" / "store", {**LITE, "namesrvAddr": namesrv}
+        reference, root / "store", {**LITE, "namesrvAddr": namesrv}
     ) as java:
         use(java)
         wait_for_route(namesrv, PARENT)
