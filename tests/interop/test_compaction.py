@@ -107,8 +107,8 @@ def put_ours(store, first, count):
         store.put(Message(topic="C", body=b"%d" % number, keys=[f"k{number % KEYS}"]), queue_id=0)
 
 
-@pytest.mark.parametrize("kill", [
-    pytest.param(False, id="stopped"), pytest.param(True, id="killed", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_a_topic_goes_to_us_and_back(reference, tmp_path, kill):
     path = tmp_path / "s"
     with java_broker(reference, path, SMALL, kill=kill) as address:
