@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 
 from tailrace import config, errors, metrics
+from tailrace import events as event_table
 from tailrace.auth_settings import AuthConfig
-from tailrace.events import EVENTS, Event, split_line
+from tailrace.events import EVENTS, Event
 from tailrace.formats import (
     checkpoint,
     commitlog,
@@ -165,32 +166,38 @@ def error_tree() -> str:
         "each.\n\n```\n") + (errors.__doc__ or "").strip() + "\n```\n"
 
 
-def logged(text: str) -> Iterator[tuple[str, str, int]]:
-    """Yield (level, format, line) of every logging call; a format that is not a constant is empty."""
+def logged(text: str) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """Yield (name, keys, line) of every event that a module logs; a line that is not an event has an empty name."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="_log" | "logging"), attr=level),
-                args=[first, *_],
-            ) if level in LEVELS:
-                constant = isinstance(first, ast.Constant) and isinstance(first.value, str)
-                yield level, first.value if constant else "", node.lineno
+                func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="events"), attr=name), attr="log"),
+                args=[ast.Name(id="_log")],
+            ):
+                keys = tuple((word.arg or "**").removesuffix("_") for word in node.keywords if word.arg != "exc_info")
+                yield name, keys, node.lineno
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="_log" | "logging"), attr=level)) if level in LEVELS:
+                yield "", (), node.lineno
 
 
 def event_calls() -> tuple[dict[Event, set[str]], list[str]]:
-    """Modules that log each event, and what calls and declarations do not agree about."""
-    known = {event[:3]: event for event in EVENTS}
+    """Modules that log each event, and where calls and declarations differ."""
+    known = {name: value for name, value in vars(event_table).items() if isinstance(value, Event)}
     calls: dict[Event, set[str]] = {event: set() for event in EVENTS}
-    problems = ["declared twice"] if len(known) != len(EVENTS) else []
+    problems = ["declared twice"] if len({event[:3] for event in EVENTS}) != len(EVENTS) else []
     for path in sorted(SOURCES.rglob("*.py")):
+        if path.name == "events.py":
+            continue
         parts_of = ("tailrace", *path.relative_to(SOURCES).with_suffix("").parts)
-        for level, text, line in logged(path.read_text()):
-            event = known.get((level, *split_line(text)))
+        for name, keys, line in logged(path.read_text()):
+            event = known.get(name)
             if event is None:
-                problems.append(f"{path}:{line}: {level} {text!r} is not declared in events.py")
+                problems.append(f"{path}:{line}: {name or 'a line'} is not declared in events.py")
+            elif keys != event.keys:
+                problems.append(f"{path}:{line}: the keys of {name} are {' '.join(event.keys)}, not {' '.join(keys)}")
             else:
                 calls[event].add(".".join(parts_of).removesuffix(".__init__"))
-    problems += [f"events.py: nobody logs {e.level} {e.phrase!r}" for e in EVENTS if not calls[e]]
+    problems += [f"events.py: no module logs {name}" for name, event in known.items() if not calls[event]]
     return calls, problems
 
 
@@ -208,9 +215,8 @@ def events() -> str:
         by = sorted(modules)
         room = next((m for m in by if ".testing." not in m), by[0]).split(".")[1]
         keys = " ".join(f"`{key}`" for key in event.keys)
-        level = "error" if event.level == "exception" else event.level
         rooms.setdefault(room, []).append(
-            f"| {level} | {event.phrase} | {keys} | {event.meaning} | {', '.join(f'`{m}`' for m in by)} |")
+            f"| {event.level} | {event.phrase} | {keys} | {event.meaning} | {', '.join(f'`{m}`' for m in by)} |")
     for room, rows in rooms.items():
         parts += ["", f"## {room}", "", "| level | phrase | keys | meaning | by |", "|---|---|---|---|---|"]
         parts += rows

@@ -106,7 +106,7 @@ def is_skipped(node: ast.AST) -> bool:
         return True
     call = node.value if isinstance(node, ast.Expr) else node
     return (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-            and isinstance(call.func.value, ast.Name) and call.func.value.id == "_log")
+            and call.func.attr == "log" and ast.unparse(call.func.value).startswith("events."))
 
 
 def nodes_of(node: ast.AST) -> Iterator[ast.AST]:

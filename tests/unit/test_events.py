@@ -1,13 +1,16 @@
-"""The table of log lines and the calls in the package say the same."""
+"""The calls that log an event agree with its declaration, and every line is an event."""
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 from pathlib import Path
 
 import pytest
 
+from tailrace import events
 from tailrace.events import EVENTS, split_line
+from tailrace.logs import get_logger
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,13 +32,15 @@ def test_every_line_is_declared_and_every_declaration_is_logged(tool):
 
 
 @pytest.mark.parametrize(("call", "complaint"), [
-    ('_log.info("broker stopped broker=%s", x)', None),
-    ('_log.warning("broker stopped broker=%s", x)', "warning 'broker stopped broker=%s' is not declared"),
-    ('_log.info("broker stopped name=%s", x)', "info 'broker stopped name=%s' is not declared"),
-    ('_log.info("broker gone broker=%s", x)', "is not declared"),
-    ('_log.info(text)', "info '' is not declared"),
-    ('_log.log(30, "broker stopped broker=%s", x)', "log '' is not declared"),
-    ('logging.info("broker stopped broker=%s", x)', None),
+    ("events.BROKER_STOPPED.log(_log, broker=x)", None),
+    ("events.REQUEST_FAILED.log(_log, code=1, peer=x, reason=y, exc_info=True)", None),
+    ("events.BROKER_STOPPED.log(_log, name=x)", "the keys of BROKER_STOPPED are broker, not name"),
+    ("events.BROKER_STOPPED.log(_log)", "the keys of BROKER_STOPPED are broker, not "),
+    ("events.BROKER_STOPPED.log(_log, **values)", "the keys of BROKER_STOPPED are broker, not **"),
+    ("events.BROKER_GONE.log(_log, broker=x)", "BROKER_GONE is not declared"),
+    ('_log.info("broker stopped broker=%s", x)', "a line is not declared"),
+    ('_log.log(30, "broker stopped broker=%s", x)', "a line is not declared"),
+    ('logging.info("broker stopped broker=%s", x)', "a line is not declared"),
 ])
 def test_a_line_that_is_not_declared_is_found(tool, monkeypatch, tmp_path, call, complaint):
     (tmp_path / "module.py").write_text(f"def f():\n    {call}\n")
@@ -48,10 +53,26 @@ def test_a_line_that_is_not_declared_is_found(tool, monkeypatch, tmp_path, call,
         assert len(undeclared) == 1
         assert complaint in undeclared[0]
         assert "module.py:2: " in undeclared[0]
-    assert "events.py: nobody logs info 'broker started'" in problems
+    assert "events.py: no module logs BROKER_STARTED" in problems
 
 
-def test_a_format_is_a_phrase_and_keys():
+def test_a_line_has_its_level_its_values_and_the_place_of_the_call(caplog):
+    log = get_logger("tailrace.broker.somewhere")
+    with caplog.at_level(logging.DEBUG, "tailrace"):
+        try:
+            raise ValueError("wrong")
+        except ValueError as error:
+            events.REQUEST_FAILED.log(log, code=11, peer="a:1", reason=repr(error), exc_info=True)
+        events.DATA_LOST.log(log, store="s", topic="t", queue_id=1, from_=2, until=5, skipped=3)
+    failed, lost = caplog.records
+    assert (failed.levelname, failed.getMessage()) == (
+        "WARNING", "request failed code=11 peer=a:1 reason=ValueError('wrong')")
+    assert "Traceback" in failed.exc_text
+    assert failed.funcName == "test_a_line_has_its_level_its_values_and_the_place_of_the_call"
+    assert lost.getMessage() == "data lost store=s topic=t queue_id=1 from=2 until=5 skipped=3"
+
+
+def test_a_line_is_a_phrase_and_keys():
     assert split_line("a, b c=%s d_e=%d") == ("a, b", ("c", "d_e"))
     assert split_line("only words") == ("only words", ())
     assert split_line("aborted peer=%s reason=answers are not read") == ("aborted", ("peer", "reason"))

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = '''
 def pick(a: int, b: int = 3) -> int:
     assert a < b
-    _log.warning("a=%d", a + 1)
+    events.SUM.log(_log, a=a + 1)
     if not a and b == 2:
         note(b)
     return min(a, b) + (7 if a in (b,) else False)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol, final
 
+from tailrace import events
 from tailrace.auth.accesses import Access, Accesses
 from tailrace.auth.model import Acl, Entry, User
 from tailrace.auth.signature import ACCESS_KEY, Signer
@@ -236,10 +237,10 @@ class AccessControl:
         if last is None or now - last[0] >= LOG_PERIOD_NS:
             if last is None and len(self._logged) >= LOGGED_MAX:
                 self._logged.clear()
-            _log.warning(
-                "access denied user=%r address=%s code=%s action=%s resource=%r reason=%s more=%d",
-                name, address, call, action_names(access.actions) if access else "",
-                access.key if access else "", cause or remark, last[1] if last else 0)
+            events.ACCESS_DENIED.log(
+                _log, user=repr(name), address=address, code=call,
+                action=action_names(access.actions) if access else "", resource=repr(access.key if access else ""),
+                reason=cause or remark, more=last[1] if last else 0)
             self._logged[key] = [now, 0]
         else:
             last[1] += 1

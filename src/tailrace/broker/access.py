@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
+from tailrace import events
 from tailrace.auth.check import AccessControl
 from tailrace.auth.model import user_of
 from tailrace.auth.signature import Credentials
@@ -44,7 +45,7 @@ class Access:
             if pair is not None and self.users.get(pair[0]) is None and not read_only:
                 user = user_of({"username": pair[0], "password": pair[1], "userType": "Super"})
                 self.users.change(self.users.creation(user))
-                _log.info("super user created user=%r", pair[0])
+                events.SUPER_USER_CREATED.log(_log, user=repr(pair[0]))
         if config.authentication_enabled and not any(user.is_super and user.enabled for user in self.users.values()):
             raise ConfigError(
                 "authenticationEnabled=true, but there is no super user: start with `serve --user NAME --password-file "

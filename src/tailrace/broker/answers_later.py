@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
+from tailrace import events
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
@@ -329,8 +330,8 @@ def failure_of(channel: Channel, request: RemotingCommand, error: Exception) -> 
     """Log the error of a request, and return it as an answer."""
     if isinstance(error, RefusalError):
         return request.refused(error)
-    _log.warning(
-        "request failed code=%d peer=%s reason=%r", request.code, channel.peer, error,
+    events.REQUEST_FAILED.log(
+        _log, code=request.code, peer=channel.peer, reason=repr(error),
         exc_info=not isinstance(error, ValueError | StoreError | OSError))
     text = str(error)
     if not isinstance(error, StoreError | OSError):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import java_string_hash
@@ -148,11 +149,11 @@ class ConsumerGroupInfo:
             old = self.subscriptions.get(new.topic)
             if old is None:
                 changed = True
-                _log.info("subscription added group=%s topic=%s", self.group, new.topic)
+                events.SUBSCRIPTION_ADDED.log(_log, group=self.group, topic=new.topic)
             kept[new.topic] = new if old is None or new.sub_version > old.sub_version else old
         for topic in self.subscriptions.keys() - kept.keys():
             changed = True
-            _log.info("subscription removed group=%s topic=%s", self.group, topic)
+            events.SUBSCRIPTION_REMOVED.log(_log, group=self.group, topic=topic)
         self.subscriptions = kept
         return changed
 
@@ -249,9 +250,7 @@ class ConsumerManager:
         if member is None or changed:
             member = ClientInfo(client_id, request.language, request.version, channel)
             info.members[channel] = member
-            _log.info(
-                "consumer registered group=%s client=%s peer=%s", group, client_id, channel.peer
-            )
+            events.CONSUMER_REGISTERED.log(_log, group=group, client=client_id, peer=channel.peer)
         self._touch(member)
         if not keep_subscriptions:
             wanted = [SubscriptionData.from_json(s) for s in data.get("subscriptionDataSet") or ()]
@@ -273,7 +272,7 @@ class ConsumerManager:
         joined = list(self._joined.get(channel, ()))
         many = len(joined) > LOGGED_MAX
         if many:
-            _log.info("consumers unregistered peer=%s groups=%d", channel.peer, len(joined))
+            events.CONSUMERS_UNREGISTERED.log(_log, peer=channel.peer, groups=len(joined))
         for group in joined:
             self._remove(self._groups[group], [channel], quiet=many)
 
@@ -285,7 +284,7 @@ class ConsumerManager:
             if gone:
                 self._remove(info, gone)
                 for channel in gone:
-                    _log.warning("consumer expired group=%s peer=%s", info.group, channel.peer)
+                    events.CONSUMER_EXPIRED.log(_log, group=info.group, peer=channel.peer)
                     channel.close()
 
     def _touch(self, member: ClientInfo) -> None:
@@ -302,10 +301,7 @@ class ConsumerManager:
             if not joined:
                 del self._joined[channel]
             if not quiet:
-                _log.info(
-                    "consumer unregistered group=%s client=%s peer=%s", info.group,
-                    member.client_id, channel.peer,
-                )
+                events.CONSUMER_UNREGISTERED.log(_log, group=info.group, client=member.client_id, peer=channel.peer)
         if not info.members:
             del self._groups[info.group]
             self._listener.gone(info.group)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
@@ -77,9 +78,8 @@ class ColdDataFlowControl:
             return False
         if not reads.logged:
             reads.logged = True
-            _log.info(
-                "group reads less from the disk group=%s bytes=%d threshold=%d all_bytes=%d", group, reads.size,
-                threshold, self._all)
+            events.GROUP_READS_LESS_FROM_THE_DISK.log(
+                _log, group=group, bytes=reads.size, threshold=threshold, all_bytes=self._all)
         return True
 
     def set_thresholds(self, values: dict[str, str]) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
+from tailrace import events
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker.access import Access
 from tailrace.broker.broker_stats import SAMPLE_MS
@@ -208,10 +209,9 @@ class BrokerController:
             await listeners.stop()
             raise
         self._started = True
-        _log.info(
-            "broker started broker=%s namesrv=%s advertised=%s", listeners.listen_address,
-            listeners.namesrv_listen_address, self.broker_address
-        )
+        events.BROKER_STARTED.log(
+            _log, broker=listeners.listen_address, namesrv=listeners.namesrv_listen_address,
+            advertised=self.broker_address)
 
     async def _serve_on(self, listeners: Listeners) -> None:
         # Recovery may have cut messages off that were consumed. The comparison needs dispatched queues.
@@ -292,9 +292,8 @@ class BrokerController:
         for topic, group, queue_id, offset in offsets.entries():
             until = self._store.max_offset_in_queue(topic, queue_id)
             if self._broker.topics.select(topic) is not None and offset > until:
-                _log.warning(
-                    "consumer offset corrected group=%s topic=%s queue=%d offset=%d to=%d", group,
-                    topic, queue_id, offset, until)
+                events.CONSUMER_OFFSET_CORRECTED.log(
+                    _log, group=group, topic=topic, queue=queue_id, offset=offset, to=until)
                 offsets.commit(group, topic, queue_id, until)
 
     def _register(self, listeners: Listeners) -> None:
@@ -393,7 +392,7 @@ class BrokerController:
         self._persist_offsets()
         self._persist_metrics()
         self._persist_filters()
-        _log.info("broker stopped broker=%s", self.broker_address)
+        events.BROKER_STOPPED.log(_log, broker=self.broker_address)
 
     def _persist_offsets(self) -> None:
         if self._store.lost_lock:
@@ -402,7 +401,7 @@ class BrokerController:
             self._broker.offsets.persist_if_changed()
             self._pop.persist()
         except (StoreError, OSError) as error:  # a stop goes on, so that the store is closed
-            _log.error("consumer offsets could not be written cause=%s", error)
+            events.CONSUMER_OFFSETS_COULD_NOT_BE_WRITTEN.log(_log, cause=error)
 
     def _persist_metrics(self) -> None:
         if self._store.lost_lock:
@@ -410,7 +409,7 @@ class BrokerController:
         try:
             self._broker.transactions.metrics.persist()
         except (StoreError, OSError) as error:
-            _log.error("numbers of half messages could not be written cause=%s", error)
+            events.NUMBERS_OF_HALF_MESSAGES_COULD_NOT_BE_WRITTEN.log(_log, cause=error)
 
     def _persist_filters(self) -> None:
         if self._store.lost_lock:
@@ -418,7 +417,7 @@ class BrokerController:
         try:
             self._consumer_filters.persist_if_changed()
         except (StoreError, OSError) as error:
-            _log.error("consumer filters could not be written cause=%s", error)
+            events.CONSUMER_FILTERS_COULD_NOT_BE_WRITTEN.log(_log, cause=error)
 
     async def _wait_durable(self) -> None:
         """Wait up to `PATIENCE_S` until requests that wait for the disk are answered."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, final
 
+from tailrace import events
 from tailrace.logs import get_logger
 
 __all__ = ["Counters", "Flow"]
@@ -62,9 +63,7 @@ class Counters:
             if self._counts[name] >= self._most or len(key) > KEY_MAX:
                 if not self._named:
                     self._named = True
-                    _log.warning(
-                        "statistics are full, new ones are not counted name=%s key=%s limit=%d", name, key[:KEY_MAX],
-                        self._most)
+                    events.STATISTICS_ARE_FULL.log(_log, name=name, key=key[:KEY_MAX], limit=self._most)
                 return
             flow = self.flows[name, key] = Flow()
             self._counts[name] += 1

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, TypeVar, final
 
+from tailrace import events
 from tailrace.errors import StoreError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
 from tailrace.logs import get_logger
@@ -78,7 +79,7 @@ class DurableAnswers:
             self._store.when_durable(self._until, partial(self._durable, batch))
         except StoreError as error:
             # It is not known whether the messages are durable; the answers say so.
-            _log.error("cannot wait for the disk sends=%d reason=%s", len(batch), error)
+            events.CANNOT_WAIT_FOR_THE_DISK.log(_log, sends=len(batch), reason=error)
             self._durable(batch, PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
     def _durable(self, batch: Waiting, status: PutMessageStatus) -> None:

@@ -24,6 +24,7 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Final, NamedTuple, Protocol, final
 
+from tailrace import events
 from tailrace.auth.accesses import CLUSTER, Access
 from tailrace.auth.check import AccessControl
 from tailrace.broker.context import BrokerContext
@@ -244,7 +245,7 @@ class HttpStatusServer:
             # In a thread, because the ages of lagging queues need reads of the store.
             made = await asyncio.get_running_loop().run_in_executor(None, answer)
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-            _log.warning("status request failed target=%s reason=%r", target[:100], error)
+            events.STATUS_REQUEST_FAILED.log(_log, target=target[:100], reason=repr(error))
             made = _response(
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
         return made if method == "GET" else made[: made.index(b"\r\n\r\n") + 4]

@@ -19,6 +19,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, final
 
+from tailrace import events
 from tailrace.config import BrokerConfig
 from tailrace.env.descriptors import descriptor_limit
 from tailrace.env.processes import listener_of
@@ -89,16 +90,16 @@ class Listeners:
         except BaseException:
             await self.stop()
             raise
-        _log.info("ports taken broker=%s namesrv=%s advertised=%s", self.listen_address,
-                  self.namesrv_listen_address, self.broker_address)
+        events.PORTS_TAKEN.log(
+            _log, broker=self.listen_address, namesrv=self.namesrv_listen_address, advertised=self.broker_address)
 
     async def _start_vip(self, host: str, port: int) -> None:
         server = self._server()
         try:
             await server.start(host, port)
         except OSError as error:
-            _log.warning(
-                "VIP port left out address=%s:%d reason=%s", host, port, why_not_listening(error, port))
+            events.VIP_PORT_LEFT_OUT.log(
+                _log, address=f"{host}:{port}", reason=why_not_listening(error, port))
         else:
             self.vip = server
 

@@ -10,7 +10,7 @@ import asyncio
 from bisect import bisect_left
 from typing import Final, final
 
-from tailrace import metrics
+from tailrace import events, metrics
 from tailrace.logs import get_logger
 
 __all__ = ["LoopLag"]
@@ -48,5 +48,5 @@ class LoopLag:
         self.counts[bisect_left(metrics.LOOP_LAG.buckets, late)] += 1
         self.total_s += late
         if late >= LONG_S:
-            _log.warning("event loop was held ms=%d", late * 1000)
+            events.EVENT_LOOP_WAS_HELD.log(_log, ms=int(late * 1000))
         self.start()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.broker.answers_later import Answer, Change, ConfigChanges, RequestWorker
 from tailrace.broker.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
 from tailrace.broker.processors._bodies import (
@@ -169,10 +170,7 @@ class NameServer:
             for broker_id, member in list(broker.members.items()):
                 if gone(member):
                     del broker.members[broker_id]
-                    _log.warning(
-                        "broker unregistered name=%s id=%d address=%s", broker.name, broker_id,
-                        member.address,
-                    )
+                    events.BROKER_UNREGISTERED.log(_log, name=broker.name, id=broker_id, address=member.address)
             if not broker.members:
                 del self._brokers[broker.name]
 
@@ -380,7 +378,7 @@ class NameServer:
             if other.address == address and other_id != broker_id:
                 del broker.members[other_id]
         if before is None or before.address != address:
-            _log.info("broker registered name=%s id=%d address=%s", name, broker_id, address)
+            events.BROKER_REGISTERED.log(_log, name=name, id=broker_id, address=address)
         broker.enable_acting_master = bool(header.enable_acting_master)
         broker.members[broker_id] = member
         # A registration may be split into several, so topics are only added; request 216 removes them.

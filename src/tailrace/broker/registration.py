@@ -13,6 +13,7 @@ import contextlib
 import zlib
 from typing import Final, final
 
+from tailrace import events
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.listeners import Address, is_own_address
 from tailrace.errors import ConfigError, RemotingError
@@ -135,10 +136,9 @@ class Registration:
         before = self._state.get(address)
         self._state[address] = reason
         if reason and reason != before:
-            _log.warning("cannot register at a name server address=%s reason=%s", address, reason)
+            events.CANNOT_REGISTER_AT_A_NAME_SERVER.log(_log, address=address, reason=reason)
         elif not reason and before != "":
-            _log.info(
-                "registered at a name server address=%s broker=%s", address, self._broker.address)
+            events.REGISTERED_AT_A_NAME_SERVER.log(_log, address=address, broker=self._broker.address)
 
     async def _unregister(self, address: str) -> None:
         config = self._broker.config
@@ -148,4 +148,4 @@ class Registration:
             await self._client.invoke(
                 address, RequestCode.UNREGISTER_BROKER, header.to_ext(), timeout_ms=UNREGISTER_TIMEOUT_MS)
         except RemotingError as error:
-            _log.warning("cannot unregister at a name server address=%s reason=%s", address, error)
+            events.CANNOT_UNREGISTER_AT_A_NAME_SERVER.log(_log, address=address, reason=error)

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.auth_settings import AuthConfig
 from tailrace.config import (
     SECRET,
@@ -165,7 +166,7 @@ class RunningSettings:
             config.take(members)
         self.shown.update(texts)
         self.version.next(self._clock.now_ms())
-        _log.info("settings changed values=%s", texts)
+        events.SETTINGS_CHANGED.log(_log, values=texts)
         return note
 
     def _check_names(self, values: Mapping[str, str]) -> None:

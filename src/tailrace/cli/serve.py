@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from tailrace import events
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.listeners import (
@@ -110,7 +111,7 @@ class _Stop:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if not self.asked.is_set():
-            _log.info("stop signal=%s", number.name)
+            events.STOP.log(_log, signal=number.name)
             self._progress.stopping = True
             self.asked.set()
         elif self.opening:
@@ -126,7 +127,7 @@ def _say(text: str, stream: TextIO | None) -> None:
     try:
         print(text, file=stream, flush=True)
     except (OSError, ValueError) as error:
-        _log.warning("cannot print stream=%s cause=%s", stream.name, error)
+        events.CANNOT_PRINT.log(_log, stream=stream.name, cause=error)
         with contextlib.suppress(OSError, ValueError):  # or the interpreter fails on it when it ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -193,17 +194,17 @@ def _warn_about_remote(config: AuthConfig, *addresses: Address | None, encrypted
         if address is None or address[0] in LOOPBACK:
             continue
         if not config.authentication_enabled:
-            _log.warning("anybody who reaches this address may read, write and delete address=%s:%d", *address)
+            events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ.log(_log, address="{}:{}".format(*address))
         elif not config.authorization_enabled:
-            _log.warning("every user may read, write and delete address=%s:%d", *address)
+            events.EVERY_USER_MAY_READ.log(_log, address="{}:{}".format(*address))
     if http is None or http[0] in LOOPBACK:
         return
     if config.authentication_enabled:
-        _log.warning("anybody who reaches this address may read metrics address=%s:%d", *http)
+        events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS.log(_log, address="{}:{}".format(*http))
         if not encrypted:
-            _log.warning("passwords for the console are not encrypted address=%s:%d", *http)
+            events.PASSWORDS_FOR_THE_CONSOLE_ARE_NOT_ENCRYPTED.log(_log, address="{}:{}".format(*http))
     else:
-        _log.warning("anybody who reaches this address may read metrics and messages address=%s:%d", *http)
+        events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS_AND_MESSAGES.log(_log, address="{}:{}".format(*http))
 
 
 def _on_loop_error() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
@@ -217,7 +218,7 @@ def _on_loop_error() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], No
             return
         last["count"] += 1
         if loop.time() - last["s"] >= ERROR_PERIOD_S:
-            _log.error("connections cannot be accepted cause=%s count=%d", error, last["count"])
+            events.CONNECTIONS_CANNOT_BE_ACCEPTED.log(_log, cause=error, count=last["count"])
             last["s"], last["count"] = loop.time(), 0
 
     return handle

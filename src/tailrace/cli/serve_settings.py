@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
+from tailrace import events
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker.listeners import Address, is_own_address
 from tailrace.broker.registration import name_server_addresses
@@ -72,7 +73,7 @@ def take_settings(
     problems: list[str] = []
     try:
         for name, setting in refuse_settings(values, ignored).items():
-            _log.warning("a setting is ignored as asked setting=%s reason=%s", name, REASONS[setting.reason])
+            events.A_SETTING_IS_IGNORED_AS_ASKED.log(_log, setting=name, reason=REASONS[setting.reason])
     except ConfigError as error:
         problems += error.problems
 
@@ -106,7 +107,7 @@ def _tls_file(path: str) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         if path != DEFAULT_TLS_FILE:
             raise ConfigError(f"tls.config.file={path} cannot be read: {error}") from None
-        _log.warning("tls config file is left out file=%s reason=%s", path, error)
+        events.TLS_CONFIG_FILE_IS_LEFT_OUT.log(_log, file=path, reason=error)
         return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeGuard, final
 
+from tailrace import events
 from tailrace.client.broker_calls import BrokerCalls
 from tailrace.client.offset_store import OffsetStore
 from tailrace.client.pop_queues import Popping, PopQueue
@@ -352,8 +353,8 @@ class AssignedQueues:
             try:
                 moved = await self._pull_once(one)
                 if failures:
-                    _log.info("pull works again topic=%s broker=%s queue=%d", one.queue.topic,
-                              one.queue.broker_name, one.queue.queue_id)
+                    events.PULL_WORKS_AGAIN.log(
+                        _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id)
                 failures = 0
                 if moved is not None:
                     await self.restart(one, moved)
@@ -371,8 +372,9 @@ class AssignedQueues:
                         await asyncio.sleep(AGAIN_S)
                     continue
                 if failures == 1:
-                    _log.warning("pull failed, it is tried again topic=%s broker=%s queue=%d offset=%d reason=%r",
-                                 one.queue.topic, one.queue.broker_name, one.queue.queue_id, one.next_offset, error)
+                    events.PULL_FAILED.log(
+                        _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
+                        offset=one.next_offset, reason=repr(error))
                 await asyncio.sleep(_pause_s(failures))
 
     async def _pop(self, one: PopQueue) -> None:
@@ -390,13 +392,14 @@ class AssignedQueues:
                     return
                 failures += 1
                 if failures == 1:
-                    _log.warning("pop failed, it is tried again topic=%s broker=%s queue=%d reason=%r",
-                                 one.queue.topic, one.queue.broker_name, one.queue.queue_id, error)
+                    events.POP_FAILED.log(
+                        _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
+                        reason=repr(error))
                 await asyncio.sleep(_pause_s(failures))
                 continue
             if failures:
-                _log.info("pull works again topic=%s broker=%s queue=%d", one.queue.topic, one.queue.broker_name,
-                          one.queue.queue_id)
+                events.PULL_WORKS_AGAIN.log(
+                    _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id)
             failures = 0
             self._add_popped(one, found)
 
@@ -443,9 +446,9 @@ class AssignedQueues:
         if commit is not None and not found.from_slave:
             one.written = max(commit, one.written or 0)
         if found.status == "OFFSET_ILLEGAL":
-            _log.warning("offset of a queue is corrected topic=%s broker=%s queue=%d offset=%d to=%d",
-                         one.queue.topic, one.queue.broker_name, one.queue.queue_id, one.next_offset,
-                         found.next_begin_offset)
+            events.OFFSET_OF_A_QUEUE_IS_CORRECTED.log(
+                _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
+                offset=one.next_offset, to=found.next_begin_offset)
             return found.next_begin_offset
         for message in found.messages:
             if message.topic == self._retry_topic:  # consumers know it by the topic it was sent to

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.client.instance import ClientInstance
 from tailrace.client.routes import MessageQueue, readable
 from tailrace.client.subscription import Subscription
@@ -163,8 +164,8 @@ class BrokerCalls:
     def _avoid(self, queue: MessageQueue, address: str, error: RemotingError) -> None:
         now = asyncio.get_running_loop().time()
         if self._avoided.get(address, 0.0) <= now:
-            _log.info("broker not read from for a while, another one of its name is topic=%s broker=%s queue=%d "
-                      "address=%s reason=%s", queue.topic, queue.broker_name, queue.queue_id, address, error)
+            events.BROKER_NOT_READ_FROM_FOR_A_WHILE.log(
+                _log, topic=queue.topic, broker=queue.broker_name, queue=queue.queue_id, address=address, reason=error)
         self._avoided[address] = now + AVOIDED_S
 
     async def min_offset(self, queue: MessageQueue) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
+from tailrace import events
 from tailrace.client.assigned_queues import AssignedQueues
 from tailrace.client.broker_calls import BrokerCalls
 from tailrace.client.group_member import RETRY_PREFIX, GroupMember, MemberSettings
@@ -79,8 +80,9 @@ class Consuming:
             try:
                 await self._consume(one, messages, left)
             except Exception as error:  # noqa: BLE001 - or the worker would be gone
-                _log.error("message not consumed, tried again group=%s topic=%s queue=%d offset=%d reason=%r",
-                           self._group, message.topic, message.queue_id, message.queue_offset, error)
+                events.MESSAGE_NOT_CONSUMED.log(
+                    _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
+                    reason=repr(error))
                 self._queues.put_back(one, left, SEND_BACK_AGAIN_S)
 
     async def _consume(self, one: ProcessQueue, messages: list[MessageExt], left: list[MessageExt]) -> None:
@@ -108,9 +110,9 @@ class Consuming:
             return
         for message in failed:
             if self._settings.broadcasting:
-                _log.warning("message of a broadcasting consumer is dropped after a failure group=%s topic=%s queue=%d "
-                             "offset=%d key=%s", self._group, message.topic, message.queue_id, message.queue_offset,
-                             key_of(message))
+                events.MESSAGE_OF_A_BROADCASTING_CONSUMER_IS_DROPPED_AFTER_A_FAILURE.log(
+                    _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
+                    key=key_of(message))
                 self._done(one, message, left)
             elif one.dropped:  # the next member consumes it
                 self._done(one, message, left, consumed=False)
@@ -128,8 +130,8 @@ class Consuming:
             if self._popping.left_ms(message) > 0:
                 ready.append(message)
                 continue
-            _log.info("popped message waited too long, it comes again group=%s topic=%s queue=%d offset=%d",
-                      self._group, message.topic, message.queue_id, message.queue_offset)
+            events.POPPED_MESSAGE_WAITED_TOO_LONG.log(
+                _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset)
             self._done(one, message, left, consumed=False)
         if not ready:
             return
@@ -153,9 +155,9 @@ class Consuming:
         try:
             await self._popping.change(one.queue, message, round(delay_s * 1000))
         except RemotingError as error:
-            _log.warning("delay of a retry not set, the message comes after its time group=%s topic=%s "
-                         "queue=%d offset=%d key=%s reason=%s", self._group, message.topic, message.queue_id,
-                         message.queue_offset, key_of(message), error)
+            events.DELAY_OF_A_RETRY_NOT_SET.log(
+                _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
+                key=key_of(message), reason=error)
         return False
 
     def _done(
@@ -176,9 +178,9 @@ class Consuming:
         """Count a message that could not be sent back; return the time until the next try."""
         tries = self._refused[one.queue, message.queue_offset] = self._tries(one, message) + 1
         if tries == self._most + 1:
-            _log.error("message can be neither consumed nor sent back, its queue stops group=%s topic=%s broker=%s "
-                       "queue=%d offset=%d key=%s tries=%d", self._group, message.topic, one.queue.broker_name,
-                       message.queue_id, message.queue_offset, key_of(message), tries)
+            events.MESSAGE_CAN_BE_NEITHER_CONSUMED_NOR_SENT_BACK.log(
+                _log, group=self._group, topic=message.topic, broker=one.queue.broker_name, queue=message.queue_id,
+                offset=message.queue_offset, key=key_of(message), tries=tries)
         return min(SEND_BACK_AGAIN_S * 2.0 ** min(tries - 1, 10), SEND_BACK_AGAIN_MAX_S)
 
     async def _outcome(self, messages: list[MessageExt]) -> RetryLater | None:
@@ -234,10 +236,11 @@ class Consuming:
         try:
             await send_again(self._producer, message, f"{RETRY_PREFIX}{self._group}", times, most)
         except (RemotingError, MessageIllegalError) as error:
-            _log.warning("message not sent back, consumed again here group=%s topic=%s queue=%d offset=%d key=%s "
-                         "reason=%s then=%s", self._group, message.topic, message.queue_id, message.queue_offset,
-                         key_of(message), first, error)
+            events.MESSAGE_NOT_SENT_BACK_CONSUMED_AGAIN_HERE.log(
+                _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
+                key=key_of(message), reason=first, then=error)
             return False
-        _log.info("message not sent back, sent as a new one group=%s topic=%s queue=%d offset=%d key=%s reason=%s",
-                  self._group, message.topic, message.queue_id, message.queue_offset, key_of(message), first)
+        events.MESSAGE_NOT_SENT_BACK_SENT_AS_A_NEW_ONE.log(
+            _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
+            key=key_of(message), reason=first)
         return True

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from tailrace import events
 from tailrace.auth.signature import Credentials
 from tailrace.config import parse_properties
 from tailrace.env.filesystem import OsFileSystem
@@ -42,7 +43,7 @@ def read_credentials(path: str) -> Credentials:
     if not all(found):
         raise ConfigError(f"{path} needs two lines, accessKey: NAME and secretKey: PASSWORD")
     if others_may_read(path):
-        _log.warning("credentials can be read by other users of this machine file=%s", path)
+        events.CREDENTIALS_CAN_BE_READ_BY_OTHER_USERS_OF_THIS_MACHINE.log(_log, file=path)
     return Credentials(*found)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.client.allocation import Strategy
 from tailrace.client.assigned_queues import AssignedQueues
 from tailrace.client.broker_calls import BrokerCalls
@@ -204,7 +205,7 @@ class GroupMember:
             except Exception as error:  # noqa: BLE001 - a strategy is the program's own
                 balanced = False
                 if self._failed("rebalance"):
-                    _log.warning("rebalance failed, it is tried again group=%s reason=%r", self.group, error)
+                    events.REBALANCE_FAILED.log(_log, group=self.group, reason=repr(error))
             self.passes += 1
             self._first_pass.set()
             try:
@@ -227,8 +228,7 @@ class GroupMember:
                 if topic.startswith(f"{RETRY_PREFIX}{self.group}_"):
                     continue  # nothing has come back so far
                 if self._failed(topic) and not topic.startswith(RETRY_PREFIX):
-                    _log.warning("queues of a topic are not known, asked again group=%s topic=%s reason=%s",
-                                 self.group, topic, error)
+                    events.QUEUES_OF_A_TOPIC_ARE_NOT_KNOWN.log(_log, group=self.group, topic=topic, reason=error)
                 balanced = False
                 continue
             mine[topic] = queues
@@ -309,8 +309,9 @@ class GroupMember:
             await self._calls.unlock([one.queue for one in gone])
         for one in gone:
             self._queues.forget(one)
-            _log.info("queue given up group=%s topic=%s broker=%s queue=%d offset=%d", self.group,
-                      one.queue.topic, one.queue.broker_name, one.queue.queue_id, one.commit_offset)
+            events.QUEUE_GIVEN_UP.log(
+                _log, group=self.group, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
+                offset=one.commit_offset)
         return len(gone) == len(lost)
 
     async def _take_over(self, new: list[MessageQueue], *, shared: bool) -> bool:
@@ -328,7 +329,7 @@ class GroupMember:
         for error in found:
             if isinstance(error, RemotingError):
                 if self._failed("offset"):
-                    _log.warning("offset of a queue is not known, asked again group=%s reason=%s", self.group, error)
+                    events.OFFSET_OF_A_QUEUE_IS_NOT_KNOWN.log(_log, group=self.group, reason=error)
             elif error is not None:
                 raise error
         if all(error is None for error in found):
@@ -339,14 +340,14 @@ class GroupMember:
     async def _take(self, queue: MessageQueue, locked_until: float) -> None:
         if queue in self._popped:
             self._queues.add_popped(queue)
-            _log.info("queue assigned group=%s topic=%s broker=%s queue=%d offset=%d", self.group, queue.topic,
-                      queue.broker_name, queue.queue_id, -1)
+            events.QUEUE_ASSIGNED.log(
+                _log, group=self.group, topic=queue.topic, broker=queue.broker_name, queue=queue.queue_id, offset=-1)
             return
         written = await self._offsets.read(queue)
         offset = await self._first_offset(queue) if written is None else written
         self._queues.add(queue, offset, written=written, locked_until=locked_until)
-        _log.info("queue assigned group=%s topic=%s broker=%s queue=%d offset=%d", self.group, queue.topic,
-                  queue.broker_name, queue.queue_id, offset)
+        events.QUEUE_ASSIGNED.log(
+            _log, group=self.group, topic=queue.topic, broker=queue.broker_name, queue=queue.queue_id, offset=offset)
         one = self._queues.find(queue)
         if written is None and one is not None and self._settings.auto_commit:
             # Or a member that takes over would begin at the end of that time.
@@ -387,8 +388,9 @@ class GroupMember:
                 one.locked_until = until
             elif one.locked_until:
                 one.locked_until = 0.0
-                _log.warning("queue lock lost, another member may have it group=%s topic=%s broker=%s queue=%d",
-                             self.group, one.queue.topic, one.queue.broker_name, one.queue.queue_id)
+                events.QUEUE_LOCK_LOST.log(
+                    _log, group=self.group, topic=one.queue.topic, broker=one.queue.broker_name,
+                    queue=one.queue.queue_id)
 
     async def _commit_always(self) -> None:
         loop = asyncio.get_running_loop()
@@ -405,8 +407,8 @@ class GroupMember:
             self._failing.discard("commit")
         elif self._failed("commit"):
             queue, error = next(iter(failed.items()))
-            _log.warning("offsets not committed, tried again group=%s queues=%d topic=%s queue=%d reason=%s",
-                         self.group, len(failed), queue.topic, queue.queue_id, error)
+            events.OFFSETS_NOT_COMMITTED.log(
+                _log, group=self.group, queues=len(failed), topic=queue.topic, queue=queue.queue_id, reason=error)
 
     # --- requests of brokers
 
@@ -420,8 +422,9 @@ class GroupMember:
         for queue, offset in entries:
             one = self._queues.find(queue)
             if queue.topic == header.topic and one is not None and not one.given_up and not isinstance(one, PopQueue):
-                _log.info("offset reset by the broker group=%s topic=%s broker=%s queue=%d offset=%d", self.group,
-                          queue.topic, queue.broker_name, queue.queue_id, offset)
+                events.OFFSET_RESET_BY_THE_BROKER.log(
+                    _log, group=self.group, topic=queue.topic, broker=queue.broker_name, queue=queue.queue_id,
+                    offset=offset)
                 await self._queues.restart(one, offset)
         return None
 

@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
+from tailrace import events
 from tailrace.auth.signature import Credentials
 from tailrace.client.routes import Routes
 from tailrace.env.clock import Clock, SystemClock
@@ -228,7 +229,7 @@ class ClientInstance:
             self._fingerprints.pop(address, None)
             if address not in self._failing:
                 self._failing.add(address)
-                _log.warning("heartbeat failed broker=%s reason=%s", address, error)
+                events.HEARTBEAT_FAILED.log(_log, broker=address, reason=error)
             self._lost.add(address)
             self._wake.set()
             return error
@@ -313,7 +314,7 @@ class ClientInstance:
         else:
             return
         if len(self._tasks) >= REQUESTS_MAX:
-            _log.warning("request of a broker left for later group=%s under_way=%d", member.group, REQUESTS_MAX)
+            events.REQUEST_OF_A_BROKER_LEFT_FOR_LATER.log(_log, group=member.group, under_way=REQUESTS_MAX)
             return
         task = asyncio.create_task(self._serve(member, address, request))
         self._tasks.add(task)
@@ -323,14 +324,14 @@ class ClientInstance:
         try:
             answer = await member.serve(address, request)
         except Exception as error:  # noqa: BLE001 - the outermost step of a request
-            _log.warning("request of a broker failed broker=%s code=%d reason=%r", address, request.code, error)
+            events.REQUEST_OF_A_BROKER_FAILED.log(_log, broker=address, code=request.code, reason=repr(error))
             answer = request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         if answer is None or request.is_oneway:
             return
         try:
             await self.remoting.answer(address, answer)
         except RemotingError as error:
-            _log.warning("request of a broker failed broker=%s code=%d reason=%r", address, request.code, error)
+            events.REQUEST_OF_A_BROKER_FAILED.log(_log, broker=address, code=request.code, reason=repr(error))
 
 
 def _fingerprint(consumers: list[dict[str, Any]], producers: list[dict[str, str]]) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
+from tailrace import events
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 
@@ -125,9 +126,9 @@ class ListenerCalls:
             return later
         except asyncio.CancelledError:
             if self._limits.end(task) and not task.cancelling():
-                _log.error("listener takes too long, the message is delivered again group=%s topic=%s queue=%d "
-                           "offset=%d key=%s seconds=%s", self._group, message.topic, message.queue_id,
-                           message.queue_offset, key_of(message), timeout_s)
+                events.LISTENER_TAKES_TOO_LONG.log(
+                    _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
+                    key=key_of(message), seconds=timeout_s)
                 return RetryLater()
             if task.cancelling():
                 raise
@@ -136,9 +137,9 @@ class ListenerCalls:
             reason = error
         finally:
             self._limits.end(task)
-        _log.error("listener failed, the message is delivered again group=%s topic=%s queue=%d offset=%d key=%s "
-                   "reason=%r", self._group, message.topic, message.queue_id, message.queue_offset, key_of(message),
-                   reason, exc_info=reason)
+        events.LISTENER_FAILED.log(
+            _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
+            key=key_of(message), reason=repr(reason), exc_info=reason)
         return RetryLater()
 
 

@@ -11,6 +11,7 @@ import base64
 from collections import defaultdict
 from typing import Final, final
 
+from tailrace import events
 from tailrace.client.broker_calls import BrokerCalls, decode_all
 from tailrace.client.process_queue import ProcessQueue
 from tailrace.client.routes import MessageQueue
@@ -182,9 +183,9 @@ class Popping:
                 if left and not isinstance(error, RemotingCommandError):
                     await asyncio.sleep(_ACK_AGAIN_S)
                     continue
-                _log.warning("acknowledgement failed, messages may be delivered again group=%s topic=%s broker=%s "
-                             "count=%d reason=%s", self._calls.group, queue.topic, queue.broker_name, len(receipts),
-                             error)
+                events.ACKNOWLEDGEMENT_FAILED.log(
+                    _log, group=self._calls.group, topic=queue.topic, broker=queue.broker_name, count=len(receipts),
+                    reason=error)
             return
 
     async def _send_one(self, queue: MessageQueue, receipt: str) -> None:
@@ -237,9 +238,9 @@ class Popping:
             try:
                 await self.change(queue, message, self._invisible_ms)
             except (RemotingError, CorruptionError) as error:
-                _log.warning("message not kept invisible, another member may get it group=%s topic=%s queue=%d "
-                             "offset=%d reason=%s", self._calls.group, queue.topic, message.queue_id,
-                             message.queue_offset, error)
+                events.MESSAGE_NOT_KEPT_INVISIBLE.log(
+                    _log, group=self._calls.group, topic=queue.topic, queue=message.queue_id,
+                    offset=message.queue_offset, reason=error)
                 return
             await asyncio.sleep(self.quiet_s(message))
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final, Self, final
 
+from tailrace import events
 from tailrace.auth.signature import Credentials
 from tailrace.client.allocation import Strategy, strategy_of
 from tailrace.client.assigned_queues import AssignedQueues, Limits
@@ -163,7 +164,7 @@ class AsyncPushConsumer:
             self._trace, self._telemetry, settings, self._retries, self._clock)
         self._workers = {asyncio.create_task(consuming.work()) for _ in range(self._concurrency)}
         await self._member.start()
-        _log.info("consumer started group=%s client=%s", self._group, self._share.instance.client_id)
+        events.CONSUMER_STARTED.log(_log, group=self._group, client=self._share.instance.client_id)
 
     async def _register(self) -> None:
         await self._member.register()
@@ -201,10 +202,10 @@ class AsyncPushConsumer:
         for task in late:
             task.cancel()
         if late:
-            _log.warning("consumer closed before its listeners ended group=%s listeners=%d", self._group, len(late))
+            events.CONSUMER_CLOSED_BEFORE_ITS_LISTENERS_ENDED.log(_log, group=self._group, listeners=len(late))
         await asyncio.gather(*late, return_exceptions=True)
         await self._member.leave()
-        _log.info("consumer closed group=%s", self._group)
+        events.CONSUMER_CLOSED.log(_log, group=self._group)
 
     async def wait(self) -> None:
         """Wait until the consumer is closed."""

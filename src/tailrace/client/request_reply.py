@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, final
 
+from tailrace import events
 from tailrace.client.broker_calls import MAX_BODY
 from tailrace.client.instance import InstanceShare
 from tailrace.client.producer_member import ProducerMember
@@ -81,12 +82,12 @@ class Requests(ProducerMember):
         try:
             message = self._message(request)
         except (RefusalError, CorruptionError) as error:
-            _log.warning("reply cannot be read broker=%s reason=%s", address, error)
+            events.REPLY_CANNOT_BE_READ.log(_log, broker=address, reason=error)
             return request.answer(ResponseCode.SYSTEM_ERROR, "process reply message fail")
         correlation = message.properties.get(_CORRELATION, "")
         future = self._waiting.pop(correlation, None)
         if future is None or future.done():
-            _log.warning("reply came after its request had ended broker=%s correlation=%s", address, correlation)
+            events.REPLY_CAME_AFTER_ITS_REQUEST_HAD_ENDED.log(_log, broker=address, correlation=correlation)
         else:
             future.set_result(message)
         return request.answer()

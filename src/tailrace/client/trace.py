@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, final
 
+from tailrace import events
 from tailrace.client.send_result import SendResult
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import SystemEntropy
@@ -107,7 +108,7 @@ class MessageTrace:
     def _add(self, fields: tuple[object, ...], keys: list[str]) -> None:
         if len(self._entries) >= WAITING_MAX:
             if not self._dropped:
-                _log.warning("trace entries dropped group=%s limit=%d", self._group, WAITING_MAX)
+                events.TRACE_ENTRIES_DROPPED.log(_log, group=self._group, limit=WAITING_MAX)
             self._dropped += 1
             return
         self._entries.append(("\x01".join(map(str, fields)) + "\x02", keys))
@@ -137,7 +138,7 @@ class MessageTrace:
                     topic=self._topic, body="".join(text for text, _ in some).encode(), keys=list(keys)))
                 self._dropped = 0
             except (RemotingError, MessageIllegalError) as error:
-                _log.warning("trace not sent group=%s entries=%d reason=%s", self._group, len(some), error)
+                events.TRACE_NOT_SENT.log(_log, group=self._group, entries=len(some), reason=error)
 
     async def close(self) -> None:
         """Send the entries that wait."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar, final
 
+from tailrace import events
 from tailrace.client.instance import InstanceShare
 from tailrace.client.producer_member import ProducerMember
 from tailrace.client.send_result import SendResult
@@ -80,8 +81,8 @@ class Transactions(ProducerMember):
         if decision is None:
             return
         if not address:
-            _log.warning("transaction not ended, the broker will ask message=%s reason=%s", sent.msg_id,
-                         f"the address of {sent.broker_name} is not known")
+            events.TRANSACTION_NOT_ENDED.log(
+                _log, message=sent.msg_id, reason=f"the address of {sent.broker_name} is not known")
             return
         header = EndTransactionRequestHeader(
             producer_group=self.group, tran_state_table_offset=sent.queue_offset,
@@ -91,7 +92,7 @@ class Transactions(ProducerMember):
             answer = await self._share.instance.remoting.invoke(
                 address, RequestCode.END_TRANSACTION, header.to_ext(), timeout_ms=self._timeout_ms)
         except RemotingError as error:
-            _log.warning("transaction not ended, the broker will ask message=%s reason=%s", sent.msg_id, error)
+            events.TRANSACTION_NOT_ENDED.log(_log, message=sent.msg_id, reason=error)
             return
         if answer.code != ResponseCode.SUCCESS:
             raise RemotingCommandError(answer.code, answer.remark or "", address)
@@ -110,12 +111,12 @@ class Transactions(ProducerMember):
             asked = request.read(CheckTransactionStateRequestHeader)
             message = decode_message(request.body)
         except (RefusalError, CorruptionError) as error:
-            _log.warning("check of a transaction cannot be read broker=%s reason=%s", address, error)
+            events.CHECK_OF_A_TRANSACTION_CANNOT_BE_READ.log(_log, broker=address, reason=error)
             return
         try:
             decision = await called_in_thread(self._check, message)
         except Exception as error:  # noqa: BLE001 - the program's own function: the broker asks again
-            _log.error("check of a transaction failed message=%s reason=%r", message.unique_key, error)
+            events.CHECK_OF_A_TRANSACTION_FAILED.log(_log, message=message.unique_key, reason=repr(error))
             return
         if decision is None:
             return
@@ -128,8 +129,7 @@ class Transactions(ProducerMember):
         try:
             await self._share.instance.remoting.invoke_oneway(address, RequestCode.END_TRANSACTION, header.to_ext())
         except RemotingError as error:
-            _log.warning(
-                "transaction not ended, the broker will ask message=%s reason=%s", message.unique_key, error)
+            events.TRANSACTION_NOT_ENDED.log(_log, message=message.unique_key, reason=error)
             return
         if self._trace is not None:
             self._trace.transaction_ended(

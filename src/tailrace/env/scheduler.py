@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, final
 
+from tailrace import events
 from tailrace.env.shortage import is_disk_full, is_shortage
 from tailrace.errors import FatalStorageError, LockLostError
 from tailrace.logs import get_logger
@@ -104,7 +105,7 @@ class _ThreadService:
             except FatalStorageError:
                 # The step has already closed the store for writing; nothing is left to retry.
                 self.failures += 1
-                _log.critical("service stopped after a failed sync name=%s", self.name)
+                events.SERVICE_STOPPED_AFTER_A_FAILED_SYNC.log(_log, name=self.name)
                 return
             except Exception as error:  # noqa: BLE001 - the outermost step of a service: log, count, go on
                 self.failures += 1
@@ -114,13 +115,13 @@ class _ThreadService:
                         self._log_shortage(error)
                     short = True
                     continue
-                _log.exception("service step failed name=%s failures=%d", self.name, self.failures)
+                events.SERVICE_STEP_FAILED.log(_log, name=self.name, failures=self.failures, exc_info=True)
 
     def _log_shortage(self, error: Exception) -> None:
         if is_disk_full(error):
-            _log.warning("service waits for room on the disk name=%s cause=%s", self.name, error)
+            events.SERVICE_WAITS_FOR_ROOM_ON_THE_DISK.log(_log, name=self.name, cause=error)
         else:
-            _log.warning("service waits for descriptors or memory name=%s cause=%s", self.name, error)
+            events.SERVICE_WAITS_FOR_DESCRIPTORS_OR_MEMORY.log(_log, name=self.name, cause=error)
 
     def wake(self) -> None:
         _release(self._asleep)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 from typing import Final, final
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import DiskFullError
 from tailrace.logs import get_logger
@@ -65,4 +66,4 @@ class DirectorySyncs:
             if not is_shortage(error):
                 raise
             self._owed.add(directory)
-            _log.warning("sync of a directory is put off directory=%s cause=%s", directory, error)
+            events.SYNC_OF_A_DIRECTORY_IS_PUT_OFF.log(_log, directory=directory, cause=error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
+from tailrace import events
 from tailrace.logs import get_logger
 
 __all__ = ["notify_supervisor"]
@@ -30,6 +31,6 @@ def notify_supervisor(state: str, status: str = "") -> bool:
             sender.connect("\0" + address[1:] if address.startswith("@") else address)
             sender.send("\n".join(lines).encode())
     except OSError as error:
-        _log.warning("the service manager was not notified socket=%s cause=%s", address, error)
+        events.THE_SERVICE_MANAGER_WAS_NOT_NOTIFIED.log(_log, socket=address, cause=error)
         return False
     return True

@@ -17,6 +17,7 @@ import errno
 from collections.abc import Callable
 from typing import Final, final
 
+from tailrace import events
 from tailrace.env.filesystem import (
     DiskUsage,
     File,
@@ -125,8 +126,7 @@ class SyncGuard:
             file.sync_data()
         except OSError as error:
             self.hint_failures += 1
-            _log.warning("a hint cannot be synced, it is written again later file=%s cause=%s",
-                         file.path, error)
+            events.A_HINT_CANNOT_BE_SYNCED.log(_log, file=file.path, cause=error)
             raise
 
     def sync_dir(self, path: str) -> None:
@@ -156,7 +156,7 @@ class SyncGuard:
         failure.__cause__ = error
         if self._failure is None:
             self._failure = failure
-            _log.critical("a sync failed, the store takes no more writes file=%s cause=%s", path, error)
+            events.A_SYNC_FAILED.log(_log, file=path, cause=error)
         if self.on_failure is not None:
             self.on_failure(str(failure))
         return failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tailrace import events
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.permissions import copy_permissions
 from tailrace.errors import OddFileError
@@ -66,7 +67,7 @@ def read_hint(file_system: FileSystem, path: str, most: int | None = None) -> by
     try:
         return read_if_there(file_system, path, most)
     except (OddFileError, PermissionError) as error:
-        _log.warning("hint cannot be read, it counts as damaged file=%s cause=%s", path, error.strerror)
+        events.HINT_CANNOT_BE_READ.log(_log, file=path, cause=error.strerror)
         return None
 
 
@@ -83,7 +84,7 @@ def open_hint(file_system: FileSystem, path: str) -> File:
             file_system.remove(path)  # the name only: a link's target and a device stay
         except OSError:
             raise error from None
-        _log.warning("odd file replaced file=%s cause=%s", path, error.what)
+        events.ODD_FILE_REPLACED.log(_log, file=path, cause=error.what)
     return file_system.open(path, writable=True, create=True)
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from isal import isal_zlib
 
+from tailrace import events
 from tailrace.kernels.interpreted import instead_of_cython
 from tailrace.logs import get_logger
 
@@ -55,12 +56,12 @@ def _load(name: str) -> ModuleType:
         try:
             twin = importlib.import_module(f"tailrace.kernels._compiled.{name}")
         except ImportError as error:
-            _log.info("kernel is not compiled name=%s reason=%s", name, error)
+            events.KERNEL_IS_NOT_COMPILED.log(_log, name=name, reason=error)
         else:
             if twin.SOURCE_SHA256 == hashlib.sha256(_SHARED + (_ROOM / f"{name}.py").read_bytes()).hexdigest():
                 sys.modules[f"tailrace.kernels.{name}"] = twin
                 return twin
-            _log.warning("compiled kernel refused, its source has changed name=%s", name)
+            events.COMPILED_KERNEL_REFUSED.log(_log, name=name)
     _interpreted.append(name)
     with instead_of_cython():
         return importlib.import_module(f"tailrace.kernels.{name}")
@@ -113,7 +114,7 @@ def _find_crc32() -> int:
     try:
         function = ctypes.CDLL(isal_zlib.__file__).crc32_gzip_refl
     except (OSError, AttributeError) as error:
-        _log.info("checksums are computed by a table reason=%s", error)
+        events.CHECKSUMS_ARE_COMPUTED_BY_A_TABLE.log(_log, reason=error)
         return 0
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
@@ -124,7 +125,7 @@ def _lend_crc32(kernel: ModuleType = record) -> None:
     sample = bytes(range(256)) * 5
     for start, until in ((0, 1), (1, 17), (3, 259), (0, len(sample))):
         if kernel.crc32(sample, start, until) != zlib.crc32(sample[start:until]):
-            _log.warning("checksums are computed by a table reason=ISA-L computes another one")
+            events.CHECKSUMS_ARE_COMPUTED_BY_A_SLOW_TABLE.log(_log, reason="ISA-L computes another one")
             kernel.use_crc32(0)
             return
 

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.permissions import make_private
 from tailrace.env.whole_files import read_if_there, write_file
@@ -295,7 +296,7 @@ class ConfigManager(abc.ABC, Generic[K, V]):
             _give_names_back(files, path, had_file=had_file)
             files.sync_dir(self._config_dir)
         except (OSError, FatalStorageError) as error:
-            _log.error("refused change may return with a restart file=%s reason=%s", path, error)
+            events.REFUSED_CHANGE_MAY_RETURN_WITH_A_RESTART.log(_log, file=path, reason=error)
 
     def _publish(self, draft: Draft[K, V]) -> None:
         """Make the changes of a draft visible."""
@@ -366,10 +367,10 @@ def _object_in(file_system: FileSystem, path: str) -> dict[str, Any] | None:
     try:
         value = fastjson.loads(text)
     except ValueError as error:
-        _log.error("config file unreadable file=%s reason=%s", path, error)
+        events.CONFIG_FILE_UNREADABLE.log(_log, file=path, reason=error)
         return None
     if not isinstance(value, dict):
-        _log.error("config file unreadable file=%s reason=no object", path)
+        events.CONFIG_FILE_UNREADABLE.log(_log, file=path, reason="no object")
         return None
     return value
 
@@ -426,7 +427,7 @@ def write_config(
         try:
             _give_names_back(file_system, path, had_file=kept)
         except OSError:
-            _log.error("refused change may return with a restart file=%s reason=%s", path, error)
+            events.REFUSED_CHANGE_MAY_RETURN_WITH_A_RESTART.log(_log, file=path, reason=error)
         raise
     return kept
 

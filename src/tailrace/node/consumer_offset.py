@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
@@ -66,8 +67,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
             self.data_version.take(self._unknown.pop("dataVersion", None))
             self._decode(self._unknown)
         self._dirty = True
-        _log.warning("consumer offsets are taken over from the other file, enableLmq has changed "
-                     "file=%s count=%d", other, len(self._table))
+        events.CONSUMER_OFFSETS_ARE_TAKEN_OVER_FROM_THE_OTHER_FILE.log(_log, file=other, count=len(self._table))
         self._name_lost(found, other)
         return True
 
@@ -79,15 +79,14 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         version = DataVersion()
         version.take(found.get("dataVersion"))
         if version.timestamp > self.data_version.timestamp:
-            _log.warning("newer consumer offsets are not read, enableLmq has changed file=%s", other)
+            events.NEWER_CONSUMER_OFFSETS_ARE_NOT_READ.log(_log, file=other)
         self._name_lost(found, other)
 
     def _name_lost(self, found: dict[str, Any], path: str) -> None:
         """Log that LMQ groups have offsets that are not read."""
         table = found.get("lmqOffsetTable")
         if not self._lmq and isinstance(table, dict) and table:
-            _log.warning("offsets of LMQ groups are not read, enableLmq is false file=%s count=%d",
-                         path, len(table))
+            events.OFFSETS_OF_LMQ_GROUPS_ARE_NOT_READ.log(_log, file=path, count=len(table))
 
     def _queue(self, group: str, queue_id: int) -> int:
         """Return the queue id under which an offset is stored; an LMQ group has one offset per topic."""

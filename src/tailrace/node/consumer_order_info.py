@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.logs import get_logger
@@ -210,8 +211,7 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
                     info = OrderInfo.from_json(entry)
                     number = int(queue_id)
                 except (AttributeError, TypeError, ValueError) as error:
-                    _log.warning("orderly pop is not read file=%s key=%s queue=%s reason=%s",
-                                 self.path, key, queue_id, error)
+                    events.ORDERLY_POP_IS_NOT_READ.log(_log, file=self.path, key=key, queue=queue_id, reason=error)
                     continue
                 if info is not None:
                     self._table.setdefault(str(key), {})[number] = info

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+from tailrace import events
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
@@ -104,7 +105,7 @@ def remove_abort(file_system: FileSystem, root: str) -> bool:
         file_system.remove(f"{root}/{filenames.ABORT}")
         file_system.sync_dir(root)
     except (OSError, FatalStorageError) as error:
-        _log.warning("cannot remove the abort file path=%s cause=%s", root, error)
+        events.CANNOT_REMOVE_THE_ABORT_FILE.log(_log, path=root, cause=error)
         return False
     return True
 
@@ -148,7 +149,7 @@ def load_topics(
         if topics.table.get(topic) is None and not is_lmq(topic):
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
     for topic, count in sorted(queues.items()):
-        _log.warning("a topic has queues and no config, it gets one topic=%s queues=%d", topic, count)
+        events.A_TOPIC_HAS_QUEUES_AND_NO_CONFIG.log(_log, topic=topic, queues=count)
     made = {
         topic: TopicConfig(
             topic_name=topic, read_queue_nums=max(count, DEFAULT_QUEUES),
@@ -164,7 +165,7 @@ def load_topics(
         # Every open finds them in the queues again, so they may be visible before they are durable.
         topics.table.update(made)
         for topic in sorted(made):
-            _log.warning("there is no room for the config of a topic topic=%s", topic)
+            events.THERE_IS_NO_ROOM_FOR_THE_CONFIG_OF_A_TOPIC.log(_log, topic=topic)
     return topics
 
 
@@ -172,8 +173,8 @@ def _name_lmq_queues(store: DefaultMessageStore) -> None:
     """Log LMQ settings that have no effect, and LMQ queues that the settings do not serve."""
     config, count = store.config, queue_count(store.queues.table)
     if config.enable_multi_dispatch and not config.enable_lmq:
-        _log.warning("enableMultiDispatch does nothing without enableLmq lmq_queues=%d", count)
+        events.ENABLEMULTIDISPATCH_DOES_NOTHING_WITHOUT_ENABLELMQ.log(_log, lmq_queues=count)
     elif count and not config.multi_dispatch:
-        _log.warning(
-            "LMQ queues are kept and get no new messages lmq_queues=%d setting=%s", count,
-            "enableMultiDispatch" if config.enable_lmq else "enableLmq,enableMultiDispatch")
+        events.LMQ_QUEUES_ARE_KEPT_AND_GET_NO_NEW_MESSAGES.log(
+            _log, lmq_queues=count,
+            setting="enableMultiDispatch" if config.enable_lmq else "enableLmq,enableMultiDispatch")

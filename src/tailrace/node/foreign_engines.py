@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple, final
 
 import orjson
 
+from tailrace import events
 from tailrace.config import whole_number
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_hint, replace_file
@@ -72,9 +73,9 @@ def name_rocksdb_configs(file_system: FileSystem, root: str) -> None:
             file_system.stat(f"{directory}/{kind}/{table}").mtime_ms for table in tables
         )):
             continue
-        _log.warning(
-            "configuration of a Java broker is in RocksDB and is not read kind=%s path=%s export=%s", kind,
-            f"{directory}/{kind}", f"mqadmin rocksDBConfigToJson -p {directory} -t {kind} -e {json}")
+        events.CONFIGURATION_OF_A_JAVA_BROKER_IS_IN_ROCKSDB_AND_IS_NOT_READ.log(
+            _log, kind=kind, path=f"{directory}/{kind}",
+            export=f"mqadmin rocksDBConfigToJson -p {directory} -t {kind} -e {json}")
 
 
 @final
@@ -153,13 +154,13 @@ def name_leftovers(
             *_directories(file_system, root), *_unsupported_topics(topics),
             *_in_queues(file_system, root, store)]
     except (OSError, StoreError) as error:  # only a warning is lost, so the open continues
-        _log.warning("cannot look at what a Java broker left path=%s cause=%s", root, error)
+        events.CANNOT_LOOK_AT_WHAT_A_JAVA_BROKER_LEFT.log(_log, path=root, cause=error)
         return
     for left in found:
         if left.number:
-            _log.warning(
-                "a Java broker left what is not served kind=%s count=%s path=%s consequence=%s", left.kind,
-                f"at least {left.number}" if left.is_bound else left.number, left.path, left.consequence)
+            events.A_JAVA_BROKER_LEFT_WHAT_IS_NOT_SERVED.log(
+                _log, kind=left.kind, count=f"at least {left.number}" if left.is_bound else left.number, path=left.path,
+                consequence=left.consequence)
 
 
 def _directories(file_system: FileSystem, root: str) -> Iterator[_Leftover]:

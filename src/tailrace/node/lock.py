@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem, LockHandle, LockState
 from tailrace.errors import StoreLockedError
 from tailrace.formats import filenames
@@ -60,18 +61,18 @@ class LockWatch:
             state = self._lock.check()
         except OSError as error:
             if not self._failed:
-                _log.warning("cannot look at the lock file file=%s cause=%s", self._path, error)
+                events.CANNOT_LOOK_AT_THE_LOCK_FILE.log(_log, file=self._path, cause=error)
             self._failed = True
             return
         self._failed = False
         if state is LockState.MADE_AGAIN:
             self.made_again += 1
-            _log.error("the lock file was deleted while the store is open, it is made again file=%s", self._path)
+            events.THE_LOCK_FILE_WAS_DELETED_WHILE_THE_STORE_IS_OPEN.log(_log, file=self._path)
         elif state is LockState.LOST:
             self.lost = (
                 f"{self._path} was replaced while the store was open, so another process may have written "
                 "to the directory; end every process that has it open, then start one again")
-            _log.critical("the lock file was replaced, the store takes no more writes file=%s", self._path)
+            events.THE_LOCK_FILE_WAS_REPLACED.log(_log, file=self._path)
             self._on_lost(self.lost)
             self.stop_services()
 

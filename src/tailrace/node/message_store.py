@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
+from tailrace import events
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env import processes
 from tailrace.env.clock import Clock, SystemClock
@@ -185,11 +186,11 @@ class MessageStore:
             why = cause_of_read_only(error)
             if not why or must_write or not is_store:
                 if not isinstance(error, StoreLockedError):  # commands then call the server that has the store open
-                    _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
+                    events.CANNOT_OPEN_THE_STORE.log(_log, path=root, cause=str(error) or type(error).__name__)
                 if why:
                     raise StoreNotWritableError(f"{why}; {_READERS}") from error
                 raise
-        _log.error("the store opens read-only, nothing is written or cut path=%s cause=%s", root, why)
+        events.THE_STORE_OPENS_READ_ONLY.log(_log, path=root, cause=why)
         return opening(
             OverlayFileSystem(file_system),
             f"read-only since it was opened: {why}; repair that and open it again")
@@ -266,7 +267,7 @@ class MessageStore:
             self.retention.topics.close()
             clean = self._store.close() and timers_clean and remove_abort(self.file_system, self.path)
             if not clean and not self.read_only:
-                _log.warning("the abort file stays, the next open recovers path=%s", self.path)
+                events.THE_ABORT_FILE_STAYS.log(_log, path=self.path)
             return clean or bool(self.read_only)
         finally:
             self._lock.release()

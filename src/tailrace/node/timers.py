@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
@@ -161,7 +162,7 @@ class Timers:
             try:
                 close()
             except (StoreError, OSError) as error:
-                _log.error("the timers could not be closed cleanly cause=%s", error)
+                events.THE_TIMERS_COULD_NOT_BE_CLOSED_CLEANLY.log(_log, cause=error)
                 clean = False
         return clean
 

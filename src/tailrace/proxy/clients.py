@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -223,6 +224,6 @@ class Clients:
         client = self._of_channel.pop(channel, None)
         if client is not None:
             del self._table[client.client_id]
-            _log.info("gRPC client forgotten client=%s peer=%s renewed=%d", client.client_id, channel.peer,
-                      len(client.renewed))
+            events.GRPC_CLIENT_FORGOTTEN.log(
+                _log, client=client.client_id, peer=channel.peer, renewed=len(client.renewed))
             self.on_forget(client)

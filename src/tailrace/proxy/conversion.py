@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tailrace import events
 from tailrace.config import whole_number
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import SysFlag, decompress_body
@@ -91,8 +92,8 @@ def _body_of(message: MessageExt) -> tuple[bytes, Any]:
         try:
             return decompress_body(message.body, message.sys_flag, PLAIN_MAX), _IDENTITY
         except CorruptionError as error:
-            _log.warning("body sent as it is stored topic=%s queue=%d offset=%d reason=%s", message.topic,
-                         message.queue_id, message.queue_offset, error)
+            events.BODY_SENT_AS_IT_IS_STORED.log(
+                _log, topic=message.topic, queue=message.queue_id, offset=message.queue_offset, reason=error)
     return message.body, _GZIPPED
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, final
 
+from tailrace import events
 from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.context import BrokerContext
 from tailrace.errors import RemotingError
@@ -231,7 +232,7 @@ class ReceiveMessageActivity:
             try:
                 await work
             except (GrpcError, RemotingError) as error:
-                _log.warning("received message not settled, it comes again reason=%s", error)
+                events.RECEIVED_MESSAGE_NOT_SETTLED.log(_log, reason=error)
 
         task = self._broker.loop.create_task(run())
         self._tasks.add(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import final
 
+from tailrace import events
 from tailrace.broker.context import BrokerContext
 from tailrace.errors import RemotingError
 from tailrace.logs import get_logger
@@ -69,8 +70,7 @@ class Renewals:
                 await self._popped.change(
                     client.caller, str(key[0]), one.topic, handle, limits.NACK_INVISIBLE_TIME_MS, one.lite_topic)
             except (GrpcError, RemotingError) as error:
-                _log.warning("message not given back, it comes after its invisible time group=%s topic=%s reason=%s",
-                             key[0], one.topic, error)
+                events.MESSAGE_NOT_GIVEN_BACK.log(_log, group=key[0], topic=one.topic, reason=error)
 
     def _forgotten(self, client: Client) -> None:
         """Give back what a client worked on that has vanished."""
@@ -120,8 +120,9 @@ class Renewals:
         except (GrpcError, RemotingError) as error:
             one.failures += 1
             last = one.failures > limits.RENEW_RETRY_TIMES or isinstance(error, GrpcError)
-            _log.warning("receipt not renewed group=%s topic=%s queue=%d offset=%d reason=%s", group, one.topic,
-                         before.receipt.queue_id, before.receipt.queue_offset, error)
+            events.RECEIPT_NOT_RENEWED.log(
+                _log, group=group, topic=one.topic, queue=before.receipt.queue_id, offset=before.receipt.queue_offset,
+                reason=error)
         else:
             one.handle, one.failures = made, 0
             one.times += 1

@@ -20,6 +20,7 @@ from typing import Any, Final, final
 
 import grpc
 
+from tailrace import events
 from tailrace.broker.controller import BrokerController
 from tailrace.env.processes import listener_of
 from tailrace.errors import RemotingConnectError
@@ -137,7 +138,7 @@ class GrpcServer:
         self._listener = listener
         self._renewals.start()
         self._latency.clients = lambda: len(self._clients)
-        _log.info("gRPC endpoint started address=%s tls=%s", listener.address, listener.tls)
+        events.GRPC_ENDPOINT_STARTED.log(_log, address=listener.address, tls=listener.tls)
 
     async def stop(self) -> None:
         """Take no more calls, end those under way, and have messages delivered again that clients work on."""
@@ -213,7 +214,7 @@ class GrpcServer:
             return status(error.code, error.message)
         if isinstance(error, RemotingConnectError):  # the server stops
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the server stops")
-        _log.warning("gRPC call failed method=%s peer=%s reason=%r", name, context.peer(), error, exc_info=True)
+        events.GRPC_CALL_FAILED.log(_log, method=name, peer=context.peer(), reason=repr(error), exc_info=True)
         return status(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
     def _observe(self, name: str, code: int, begun_ns: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final, final
 
 import grpc
 
+from tailrace import events
 from tailrace.broker.context import BrokerContext
 from tailrace.errors import CorruptionError, RemotingConnectError
 from tailrace.formats import fastjson
@@ -111,7 +112,7 @@ class TelemetryActivity:
         except grpc.aio.AbortError:
             raise
         except grpc.aio.BaseError as error:  # in the middle of a read or a write
-            _log.info("gRPC stream ended peer=%s reason=%r", context.peer(), error)
+            events.GRPC_STREAM_ENDED.log(_log, peer=context.peer(), reason=repr(error))
         finally:
             await stream.close()
             if client is not None and client.send == stream.send:
@@ -147,8 +148,8 @@ class TelemetryActivity:
         try:
             command = self._command(client, request)
         except CorruptionError as error:
-            _log.warning("request of the broker not passed on client=%s code=%d reason=%s", client.client_id,
-                         request.code, error)
+            events.REQUEST_OF_THE_BROKER_NOT_PASSED_ON.log(
+                _log, client=client.client_id, code=request.code, reason=error)
             return
         if command is not None and client.send is not None:
             client.send(command)
@@ -223,7 +224,7 @@ class _Stream:
         try:
             self._commands.put_nowait(command)
         except asyncio.QueueFull:
-            _log.warning("gRPC command dropped, the client does not read peer=%s", self._context.peer())
+            events.GRPC_COMMAND_DROPPED.log(_log, peer=self._context.peer())
 
     async def close(self) -> None:
         """Write no more; wait a little for a write under way, beside which gRPC cannot end the stream."""

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast, final
 
+from tailrace import events
 from tailrace.auth.signature import Credentials, sign
 from tailrace.config import whole_number
 from tailrace.errors import (
@@ -99,7 +100,7 @@ class _Connection(asyncio.Protocol):
             if self._going and not self.waiting:
                 self.close()
         except RemotingFrameError as error:
-            _log.warning("close a connection after a bad frame peer=%s cause=%s", self.address, error)
+            events.CLOSE_A_CONNECTION_AFTER_A_BAD_FRAME.log(_log, peer=self.address, cause=error)
             self.close()
             return
         if at < len(data):
@@ -150,7 +151,7 @@ class _Connection(asyncio.Protocol):
         if self._timed_out_since is None:
             self._timed_out_since = began
         if (silent_s := self._loop.time() - self._timed_out_since) >= SILENT_S:
-            _log.info("connection given up, its peer is silent peer=%s seconds=%.1f", self.address, silent_s)
+            events.CONNECTION_GIVEN_UP.log(_log, peer=self.address, seconds=round(silent_s, 1))
             self.abort()
 
     def end(self) -> None:

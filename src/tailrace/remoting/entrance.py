@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, cast, final
 
+from tailrace import events
 from tailrace.logs import get_logger
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.rare_lines import RareLines
@@ -117,8 +118,7 @@ class Entrance:
         """Count a connection that is closed, and log at most one line a minute for each reason."""
         self.failures[reason] += 1
         if count := self._lines.due(reason, now):
-            _log.warning(
-                "connection closed before a request peer=%s reason=%s detail=%s count=%d", peer, reason, detail, count)
+            events.CONNECTION_CLOSED_BEFORE_A_REQUEST.log(_log, peer=peer, reason=reason, detail=detail, count=count)
 
 
 @final
@@ -203,7 +203,7 @@ class Arrival(asyncio.Protocol):
                 self._transport.close()
 
     def _silent(self) -> None:
-        _log.info("connection closed for idleness peer=%s", self.peer)
+        events.CONNECTION_CLOSED_FOR_IDLENESS.log(_log, peer=self.peer)
         self.abort()
 
     def _end(self) -> asyncio.Protocol:

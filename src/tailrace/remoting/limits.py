@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
+from tailrace import events
 from tailrace.logs import get_logger
 from tailrace.remoting.rare_lines import RareLines
 
@@ -130,9 +131,9 @@ class ServerLimits:
         self.closed[reason] += 1
         self._connections.pop(connection, None)
         if count := self._lines.due(reason, now):
-            _log.warning(
-                "connection closed for a limit peer=%s reason=%s count=%d connections=%d bytes=%d",
-                connection.peer, reason, count, len(self._connections), self.bytes)
+            events.CONNECTION_CLOSED_FOR_A_LIMIT.log(
+                _log, peer=connection.peer, reason=reason, count=count, connections=len(self._connections),
+                bytes=self.bytes)
         self.count(connection, 0, now)
         connection.abort()
 
@@ -173,8 +174,8 @@ class ServerLimits:
         self.tightened += 1
         loop = asyncio.get_running_loop()
         if self._lines.due("tight", loop.time()):
-            _log.warning("requests wait for memory bytes=%d limit=%d connections=%d count=%d",
-                         self.bytes, self.bytes_max, len(self._connections), self.tightened)
+            events.REQUESTS_WAIT_FOR_MEMORY.log(
+                _log, bytes=self.bytes, limit=self.bytes_max, connections=len(self._connections), count=self.tightened)
         loop.call_later(RELIEF_S, self._relieve)
         for connection in list(self._connections):
             connection.wait_for_memory()

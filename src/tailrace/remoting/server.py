@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast, final
 
+from tailrace import events
 from tailrace.env.shortage import is_shortage
 from tailrace.errors import (
     RefusalError,
@@ -247,7 +248,7 @@ class Channel(asyncio.Protocol):
         if out:
             self.write(b"".join(out))
         if problem is not None:
-            _log.warning("connection closed for bad frame peer=%s reason=%s", self.peer, problem)
+            events.CONNECTION_CLOSED_FOR_BAD_FRAME.log(_log, peer=self.peer, reason=problem)
             self.close()
         elif rest < len(data) and not self.closed:
             self._keep(data, rest)
@@ -349,10 +350,9 @@ class Channel(asyncio.Protocol):
             return self._failed(request, error)
 
     def _failed(self, request: RemotingCommand, error: Exception) -> bytes | None:
-        _log.warning(
-            "request failed code=%d peer=%s reason=%r", request.code, self.peer, error,
-            exc_info=not (isinstance(error, ValueError | StoreError) or is_shortage(error)),
-        )
+        events.REQUEST_FAILED.log(
+            _log, code=request.code, peer=self.peer, reason=repr(error),
+            exc_info=not (isinstance(error, ValueError | StoreError) or is_shortage(error)))
         if request.flag & ONEWAY_FLAG:
             return None
         return encode(
@@ -598,10 +598,10 @@ class RemotingServer:
             self.note("IDLE")
             if channel.closed or channel.paused:
                 # Its client does not read, so the unsent bytes would stay in memory for ever.
-                _log.warning("connection aborted peer=%s reason=answers are not read", channel.peer)
+                events.CONNECTION_ABORTED.log(_log, peer=channel.peer, reason="answers are not read")
                 channel.abort()
             else:
-                _log.info("connection closed for idleness peer=%s", channel.peer)
+                events.CONNECTION_CLOSED_FOR_IDLENESS.log(_log, peer=channel.peer)
                 channel.close()
         self._idle_timer = self.loop.call_later(
             min(IDLE_CHECK_S, self._idle_s), self._close_idle

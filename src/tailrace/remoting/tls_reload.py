@@ -11,6 +11,7 @@ import hashlib
 import ssl
 from typing import Final, final
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_file
 from tailrace.errors import ConfigError
@@ -46,10 +47,11 @@ class TlsReload:
         self._seen = self._look()
         entrance.context = server_context(config)
         if config.test_mode and entrance.context is not None:
-            _log.warning("the certificate is made by the server reason=tls.test.mode.enable")
+            events.THE_CERTIFICATE_IS_MADE_BY_THE_SERVER.log(_log, reason="tls.test.mode.enable")
         if entrance.context is not None:
-            _log.info("tls is set up mode=%s certificate=%s client_auth=%s", config.mode,
-                      "made" if config.test_mode else config.cert_path, config.need_client_auth)
+            events.TLS_IS_SET_UP.log(
+                _log, mode=config.mode, certificate="made" if config.test_mode else config.cert_path,
+                client_auth=config.need_client_auth)
 
     def start(self) -> None:
         """Start to watch the files, in the running event loop."""
@@ -78,9 +80,9 @@ class TlsReload:
         try:
             made = server_context(self._config)
         except ConfigError as error:
-            _log.error("certificate cannot be loaded again certificate=%s reason=%s", self._config.cert_path, error)
+            events.CERTIFICATE_CANNOT_BE_LOADED_AGAIN.log(_log, certificate=self._config.cert_path, reason=error)
             return None
-        _log.info("certificate loaded again certificate=%s", self._config.cert_path)
+        events.CERTIFICATE_LOADED_AGAIN.log(_log, certificate=self._config.cert_path)
         return made
 
     def _look(self) -> list[bytes]:

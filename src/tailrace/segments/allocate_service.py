@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import final
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import DiskFullError
 from tailrace.logs import get_logger
@@ -67,7 +68,7 @@ class AllocateMappedFileService:
                 self._ready = self._make(path, start)
                 _ = self._ready.buffer
             except (DiskFullError, OSError) as error:
-                _log.warning("cannot make the next segment file ahead file=%s cause=%s", path, error)
+                events.CANNOT_MAKE_THE_NEXT_SEGMENT_FILE_AHEAD.log(_log, file=path, cause=error)
             self._wanted = None
 
     def discard(self) -> None:

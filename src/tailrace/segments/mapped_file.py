@@ -23,6 +23,7 @@ import threading
 from collections.abc import Iterator
 from typing import final
 
+from tailrace import events
 from tailrace.env.filesystem import File, FileSystem, Mapping
 from tailrace.errors import DiskFullError, FatalStorageError, StoreClosedError
 from tailrace.logs import get_logger
@@ -376,7 +377,7 @@ class MappedFile:
             with self as file:
                 file.punch_hole(start, self.size - start)
         except OSError as error:
-            _log.info("blocks are kept file=%s cause=%s", self.path, error)
+            events.BLOCKS_ARE_KEPT.log(_log, file=self.path, cause=error)
 
     def advance(self, n: int) -> None:
         """Publish ``n`` bytes that were stored through ``buffer``."""
@@ -567,7 +568,7 @@ class MappedFile:
         try:
             self._map(writable=not self.is_full())
         except (OSError, ValueError) as error:  # for example no permission to write, or no address space
-            _log.info("a segment is read without a mapping file=%s cause=%s", self.path, error)
+            events.A_SEGMENT_IS_READ_WITHOUT_A_MAPPING.log(_log, file=self.path, cause=error)
             self._unmappable = True
         return self._mapping
 

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import final
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.shortage import DirectorySyncs
 from tailrace.errors import CorruptionError, DiskFullError, OddFileError
@@ -90,7 +91,7 @@ class MappedFileQueue:
         for place, (name, path, size) in enumerate(sized):
             offset = file_name_to_offset(name)
             if offset is None:
-                _log.warning("not a segment file, it is left alone file=%s", path)
+                events.NOT_A_SEGMENT_FILE.log(_log, file=path)
                 continue
             if offset % self.file_size:
                 raise CorruptionError("not the name of a segment file", path=path)
@@ -105,7 +106,7 @@ class MappedFileQueue:
             if offset == following:
                 raise CorruptionError(f"the same segment file is also {other}", path=path)
         for path in empty:
-            _log.warning("remove empty segment file file=%s", path)
+            events.REMOVE_EMPTY_SEGMENT_FILE.log(_log, file=path)
             self._file_system.remove(path)
         files = []
         for offset, path in found:
@@ -245,7 +246,7 @@ class MappedFileQueue:
             except DiskFullError as error:
                 if path is paths[-1]:
                     raise
-                _log.warning("a file is made in another directory cause=%s", error)
+                events.A_FILE_IS_MADE_IN_ANOTHER_DIRECTORY.log(_log, cause=error)
         raise AssertionError("there is at least one directory")
 
     def _create_at(self, path: str, start: int) -> MappedFile:
@@ -306,7 +307,7 @@ class MappedFileQueue:
         self.flushed_where = min(self.flushed_where, offset)
 
     def _remove(self, file: MappedFile) -> None:
-        _log.info("remove segment file after the end file=%s", file.path)
+        events.REMOVE_SEGMENT_FILE_AFTER_THE_END.log(_log, file=file.path)
         file.destroy()
 
     def remove_all(self) -> None:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import Final, Protocol, final
 
+from tailrace import events
 from tailrace.env.read_ahead import in_background
 from tailrace.logs import get_logger
 
@@ -94,8 +95,7 @@ class OpenFiles:
         """Sync and close files, many of them in several threads: a file system commits such syncs together."""
         if files and not self._warned:
             self._warned = True
-            _log.warning("files are synced early to close them, raise maxOpenFiles limit=%d files=%d",
-                         self.limit, len(files))
+            events.FILES_ARE_SYNCED_EARLY_TO_CLOSE_THEM.log(_log, limit=self.limit, files=len(files))
 
         def close(part: list[_Closable]) -> None:
             for file in part:

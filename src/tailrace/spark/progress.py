@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
 )
 
+from tailrace import events
 from tailrace.errors import StoreError
 from tailrace.logs import get_logger
 from tailrace.spark.offset_ranges import units_of
@@ -102,11 +103,11 @@ class ProgressListener(StreamingQueryListener):
                     {"endOffset": source.endOffset, "latestOffset": source.latestOffset},
                     self._options)
             except (StoreError, OSError) as error:
-                _log.warning("cannot compute the lag of a stream query=%s cause=%s",
-                             progress.name or progress.id, error)
+                events.CANNOT_COMPUTE_THE_LAG_OF_A_STREAM.log(_log, query=progress.name or progress.id, cause=error)
                 continue
-            _log.info("lag of a stream query=%s batch=%d messages=%d bytes=%d",
-                      progress.name or progress.id, progress.batchId, *self.last)
+            events.LAG_OF_A_STREAM.log(
+                _log, query=progress.name or progress.id, batch=progress.batchId, messages=self.last[0],
+                bytes=self.last[1])
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Do nothing: an idle query has read everything."""

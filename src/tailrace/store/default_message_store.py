@@ -12,6 +12,7 @@ from typing import Any, Final, final
 
 import orjson
 
+from tailrace import events
 from tailrace.config import RecoveryMode, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.descriptors import segment_file_limit
@@ -191,7 +192,7 @@ class DefaultMessageStore:
         try:
             self._write_flushed()
         except OSError as error:  # only a hint: other processes show what the last one covers
-            _log.debug("cannot write how far the log is flushed cause=%s", error)
+            events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)
         if self.flush_commit_log.sync and self._reput_handle is not None:
             self._reput_handle.wake()
         return more
@@ -218,7 +219,7 @@ class DefaultMessageStore:
                 self.commit_log.allocate_service.discard()
                 clean = self.reput.behind_bytes() == 0
         except (StoreError, OSError) as error:
-            _log.error("the store could not be closed cleanly cause=%s", error)
+            events.THE_STORE_COULD_NOT_BE_CLOSED_CLEANLY.log(_log, cause=error)
         finally:
             self.release()
         return clean

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.config import MESSAGE_DELAY_LEVEL
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
@@ -197,8 +198,8 @@ class Dispatcher:
         if topic is None:
             topic = self._topics[raw] = raw.decode("utf-8", "replace")
         if not topic or topic in {".", ".."} or "/" in topic or "\0" in topic or len(raw) > _MAX_NAME:
-            _log.error("no queue for a topic that cannot be a directory topic=%r count=%d phy_offset=%d",
-                       topic, len(chosen), rows[chosen[0], record.C_PHY])
+            events.NO_QUEUE_FOR_A_TOPIC_THAT_CANNOT_BE_A_DIRECTORY.log(
+                _log, topic=repr(topic), count=len(chosen), phy_offset=rows[chosen[0], record.C_PHY])
             return None
         return self._queues.find_or_create(topic, queue_id)
 
@@ -218,9 +219,8 @@ class Dispatcher:
         if start > queue.max_offset and queue.files.files:
             phy_offset = int(rows[chosen[skip], record.C_PHY])
             gap = self._gap_unit(queue, phy_offset)
-            _log.error(
-                "maybe logic queue order wrong topic=%s queue_id=%d expected=%d actual=%d",
-                queue.topic, queue.queue_id, queue.max_offset, start)
+            events.MAYBE_LOGIC_QUEUE_ORDER_WRONG.log(
+                _log, topic=queue.topic, queue_id=queue.queue_id, expected=queue.max_offset, actual=start)
             room = phy_offset - queue.last_phy_offset
             if start - queue.max_offset > room // queue.least_bytes or (
                 self._next_offset is not None and queue.follows(phy_offset)
@@ -255,8 +255,7 @@ class Dispatcher:
         # One record that the next run does not continue, or whose unit is the next one: its offset is damaged.
         rotted = len(chosen) == 1 and (following > run.end or queue.follows(phy_offset))
         if start < queue.first_offset and not rotted:
-            _log.warning("the first files of a queue are gone, it is rebuilt topic=%s queue_id=%d",
-                         queue.topic, queue.queue_id)
+            events.THE_FIRST_FILES_OF_A_QUEUE_ARE_GONE.log(_log, topic=queue.topic, queue_id=queue.queue_id)
             queue.remove_files()
             return 0
         there = queue.unit(max(start, queue.first_offset))
@@ -271,13 +270,13 @@ class Dispatcher:
         if start < queue.first_offset or (
             not hole and (rotted or self._is_stale(rows, int(chosen[0])))
         ):
-            _log.error("records have no place in their queue topic=%s queue_id=%d queue_offset=%d "
-                       "count=%d phy_offset=%d", queue.topic, queue.queue_id, start, len(chosen),
-                       phy_offset)
+            events.RECORDS_HAVE_NO_PLACE_IN_THEIR_QUEUE.log(
+                _log, topic=queue.topic, queue_id=queue.queue_id, queue_offset=start, count=len(chosen),
+                phy_offset=phy_offset)
             return len(chosen)
         # The topic was deleted and created again: the log still has the messages of the old queue.
-        _log.warning("queue starts again topic=%s queue_id=%d queue_offset=%d phy_offset=%d",
-                     queue.topic, queue.queue_id, start, phy_offset)
+        events.QUEUE_STARTS_AGAIN.log(
+            _log, topic=queue.topic, queue_id=queue.queue_id, queue_offset=start, phy_offset=phy_offset)
         queue.truncate(start)
         return 0
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, final
 
+from tailrace import events
 from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
@@ -104,7 +105,7 @@ class FlushCommitLogService:
                 self._last_thorough_ns = now
         except OSError as error:  # no sync was tried, so puts wait for the next step or time out
             if not self._short:
-                _log.warning("flush waits for descriptors or memory cause=%s", error)
+                events.FLUSH_WAITS_FOR_DESCRIPTORS_OR_MEMORY.log(_log, cause=error)
             self._short = True
         return self._answer(self._commit_log.queue.flushed_where)
 
@@ -126,7 +127,7 @@ class FlushCommitLogService:
 
     def _fail(self, error: FatalStorageError) -> None:
         if not self.failed:
-            _log.critical("flush failed, waiting puts are not acknowledged cause=%s", error)
+            events.FLUSH_FAILED.log(_log, cause=error)
         self.give_up(str(error))
 
     def give_up(self, reason: str) -> None:
@@ -253,7 +254,7 @@ class FlushConsumeQueueService:
             if (at_hints or is_disk_full(error) or is_shortage(error)) and not clean:
                 # Old progress makes a recovery longer and loses no message. The next pass writes it again.
                 if not self._put_off:
-                    _log.warning("the checkpoint cannot be written, the old one stays cause=%s", error)
+                    events.THE_CHECKPOINT_CANNOT_BE_WRITTEN.log(_log, cause=error)
                 self._put_off = True
                 return
             self._flags.set(NOT_WRITEABLE, f"the checkpoint cannot be written: {error}")

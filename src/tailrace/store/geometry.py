@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import open_hint, read_hint
@@ -75,7 +76,7 @@ def _with_sizes(config: StoreConfig, found: dict[str, Any]) -> StoreConfig:
         try:
             config = dataclasses.replace(config, **{name: size})
         except ConfigError as error:
-            _log.warning("a size of the directory is ignored cause=%s", error)
+            events.A_SIZE_OF_THE_DIRECTORY_IS_IGNORED.log(_log, cause=error)
     return config
 
 
@@ -101,7 +102,7 @@ def write_geometry(file_system: FileSystem, root: str, config: StoreConfig) -> N
         finally:
             file.close()
     except OSError as error:
-        _log.warning("cannot write the geometry hint file=%s cause=%s", path, error)
+        events.CANNOT_WRITE_THE_GEOMETRY_HINT.log(_log, file=path, cause=error)
 
 
 def _read_hint(file_system: FileSystem, root: str) -> tuple[dict[str, int], tuple[str, ...]]:

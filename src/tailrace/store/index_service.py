@@ -13,6 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
@@ -170,7 +171,7 @@ class IndexService:
             goes_on = begin == end or following.index_count <= 1 or is_next(end, begin)
             # A file that is not the last one must be full.
             if not whole or header.index_count < self._entries or not goes_on:
-                _log.warning("index file is not whole, later ones are rebuilt file=%s", file.path)
+                events.INDEX_FILE_IS_NOT_WHOLE.log(_log, file=file.path)
                 later, self.files = self.files[number + 1 :], self.files[: number + 1]
                 for other in later:
                     other.destroy()
@@ -259,7 +260,7 @@ class IndexService:
             file = self.files[0]
             if self.header(file).end_phy_offset >= min_phy_offset or file in self.full_unflushed:
                 break
-            _log.info("deleted an expired index file file=%s", file.path)
+            events.DELETED_AN_EXPIRED_INDEX_FILE.log(_log, file=file.path)
             self._file_system.remove(file.path)
             with self._lock:
                 self.files = self.files[1:]

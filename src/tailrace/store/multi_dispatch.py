@@ -15,6 +15,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import (
@@ -153,8 +154,7 @@ class MultiDispatch:
         text = decode_properties(properties).get(INNER_MULTI_DISPATCH, "")
         if text.strip() and not self._warned:
             self._warned = True
-            _log.warning("multi-dispatch is off, messages get no place in the LMQ queues that they name "
-                         "topic=%s names=%.300r", topic, text)
+            events.MULTI_DISPATCH_IS_OFF.log(_log, topic=topic, names=repr(text)[:300])
 
     def over_quota(self, message: MessageExtBrokerInner) -> str:
         """Return why a message may not create the LMQ queues that it names (there are too many), or "".

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 
+from tailrace import events
 from tailrace.config import StoreConfig, option_name
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, replace_file
@@ -45,10 +46,10 @@ def remembered(file_system: FileSystem, root: str, config: StoreConfig) -> Store
         names = {option_name(f) for f in dataclasses.fields(StoreConfig) if f.name in fields}
         found = StoreConfig.from_properties({n: v for n, v in values.items() if n in names})
     except (ValueError, ConfigError) as error:
-        _log.warning("settings of the directory cannot be read file=%s cause=%s", path, error)
+        events.SETTINGS_OF_THE_DIRECTORY_CANNOT_BE_READ.log(_log, file=path, cause=error)
         return config
     if found != config:
-        _log.info("read by the settings of the directory file=%s settings=%s", path, values)
+        events.READ_BY_THE_SETTINGS_OF_THE_DIRECTORY.log(_log, file=path, settings=values)
     return found
 
 
@@ -81,7 +82,7 @@ def write_settings(file_system: FileSystem, root: str, config: StoreConfig) -> N
         file_system.makedirs(f"{root}/{filenames.OWN}")
         replace_file(file_system, path, text)
     except OSError as error:
-        _log.warning("cannot keep the settings of the directory file=%s cause=%s", path, error)
+        events.CANNOT_KEEP_THE_SETTINGS_OF_THE_DIRECTORY.log(_log, file=path, cause=error)
 
 
 def _text(value: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
@@ -248,8 +249,8 @@ class MessageReader:
         if place in self._logged or len(self._logged) >= _MOST_LOGGED:
             return
         self._logged.add(place)
-        _log.error("a message is damaged, it is not served topic=%s queue_id=%d queue_offset=%d "
-                   "phy_offset=%d", queue.topic, queue.queue_id, offset, phy_offset)
+        events.A_MESSAGE_IS_DAMAGED.log(
+            _log, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset, phy_offset=phy_offset)
 
     def store_timestamp(self, phy_offset: int) -> int:
         """Return the store time of the record at a position in ms, -1 without a record."""

@@ -10,6 +10,7 @@ from typing import Final, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.kernels import record
 from tailrace.logs import get_logger
 from tailrace.store.commit_log import CommitLog
@@ -74,7 +75,7 @@ class ReputMessageService:
         if file is None:
             low = self._log.min_offset
             if start < low:
-                _log.warning("reput jumps to the first file from=%d to=%d", start, low)
+                events.REPUT_JUMPS_TO_THE_FIRST_FILE.log(_log, from_=start, to=low)
                 self.reput_from_offset = low
                 return True
             return False
@@ -105,9 +106,8 @@ class ReputMessageService:
                     WRITE_LOGICS_QUEUE_ERROR,
                     f"dispatch stopped at a bad record at phy_offset={start}"
                     f" ({record.REASON_NAMES[reason]}); the next open recovers")
-                _log.error(
-                    "dispatch stopped at a bad record file=%s phy_offset=%d reason=%s",
-                    file.path, start, record.REASON_NAMES[reason])
+                events.DISPATCH_STOPPED_AT_A_BAD_RECORD.log(
+                    _log, file=file.path, phy_offset=start, reason=record.REASON_NAMES[reason])
             return False
         return count > 0 and self.reput_from_offset < until
 

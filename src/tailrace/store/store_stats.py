@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, PutMessageResult, PutMessageStatus
@@ -80,10 +81,9 @@ class StoreStatsService:
             if figures == self._printed:
                 return  # nothing has happened since the last line
             self._printed = figures
-            _log.info(
-                "[STORETPS] put_tps=%s get_found_tps=%s get_miss_tps=%s put_failed=%d put_max_ms=%d",
-                self.rates(1), self.rates(2), self.rates(3), self.put_failed_times,
-                self.put_time_max_ms)
+            events.STORETPS.log(
+                _log, put_tps=self.rates(1), get_found_tps=self.rates(2), get_miss_tps=self.rates(3),
+                put_failed=self.put_failed_times, put_max_ms=self.put_time_max_ms)
 
     def history(self) -> list[tuple[float, float]]:
         """Return puts and messages read a second, for each sample of the last ten minutes, oldest first."""

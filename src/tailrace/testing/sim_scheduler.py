@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from tailrace import events
 from tailrace.env.entropy import Entropy
 from tailrace.env.scheduler import Period, ServiceHandle, Step, period_of
 from tailrace.errors import FatalStorageError
@@ -42,10 +43,10 @@ class _SimService:
         except FatalStorageError:
             self.failures += 1
             self._stopped = True
-            _log.critical("service stopped after a failed sync name=%s", self.name)
+            events.SERVICE_STOPPED_AFTER_A_FAILED_SYNC.log(_log, name=self.name)
         except Exception:  # noqa: BLE001 - as ThreadScheduler: log, count, go on
             self.failures += 1
-            _log.exception("service step failed name=%s failures=%d", self.name, self.failures)
+            events.SERVICE_STEP_FAILED.log(_log, name=self.name, failures=self.failures, exc_info=True)
         self.due_ms = now_ms if again else now_ms + period_of(self._period_ms)
 
     def wake(self) -> None:

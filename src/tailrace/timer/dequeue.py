@@ -7,6 +7,7 @@ from typing import Final, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TimerUnit
@@ -91,7 +92,7 @@ class Dequeue:
         """
         floor = self._state.floor(now)
         if floor < self._state.last_floor_ms:
-            _log.warning("wall clock stepped back by_ms=%d", self._state.last_floor_ms - floor)
+            events.WALL_CLOCK_STEPPED_BACK.log(_log, by_ms=self._state.last_floor_ms - floor)
             self._state.suspicious_until_ms = max(
                 self._state.suspicious_until_ms, self._state.frontier_ms)
             self._state.frontier_ms = min(self._state.frontier_ms, floor)
@@ -142,8 +143,7 @@ class Dequeue:
         units, pos = self._timer_log.walk(time_ms, self._precision, pos)
         if pos >= 0:
             self._put_back.counters["timerBrokenList"] += 1
-            _log.error("list of a timer slot is broken time_ms=%d pos=%d units=%d",
-                       time_ms, pos, len(units))
+            events.LIST_OF_A_TIMER_SLOT_IS_BROKEN.log(_log, time_ms=time_ms, pos=pos, units=len(units))
         return units
 
     # -- dequeue_get_message

@@ -13,6 +13,7 @@ from typing import Final, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError, DiskFullError
 from tailrace.formats.commitlog import java_string_hash
@@ -109,8 +110,8 @@ class Enqueue:
         if queue is None:
             return CQ_UNIT.view(b"")
         if self._state.queue_offset < queue.min_offset:
-            _log.warning("timer queue offset is below the least one offset=%d min_offset=%d",
-                         self._state.queue_offset, queue.min_offset)
+            events.TIMER_QUEUE_OFFSET_IS_BELOW_THE_LEAST_ONE.log(
+                _log, offset=self._state.queue_offset, min_offset=queue.min_offset)
             self._state.queue_offset = queue.min_offset
         data = queue.units(self._state.queue_offset, _BATCH)
         return CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
@@ -184,8 +185,7 @@ class Enqueue:
             return self._store.message(phy_offset, size)
         except CorruptionError as error:
             self._put_back.counters["timerUnreadable"] += 1
-            _log.error("timer message unreadable phy_offset=%d size=%d cause=%s",
-                       phy_offset, size, error)
+            events.TIMER_MESSAGE_UNREADABLE.log(_log, phy_offset=phy_offset, size=size, cause=error)
             return None
 
     # -- enqueue_put
@@ -295,8 +295,7 @@ class Enqueue:
 
     def _alarm(self, error: Exception) -> None:
         self._put_back.counters["timerAppendFailed"] += 1
-        _log.error("timer log append failed, enqueue waits queue_offset=%d cause=%s",
-                   self._state.queue_offset, error)
+        events.TIMER_LOG_APPEND_FAILED.log(_log, queue_offset=self._state.queue_offset, cause=error)
 
 
 def _units_of(rows: Ints, times: Ints, magics: Ints, write_time: int) -> Units:

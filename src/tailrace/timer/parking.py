@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
+from tailrace import events
 from tailrace.formats.commitlog import SysFlag, pack_host
 from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
@@ -49,8 +50,7 @@ class Parking:
             result = self._store.put(inner_message(message, PARKED_TOPIC, 0, properties))
         if result.status.appended:
             self.parked += 1
-            _log.error("message parked phy_offset=%d topic=%s reason=%s",
-                       message.phy_offset, message.topic, reason)
+            events.MESSAGE_PARKED.log(_log, phy_offset=message.phy_offset, topic=message.topic, reason=reason)
         return result.status.appended
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
 from tailrace.formats.timerlog import TimerUnit
@@ -69,8 +70,7 @@ class PutBack:
                 raise CorruptionError("another record is there", phy_offset=unit.phy_offset)
         except CorruptionError as error:
             self.counters["timerUnreadable"] += 1
-            _log.error("timer message unreadable phy_offset=%d size=%d cause=%s",
-                       unit.phy_offset, unit.msg_size, error)
+            events.TIMER_MESSAGE_UNREADABLE.log(_log, phy_offset=unit.phy_offset, size=unit.msg_size, cause=error)
             return None
         return message
 
@@ -138,8 +138,7 @@ class PutBack:
             self._due.done(pending, delivered=True)
             return
         self.counters["timerPutFailed"] += 1
-        _log.warning("timer put-back failed, it is tried again phy_offset=%d status=%s cause=%s",
-                     unit.phy_offset, status.name, result.remark)
+        events.TIMER_PUT_BACK_FAILED.log(_log, phy_offset=unit.phy_offset, status=status.name, cause=result.remark)
         pending.not_before_ms = self._clock.now_ms() + _RETRY_MS
         self._due.push(pending)
 

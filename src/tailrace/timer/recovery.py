@@ -27,6 +27,7 @@ from typing import Final, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
@@ -109,10 +110,9 @@ class TimerRecovery:
                 last_store = max(last_store, now + self._precision)
             found = self._rebuild(now, last_store, str(error))
         self._remove_snapshots()
-        _log.info(
-            "timer recovery mode=%s reason=%s units=%d cut_at=%d queue_offset=%d read_time_ms=%d",
-            found.mode, found.reason, found.units, found.cut_at, found.queue_offset,
-            found.read_time_ms)
+        events.TIMER_RECOVERY.log(
+            _log, mode=found.mode, reason=found.reason, units=found.units, cut_at=found.cut_at,
+            queue_offset=found.queue_offset, read_time_ms=found.read_time_ms)
         return found
 
     def _floor(self, time_ms: int) -> int:
@@ -165,7 +165,7 @@ class TimerRecovery:
             known, orphans)
 
     def _rebuild(self, now: int, last_store: int, reason: str) -> RecoveredTimers:
-        _log.warning("timers are rebuilt from the CommitLog reason=%s", reason)
+        events.TIMERS_ARE_REBUILT_FROM_THE_COMMITLOG.log(_log, reason=reason)
         self._checkpoint.remove()
         self._wheel.clear()
         self._wheel.write(self._wheel.take_dirty())
@@ -256,7 +256,7 @@ class TimerRecovery:
             for file in files.files if file.file_from_offset + file.size > end)
         self._log.truncate(end)
         if stale:
-            _log.warning("timer log is cut at its first bad unit pos=%d", end)
+            events.TIMER_LOG_IS_CUT_AT_ITS_FIRST_BAD_UNIT.log(_log, pos=end)
         return end if stale else -1
 
     # -- the queue

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
@@ -139,8 +140,8 @@ class ScheduleMessageService:
                 if queue is not None:
                     self._within(level, queue)
                 elif self._offsets.query(level.number) > 0:
-                    _log.warning("delay offset without a queue level=%d offset=%d to=0",
-                                 level.number, self._offsets.query(level.number))
+                    events.DELAY_OFFSET_WITHOUT_A_QUEUE.log(
+                        _log, level=level.number, offset=self._offsets.query(level.number), to="0")
                     self._offsets.update(level.number, 0)
 
     def _within(self, level: _Level, queue: ConsumeQueue) -> int:
@@ -150,8 +151,8 @@ class ScheduleMessageService:
         offset = min(max(known, low), high)
         if offset == known or (known < 0 and not low):
             return offset
-        _log.warning("delay offset corrected level=%d offset=%d to=%d min_offset=%d max_offset=%d",
-                     level.number, known, offset, low, high)
+        events.DELAY_OFFSET_CORRECTED.log(
+            _log, level=level.number, offset=known, to=offset, min_offset=low, max_offset=high)
         self._offsets.update(level.number, offset)
         return offset
 
@@ -188,9 +189,8 @@ class ScheduleMessageService:
                 problem = self._time_up(level, unit, due)
                 if problem:
                     if offset != level.next_offset or level.wait_until_ms == due:
-                        _log.warning("delayed message held up, it is tried again level=%d offset=%d "
-                                     "phy_offset=%d cause=%s", level.number, offset,
-                                     unit.phy_offset, problem)
+                        events.DELAYED_MESSAGE_HELD_UP.log(
+                            _log, level=level.number, offset=offset, phy_offset=unit.phy_offset, cause=problem)
                     level.next_offset, level.wait_until_ms = offset, now + _RETRY_MS
                     return False
             offset += 1
@@ -230,8 +230,7 @@ class ScheduleMessageService:
     def _mark(level: _Level, queue: ConsumeQueue, now: int) -> None:
         """Make the messages that are in the queue now wait at most for the delay, counted from now."""
         if not level.marks:
-            _log.warning("deliver times are too far ahead level=%d offset=%d",
-                         level.number, queue.max_offset)
+            events.DELIVER_TIMES_ARE_TOO_FAR_AHEAD.log(_log, level=level.number, offset=queue.max_offset)
         level.marks.append(_Mark(queue.max_offset, now + level.delay_ms))
 
     def _time_up(self, level: _Level, unit: CqUnit, due_ms: int) -> str:
@@ -326,8 +325,7 @@ class ScheduleMessageService:
                 raise CorruptionError("another record is there", phy_offset=unit.phy_offset)
         except CorruptionError as error:
             self.counters["scheduleUnreadable"] += 1
-            _log.error("delayed message unreadable phy_offset=%d size=%d cause=%s",
-                       unit.phy_offset, unit.size, error)
+            events.DELAYED_MESSAGE_UNREADABLE.log(_log, phy_offset=unit.phy_offset, size=unit.size, cause=error)
             return None
         return message
 

@@ -15,6 +15,7 @@ from typing import Final, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.formats.timerlog import (
@@ -186,7 +187,7 @@ class TimerLog:
             if self._newest_slot_ms(first) >= read_time_ms:
                 break
             self.files.files = self.files.files[1:]
-            _log.info("timer log file is delivered and removed file=%s", first.path)
+            events.TIMER_LOG_FILE_IS_DELIVERED_AND_REMOVED.log(_log, file=first.path)
             first.destroy()
             self._newest.pop(first.file_from_offset, None)
             removed += 1
@@ -215,7 +216,7 @@ class TimerLog:
         """Remove every file."""
         files, self.files.files = self.files.files, ()
         for file in files:
-            _log.info("remove timer log file file=%s", file.path)
+            events.REMOVE_TIMER_LOG_FILE.log(_log, file=file.path)
             file.destroy()
         self.files.flushed_where = 0
 

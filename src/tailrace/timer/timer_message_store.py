@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
@@ -127,8 +128,8 @@ class TimerMessageStore:
         """Recover the timers. With a reason, rebuild them from the CommitLog. Raises OSError or FatalStorageError."""
         rounds = self.config.timer_max_delay_sec * 1000 // self.roll_window_ms
         if rounds > 1:
-            _log.warning("far timers cost a record in each round max_delay_s=%d rounds=%d window_s=%d",
-                         self.config.timer_max_delay_sec, rounds, self.roll_window_ms // 1000)
+            events.FAR_TIMERS_COST_A_RECORD_IN_EACH_ROUND.log(
+                _log, max_delay_s=self.config.timer_max_delay_sec, rounds=rounds, window_s=self.roll_window_ms // 1000)
         with self._lock:
             found = self.recovered = TimerRecovery(
                 self._clock, self._file_system, self._store, self.wheel, self.timer_log,
@@ -438,6 +439,7 @@ class TimerMessageStore:
         if figures == self._last_figures and behind_ms < interval_ns // 1_000_000:
             return  # nothing has happened since the last line
         self._last_figures = figures
-        _log.info(
-            "timer progress read_behind_ms=%d offset_behind=%d to_look_at=%d waiting=%d put_back=%d "
-            "congestion=%d", behind_ms, *figures)
+        offset_behind, to_look_at, waiting, put_back, congestion = figures
+        events.TIMER_PROGRESS.log(
+            _log, read_behind_ms=behind_ms, offset_behind=offset_behind, to_look_at=to_look_at, waiting=waiting,
+            put_back=put_back, congestion=congestion)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.filters.bloom import BloomFilter, BloomFilterData
 from tailrace.broker.filters.compilation import compile_filter, prepare_sql
@@ -135,8 +136,9 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
         old = self._table.get(group, {}).get(topic)
         if old is not None and subscription.sub_version <= old.client_version:
             if (old.expression, old.expression_type) != (text, kind):
-                _log.info("an older consumer filter is ignored group=%s topic=%s version=%d ignored=%s "
-                          "known=%s", group, topic, subscription.sub_version, text, old.expression)
+                events.AN_OLDER_CONSUMER_FILTER_IS_IGNORED.log(
+                    _log, group=group, topic=topic, version=subscription.sub_version, ignored=text,
+                    known=old.expression)
             if subscription.sub_version == old.client_version:
                 self._revive(old)
             return
@@ -154,7 +156,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
             topic=topic, consumer_group=group, expression=text, expression_type=kind,
             born_time=self._clock.now_ms(), client_version=subscription.sub_version,
             bloom=self._bloom.data_of(group, topic), compiled=compiled))
-        _log.info("consumer filter registered group=%s topic=%s expression=%s", group, topic, text)
+        events.CONSUMER_FILTER_REGISTERED.log(_log, group=group, topic=topic, expression=text)
 
     def _compile(
         self, text: str, kind: str, topic: str, group: str, *, at_once: bool = False
@@ -162,8 +164,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
         try:
             return compile_filter(text, kind, at_once=at_once)
         except FilterExpressionError as error:
-            _log.error("consumer filter cannot be compiled group=%s topic=%s expression=%s reason=%s",
-                       group, topic, text, error)
+            events.CONSUMER_FILTER_CANNOT_BE_COMPILED.log(_log, group=group, topic=topic, expression=text, reason=error)
             return None
 
     def _has_room(self, group: str, topic: str, text: str) -> bool:
@@ -178,9 +179,9 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
                     break
                 self._forget(data)
         if full():
-            _log.error(
-                "consumer filter refused group=%s topic=%s reason=there are %d with %d characters, and the "
-                "limits are %d and %d", group, topic, self._count, self._characters, ENTRIES_MAX, CHARACTERS_MAX)
+            reason = (f"there are {self._count} with {self._characters} characters, and the limits are {ENTRIES_MAX} "
+                      f"and {CHARACTERS_MAX}")
+            events.CONSUMER_FILTER_REFUSED.log(_log, group=group, topic=topic, reason=reason)
             return False
         return True
 
@@ -206,7 +207,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
     def _die(self, data: ConsumerFilterData) -> None:
         data.dead_time = self._clock.now_ms()
         self._dirty = True
-        _log.info("consumer filter is not used any more group=%s topic=%s", data.consumer_group, data.topic)
+        events.CONSUMER_FILTER_IS_NOT_USED_ANY_MORE.log(_log, group=data.consumer_group, topic=data.topic)
 
     def _revive(self, data: ConsumerFilterData) -> None:
         if data.is_dead:
@@ -234,8 +235,8 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
             for group, entry in (groups.items() if isinstance(groups, dict) else ()):
                 data = self._data_from(str(topic), str(group), entry)
                 if data is None:
-                    _log.error("consumer filter refused group=%s topic=%s reason=%s has an incomplete entry", group,
-                               topic, self.path)
+                    events.CONSUMER_FILTER_REFUSED.log(
+                        _log, group=group, topic=topic, reason=f"{self.path} has an incomplete entry")
                 elif self._has_room(group, topic, data.expression):
                     self._add(data)
         self._dirty = False

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
+from tailrace import events
 from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.filters.compilation import SQL92, compile_filter, prepare_sql
 from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
@@ -111,8 +112,8 @@ class MessageFilters:
         try:
             return compile_filter(subscription.sub_string, subscription.expression_type)
         except FilterExpressionError as error:
-            _log.warning("expression cannot be compiled topic=%.255s expression=%.500s reason=%s",
-                         subscription.topic, subscription.sub_string, error)
+            events.EXPRESSION_CANNOT_BE_COMPILED.log(
+                _log, topic=str(subscription.topic)[:255], expression=str(subscription.sub_string)[:500], reason=error)
             raise RefusalError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {error}") from error

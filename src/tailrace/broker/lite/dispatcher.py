@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
+from tailrace import events
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.lite.queues import end_of, lite_queues
 from tailrace.broker.lite.registry import ClientGroup, LiteSubscriptionRegistry
@@ -216,16 +217,16 @@ class LiteEventDispatcher:
         """Give the events of clients that have gone to others, then run the full dispatches that are due."""
         now = self._broker.clock.now_ms()
         self._avoided = {client_id: until for client_id, until in self._avoided.items() if until > now}
-        for client_id, events in tuple(self._events.items()):
-            if not events.may_be_gone(now):
+        for client_id, held in tuple(self._events.items()):
+            if not held.may_be_gone(now):
                 continue
             del self._events[client_id]
-            if events.queues:
-                _log.info("lite events go to another client client=%s group=%s count=%d", client_id, events.group,
-                          len(events.queues))
+            if held.queues:
+                events.LITE_EVENTS_GO_TO_ANOTHER_CLIENT.log(
+                    _log, client=client_id, group=held.group, count=len(held.queues))
                 self._avoided[client_id] = now + AVOIDED_MS
-            for queue in events.queues:
-                self.dispatch(queue, events.group, client_id)
+            for queue in held.queues:
+                self.dispatch(queue, held.group, client_id)
         for later in [later for later in self._later.values() if later.at_ms <= now]:
             del self._later[later.group, later.client_id]
             if later.client_id:

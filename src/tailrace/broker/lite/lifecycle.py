@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
+from tailrace import events
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.lite.queues import lite_queues
 from tailrace.errors import StoreError
@@ -41,10 +42,9 @@ class LiteLifecycle:
         try:
             deleted = self._delete(expired)
         except (StoreError, OSError) as error:
-            _log.warning("lite topics could not be deleted count=%d cause=%s", len(expired), error)
+            events.LITE_TOPICS_COULD_NOT_BE_DELETED.log(_log, count=len(expired), cause=error)
             return
-        _log.info("lite topics deleted after their expiration count=%d first=%s", len(deleted),
-                  min(deleted, default=""))
+        events.LITE_TOPICS_DELETED_AFTER_THEIR_EXPIRATION.log(_log, count=len(deleted), first=min(deleted, default=""))
         broker.loop.call_soon_threadsafe(self._forget, deleted)
 
     def _expired(self) -> dict[str, int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, final
 
+from tailrace import events
 from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.cold_reads import ColdRead
 from tailrace.broker.consumer_checks import check_allowed, existing_topic, no_group
@@ -211,8 +212,8 @@ class PopLiteMessageProcessor:
         offset = self._offset(group, queue)
         result = self._get(made, queue, offset)
         if result is not None and result.status in _NOTHING_THERE and result.next_begin_offset != offset:
-            _log.info("pop offset is outside its queue group=%s topic=%s queue=%d offset=%d to=%d", group, queue,
-                      LMQ_QUEUE_ID, offset, result.next_begin_offset)
+            events.POP_OFFSET_IS_OUTSIDE_ITS_QUEUE.log(
+                _log, group=group, topic=queue, queue=LMQ_QUEUE_ID, offset=offset, to=result.next_begin_offset)
             offset = result.next_begin_offset
             offsets.commit(group, queue, LMQ_QUEUE_ID, offset)
             result = self._get(made, queue, offset)

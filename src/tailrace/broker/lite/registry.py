@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
+from tailrace import events
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.lite.queues import end_of
 from tailrace.errors import RefusalError
@@ -144,8 +145,8 @@ class LiteSubscriptionRegistry:
         limit = self._broker.clock.now_ms() - self._broker.config.lite_subscription_check_timeout_mills
         for client_id, mine in tuple(self._clients.items()):
             if mine.updated_ms < limit:
-                _log.info("lite subscriptions expired client=%s group=%s topic=%s count=%d", client_id, mine.group,
-                          mine.topic, len(mine.queues))
+                events.LITE_SUBSCRIPTIONS_EXPIRED.log(
+                    _log, client=client_id, group=mine.group, topic=mine.topic, count=len(mine.queues))
                 self.remove_all(client_id)
 
     # -- questions
@@ -249,8 +250,7 @@ class LiteSubscriptionRegistry:
 
     def _reset(self, member: ClientGroup, queue: str, offset: int) -> None:
         """Have a group read a queue from an offset. Receipts that its members have are no longer valid."""
-        _log.info("lite offset reset group=%s topic=%s offset=%d client=%s", member.group, queue, offset,
-                  member.client_id)
+        events.LITE_OFFSET_RESET.log(_log, group=member.group, topic=queue, offset=offset, client=member.client_id)
         self._broker.offsets.commit(member.group, queue, LMQ_QUEUE_ID, offset)
         self._order.clear(queue, member.group, LMQ_QUEUE_ID)
 

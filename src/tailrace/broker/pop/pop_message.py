@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, final
 
+from tailrace import events
 from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.cold_reads import ColdRead
 from tailrace.broker.context import BrokerContext
@@ -276,8 +277,8 @@ class PopMessageProcessor:
             return
         result = self._get(made, topic, queue_id, offset)
         if result is not None and result.status in WRONG_OFFSET:
-            _log.info("pop offset is outside its queue group=%s topic=%s queue=%d offset=%d to=%d", group, topic,
-                      queue_id, offset, result.next_begin_offset)
+            events.POP_OFFSET_IS_OUTSIDE_ITS_QUEUE.log(
+                _log, group=group, topic=topic, queue=queue_id, offset=offset, to=result.next_begin_offset)
             offset = result.next_begin_offset
             self._broker.pop_metrics.reset(topic, group, queue_id)
             self._broker.offsets.commit(group, topic, queue_id, offset)
@@ -301,9 +302,9 @@ class PopMessageProcessor:
             return False
         if key not in metrics.stopped:
             metrics.stopped.add(key)
-            _log.warning(
-                "pop is stopped, too many messages are in flight group=%s topic=%s queue=%d in_flight=%d limit=%d",
-                group, topic, queue_id, metrics.in_flight(*key), config.pop_inflight_message_threshold)
+            events.POP_IS_STOPPED.log(
+                _log, group=group, topic=topic, queue=queue_id, in_flight=metrics.in_flight(*key),
+                limit=config.pop_inflight_message_threshold)
         return True
 
     def _get(self, made: _Round, topic: str, queue_id: int, offset: int) -> GetMessageResult | None:

@@ -21,6 +21,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from tailrace import events
 from tailrace.broker.pop.pop_metrics import ACK, CHECKPOINT, PopMetrics, ReviveProgress
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.config import BrokerConfig
@@ -144,7 +145,7 @@ class PopReviveService:
             try:
                 done = self._complete(queue, complete_until) if at_end else 0
             except _StoppedError as error:
-                _log.warning("popped messages cannot come back now queue=%d reason=%s", queue_id, error)
+                events.POPPED_MESSAGES_CANNOT_COME_BACK_NOW.log(_log, queue=queue_id, reason=error)
                 done = 0
             self._commit(queue)
             more |= not at_end or done >= DONE_OF_PASS
@@ -184,9 +185,8 @@ class PopReviveService:
                 ):
                     return True
                 if result.status is GetMessageStatus.OFFSET_TOO_SMALL:
-                    _log.warning(
-                        "revive records are gone queue=%d offset=%d to=%d", queue.queue_id, queue.next_offset,
-                        result.next_begin_offset)
+                    events.REVIVE_RECORDS_ARE_GONE.log(
+                        _log, queue=queue.queue_id, offset=queue.next_offset, to=result.next_begin_offset)
                 queue.next_offset = result.next_begin_offset
                 continue
             for record, offset in zip(result.records, result.queue_offsets, strict=True):
@@ -210,8 +210,7 @@ class PopReviveService:
                 for namesake in queue.namesakes.get(ack.merge_key, ()):
                     namesake.acknowledge(ack.offsets)
         except ValueError as error:
-            _log.warning(
-                "revive record is not readable queue=%d offset=%d reason=%s", queue.queue_id, offset, error)
+            events.REVIVE_RECORD_IS_NOT_READABLE.log(_log, queue=queue.queue_id, offset=offset, reason=error)
 
     def _take_checkpoint(self, queue: _Queue, offset: int, checkpoint: PopCheckPoint) -> None:
         key = checkpoint.merge_key
@@ -262,17 +261,15 @@ class PopReviveService:
             return
         topic, group = checkpoint.topic, checkpoint.group
         if self._store.topics.select(normal_topic(topic, group)) is None or self._groups.select(group) is None:
-            _log.warning("popped messages do not come back, their topic or group is gone topic=%s group=%s count=%d",
-                         topic, group, len(left))
+            events.POPPED_MESSAGES_DO_NOT_COME_BACK.log(_log, topic=topic, group=group, count=len(left))
             return
         for message_offset in left:
             result = self._store.get_message(topic, checkpoint.queue_id, message_offset, 1)
             if not result.message_count or result.queue_offsets[0] != message_offset:
                 self.lost += 1
                 self._metrics.settled(topic, group, checkpoint.queue_id, 1, checkpoint.pop_time)
-                _log.warning(
-                    "popped message does not come back, it is gone topic=%s queue=%d offset=%d status=%s", topic,
-                    checkpoint.queue_id, message_offset, result.status.name)
+                events.POPPED_MESSAGE_DOES_NOT_COME_BACK.log(
+                    _log, topic=topic, queue=checkpoint.queue_id, offset=message_offset, status=result.status.name)
                 continue
             message = decode_message(result.records[0])
             retry = topic if topic.startswith(RETRY_GROUP_TOPIC_PREFIX) else pop_retry_topic(
@@ -337,8 +334,8 @@ class PopReviveService:
         times = checkpoint.re_put_times or "0"
         number = int(times) if times.isascii() and times.isdecimal() and len(times) < 10 else 127
         wait_ms = AGAIN_S[min(number, len(AGAIN_S) - 1)] * 1000
-        _log.warning("popped message is tried later topic=%s queue=%d offset=%d wait_ms=%d reason=%s",
-                     checkpoint.topic, checkpoint.queue_id, offset, wait_ms, reason)
+        events.POPPED_MESSAGE_IS_TRIED_LATER.log(
+            _log, topic=checkpoint.topic, queue=checkpoint.queue_id, offset=offset, wait_ms=wait_ms, reason=reason)
         result = self._revive_log.put_checkpoint(PopCheckPoint(
             offset, checkpoint.pop_time, self._clock.now_ms() - checkpoint.pop_time + wait_ms, checkpoint.queue_id,
             checkpoint.topic, checkpoint.group, checkpoint.broker_name, (0,), 1, re_put_times=str(number + 1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.broker.answers_later import (
     Answer,
     Change,
@@ -107,7 +108,7 @@ class ClientManageProcessor:
             name = consumer["groupName"]
             config = broker.groups.select(name)
             if config is None and not broker.groups.may_create(name):
-                _log.warning("consumer group unknown group=%s client=%s", name, beat.client_id)
+                events.CONSUMER_GROUP_UNKNOWN.log(_log, group=name, client=beat.client_id)
                 continue
             retry_queues = 1 if config is None else config.retry_queue_nums
             if config is None:
@@ -132,7 +133,7 @@ class ClientManageProcessor:
         try:
             done, changed = self._register_some(steps, changed)
         except (StoreError, ValueError) as error:
-            _log.warning("request failed code=%d peer=%s reason=%r", request.code, channel.peer, error)
+            events.REQUEST_FAILED.log(_log, code=request.code, peer=channel.peer, reason=repr(error))
             channel.answer(request, request.answer(ResponseCode.SYSTEM_ERROR, str(error)))
             return
         if done:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.broker.client_manager import ClientInfo
 from tailrace.broker.context import BrokerContext
 from tailrace.errors import RefusalError, RemotingError
@@ -101,8 +102,7 @@ class ClientOffsetsProcessor:
             reason: object = f"code {answer.code}"
         except (RemotingError, ValueError) as error:
             reason = error
-        _log.warning("consumer did not return its offsets group=%s client=%s reason=%s", ext["group"],
-                     member.client_id, reason)
+        events.CONSUMER_DID_NOT_RETURN_ITS_OFFSETS.log(_log, group=ext["group"], client=member.client_id, reason=reason)
         return None
 
 

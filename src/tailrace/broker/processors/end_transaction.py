@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from typing import Final, NamedTuple, final
 
+from tailrace import events
 from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
@@ -197,8 +198,8 @@ class EndTransactionProcessor:
             return when_durable(self._durable, channel, request, encode_success(request), until)
         if not result.status.appended:
             remark = result.remark or REMARKS.get(result.status, result.status.name)
-            _log.warning("half message not committed topic=%s queue_offset=%d reason=%s",
-                         topic, header.tran_state_table_offset, remark)
+            events.HALF_MESSAGE_NOT_COMMITTED.log(
+                _log, topic=topic, queue_offset=header.tran_state_table_offset, reason=remark)
             return request.answer(CODES.get(result.status, ResponseCode.SYSTEM_ERROR), remark)
         return when_durable(self._durable, channel, request, encode_success(request), result.until)
 

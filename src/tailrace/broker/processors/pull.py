@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, final
 
+from tailrace import events
 from tailrace.broker.answers_later import MissingConfigError, NotPreparedError
 from tailrace.broker.client_manager import TAG, SubscriptionData
 from tailrace.broker.cold_reads import ColdRead
@@ -94,8 +95,7 @@ class PullMessageProcessor:
         try:
             self._answer_later(pull.channel, pull.request, first=False)
         except Exception as error:  # noqa: BLE001 - the outermost step of a held request
-            _log.warning(
-                "held pull failed topic=%s queue=%d reason=%r", pull.topic, pull.queue_id, error)
+            events.HELD_PULL_FAILED.log(_log, topic=pull.topic, queue=pull.queue_id, reason=repr(error))
             self._failed(pull.channel, pull.request, error)
 
     def has_match(self, pull: HeldPull) -> bool:
@@ -125,8 +125,8 @@ class PullMessageProcessor:
             self._broker.cold_data.count(request.ext["consumerGroup"], len(result.data))
             self._answer_later(channel, request, first=first, result=result, begun_ns=begun_ns)
         except Exception as error:  # noqa: BLE001 - the outermost step of a request that waited
-            _log.warning("cold pull failed topic=%s queue=%s reason=%r", request.ext["topic"],
-                         request.ext["queueId"], error)
+            events.COLD_PULL_FAILED.log(
+                _log, topic=request.ext["topic"], queue=request.ext["queueId"], reason=repr(error))
             self._failed(channel, request, error)
 
     def _answer_later(

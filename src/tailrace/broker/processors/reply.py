@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple, final
 
+from tailrace import events
 from tailrace.broker.answers_later import Answer, MissingConfigError, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
@@ -143,14 +144,14 @@ class ReplyMessageProcessor:
         properties, stored = self._properties(header.properties or "")
         client_id = properties.get(REPLY_TO_CLIENT)
         if client_id is None:
-            _log.warning("reply refused peer=%s reason=%s", channel.peer, f"no {REPLY_TO_CLIENT}")
+            events.REPLY_REFUSED.log(_log, peer=channel.peer, reason=f"no {REPLY_TO_CLIENT}")
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"reply message properties[{REPLY_TO_CLIENT}] is null")
         config, queue_id = self._send.place(channel, header)
         producer = self._broker.producers.find_channel(client_id)
         if producer is None:
             remark = f"push reply message fail, channel of <{client_id}> not found."
-            _log.warning("reply refused peer=%s reason=%s", channel.peer, remark)
+            events.REPLY_REFUSED.log(_log, peer=channel.peer, reason=remark)
             raise RefusalError(ResponseCode.SYSTEM_ERROR, remark)
         message = MessageExtBrokerInner(
             config.topic_name, queue_id, request.body, stored, header.flag, sys_flag,
@@ -205,8 +206,7 @@ class ReplyMessageProcessor:
             if answer.code == ResponseCode.SUCCESS:
                 return True
             reason = f"code {answer.code} {answer.remark or ''}"
-        _log.warning(
-            "reply not pushed client=%s peer=%s reason=%s", push.client_id, push.producer.peer, reason)
+        events.REPLY_NOT_PUSHED.log(_log, client=push.client_id, peer=push.producer.peer, reason=reason)
         return False
 
     def _store(
@@ -232,9 +232,7 @@ class ReplyMessageProcessor:
                     "msgId": f"{store.store_host.hex().upper()}{result.phy_offset:016X}",
                     "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset)}
             else:
-                _log.warning(
-                    "reply not stored topic=%s status=%s reason=%s", message.topic, result.status.name,
-                    result.remark)
+                events.REPLY_NOT_STORED.log(_log, topic=message.topic, status=result.status.name, reason=result.remark)
         ext = {**place, **self._common_ext}
         if not ok:
             return request.answer(

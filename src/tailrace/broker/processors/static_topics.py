@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
+from tailrace import events
 from tailrace.broker.answers_later import Answer, Change
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object
@@ -61,8 +62,8 @@ class StaticTopicsProcessor:
                 raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
         def answer() -> RemotingCommand:
-            _log.info("static topic set topic=%s epoch=%d queues=%d led=%d", name, detail.epoch, detail.total_queues,
-                      len(detail.info()["currIdMap"]))
+            events.STATIC_TOPIC_SET.log(
+                _log, topic=name, epoch=detail.epoch, queues=detail.total_queues, led=len(detail.info()["currIdMap"]))
             return request.answer()
 
         return broker.changes.apply(channel, request, [Change(topics, put, set_mapping)], answer)

@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
+from tailrace import events
 from tailrace.broker.static_topics.logical_queues import PHYSICAL
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import fastjson
@@ -77,9 +78,9 @@ class MappingCleaner:
                 if changes:
                     edit = self._mappings.keeping(detail, changes)
                     await self._broker.loop.run_in_executor(None, partial(self._mappings.change, edit))
-                    _log.info("static topic cleaned topic=%s queues=%s", topic, sorted(changes))
+                    events.STATIC_TOPIC_CLEANED.log(_log, topic=topic, queues=sorted(changes))
             except (RefusalError, StoreError, OSError, ValueError) as error:
-                _log.warning("static topic not cleaned topic=%s reason=%s", topic, error)
+                events.STATIC_TOPIC_NOT_CLEANED.log(_log, topic=topic, reason=error)
 
     async def _changes(self, detail: TopicQueueMappingDetail) -> dict[int, tuple[LogicQueueMappingItem, ...]]:
         """Return the new items of the queues that change; no items for a queue whose list is not needed."""

@@ -10,6 +10,7 @@ import asyncio
 import enum
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
+from tailrace import events
 from tailrace.broker.transactions.half_messages import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     CHECK_MAX_TIME_TOPIC,
@@ -95,7 +96,7 @@ class TransactionChecks:
         try:
             await self.run_pass()
         except (StoreError, OSError) as error:
-            _log.error("check of half messages failed reason=%s", error)
+            events.CHECK_OF_HALF_MESSAGES_FAILED.log(_log, reason=error)
         finally:
             self._task = None
 
@@ -194,7 +195,7 @@ class TransactionChecks:
             case Verdict.IMMUNE:
                 return True
             case Verdict.GONE:
-                _log.error("half message cannot be read queue_offset=%d", one.offset)
+                events.HALF_MESSAGE_CANNOT_BE_READ.log(_log, queue_offset=one.offset)
                 queue.put(one.offset, PASSED)
                 return True
         assert one.half is not None, "only the verdict GONE comes without a message"
@@ -212,9 +213,9 @@ class TransactionChecks:
         self._service.queue.put(half.queue_offset, PASSED)
         self._service.metrics.add(half.properties[REAL_TOPIC], -1)
         self._service.events["given_up"] += 1
-        _log.warning("half message given up topic=%s group=%s unique_key=%s checks=%d kept_in=%s",
-                     half.properties[REAL_TOPIC], half.properties[PRODUCER_GROUP],
-                     half.properties.get(UNIQ_KEY, ""), check_times(half), CHECK_MAX_TIME_TOPIC)
+        events.HALF_MESSAGE_GIVEN_UP.log(
+            _log, topic=half.properties[REAL_TOPIC], group=half.properties[PRODUCER_GROUP],
+            unique_key=half.properties.get(UNIQ_KEY, ""), checks=check_times(half), kept_in=CHECK_MAX_TIME_TOPIC)
         return True
 
     def _ask(self, half: MessageExt) -> bool:
@@ -243,5 +244,5 @@ class TransactionChecks:
 
     def _not_put(self, half: MessageExt, reason: str, *, never: bool) -> bool:
         """Log a copy that the store refused; return whether the pass goes on with the next half message."""
-        _log.error("half message cannot be put again queue_offset=%d reason=%s", half.queue_offset, reason)
+        events.HALF_MESSAGE_CANNOT_BE_PUT_AGAIN.log(_log, queue_offset=half.queue_offset, reason=reason)
         return never

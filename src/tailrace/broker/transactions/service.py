@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple, final
 
+from tailrace import events
 from tailrace.broker.transactions.half_messages import (
     HALF_TOPIC,
     OP_TOPIC,
@@ -130,8 +131,7 @@ class TransactionService:
         self.metrics.load()
         self.queue, self.is_loaded = queue, True
         if queue.pending:
-            _log.info("half messages are pending count=%d from=%d operations=%d",
-                      queue.pending, queue.base, count)
+            events.HALF_MESSAGES_ARE_PENDING.log(_log, count=queue.pending, from_=queue.base, operations=count)
         return True
 
     def _progress(self, topic: str) -> int:
@@ -359,7 +359,7 @@ class TransactionService:
         try:
             self._store.flush()
         except StoreError as error:
-            _log.error("operations of half messages are not written count=%d reason=%s", len(self.operations), error)
+            events.OPERATIONS_OF_HALF_MESSAGES_ARE_NOT_WRITTEN.log(_log, count=len(self.operations), reason=error)
             return
         while len(self.operations) and self._write_operation():
             pass
@@ -372,11 +372,11 @@ class TransactionService:
                 part, f"{self._unique_prefix}{self._unique_number:016X}", self._clock.now_ms(),
                 self._store.store_host))
         except StoreError as error:
-            _log.error("operations of half messages are not written count=%d reason=%s", len(part), error)
+            events.OPERATIONS_OF_HALF_MESSAGES_ARE_NOT_WRITTEN.log(_log, count=len(part), reason=error)
             return False
         if not result.status.appended:
-            _log.error("operations of half messages are not written count=%d reason=%s", len(part),
-                       result.remark or result.status.name)
+            events.OPERATIONS_OF_HALF_MESSAGES_ARE_NOT_WRITTEN.log(
+                _log, count=len(part), reason=result.remark or result.status.name)
             return False
         self.operations.written(part)
         self.queue.add_operation(result.queue_offset, part)

@@ -11,6 +11,7 @@ from typing import Any, Final, final
 import dramatiq
 from dramatiq.errors import DecodeError
 
+from tailrace import events
 from tailrace.client.listening import RetryLater
 from tailrace.client.push_consumer import AsyncPushConsumer
 from tailrace.env.clock import Clock, SystemClock
@@ -109,8 +110,9 @@ class QueueConsumer(dramatiq.Consumer):
         try:
             delivery = Delivery(dramatiq.Message.decode(message.body), asyncio.get_running_loop())
         except DecodeError as error:
-            _log.error("message is not one of Dramatiq, it becomes a dead letter topic=%s queue=%d offset=%d reason=%r",
-                       message.topic, message.queue_id, message.queue_offset, error.error)
+            events.MESSAGE_IS_NOT_ONE_OF_DRAMATIQ.log(
+                _log, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
+                reason=repr(error.error))
             raise RetryLater(delay_level=-1) from None
         self.open += 1
         try:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol, final
 
 from isal import isal_zlib
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_file
@@ -138,15 +139,14 @@ class ArchivePins:
             return self._refute(
                 identity, f"cannot be compared: {error}", _RETRY_NS)
         self._looking, self._confirmed = None, identity
-        _log.info("a segment was compared with the archive segment=%d archive=%s",
-                  file.file_from_offset, self._directory)
+        events.A_SEGMENT_WAS_COMPARED_WITH_THE_ARCHIVE.log(_log, segment=file.file_from_offset, archive=self._directory)
         return True
 
     def _refute(self, identity: _Identity, why: str, after_ns: int) -> bool:
         self._looking = None
         self._refuted = _Refuted(identity, why, self._clock.monotonic_ns() + after_ns)
-        _log.warning("a segment is not archived as its manifest says segment=%d archive=%s cause=%s",
-                     identity.manifest.segment, self._directory, why)
+        events.A_SEGMENT_IS_NOT_ARCHIVED_AS_ITS_MANIFEST_SAYS.log(
+            _log, segment=identity.manifest.segment, archive=self._directory, cause=why)
         return False
 
     def _identity(self, file: LogFile) -> _Identity | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol, final
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, SysFlag, decode_message, pack_host
@@ -107,8 +108,8 @@ class TimerRescue:
     def _put(self, made: MessageExtBrokerInner, place: int) -> bool:
         result = self._store.put(made, though_full=True)
         if not result.status.appended:
-            _log.warning("a pending timer cannot be written again phy_offset=%d cause=%s", place,
-                         result.remark or result.status.name)
+            events.A_PENDING_TIMER_CANNOT_BE_WRITTEN_AGAIN.log(
+                _log, phy_offset=place, cause=result.remark or result.status.name)
         return result.status.appended
 
     def _copy_timers(self, records: Sequence[tuple[int, bytes | None]]) -> int:

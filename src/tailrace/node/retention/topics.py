@@ -13,6 +13,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
@@ -120,7 +121,7 @@ def remove_deleted(file_system: FileSystem, store: DefaultMessageStore) -> None:
         key for key, queue in store.queues.table.items() if key[0] in places
         and ((last := queue.unit(queue.max_offset - 1)) is None or is_deleted(places, key[0], last))}
     if back:
-        _log.warning("queues of deleted topics are removed topics=%s", sorted({key[0] for key in back}))
+        events.QUEUES_OF_DELETED_TOPICS_ARE_REMOVED.log(_log, topics=sorted({key[0] for key in back}))
         store.delete_queues(back)
 
 
@@ -158,9 +159,8 @@ class TopicRetention:
             first = first_at(queue, queue.first_offset, low.phy_offset)
             queue.logical_min_offset = min(low.offset, first)
             if queue.logical_min_offset != low.offset:
-                _log.warning(
-                    "a queue is not the one that was purged topic=%s queue_id=%d logical_min=%d "
-                    "now=%d", *key, low.offset, queue.logical_min_offset)
+                events.A_QUEUE_IS_NOT_THE_ONE_THAT_WAS_PURGED.log(
+                    _log, topic=key[0], queue_id=key[1], logical_min=low.offset, now=queue.logical_min_offset)
                 self._minima.table[key] = low._replace(offset=queue.logical_min_offset)
                 self._dirty = True
         self._drop_deleted()
@@ -230,7 +230,7 @@ class TopicRetention:
                 try:
                     limits = topic_limits(config.attributes)
                 except ValueError as error:
-                    _log.warning("attribute ignored topic=%s cause=%s", config.topic_name, error)
+                    events.ATTRIBUTE_IGNORED.log(_log, topic=config.topic_name, cause=error)
                     continue
                 if limits != TopicLimits() and not self._topics.is_system_topic(config.topic_name):
                     found[config.topic_name] = limits
@@ -307,7 +307,7 @@ class TopicRetention:
         for key, low in made.items():
             queues[key].logical_min_offset = low.offset
         found = {key[1]: (before[key], queue.min_offset) for key, queue in queues.items()}
-        _log.info("purged a topic topic=%s queues=%s", topic, found)
+        events.PURGED_A_TOPIC.log(_log, topic=topic, queues=found)
         return found
 
     def note_deleted(self, topics: set[str] | Mapping[str, int]) -> None:
@@ -341,8 +341,7 @@ class TopicRetention:
         try:
             self._persist()
         except OSError as error:
-            _log.warning("cannot write logical minimum offsets file=%s cause=%s",
-                         self._minima.path, error)
+            events.CANNOT_WRITE_LOGICAL_MINIMUM_OFFSETS.log(_log, file=self._minima.path, cause=error)
 
     def _persist(self) -> None:
         version = self._minima.data_version

@@ -15,6 +15,7 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import CqUnit
@@ -154,9 +155,7 @@ def open_archived(
     if broken is not None and broken.exchanged:
         raise CorruptionError(f"{archive}: {broken}; restore it from a copy")
     if old := [one.segment for one in known if not one.protected]:
-        _log.warning(
-            "an archive has manifests without a checksum archive=%s manifests=%d first=%d", archive,
-            len(old), old[0])
+        events.AN_ARCHIVE_HAS_MANIFESTS_WITHOUT_A_CHECKSUM.log(_log, archive=archive, manifests=len(old), first=old[0])
     return ArchivedDirectory(live, archive, found, file_system, broken)
 
 
@@ -182,8 +181,8 @@ def _merge(
         used: list[tuple[Manifest, QueueRange]] = []
         for manifest, one in reversed(own):
             if one.end > least:
-                _log.info("offsets of an older topic of the same name are left out topic=%s queue_id=%d "
-                          "until=%d", one.topic, one.queue_id, one.end)
+                events.OFFSETS_OF_AN_OLDER_TOPIC_OF_THE_SAME_NAME_ARE_LEFT_OUT.log(
+                    _log, topic=one.topic, queue_id=one.queue_id, until=one.end)
                 break
             used.insert(0, (manifest, one))
             least = one.start

@@ -22,6 +22,7 @@ from typing import Any, Final, Self, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
@@ -181,7 +182,7 @@ class ArchiveJob:
                 continue
             self._check_is_of(published, file)
             if why := wrong_file(self._file_system, self._archive, published):
-                _log.warning("a segment is archived again segment=%d cause=%s", published.segment, why)
+                events.A_SEGMENT_IS_ARCHIVED_AGAIN.log(_log, segment=published.segment, cause=why)
                 waiting.append((file, None))
             elif published.verified or not self._options.verify:
                 self.skipped += 1
@@ -232,7 +233,7 @@ class ArchiveJob:
                 if result.manifest != next(one for one in found if one.segment == result.task_segment):
                     self._write(result.manifest)
         for segment, why in broken.items():
-            _log.warning("a segment of the archive is damaged segment=%d cause=%s", segment, why)
+            events.A_SEGMENT_OF_THE_ARCHIVE_IS_DAMAGED.log(_log, segment=segment, cause=why)
         made, problems = self._run_tasks(
             directory, [(in_log[one], None) for one in sorted(broken) if one in in_log], _counter(None, 0))
         problems += [
@@ -298,7 +299,7 @@ class ArchiveJob:
     def _finish(self, result: SegmentResult, made: list[Manifest], problems: list[str]) -> None:
         if result.gone:
             self.gone.append(result.task_segment)
-            _log.warning("a segment was deleted before it was archived segment=%d", result.task_segment)
+            events.A_SEGMENT_WAS_DELETED_BEFORE_IT_WAS_ARCHIVED.log(_log, segment=result.task_segment)
         elif result.manifest is None:
             problems.append(f"segment {result.task_segment}: {result.problem}")
         else:
@@ -326,8 +327,9 @@ class ArchiveJob:
             self._file_system.sync_dir(place)
         self._write(manifest)
         self._remove_tree(staging_path(self._archive, manifest.segment))
-        _log.info("archived a segment segment=%d messages=%d files=%d verified=%s", manifest.segment,
-                  manifest.messages, len(manifest.files), manifest.verified)
+        events.ARCHIVED_A_SEGMENT.log(
+            _log, segment=manifest.segment, messages=manifest.messages, files=len(manifest.files),
+            verified=manifest.verified)
 
     def _write(self, manifest: Manifest) -> None:
         """Write a manifest with its link, and the link of the manifest after it."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import STAGING
@@ -125,7 +126,7 @@ class _StagedPieces:
         if self._open[0] != base:
             self._open = base, read_staged(staged)
             if self._open[1] is None:
-                _log.warning("staged rows are not what the task wrote file=%s", staged.path)
+                events.STAGED_ROWS_ARE_NOT_WHAT_THE_TASK_WROTE.log(_log, file=staged.path)
                 self._tell(f"{staged.path} is not what the task wrote (do driver and executors see "
                            "one staging directory?), its segment is scanned here")
         return self._open[1]

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol, Self
 
+from tailrace import events
 from tailrace.client import Producer, PullConsumer
 from tailrace.client.routes import MessageQueue
 from tailrace.errors import RemotingCommandError, RemotingError
@@ -171,7 +172,7 @@ def publish(
     with connect(options, sleep) as publisher:
         first = publisher.last_number(prefix, starts) + 1 if begun else 0
         if first:
-            _log.info("goes on with a batch txn=%s first=%d", prefix, first)
+            events.GOES_ON_WITH_A_BATCH.log(_log, txn=prefix, first=first)
         sent = 0
         for request in requests_of(numbered(first)):
             _send_surely(publisher, request, options, prefix, starts, sleep)
@@ -199,5 +200,4 @@ def _send_surely(
                 return
             if known >= request.first:
                 raise  # only a part is stored: the next try of the batch starts after that part
-            _log.warning(
-                "sends a request again txn=%s first=%d cause=%s", prefix, request.first, error)
+            events.SENDS_A_REQUEST_AGAIN.log(_log, txn=prefix, first=request.first, cause=error)

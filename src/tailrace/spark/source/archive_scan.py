@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from tailrace import events
 from tailrace.arrow.columns import MAX_BODY
 from tailrace.arrow.schema import arrow_schema
 from tailrace.env.filesystem import FileSystem, OsFileSystem
@@ -85,8 +86,8 @@ def _check_start(directory: ArchivedDirectory, queue: QueueView, options: ReadOp
             f"{directory.archive}: {missing}; messages of {queue.topic} queue {queue.queue_id} before "
             f"offset {queue.min_offset} may be in it: restore it from a copy, or read the rest with "
             "failOnDataLoss=false")
-    _log.warning("a manifest of the archive is missing archive=%s topic=%s queue_id=%d cause=%s",
-                 directory.archive, queue.topic, queue.queue_id, missing)
+    events.A_MANIFEST_OF_THE_ARCHIVE_IS_MISSING.log(
+        _log, archive=directory.archive, topic=queue.topic, queue_id=queue.queue_id, cause=missing)
 
 
 def _check_holes(
@@ -101,9 +102,8 @@ def _check_holes(
             continue
         if options.fail_on_data_loss:
             raise DataLossError(queue.topic, queue.queue_id, low, high)
-        _log.warning(
-            "data lost store=%s topic=%s queue_id=%d from=%d until=%d skipped=%d", label,
-            queue.topic, queue.queue_id, low, high, high - low)
+        events.DATA_LOST.log(
+            _log, store=label, topic=queue.topic, queue_id=queue.queue_id, from_=low, until=high, skipped=high - low)
 
 
 def _tasks_of(

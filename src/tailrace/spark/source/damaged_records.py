@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tailrace import events
 from tailrace.arrow.schema import arrow_schema
 from tailrace.errors import CorruptionError
 from tailrace.logs import get_logger
@@ -31,9 +32,9 @@ def report_damaged(
             "column damaged, mode=DROPMALFORMED leaves it out",
             phy_offset=place)
     for place, reason in bad:
-        _log.warning("damaged record store=%s phy_offset=%d reason=%s", label, place, reason)
+        events.DAMAGED_RECORD.log(_log, store=label, phy_offset=place, reason=reason)
     if options.mode == "DROPMALFORMED":
-        _log.warning("damaged records dropped store=%s dropped=%d", label, len(bad))
+        events.DAMAGED_RECORDS_DROPPED.log(_log, store=label, dropped=len(bad))
     else:
         yield _damaged_rows(label, bad, options)
 

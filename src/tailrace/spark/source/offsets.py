@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tailrace import events
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, DataLossError, StoreError
 from tailrace.logs import get_logger
@@ -95,8 +96,7 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
                 found[label, queue.topic, queue.queue_id] = queue
         if left_out and label not in _LOGGED:
             _LOGGED.add(label)
-            _log.warning("LMQ queues are left out, their messages are read by their own topics store=%s "
-                         "lmq_queues=%d", label, left_out)
+            events.LMQ_QUEUES_ARE_LEFT_OUT.log(_log, store=label, lmq_queues=left_out)
     problems = [
         f"topic {topic} is an LMQ queue, which cannot be read: read the topics of its messages, whose "
         "property INNER_MULTI_DISPATCH names it" if is_lmq(topic)
@@ -116,7 +116,7 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
 def _tell_compacted(label: str, topic: str) -> None:
     if f"{label}/{topic}" not in _LOGGED:
         _LOGGED.add(f"{label}/{topic}")
-        _log.warning("a topic with compaction is left out store=%s topic=%s", label, topic)
+        events.A_TOPIC_WITH_COMPACTION_IS_LEFT_OUT.log(_log, store=label, topic=topic)
 
 
 def offset_by_time(directory: Directory, queue: QueueView, timestamp: int) -> int:
@@ -169,9 +169,9 @@ def _check_named(position: Position, queues: Mapping[Queue, QueueView], name: st
 def _lost(key: Queue, asked: int, first: int, options: ReadOptions) -> None:
     if options.fail_on_data_loss:
         raise DataLossError(key[1], key[2], asked, first)
-    _log.warning(
-        "data lost store=%s topic=%s queue_id=%d from=%d until=%d skipped=%d",
-        *key, asked, first, first - asked)
+    store, topic, queue_id = key
+    events.DATA_LOST.log(
+        _log, store=store, topic=topic, queue_id=queue_id, from_=asked, until=first, skipped=first - asked)
 
 
 def _went_back(key: Queue, known: int, end: int, options: ReadOptions) -> None:
@@ -179,7 +179,8 @@ def _went_back(key: Queue, known: int, end: int, options: ReadOptions) -> None:
         raise StoreError(
             f"{key[1]} queue {key[2]} ends at {end}, but the checkpoint has {known}: the topic was "
             "deleted and created again, or the store was replaced; failOnDataLoss=false continues")
-    _log.warning("queue went back store=%s topic=%s queue_id=%d known=%d end=%d", *key, known, end)
+    store, topic, queue_id = key
+    events.QUEUE_WENT_BACK.log(_log, store=store, topic=topic, queue_id=queue_id, known=known, end=end)
 
 
 def _starts(

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from tailrace import events
 from tailrace.arrow.columns import Columns, Rows
 from tailrace.arrow.inner_rows import message_rows
 from tailrace.arrow.schema import arrow_schema
@@ -215,9 +216,7 @@ def _read_files(
                 f"{task.path} were deleted by retention before they were read")
         if options.fail_on_data_loss:
             raise StoreError(f"{text}; failOnDataLoss=false continues without them")
-        _log.warning(
-            "data lost store=%s phy_offset=%d until=%d skipped=%d",
-            task.label, task.start, task.end, missing)
+        events.DATA_LOST_IN_THE_LOG.log(_log, store=task.label, phy_offset=task.start, until=task.end, skipped=missing)
 
 
 class _Messages:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple, final
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.consumequeue import BatchCqUnit
@@ -134,7 +135,7 @@ class CompactionLog:
         for start in starts:
             pair = self._pair(start)
             if not pair.load():
-                _log.warning("units of a compaction log are built again file=%s", pair.log.path)
+                events.UNITS_OF_A_COMPACTION_LOG_ARE_BUILT_AGAIN.log(_log, file=pair.log.path)
                 pair.rebuild(after)
             if pair.count:
                 after = pair.last
@@ -268,8 +269,8 @@ class CompactionLog:
         pair = next(pair for pair in reversed(self._pairs) if pair.start <= unit.phy_offset)
         stored = pair.record(unit, only_cached=only_cached)
         if stored == b"":
-            _log.error("a message of a compaction log is damaged, it is not served file=%s queue_offset=%d",
-                       pair.log.path, unit.msg_base_offset)
+            events.A_MESSAGE_OF_A_COMPACTION_LOG_IS_DAMAGED.log(
+                _log, file=pair.log.path, queue_offset=unit.msg_base_offset)
         return stored
 
     def first_stored(self, store_time: int) -> int:

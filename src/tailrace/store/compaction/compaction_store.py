@@ -14,6 +14,7 @@ from typing import Any, Final, final
 
 import orjson
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
@@ -101,8 +102,8 @@ class CompactionStore:
         queue = self._queues.table.get(key)
         following = max(queue.max_offset if queue is not None else 0, self._commit_log.queue_offsets.get(key, 0))
         if log.max_offset > following:
-            _log.warning("a queue ends before its compaction log topic=%s queue_id=%d queue_offset=%d "
-                         "next_offset=%d", topic, queue_id, following, log.max_offset)
+            events.A_QUEUE_ENDS_BEFORE_ITS_COMPACTION_LOG.log(
+                _log, topic=topic, queue_id=queue_id, queue_offset=following, next_offset=log.max_offset)
             self._commit_log.queue_offsets[key] = log.max_offset
         self.logs[key] = log
         return log
@@ -140,7 +141,7 @@ class CompactionStore:
                     remove_queue(self._file_system, self._where(*key))
                 else:
                     continue
-                _log.info("removed a compaction log topic=%s queue_id=%d", *key)
+                events.REMOVED_A_COMPACTION_LOG.log(_log, topic=key[0], queue_id=key[1])
                 gone = True
             if not gone:
                 return
@@ -159,8 +160,7 @@ class CompactionStore:
             found = orjson.loads(text or b"{}")["queueOffsetMap"] if text else {}
             self._positions = {str(name): int(offset) for name, offset in found.items()}
         except (ValueError, KeyError, TypeError, AttributeError):
-            _log.warning("positions of compaction are damaged, all keys are compacted again file=%s",
-                         f"{self._root}/{filenames.COMPACTION_POSITIONS}")
+            events.POSITIONS_OF_COMPACTION_ARE_DAMAGED.log(_log, file=f"{self._root}/{filenames.COMPACTION_POSITIONS}")
             self._positions = {}
 
     def _keep_position(self, topic: str, queue_id: int, position: int) -> None:
@@ -226,7 +226,7 @@ class CompactionStore:
         self.failures += 1
         if key not in self._told:
             self._told.add(key)
-            _log.error("messages cannot be copied to a compaction log topic=%s queue_id=%d cause=%s", *key, error)
+            events.MESSAGES_CANNOT_BE_COPIED_TO_A_COMPACTION_LOG.log(_log, topic=key[0], queue_id=key[1], cause=error)
 
     # -- reading
 
@@ -301,12 +301,12 @@ class CompactionStore:
                 self._config.max_offset_map_size, lambda position: self._keep_position(*key, position))) is not None:
                 self.passes += 1
                 self.dropped += done.dropped
-                _log.info(
-                    "compacted a queue topic=%s queue_id=%d files=%d kept=%d dropped=%d position=%d elapsed_ms=%d",
-                    *key, *done, (self._clock.monotonic_ns() - began) // 1_000_000)
+                events.COMPACTED_A_QUEUE.log(
+                    _log, topic=key[0], queue_id=key[1], files=done.files, kept=done.kept, dropped=done.dropped,
+                    position=done.position, elapsed_ms=(self._clock.monotonic_ns() - began) // 1_000_000)
         except (OSError, StoreError) as error:
             self.failures += 1
-            _log.error("a queue cannot be compacted topic=%s queue_id=%d cause=%s", *key, error)
+            events.A_QUEUE_CANNOT_BE_COMPACTED.log(_log, topic=key[0], queue_id=key[1], cause=error)
             if isinstance(error, FatalStorageError):
                 raise
 
@@ -352,8 +352,8 @@ class _Copying:
             return None  # damaged or deleted: a read of the queue skips it as well
         if not has_keys(stored):
             self._store.without_keys += 1
-            _log.warning("a message without keys is not served topic=%s queue_id=%d queue_offset=%d",
-                         *self._key, self._offset)
+            events.A_MESSAGE_WITHOUT_KEYS_IS_NOT_SERVED.log(
+                _log, topic=self._key[0], queue_id=self._key[1], queue_offset=self._offset)
             return None
         return stored, store_timestamp_of(stored[:STORE_TIME_HEAD]) or 0
 

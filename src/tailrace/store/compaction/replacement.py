@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, write_file
 from tailrace.errors import CorruptionError, FatalStorageError
@@ -148,7 +149,7 @@ def settle(file_system: FileSystem, where: QueueDirectories) -> int | None:
     old = sorted(name for name in file_system.list(where.log) if name.endswith(_DELETE))
     decision = RULES[recorded, bool(old), bool(segment_starts(file_system, staged.log))]
     if decision != "nothing":
-        _log.warning("an interrupted compaction is settled path=%s decision=%s", where.log, decision)
+        events.AN_INTERRUPTED_COMPACTION_IS_SETTLED.log(_log, path=where.log, decision=decision)
     position = finish(file_system, where)
     if decision == "undo":
         _undo(file_system, where, old)

@@ -27,6 +27,7 @@ from typing import Final, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.config import RecoveryMode
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
@@ -158,7 +159,7 @@ class Recovery:
         self._load()  # pass 1
         if self._commit_log.queue.files:
             self._decide(last_exit_ok=last_exit_ok)  # pass 2
-            _log.info("recover mode=%s from=%d why=%s", report.mode, report.start, report.why)
+            events.RECOVER.log(_log, mode=report.mode, from_=report.start, why=report.why)
             pieces = self._pieces()
             self._rewind(last_exit_ok=last_exit_ok)  # pass 3
             self._mark_unsynced()
@@ -171,8 +172,7 @@ class Recovery:
         self._sync()  # pass 7
         self._compute_offsets()  # pass 8
         report.ms = (self._clock.monotonic_ns() - began) / 1e6
-        _log.info("recover over mode=%s to=%d scanned=%d ms=%.1f", report.mode, report.end,
-                  report.scanned, report.ms)
+        events.RECOVER_OVER.log(_log, mode=report.mode, to=report.end, scanned=report.scanned, ms=round(report.ms, 1))
         return report
 
     # -- pass 1
@@ -181,8 +181,7 @@ class Recovery:
         self._mend_lengths()
         self._commit_log.queue.load()
         for (topic, queue_id), why in self._queues.load().items():
-            _log.warning("queue files are removed, to be rebuilt topic=%s queue_id=%d cause=%s",
-                         topic, queue_id, why)
+            events.QUEUE_FILES_ARE_REMOVED.log(_log, topic=topic, queue_id=queue_id, cause=why)
             self._queues.table[topic, queue_id].remove_files()
             self.report.rebuilt.append(f"queue {topic}/{queue_id}: {why}")
         self._bad_index = self._index.load() if self._index is not None else ""
@@ -209,8 +208,8 @@ class Recovery:
                         refuse_more(self._mode, path, int(name) + log.file_size,
                                     is_last=number == len(paths) - 1)
                     self._keep(path, log.file_size, int(name) + log.file_size, more, "file too long")
-                _log.error("segment file of a wrong length is mended file=%s expected=%d actual=%d",
-                           path, log.file_size, stat.size)
+                events.SEGMENT_FILE_OF_A_WRONG_LENGTH_IS_MENDED.log(
+                    _log, file=path, expected=log.file_size, actual=stat.size)
                 file.truncate(log.file_size)
                 file.sync_data()
             finally:
@@ -296,8 +295,8 @@ class Recovery:
             if now - reported >= _REPORT_NS:
                 reported = now
                 done = (self._last_record[0] - report.start) / max(until - report.start, 1)
-                _log.info("recovering at=%d of=%d percent=%d scanned=%d", self._last_record[0], until,
-                          100 * done, report.scanned)
+                events.RECOVERING.log(
+                    _log, at=self._last_record[0], of=until, percent=int(100 * done), scanned=report.scanned)
                 self._tell(done)
             if now - saved >= _SAVE_NS and not report.read_only:
                 self._catch_up()
@@ -340,8 +339,8 @@ class Recovery:
                            damage.reason)
         self.report.stepped_over.append({
             "physicalOffset": damage.phy_offset, "length": damage.size, "reason": damage.reason})
-        _log.error("stepped over damage, a Java broker would end the log there file=%s phy_offset=%d "
-                   "length=%d reason=%s", damage.path, damage.phy_offset, damage.size, damage.reason)
+        events.STEPPED_OVER_DAMAGE.log(
+            _log, file=damage.path, phy_offset=damage.phy_offset, length=damage.size, reason=damage.reason)
         self._dispatcher.note_damage(damage)
         if self._seal_damage and not self.report.read_only:
             self._seal(damage)
@@ -351,12 +350,11 @@ class Recovery:
         file = self._commit_log.queue.find(damage.phy_offset)
         made = placeholder(damage, file, self._last_record[2]) if file is not None else b""
         if file is None or not made:
-            _log.warning("damage is too small to be sealed phy_offset=%d length=%d",
-                         damage.phy_offset, damage.size)
+            events.DAMAGE_IS_TOO_SMALL_TO_BE_SEALED.log(_log, phy_offset=damage.phy_offset, length=damage.size)
             return
         file.write_at(made, damage.phy_offset - file.file_from_offset)
         self.report.sealed.append({"physicalOffset": damage.phy_offset, "length": damage.size})
-        _log.warning("damage is sealed phy_offset=%d length=%d", damage.phy_offset, damage.size)
+        events.DAMAGE_IS_SEALED.log(_log, phy_offset=damage.phy_offset, length=damage.size)
 
     def _keep(self, path: str, at: int, phy_offset: int, data: bytes, reason: str) -> int:
         if self.report.read_only:
@@ -404,8 +402,8 @@ class Recovery:
             queue = self._queues.find_or_create(topic, queue_id)
             if queue.max_offset >= end:
                 continue
-            _log.warning("the last messages of a queue are lost, its offsets go on topic=%s queue_id=%d "
-                         "from=%d to=%d", topic, queue_id, queue.max_offset, end)
+            events.THE_LAST_MESSAGES_OF_A_QUEUE_ARE_LOST.log(
+                _log, topic=topic, queue_id=queue_id, from_=queue.max_offset, to=end)
             queue.continue_at(end)
             self._queues.dirty.add(queue)
 
@@ -441,8 +439,7 @@ class Recovery:
             last = queue.max_offset
             if not last:
                 continue
-            _log.warning("the log is empty, its messages are gone topic=%s queue_id=%d max=%d",
-                         queue.topic, queue.queue_id, last)
+            events.THE_LOG_IS_EMPTY.log(_log, topic=queue.topic, queue_id=queue.queue_id, max=last)
             queue.rewind(0)
             if queue.max_offset == last:
                 continue  # only pre-blank units: an earlier open has done it
@@ -525,7 +522,7 @@ class Recovery:
         self._progress.write(make_progress(
             position, self._commit_log,
             [checkpoint_bytes(self._file_system, self._checkpoint.path)], self._queues, self._index))
-        _log.info("recovery progress saved at=%d", last)
+        events.RECOVERY_PROGRESS_SAVED.log(_log, at=last)
 
     # -- pass 8
 

@@ -12,6 +12,7 @@ from typing import final
 import orjson
 from isal import isal_zlib
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import open_hint
@@ -70,7 +71,7 @@ class Quarantine:
         for _, name, size in sorted(files):
             if total + wanted <= self._max_bytes:
                 break
-            _log.warning("quarantine is full, the oldest evidence goes file=%s bytes=%d", name, size)
+            events.QUARANTINE_IS_FULL.log(_log, file=name, bytes=size)
             self._file_system.remove(f"{self._directory}/{name}")
             total -= size
 

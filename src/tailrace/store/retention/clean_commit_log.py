@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
@@ -119,7 +120,7 @@ class CleanCommitLogService:
         """
         self.manual_times = MANUAL_DELETE_TIMES
         self._next_pass_ns = min(self._next_pass_ns, self._clock.monotonic_ns())
-        _log.info("expired files are deleted by hand passes=%d", self.manual_times)
+        events.EXPIRED_FILES_ARE_DELETED_BY_HAND.log(_log, passes=self.manual_times)
 
     def request_free(self, wanted_bytes: int) -> FreeRequest:
         """Have the service delete the oldest files without a pin until this many bytes are freed.
@@ -158,7 +159,7 @@ class CleanCommitLogService:
                 f"a request to free {self._request.wanted_bytes} bytes is under way; "
                 f"{self._request.freed_bytes} are freed")
         self._request = FreeRequest(wanted_bytes)
-        _log.info("files are deleted to free requested bytes bytes=%d", wanted_bytes)
+        events.FILES_ARE_DELETED_TO_FREE_REQUESTED_BYTES.log(_log, bytes=wanted_bytes)
         return self._request
 
     def verdicts(self, trigger: Trigger | None = None, most: int | None = None) -> list[SegmentVerdict]:
@@ -217,7 +218,7 @@ class CleanCommitLogService:
         if self.manual_times:
             self.manual_times -= 1
         if self._left:
-            _log.debug("look for files to delete trigger=%s", self._trigger)
+            events.LOOK_FOR_FILES_TO_DELETE.log(_log, trigger=self._trigger)
 
     def _begin_request(self) -> None:
         """Start the pass of a request, or continue with it after another pass."""
@@ -233,8 +234,9 @@ class CleanCommitLogService:
         if request is None:
             return
         request.end(stopped)
-        _log.info("the request to free bytes has ended bytes=%d freed=%d files=%d cause=%s",
-                  request.wanted_bytes, request.freed_bytes, len(request.files), stopped or "all are freed")
+        events.THE_REQUEST_TO_FREE_BYTES_HAS_ENDED.log(
+            _log, bytes=request.wanted_bytes, freed=request.freed_bytes, files=len(request.files),
+            cause=stopped or "all are freed")
 
     def _roll_by_age(self) -> None:
         """Roll the last file if its first message is old, so that the messages of a quiet store expire, too."""
@@ -247,9 +249,9 @@ class CleanCommitLogService:
         ) <= latest_ms:
             try:
                 if self._log.roll(files[-1]):
-                    _log.info("ended a file by its age file=%s", files[-1].path)
+                    events.ENDED_A_FILE_BY_ITS_AGE.log(_log, file=files[-1].path)
             except (DiskFullError, OSError) as error:
-                _log.warning("cannot end a file by its age file=%s cause=%s", files[-1].path, error)
+                events.CANNOT_END_A_FILE_BY_ITS_AGE.log(_log, file=files[-1].path, cause=error)
 
     def _pass_step(self) -> bool:
         """Delete the oldest file if its rule allows that, or compare a part of it with the archive first.
@@ -307,8 +309,7 @@ class CleanCommitLogService:
         why = NO_FILE if kept is None else kept.why_kept
         if why != self._warned:
             self._warned = why
-            _log.warning("space is short and nothing was deleted reason=%s cause=%s",
-                         self._disk.verdict.reason, why)
+            events.SPACE_IS_SHORT_AND_NOTHING_WAS_DELETED.log(_log, reason=self._disk.verdict.reason, cause=why)
 
     def _delete(self, file: MappedFile, verdict: SegmentVerdict | None) -> bool:
         """Delete the oldest file. Return False if it must stay for now."""
@@ -318,7 +319,7 @@ class CleanCommitLogService:
         if (file.leased or not file.available) and not file.retire(
             now_ms, self._config.destroy_maped_file_interval_forcibly
         ):
-            _log.warning("a file to delete is being read file=%s", file.path)
+            events.A_FILE_TO_DELETE_IS_BEING_READ.log(_log, file=file.path)
             self._hanged = verdict
             return False
         path, directory = file.path, file.path.rpartition("/")[0]
@@ -328,7 +329,7 @@ class CleanCommitLogService:
         try:
             self._trash.take(file)
         except OSError as error:
-            _log.warning("cannot delete a file file=%s cause=%s", path, error)
+            events.CANNOT_DELETE_A_FILE.log(_log, file=path, cause=error)
             return False
         self._log.queue.drop_head(file)
         file.close()
@@ -338,7 +339,7 @@ class CleanCommitLogService:
         if verdict is not None and verdict.forced:
             self._tell_forced(path, verdict, lost)
         else:
-            _log.info("deleted an expired file file=%s min_phy_offset=%d", path, self._log.min_offset)
+            events.DELETED_AN_EXPIRED_FILE.log(_log, file=path, min_phy_offset=self._log.min_offset)
         return True
 
     def _rescue_timers(self, file: MappedFile) -> None:
@@ -358,10 +359,9 @@ class CleanCommitLogService:
         reason, pins = self._disk.verdict.reason, held_by(verdict.pins)
         if verdict.rule is Rule.REQUESTED and self._request is not None:
             reason = f"{self._request.wanted_bytes} bytes were requested"
-        _log.warning(
-            "deleted before its time file=%s expires_ms=%d reason=%s pins=%s lost=%s "
-            "timers_rewritten=%d timers_lost=%d", path, verdict.expires_ms, reason,
-            pins or "none", lost, rewritten, lost_timers)
+        events.DELETED_BEFORE_ITS_TIME.log(
+            _log, file=path, expires_ms=verdict.expires_ms, reason=reason, pins=pins or "none", lost=lost,
+            timers_rewritten=rewritten, timers_lost=lost_timers)
         self._forced_deletions.note({
             "time": self._clock.now_ms(), "file": path.rpartition("/")[2],
             "expires": verdict.expires_ms, "reason": reason, "pins": pins, "messages": lost,

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from typing import final
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.logs import get_logger
@@ -89,7 +90,7 @@ class CleanConsumeQueueService:
                 self.deleted_index_files += self._index.delete_expired_files(self._min_phy_offset)
         except OSError as error:
             self._failed = True
-            _log.warning("cannot delete an index file cause=%s", error)
+            events.CANNOT_DELETE_AN_INDEX_FILE.log(_log, cause=error)
         self._pending = None
         if not self._failed:
             self._done_until = self._min_phy_offset
@@ -108,10 +109,9 @@ class CleanConsumeQueueService:
                 queue.correct_min_offset(self._min_phy_offset)
         except OSError as error:
             self._failed = True
-            _log.warning("cannot delete a queue file topic=%s queue_id=%d cause=%s", queue.topic,
-                         queue.queue_id, error)
+            events.CANNOT_DELETE_A_QUEUE_FILE.log(_log, topic=queue.topic, queue_id=queue.queue_id, cause=error)
         if count:
-            _log.info("deleted queue files topic=%s queue_id=%d files=%d min_offset=%d", queue.topic,
-                      queue.queue_id, count, queue.min_offset)
+            events.DELETED_QUEUE_FILES.log(
+                _log, topic=queue.topic, queue_id=queue.queue_id, files=count, min_offset=queue.min_offset)
         self.deleted_queue_files += count
         return count

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import final
 
+from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
 from tailrace.logs import get_logger
@@ -76,12 +77,12 @@ class DiskCheckService:
                 store_bytes=size, max_store_bytes=config.max_store_bytes, blocked=self.blocked)
             if verdict.full and not was.full:
                 self._flags.set(DISK_FULL, verdict.reason)
-                _log.error("puts are refused reason=%s", verdict.reason)
+                events.PUTS_ARE_REFUSED.log(_log, reason=verdict.reason)
             elif was.full and not verdict.full:
                 self._flags.clear(DISK_FULL)
-                _log.info("puts are taken again usage=%s", [usage.percent for usage in self.usages])
+                events.PUTS_ARE_TAKEN_AGAIN.log(_log, usage=[usage.percent for usage in self.usages])
             if verdict.errors and verdict.errors != was.errors:
-                _log.error("disk cannot be measured cause=%s", "; ".join(verdict.errors))
+                events.DISK_CANNOT_BE_MEASURED.log(_log, cause="; ".join(verdict.errors))
             return verdict
 
     def _measure(self, path: str, trash: int) -> PathUsage:

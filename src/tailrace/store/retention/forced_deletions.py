@@ -10,6 +10,7 @@ from typing import Any, Final, final
 
 import orjson
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import open_hint, read_hint
 from tailrace.formats.filenames import FORCED_DELETIONS
@@ -57,4 +58,4 @@ class ForcedDeletions:
             finally:
                 file.close()
         except OSError as error:
-            _log.warning("a forced deletion is not on record file=%s cause=%s", self._path, error)
+            events.A_FORCED_DELETION_IS_NOT_ON_RECORD.log(_log, file=self._path, cause=error)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.shortage import DirectorySyncs
@@ -179,7 +180,7 @@ class Trash:
             except OSError as error:
                 self.failures += 1
                 entry.retry_ns = now + _RETRY_NS
-                _log.warning("cannot delete a file in the trash file=%s cause=%s", entry.path, error)
+                events.CANNOT_DELETE_A_FILE_IN_THE_TRASH.log(_log, file=entry.path, cause=error)
             else:
                 with self._lock:
                     self._entries.remove(entry)
@@ -195,8 +196,7 @@ class Trash:
             self._room = max(self._room - entry.size, 0)
             self.freed_bytes += entry.taken
             if leased:
-                _log.warning("a deleted file is still read, its room comes back later file=%s",
-                             entry.path)
+                events.A_DELETED_FILE_IS_STILL_READ.log(_log, file=entry.path)
             return True
         if self._room > 0:
             size = entry.size - self._room

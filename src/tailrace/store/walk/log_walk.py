@@ -25,6 +25,7 @@ from typing import Final, Generic, Protocol, TypeVar, final
 
 import numpy as np
 
+from tailrace import events
 from tailrace.env.read_ahead import read_ahead
 from tailrace.formats.commitlog import (
     BLANK,
@@ -170,7 +171,7 @@ class Walk(ABC, Generic[_Item]):
             return False  # a blank or the end of the walked range follows it
         if not ends_with_nul(chunk):
             return False
-        _log.warning("the record before the end is torn phy_offset=%d", row[record.C_PHY])
+        events.THE_RECORD_BEFORE_THE_END_IS_TORN.log(_log, phy_offset=row[record.C_PHY])
         self.end.phy_offset, self.end.reason = int(row[record.C_PHY]), record.REASON_TORN
         return True
 
@@ -241,9 +242,9 @@ class Walk(ABC, Generic[_Item]):
         if timestamp >= self._last_timestamp and (not claim.has_unit or self._fresh(claim)):
             return True
         self.stale += 1
-        _log.warning("a record after a gap is stale phy_offset=%d topic=%s queue_id=%d "
-                     "queue_offset=%d store_timestamp=%d", phy_offset, claim.topic, claim.queue_id,
-                     claim.queue_offset, timestamp)
+        events.A_RECORD_AFTER_A_GAP_IS_STALE.log(
+            _log, phy_offset=phy_offset, topic=claim.topic, queue_id=claim.queue_id, queue_offset=claim.queue_offset,
+            store_timestamp=timestamp)
         return False
 
     def _claim(self, phy_offset: int, check: int) -> RecordClaim | None:
