@@ -887,7 +887,7 @@ EXPIRED_FILES_ARE_DELETED_BY_HAND: Final = _event(
     "Deletion was requested by hand: this number of passes ignores deleteWhen.")
 FILES_ARE_DELETED_TO_FREE_REQUESTED_BYTES: Final = _event(
     "info", "files are deleted to free requested bytes", "bytes",
-    "`tailrace retention --free` was called: the oldest CommitLog files without a pin are deleted.")
+    "A call of `tailrace retention --free`: the oldest CommitLog files without a pin are deleted.")
 THE_REQUEST_TO_FREE_BYTES_HAS_ENDED: Final = _event(
     "info", "the request to free bytes has ended", "bytes freed files cause",
     "This many bytes of this number of files are freed. The cause names the file that stays, if there is one.")
@@ -983,7 +983,8 @@ CONFIGURATION_OF_A_JAVA_BROKER_IS_IN_ROCKSDB_AND_IS_NOT_READ: Final = _event(
     "process has the directory open, then open the store again.")
 INDEX_FILE_IS_NOT_WHOLE: Final = _event(
     "warning", "index file is not whole, later ones are rebuilt", "file",
-    "An index file that is not the last one lacks entries. Recovery rebuilds the later files from the log.")
+    "An index file that is not the last one is damaged or lacks entries. Recovery rebuilds it, as far as the progress "
+    "does not cover it, and the later files from the log.")
 A_MESSAGE_IS_DAMAGED: Final = _event(
     "error", "a message is damaged, it is not served", "topic queue_id queue_offset phy_offset",
     "The bytes of a message have changed since it was stored, so consumers do not get it. `tailrace verify` lists "

@@ -60,6 +60,9 @@ def spoil(files, path, kind, rng):
         data[SLOTS] = bytes(64)
     elif kind == "wrong slots":
         data[SLOTS] = b"".join(rng.randrange(1, 40).to_bytes(4, "big") for _ in range(16))
+    elif kind == "slots and a hash":  # the chain of that entry is gone as well, so only the slots show it
+        data[SLOTS.stop - 44 : SLOTS.stop + 20] = bytes(64)
+        data[SLOTS.stop + 20 : SLOTS.stop + 24] = bytes(4)
     elif kind == "header":
         data[:40] = bytes(40)
     elif kind == "zero":
@@ -75,7 +78,7 @@ def spoil(files, path, kind, rng):
     files.mtimes[path] = 1
 
 
-KINDS = ("gone", "slots", "wrong slots", "header", "zero", "random", "entries", "half")
+KINDS = ("gone", "slots", "wrong slots", "slots and a hash", "header", "zero", "random", "entries", "half")
 
 
 @pytest.mark.parametrize("kind", KINDS)

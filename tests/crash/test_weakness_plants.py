@@ -79,7 +79,7 @@ def w4_a_whole_record_counts_whenever_it_was_stored(patch):
 
 def w4_a_unit_goes_wherever_its_record_says(patch):
     def truncate(_self, queue, _rows, run, _following):
-        queue.truncate(int(run.offsets[0]))
+        queue.truncate(run.start)
         return 0
 
     patch.setattr(Dispatcher, "_known", truncate)

@@ -137,14 +137,17 @@ class IndexService:
                 return last if last >= 0 else self.header(file).begin_phy_offset
         return -1
 
-    def whole_until(self, file: MappedFile) -> tuple[bool, int]:
-        """Return (True if all entries and slots of a file are valid, position of the last valid entry's record)."""
+    def is_whole(self, file: MappedFile) -> bool:
+        """Return True if all entries and slots of a file are valid.
+
+        If not, no entry of it can be trusted: a wrong hash shows only in the slots.
+        """
         heads = np.empty(self._slots, dtype=np.int32)
         wanted = self.header(file).index_count
         with self._entries_of(file) as lease:
-            count, last = index_chains.follow(lease.buffer, wanted, 1 << 62, heads)
+            count, _ = index_chains.follow(lease.buffer, wanted, 1 << 62, heads)
         slots = heads.astype(">i4").tobytes()
-        return count == wanted and file.read(INDEX_HEADER.size, len(slots)) == slots, last
+        return count == wanted and file.read(INDEX_HEADER.size, len(slots)) == slots
 
     def _entries_of(self, file: MappedFile) -> Lease:
         start = INDEX_HEADER.size + self._slots * INDEX_SLOT.size
@@ -153,12 +156,13 @@ class IndexService:
         return lease
 
     def drop_unfinished(
-        self, durable: str, timestamp_of: Callable[[int], int], is_next: Callable[[int, int], bool],
+        self, durable: str, start: int, timestamp_of: Callable[[int], int], is_next: Callable[[int, int], bool],
     ) -> None:
         """After a kill: drop what may be incomplete, that is, everything after the valid entries.
 
         The entries of the last record are dropped, too, because its keys may be incomplete. ``durable`` is
         the name of the last synced file: pages of it and of later files, and names of later files, may be lost.
+        Records from ``start`` onwards are indexed again if they have no entry.
         ``is_next`` returns True if the second of two positions is that of the record after the first.
         """
         names = self.names()
@@ -167,12 +171,13 @@ class IndexService:
         for number, file in enumerate(self.files[first:-1], first):
             header, following = self.header(file), self.header(self.files[number + 1])
             end, begin = header.end_phy_offset, following.begin_phy_offset
-            whole, _ = self.whole_until(file)
+            whole = self.is_whole(file)
             goes_on = begin == end or following.index_count <= 1 or is_next(end, begin)
             # A file that is not the last one must be full.
             if not whole or header.index_count < self._entries or not goes_on:
                 events.INDEX_FILE_IS_NOT_WHOLE.log(_log, file=file.path)
-                later, self.files = self.files[number + 1 :], self.files[: number + 1]
+                kept = number + (whole or header.begin_phy_offset < start)
+                later, self.files = self.files[kept:], self.files[:kept]
                 for other in later:
                     other.destroy()
                 self._file_system.sync_dir(self._directory)

@@ -246,7 +246,7 @@ class Recovery:
             if known is not None:  # progress matched, so entries after the start are of this log, too
                 files = known.index["files"] if known.index is not None else []
                 self._index.drop_unfinished(
-                    files[-1] if files else "", timestamp_at,
+                    files[-1] if files else "", start, timestamp_at,
                     lambda end, begin: is_next(self._commit_log, end, begin))
             else:
                 self._index.rewind(start, timestamp_at)

@@ -256,10 +256,10 @@ class RecoveryStart:
                 number and is_next(log, before, header.begin_phy_offset)
             ):
                 return self._within(at)
-            if file is not files[-1] and self._is_suspicious(file, len(files) - number):
-                whole, last = self._index.whole_until(file)
-                if not whole:
-                    return self._within(max(last, at))
+            if file is not files[-1] and self._is_suspicious(file, len(files) - number) and (
+                not self._index.is_whole(file)
+            ):
+                return self._within(at)
             at = max(at, header.end_phy_offset)
         good = self._index.good_until()
         return self._within(max(good, low))
