@@ -27,9 +27,9 @@ FUNCTION_LINES, FILE_LINES = 70, 600
 LONGER = {
     # The public face: every method of it in one place, each a few lines over the store's parts.
     "src/tailrace/events.py": 1150,  # one table
-    "src/tailrace/node/message_store.py": 750,
+    "src/tailrace/node/message_store.py": 770,
     "src/tailrace/remoting/server.py": 620,
-    "src/tailrace/config.py": 690,  # one table of settings
+    "src/tailrace/config.py": 700,  # one table of settings
 }
 LONG_FUNCTIONS = {
     # A walk over a format is one loop for the compiler: a call a field would cost what it is for.

@@ -195,6 +195,7 @@ def worst_requests(size, serial):
     requests.update(replies(new))
     requests.update(of_groups(group_of_all))
     requests.update(of_access(new))
+    requests.update(of_lite(new))
     requests.update(pulls(new, tags, serial))
     requests.update(pops(new, tags, serial))
     return {
@@ -350,6 +351,31 @@ def of_access(new):
     }
 
 
+def of_lite(new):
+    """Subscriptions to very many Lite topics, in one entry and in many, and what is asked about them."""
+    code, parent, group = RequestCode, "lite", "glite"
+    named = {"group": group, "consumerGroup": group, "topic": parent, "parentTopic": parent, "clientId": "c"}
+
+    def entries(action, client, names):
+        return {"action": action, "clientId": client, "group": group, "topic": parent, "liteTopicSet": names}
+
+    many = [f"{new}{number}" for number in range(6_000)]  # a request may name 3,000, a body have 100 entries
+    changes = [
+        [entries("PARTIAL_ADD", "c", many[:3_000])], [entries("COMPLETE_ADD", "c", many[3_000:])],
+        [entries("PARTIAL_ADD", "c", many[:3_001])], [entries("PARTIAL_ADD", "c", ["x"] * 49_000)],
+        [entries("COMPLETE_ADD", f"c{number}", many[:30]) for number in range(100)],
+        [entries("PARTIAL_REMOVE", "c", many[3_000:])], [entries("COMPLETE_REMOVE", "c", [])],
+        [entries("COMPLETE_REMOVE", f"c{number}", []) for number in range(100)]]
+    return {
+        code.LITE_SUBSCRIPTION_CTL: [(named, body({"subscriptionSet": one})) for one in changes],
+        code.POP_LITE_MESSAGE: [({**named, "maxMsgNum": "32", "invisibleTime": "60000", "pollTime": "0",
+                                  "bornTime": "0"}, b"")],
+        **{c: [({**named, "liteTopic": f"{new}1", "topK": "10000", "maxCount": "100000"}, b"")] for c in (
+            code.GET_BROKER_LITE_INFO, code.GET_PARENT_TOPIC_INFO, code.GET_LITE_TOPIC_INFO,
+            code.GET_LITE_CLIENT_INFO, code.GET_LITE_GROUP_INFO, code.TRIGGER_LITE_DISPATCH)},
+    }
+
+
 def registrations():
     """Registrations of another broker with very many topics, as JSON and compressed."""
     ext = {"brokerName": "broker-x", "brokerAddr": "x:1", "clusterName": "c", "brokerId": "0", "haServerAddr": "x:2"}
@@ -384,6 +410,7 @@ def prepare(directory, size):
         store.topics.update_all([
             TopicConfig(topic_name=WIDE, read_queue_nums=QUEUES, write_queue_nums=QUEUES),
             *(TopicConfig(topic_name=f"topic{i:05}") for i in range(size))])
+        store.topics.update(TopicConfig(topic_name="lite", attributes={"message.type": "LITE"}))
         store.put(Message(topic=WIDE, body=bytes(4_000_000), keys=["k"]))
         for queue in range(min(64, size)):
             store.put_many([Message(topic=WIDE, body=b"x" * 100, keys=["k"]) for _ in range(300)],
@@ -391,7 +418,9 @@ def prepare(directory, size):
     files, clock = OsFileSystem(), SystemClock()
     groups = SubscriptionGroupManager(files, f"{directory}/config", config, clock)
     groups.load()
-    groups.update_all([SubscriptionGroupConfig(group_name=f"g{i:05}") for i in range(size)])
+    groups.update_all([
+        *(SubscriptionGroupConfig(group_name=f"g{i:05}") for i in range(size)),
+        SubscriptionGroupConfig(group_name="glite", attributes={"lite.bind.topic": "lite"})])
     offsets = ConsumerOffsetManager(files, f"{directory}/config", clock)
     for i in range(size):
         offsets.commit(f"g{i:05}", f"topic{i:05}", 0, 0)
@@ -475,7 +504,7 @@ def run(directory, size, rounds, seconds, limit_ms):
     prepare(f"{directory}/store", size)
     table = {"codes": codes, "rows": {}}
     began, done = time.monotonic(), 0
-    Path(directory, "conf").write_text("enablePropertyFilter=true\n")
+    Path(directory, "conf").write_text("enablePropertyFilter=true\nenableLmq=true\nenableMultiDispatch=true\n")
     with serving(directory) as (broker, namesrv, http):
         addresses = {"broker": broker, "namesrv": namesrv, "http": http}
         pinger = Pinger(broker)  # the event loop of the broker is that of the name server

@@ -113,7 +113,7 @@ def test_signatures_that_prove_nothing(world):
     assert world.remark({**good, "AccessKey": ""}) == "username cannot be null."
     assert world.remark({**good, "AccessKey": "nobody"}) == "User:nobody is not found."
     assert world.control.denied == {
-        "signature": 12, "missing": 1, "user": 1, "disabled": 0, "permission": 0, "request": 0}
+        "signature": 12, "missing": 1, "user": 1, "disabled": 0, "password": 0, "permission": 0, "request": 0}
 
 
 def test_a_replayed_request_is_served_again_as_by_the_reference(world):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tailrace.broker.lite import registry
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.lite import consistent_hash
 
@@ -40,7 +41,8 @@ def test_they_are_added_removed_and_replaced(world):
 
 @pytest.mark.parametrize(("changes", "code"), [
     ({"group": "none"}, 604), ({"topic": "other"}, 604), ({"clientId": " "}, 29), ({"action": "ADD"}, 29),
-    ({"liteTopicSet": ["a$b"]}, 29), ({"liteTopicSet": "a"}, 29),
+    ({"liteTopicSet": ["a$b"]}, 29), ({"liteTopicSet": "a"}, 29), ({"liteTopicSet": [1]}, 29),
+    ({"liteTopicSet": ["a"] * 3_001}, 29),
     ({"offsetOption": {"type": "OFFSET", "value": -1}}, 29),
     ({"offsetOption": {"type": "POLICY", "value": 3}}, 29)])
 def test_a_wrong_subscription_is_refused(world, changes, code):
@@ -50,6 +52,15 @@ def test_a_wrong_subscription_is_refused(world, changes, code):
 
 def test_an_empty_body_is_refused(world):
     assert world.ask(world.lite.subscriptions.change, {}, b"", 200_071).code == 604
+
+
+def test_a_client_has_a_bounded_number_of_lite_topics(world, monkeypatch):
+    monkeypatch.setattr(registry, "OF_CLIENT_MAX", 2)
+    assert world.subscribe("a", "b").code == 0
+    refused = world.subscribe("b", "c")
+    assert (refused.code, refused.remark) == (2018, "a client may subscribe to at most 2 Lite topics")
+    assert mine(world) == ["a", "b"]
+    assert world.subscribe("c", client="d").code == 0
 
 
 def test_more_than_the_quota_are_refused(open_world):
