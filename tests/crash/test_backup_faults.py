@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +103,12 @@ def test_damage_another_store_and_places_that_are_taken_are_refused(tmp_path):
     with pytest.raises(StoreError, match="it does not exist"):
         back_up(str(tmp_path / "gone"), target)
     assert not (tmp_path / "b").exists()
+    (tmp_path / "alias").symlink_to(tmp_path / "store")
+    for place in (store, str(tmp_path / "other"), str(tmp_path / "alias")):
+        before = sorted(Path(place).iterdir())
+        with pytest.raises(StoreError, match="is a store directory"):
+            back_up(store, place)
+        assert sorted(Path(place).iterdir()) == before
     with pytest.raises(StoreError, match="is not a backup"):
         restore(str(tmp_path), str(tmp_path / "r"))
     back_up(store, target)

@@ -123,11 +123,13 @@ def back_up(
     """Bring a backup up to date with a store, which a server may have open. Return a report.
 
     CommitLog files that are full and in the backup already are not read again, except their first 4 KiB.
-    Raises StoreError if the directory has another store's backup, or another OSError or StoreError.
+    Raises StoreError if the directory is a store or has another store's backup, or another OSError or StoreError.
     """
     file_system = file_system or OsFileSystem()
     if not is_directory(file_system, f"{store}/{filenames.COMMITLOG}") and not is_directory(file_system, store):
         raise NotAStoreError(store, "it does not exist")
+    if is_directory(file_system, f"{target}/{filenames.COMMITLOG}"):
+        raise StoreError(f"{target} is a store directory: name another directory for the backup")
     file_system.makedirs(f"{target}/{DATA}")
     lock = file_system.lock(f"{target}/lock")
     if lock is None:
