@@ -8,14 +8,12 @@ memory only, as in RocketMQ: after a restart such messages are delivered again, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 from tailrace import events
 from tailrace.broker.answers_later import Answer, answer_failure
-from tailrace.broker.cold_reads import ColdRead
 from tailrace.broker.consumer_checks import check_allowed, existing_topic, no_group
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import MessageFilter
@@ -25,10 +23,18 @@ from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.pop.fields import receipt_of
 from tailrace.broker.pop.offsets import WRONG_OFFSET, init_offset
 from tailrace.broker.pop.polling import PollResult, PopLongPollingService, Waiting
+from tailrace.broker.pop.requests import (
+    MAX_BYTES,
+    READ_BYTES,
+    Cold,
+    check_in_time,
+    check_numbers,
+    read_cold,
+)
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import lite_queue, parent_of
-from tailrace.formats.pop import ORDER_REVIVE_QUEUE, POP_MAX, ExtraInfo
+from tailrace.formats.pop import ORDER_REVIVE_QUEUE, ExtraInfo
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     AckMessageRequestHeader,
@@ -45,22 +51,9 @@ from tailrace.remoting import Channel, RemotingServer
 __all__ = ["LiteAcks", "PopLiteMessageProcessor"]
 
 _log = get_logger(__name__)
-LATE_MS: Final = 500
-"""A pop that arrives this long after its time is refused, because its client no longer waits."""
-MAX_BYTES: Final = 4 << 20
-READ_BYTES: Final = 256 * 1024
 _NOTHING_THERE: Final = WRONG_OFFSET | {
     GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE}
 _EVERYTHING: Final = MessageFilter()
-
-
-class _Cold(NamedTuple):
-    """Messages that have to be read from the disk; ``result`` is None until they are read."""
-
-    queue: str
-    offset: int
-    result: GetMessageResult | None
-    read: Callable[[], GetMessageResult]
 
 
 @dataclass(slots=True)
@@ -69,8 +62,8 @@ class _Round:
 
     pop: PopLiteMessageRequestHeader
     pop_time: int
-    cold: _Cold | None
-    needs_disk: _Cold | None = None
+    cold: Cold | None
+    needs_disk: Cold | None = None
     parts: list[bytes] = field(default_factory=list)
     counts: list[str] = field(default_factory=list)
     """For each message how often it was popped before."""
@@ -109,7 +102,7 @@ class PopLiteMessageProcessor:
         """Return messages, or hold the pop until there is one: request 200070."""
         return self._pop(channel, request)
 
-    def run_again(self, channel: Channel, request: RemotingCommand, cold: _Cold | None = None) -> None:
+    def run_again(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> None:
         """Answer a pop that has waited, or hold it again."""
         try:
             answer = self._pop(channel, request, cold)
@@ -132,49 +125,34 @@ class PopLiteMessageProcessor:
     # -- a pop
 
     def _pop(
-        self, channel: Channel, request: RemotingCommand, cold: _Cold | None = None
+        self, channel: Channel, request: RemotingCommand, cold: Cold | None = None
     ) -> RemotingCommand | None:
         pop = self._read(request)
-        now = self._broker.clock.now_ms()
-        if now - pop.born_time - pop.poll_time > LATE_MS:
-            raise RefusalError(
-                ResponseCode.POLLING_TIMEOUT,
-                f"the broker[{self._broker.address}] pop message is timeout too much")
+        now = check_in_time(self._broker, pop)
         self._check(pop)
         made = _Round(pop, now, cold)
         if cold is not None:
-            self._pop_queue(made, cold.queue)
+            self._pop_queue(made, cold.key[0])
         while len(made.counts) < pop.max_msg_num and made.size < MAX_BYTES and (
             queue := self._dispatcher.next_event(pop.client_id)
         ) is not None:
             if queue not in made.seen and parent_of(queue) == pop.topic:
                 self._pop_queue(made, queue)
         if made.counts and made.needs_disk is not None:
-            made.later.append(made.needs_disk.queue)
+            made.later.append(made.needs_disk.key[0])
         for queue in made.later:
             self._dispatcher.put_back(pop.client_id, pop.consumer_group, queue)
         if made.counts:
             return request.answer(
                 ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, self._header(made), b"".join(made.parts))
         if made.needs_disk is not None:
-            self._read_cold(channel, request, made.needs_disk)
+            read_cold(self._broker, channel, request, made.needs_disk, self.run_again)
             return None
         return self._empty(channel, request, made)
 
     def _read(self, request: RemotingCommand) -> PopLiteMessageRequestHeader:
         pop = request.read(PopLiteMessageRequestHeader)
-        if not 1 <= pop.max_msg_num <= POP_MAX:
-            raise RefusalError(
-                ResponseCode.INVALID_PARAMETER,
-                f"the broker[{self._broker.address}] pop message's num is {pop.max_msg_num}, it may be 1 to {POP_MAX}")
-        limit_ms = self._store.config.timer_max_delay_sec * 1000
-        if not 0 < pop.invisible_time <= limit_ms:
-            raise RefusalError(
-                ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime is {pop.invisible_time} ms, it may be 1 to {limit_ms} ms (timerMaxDelaySec)")
-        if not pop.born_time:
-            pop.born_time = self._broker.clock.now_ms()
-            request.ext["bornTime"] = str(pop.born_time)  # for later runs of the same request
+        check_numbers(self._broker, request, pop, pop.max_msg_num)
         return pop
 
     def _check(self, pop: PopLiteMessageRequestHeader) -> None:
@@ -243,7 +221,7 @@ class PopLiteMessageProcessor:
     def _get(self, made: _Round, queue: str, offset: int) -> GetMessageResult | None:
         """Return messages of a queue; None if they are not in the page cache."""
         cold = made.cold
-        if cold is not None and (cold.queue, cold.offset) == (queue, offset):
+        if cold is not None and (cold.key[0], cold.offset) == (queue, offset):
             return cold.result
         read = partial(
             self._store.get_message, queue, LMQ_QUEUE_ID, offset, made.pop.max_msg_num - len(made.counts),
@@ -252,22 +230,10 @@ class PopLiteMessageProcessor:
         if not result.is_cold:
             return result
         if made.needs_disk is None:
-            made.needs_disk = _Cold(queue, offset, None, read)
+            made.needs_disk = Cold((queue, LMQ_QUEUE_ID), offset, None, read)
         else:
             made.later.append(queue)  # the disk is read for one queue at a time
         return None
-
-    def _read_cold(self, channel: Channel, request: RemotingCommand, cold: _Cold) -> None:
-        """Have messages read in a thread. Raises RefusalError if too many reads wait."""
-
-        def answer(result: GetMessageResult | Exception) -> None:
-            if isinstance(result, Exception):
-                answer_failure(channel, request, result)
-            else:
-                self.run_again(channel, request, cold._replace(result=result))
-
-        self._broker.cold_reads.submit(
-            ColdRead(channel, request, request.ext["consumerGroup"], cold.read, answer))
 
     def _header(self, made: _Round) -> dict[str, str]:
         return PopLiteMessageResponseHeader(

@@ -8,14 +8,13 @@ same message. A pop of very many queues takes several turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 from tailrace import events
 from tailrace.broker.answers_later import Answer, answer_failure
-from tailrace.broker.cold_reads import ColdRead
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.filters.message_filters import MessageFilter
@@ -29,13 +28,20 @@ from tailrace.broker.pop.polling import (
     has_match,
 )
 from tailrace.broker.pop.records import under_topic
+from tailrace.broker.pop.requests import (
+    MAX_BYTES,
+    READ_BYTES,
+    Cold,
+    check_in_time,
+    check_numbers,
+    read_cold,
+)
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.turns import in_turns
 from tailrace.errors import RefusalError
 from tailrace.formats import pop as formats
 from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
-    POP_MAX,
     ExtraInfo,
     PopCheckPoint,
     pop_retry_topic,
@@ -54,26 +60,12 @@ from tailrace.remoting import Channel, RemotingServer
 __all__ = ["PopMessageProcessor"]
 
 _log = get_logger(__name__)
-LATE_MS: Final = 500
-"""A pop that arrives this long after its time is refused, because its client no longer waits."""
-MAX_BYTES: Final = 4 << 20
-"""Bytes of one answer, because the event loop reads it. The last read may go past this limit."""
-READ_BYTES: Final = 256 * 1024
 FROM_START: Final = 0
 """Value of initMode; any other number means the end of the queue, as in RocketMQ."""
 _PASSED_OVER: Final = frozenset({
     GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING})
 _EVERYTHING: Final = MessageFilter()
 _Key = tuple[str, int]
-
-
-class _Cold(NamedTuple):
-    """Messages that have to be read from the disk; ``result`` is None until they are read."""
-
-    key: _Key
-    offset: int
-    result: GetMessageResult | None
-    read: Callable[[], GetMessageResult]
 
 
 @dataclass(slots=True)
@@ -84,9 +76,9 @@ class _Round:
     wanted: MessageFilter
     pop_time: int
     revive_queue_id: int
-    cold: _Cold | None
+    cold: Cold | None
     """Messages that were read from the disk for this run."""
-    needs_disk: _Cold | None = None
+    needs_disk: Cold | None = None
     parts: list[bytes] = field(default_factory=list)
     count: int = 0
     size: int = 0
@@ -131,7 +123,7 @@ class PopMessageProcessor:
         """Return messages, or hold the pop until one arrives."""
         return self._broker.changes.serve(channel, request, self._pop)
 
-    def run_again(self, channel: Channel, request: RemotingCommand, cold: _Cold | None = None) -> None:
+    def run_again(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> None:
         """Answer a pop that has waited, or hold it again."""
         try:
             answer = self._broker.changes.serve(channel, request, partial(self._pop, cold=cold))
@@ -140,13 +132,9 @@ class PopMessageProcessor:
         except Exception as error:  # noqa: BLE001 - the outermost step of a held request
             answer_failure(channel, request, error)
 
-    def _pop(self, channel: Channel, request: RemotingCommand, cold: _Cold | None = None) -> Answer:
+    def _pop(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> Answer:
         pop = self._read(request)
-        now = self._broker.clock.now_ms()
-        if now - pop.born_time - pop.poll_time > LATE_MS:
-            raise RefusalError(
-                ResponseCode.POLLING_TIMEOUT,
-                f"the broker[{self._broker.address}] pop message is timeout too much")
+        now = check_in_time(self._broker, pop)
         check_writable(self._broker)
         if check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id).has_batch_queues:
             raise RefusalError(
@@ -171,7 +159,7 @@ class PopMessageProcessor:
         if made.count:
             return self._found(channel, request, made)
         if made.needs_disk is not None:
-            self._read_cold(channel, request, made.needs_disk)
+            read_cold(self._broker, channel, request, made.needs_disk, self.run_again)
             return None
         if made.refused:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no checkpoint could be stored: {made.refused}")
@@ -181,23 +169,11 @@ class PopMessageProcessor:
 
     def _read(self, request: RemotingCommand) -> PopMessageRequestHeader:
         pop = request.read(PopMessageRequestHeader)
-        if not 1 <= pop.max_msg_nums <= POP_MAX:
-            raise RefusalError(
-                ResponseCode.INVALID_PARAMETER,
-                f"the broker[{self._broker.address}] pop message's num is {pop.max_msg_nums}, it may be 1 to "
-                f"{POP_MAX}")
-        limit_ms = self._store.config.timer_max_delay_sec * 1000
-        if not 0 < pop.invisible_time <= limit_ms:
-            raise RefusalError(
-                ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime is {pop.invisible_time} ms, it may be 1 to {limit_ms} ms (timerMaxDelaySec)")
-        if not pop.born_time:
-            pop.born_time = self._broker.clock.now_ms()
-            request.ext["bornTime"] = str(pop.born_time)  # for later runs of the same request
+        check_numbers(self._broker, request, pop, pop.max_msg_nums)
         pop.queue_id = max(pop.queue_id, ALL_QUEUES)
         return pop
 
-    def _queues(self, pop: PopMessageRequestHeader, cold: _Cold | None) -> Iterator[_Key]:
+    def _queues(self, pop: PopMessageRequestHeader, cold: Cold | None) -> Iterator[_Key]:
         """Yield the queues to pop from, in order."""
         if cold is not None:
             yield cold.key
@@ -320,7 +296,7 @@ class PopMessageProcessor:
         if not result.is_cold:
             return result
         if made.needs_disk is None:
-            made.needs_disk = _Cold((topic, queue_id), offset, None, read)
+            made.needs_disk = Cold((topic, queue_id), offset, None, read)
         return None
 
     def _take(
@@ -408,15 +384,3 @@ class PopMessageProcessor:
         """Return how many messages have arrived since the start on the topics of a pop."""
         topics = [pop.topic] if pop.order else [pop.topic, *self._retry_topics(pop, 0)]
         return sum(map(self._broker.traffic.arrivals, topics))
-
-    def _read_cold(self, channel: Channel, request: RemotingCommand, cold: _Cold) -> None:
-        """Have messages read in a thread. Raises RefusalError if too many reads wait."""
-
-        def answer(result: GetMessageResult | Exception) -> None:
-            if isinstance(result, Exception):
-                answer_failure(channel, request, result)
-            else:
-                self.run_again(channel, request, cold._replace(result=result))
-
-        self._broker.cold_reads.submit(
-            ColdRead(channel, request, request.ext["consumerGroup"], cold.read, answer))

@@ -1,0 +1,77 @@
+"""What pops of topics and of Lite topics have in common: checks of the request, and reads from the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tailrace.broker.answers_later import answer_failure
+from tailrace.broker.cold_reads import ColdRead
+from tailrace.broker.context import BrokerContext
+from tailrace.errors import RefusalError
+from tailrace.formats.pop import POP_MAX
+from tailrace.formats.remoting import RemotingCommand, ResponseCode
+from tailrace.formats.requests.message_headers import (
+    PopLiteMessageRequestHeader,
+    PopMessageRequestHeader,
+)
+from tailrace.model import GetMessageResult
+from tailrace.remoting import Channel
+
+__all__ = ["MAX_BYTES", "READ_BYTES", "Cold", "check_in_time", "check_numbers", "read_cold"]
+
+LATE_MS: Final = 500
+"""A pop that arrives this long after its time is refused, because its client no longer waits."""
+MAX_BYTES: Final = 4 << 20
+"""Bytes of one answer, because the event loop reads it. The last read may go past this limit."""
+READ_BYTES: Final = 256 * 1024
+_Pop = PopMessageRequestHeader | PopLiteMessageRequestHeader
+
+
+class Cold(NamedTuple):
+    """Messages that have to be read from the disk; ``result`` is None until they are read."""
+
+    key: tuple[str, int]
+    offset: int
+    result: GetMessageResult | None
+    read: Callable[[], GetMessageResult]
+
+
+def check_numbers(broker: BrokerContext, request: RemotingCommand, pop: _Pop, messages: int) -> None:
+    """Raise RefusalError for numbers that a pop cannot have; set its time of birth if the client has not."""
+    if not 1 <= messages <= POP_MAX:
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER,
+            f"the broker[{broker.address}] pop message's num is {messages}, it may be 1 to {POP_MAX}")
+    limit_ms = broker.store.config.timer_max_delay_sec * 1000
+    if not 0 < pop.invisible_time <= limit_ms:
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER,
+            f"invisibleTime is {pop.invisible_time} ms, it may be 1 to {limit_ms} ms (timerMaxDelaySec)")
+    if not pop.born_time:
+        pop.born_time = broker.clock.now_ms()
+        request.ext["bornTime"] = str(pop.born_time)  # for later runs of the same request
+
+
+def check_in_time(broker: BrokerContext, pop: _Pop) -> int:
+    """Return the time of the pop, in ms. Raises RefusalError if its client no longer waits."""
+    now = broker.clock.now_ms()
+    if now - pop.born_time - pop.poll_time > LATE_MS:
+        raise RefusalError(
+            ResponseCode.POLLING_TIMEOUT, f"the broker[{broker.address}] pop message is timeout too much")
+    return now
+
+
+def read_cold(
+    broker: BrokerContext, channel: Channel, request: RemotingCommand, cold: Cold,
+    run_again: Callable[[Channel, RemotingCommand, Cold], None],
+) -> None:
+    """Have messages read in a thread, then run the pop again. Raises RefusalError if too many reads wait."""
+
+    def answer(result: GetMessageResult | Exception) -> None:
+        if isinstance(result, Exception):
+            answer_failure(channel, request, result)
+        else:
+            run_again(channel, request, cold._replace(result=result))
+
+    broker.cold_reads.submit(ColdRead(channel, request, request.ext["consumerGroup"], cold.read, answer))
