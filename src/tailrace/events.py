@@ -581,6 +581,10 @@ LMQ_QUEUES_ARE_KEPT_AND_GET_NO_NEW_MESSAGES: Final = _event(
     "The store has light message queues (%LMQ%...), and the named settings are off. The queues stay, and lost files "
     "are rebuilt from the log, but new messages get no unit in them, and without enableLmq clients cannot pull from "
     "them.")
+SENDS_TO_A_LITE_TOPIC_ARE_REFUSED: Final = _event(
+    "warning", "sends to a LITE topic are refused, enableLmq and enableMultiDispatch are not both true", "topic",
+    "The topic was created or changed, and its messages need a place in LMQ queues. Set both settings and start the "
+    "broker again.")
 ENABLEMULTIDISPATCH_DOES_NOTHING_WITHOUT_ENABLELMQ: Final = _event(
     "warning", "enableMultiDispatch does nothing without enableLmq", "lmq_queues",
     "Without enableLmq no message gets a unit in an LMQ queue. Set both settings, or neither.")

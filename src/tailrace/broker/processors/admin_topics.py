@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.broker.answers_later import Answer, Change, ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.lite.queues import lite_queues
@@ -21,12 +22,14 @@ from tailrace.formats.requests.broker_headers import (
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
 )
+from tailrace.logs import get_logger
 from tailrace.node.subscription_group import (
     SubscriptionGroupConfig,
     merged_group_attributes,
     validate_group,
 )
 from tailrace.node.topic_config import (
+    LITE_WITHOUT_LMQ,
     TopicConfig,
     merged_attributes,
     validate_topic,
@@ -35,6 +38,8 @@ from tailrace.remoting import Channel, RemotingServer
 from tailrace.store.retention.topic_rules import topic_limits
 
 __all__ = ["AdminTopicsProcessor", "check_shape", "check_topic_name"]
+
+_log = get_logger(__name__)
 
 QUEUES_MAX: Final = 16_384
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
@@ -167,10 +172,18 @@ class AdminTopicsProcessor:
                 f"The topic[{name}] is an LMQ queue: it exists without a config, with one queue.")
 
     def _check_type(self, config: TopicConfig, changes: str) -> None:
-        """Raise RefusalError if a change of attributes makes a topic of a type that needs other settings."""
-        if changes and (unsupported := self._broker.topics.unsupported_type(config)):
+        """Raise RefusalError if a change of attributes makes a topic of a type that is not supported.
+
+        A topic of Lite topics is made also while the settings that it needs are off, as in RocketMQ: its sends are
+        refused, and a warning says so.
+        """
+        unsupported = self._broker.topics.unsupported_type(config) if changes else ""
+        if unsupported == LITE_WITHOUT_LMQ:
+            events.SENDS_TO_A_LITE_TOPIC_ARE_REFUSED.log(_log, topic=config.topic_name)
+        elif unsupported:
             raise RefusalError(
-                ResponseCode.INVALID_PARAMETER, f"The topic[{config.topic_name}] has {unsupported}; set them first.")
+                ResponseCode.INVALID_PARAMETER,
+                f"The topic[{config.topic_name}] has {unsupported}, which is not supported.")
 
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Delete a topic with its queues: request 215.

@@ -17,10 +17,14 @@ def bodies(ones):
 
 
 @pytest.mark.parametrize("config", [StoreConfig(), StoreConfig(enable_lmq=True)])
-def test_without_the_settings_of_lmq_the_topic_is_refused(open_world, config):
-    answer = open_world(config=config).topic()
-    assert answer.code == 29
+def test_without_the_settings_of_lmq_sends_are_refused(open_world, config, caplog):
+    world = open_world(config=config)
+    assert world.topic().code == 0
+    assert "enableLmq and enableMultiDispatch" in caplog.text
+    answer = world.send("a")
+    assert answer.code == 16
     assert "enableLmq=true and enableMultiDispatch=true" in answer.remark
+    assert world.store.max_offset_in_queue("parent", 0) == 0
 
 
 @pytest.mark.parametrize(("value", "code"), [("-1", 0), ("43200", 0), ("43201", 1), ("-2", 1), ("x", 1)])
