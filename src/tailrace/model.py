@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import enum
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -25,6 +26,8 @@ __all__ = [
     "PutMessageStatus",
     "QueueOffset",
     "TimestampMs",
+    "create_message_id",
+    "decode_message_id",
     "refuse_conflicts",
     "whole_ms",
 ]
@@ -185,6 +188,27 @@ class MessageExtBrokerInner:
     wait_store_msg_ok: bool = True
 
 
+@functools.lru_cache(maxsize=64)
+def _hexadecimal(raw: bytes) -> str:
+    return raw.hex().upper()
+
+
+def create_message_id(store_host: bytes, phy_offset: int) -> str:
+    """Return the broker's id of a message: store host and position in upper-case hexadecimal."""
+    return f"{_hexadecimal(store_host)}{phy_offset & 0xFFFFFFFFFFFFFFFF:016X}"
+
+
+def decode_message_id(msg_id: str) -> tuple[bytes, int]:
+    """Return store host and position in a message id. Raises MessageIllegalError."""
+    if len(msg_id) not in {32, 56}:
+        raise MessageIllegalError("msgId", f"{msg_id!r} has {len(msg_id)} characters, not 32 or 56")
+    try:
+        raw = bytes.fromhex(msg_id)
+    except ValueError as error:
+        raise MessageIllegalError("msgId", f"{msg_id!r} is not hexadecimal") from error
+    return raw[:-8], int.from_bytes(raw[-8:], "big", signed=True)
+
+
 @dataclass(slots=True)
 class PutMessageResult:
     """The result of a put.
@@ -203,9 +227,15 @@ class PutMessageResult:
     msg_num: int = 0
     phy_offsets: Sequence[int] = ()
     remark: str = ""
-    msg_id: str = ""
+    store_host: bytes = b""
+    """Address and port of the broker in the records, 8 or 20 bytes; empty if nothing was appended."""
     recall_handle: str = ""
     """The handle that cancels a timer message, for ``MessageStore.recall``."""
+
+    @property
+    def msg_id(self) -> str:
+        """The broker's id of the first message, made of store host and position; "" if nothing was appended."""
+        return create_message_id(self.store_host, self.phy_offset) if self.store_host else ""
 
     @property
     def ok(self) -> bool:

@@ -19,14 +19,14 @@ from tailrace.client.producer_member import ProducerMember
 from tailrace.client.send_result import SendResult
 from tailrace.client.trace import MessageTrace
 from tailrace.errors import CorruptionError, RefusalError, RemotingCommandError, RemotingError
-from tailrace.formats.commitlog import SysFlag, decode_message, decode_message_id
+from tailrace.formats.commitlog import SysFlag, decode_message
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
 )
 from tailrace.logs import get_logger
-from tailrace.model import Message, MessageExt
+from tailrace.model import Message, MessageExt, decode_message_id
 
 __all__ = [
     "CheckTransaction", "Decision", "TransactionSendResult", "Transactions", "called_in_thread", "checked_decision",

@@ -20,7 +20,7 @@ from tailrace.errors import (
     MessageIllegalError,
 )
 from tailrace.formats._layout import Layout
-from tailrace.model import MessageExt
+from tailrace.model import MessageExt, create_message_id
 
 __all__ = [
     "BLANK", "BLANK_MAGIC", "BODY_HEAD", "CRC_PROPERTY", "CRC_PROPERTY_LENGTH",
@@ -32,8 +32,8 @@ __all__ = [
     "MESSAGE_MAGIC_V2", "MIN_RECORD_LENGTH", "PLAUSIBLE_LENGTH", "RECORD", "STORE_TIME_HEAD",
     "STORE_TIME_LENGTH", "Blank",
     "BodyHead", "MessageHead", "RecordPart", "SysFlag",
-    "create_message_id", "decode_batch", "decode_message",
-    "decode_message_id", "decode_properties", "decompress_body", "encode_batch",
+    "decode_batch", "decode_message",
+    "decode_properties", "decompress_body", "encode_batch",
     "host_lengths", "java_string_hash", "pack_host", "plausible_size", "property_crc_digits",
     "record_size", "store_timestamp_of", "tags_code", "unpack_host",
 ]
@@ -216,27 +216,6 @@ def pack_host(ip: str, port: int) -> bytes:
 def unpack_host(raw: bytes) -> tuple[str, int]:
     """Return address and port of a stored host of 8 or 20 bytes."""
     return str(ipaddress.ip_address(raw[:-4])), int.from_bytes(raw[-4:], "big", signed=True)
-
-
-@functools.lru_cache(maxsize=64)
-def _hexadecimal(raw: bytes) -> str:
-    return raw.hex().upper()
-
-
-def create_message_id(store_host: bytes, phy_offset: int) -> str:
-    """Return the broker's id of a message: store host and position in upper-case hexadecimal."""
-    return f"{_hexadecimal(store_host)}{phy_offset & 0xFFFFFFFFFFFFFFFF:016X}"
-
-
-def decode_message_id(msg_id: str) -> tuple[bytes, int]:
-    """Return store host and position in a message id. Raises MessageIllegalError."""
-    if len(msg_id) not in {32, 56}:
-        raise MessageIllegalError("msgId", f"{msg_id!r} has {len(msg_id)} characters, not 32 or 56")
-    try:
-        raw = bytes.fromhex(msg_id)
-    except ValueError as error:
-        raise MessageIllegalError("msgId", f"{msg_id!r} is not hexadecimal") from error
-    return raw[:-8], int.from_bytes(raw[-8:], "big", signed=True)
 
 
 def property_crc_digits(crc: int) -> bytes:

@@ -13,11 +13,10 @@ from tailrace.formats.commitlog import (
     MESSAGE_HEAD,
     MESSAGE_MAGIC_V2,
     SysFlag,
-    create_message_id,
     decode_properties,
     unpack_host,
 )
-from tailrace.model import DecodedWhenUsed, MessageExt
+from tailrace.model import DecodedWhenUsed, MessageExt, create_message_id
 
 __all__ = ["body_of", "decode_when_used", "stored_properties"]
 

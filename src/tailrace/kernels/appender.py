@@ -131,7 +131,7 @@ class RecordWriter:
         made.queue_id, made.queue_offset = self.queue_id, self.queue_offset
         made.store_timestamp, made.msg_num = self.store_timestamp, self.done
         made.phy_offsets = self._places()
-        made.msg_id = made.recall_handle = ""
+        made.store_host, made.recall_handle = self._common.store_host, ""
         return made
 
     @cython.cfunc

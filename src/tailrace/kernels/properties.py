@@ -3,15 +3,80 @@
 
 import cython
 
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
+
 from tailrace.errors import MessageIllegalError
 from tailrace.model import whole_ms
 
 SOURCE_SHA256 = ""
 
 
+@cython.cfunc
+@cython.exceptval(-1)
+def _length_of(text: str) -> cython.Py_ssize_t:
+    """Return the length of a text in UTF-8. Raises UnicodeEncodeError."""
+    size: cython.Py_ssize_t = 0
+    if cython.compiled:
+        PyUnicode_AsUTF8AndSize(text, cython.address(size))
+    else:
+        size = len(text.encode())
+    return size
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _has_separator(text: str, further: cython.uchar) -> cython.int:
+    """Return 1 if a text has a byte that separates properties, or the byte ``further``; else 0."""
+    k: cython.Py_ssize_t
+    size: cython.Py_ssize_t = 0
+    if cython.compiled:
+        data = cython.declare("const char *")
+        data = PyUnicode_AsUTF8AndSize(text, cython.address(size))
+    else:
+        data = text.encode()
+        size = len(data)
+    for k in range(size):
+        if data[k] == 1 or data[k] == 2 or data[k] == further:
+            return 1
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put(out: cython.p_uchar, q: cython.Py_ssize_t, text: str, after: cython.uchar) -> cython.Py_ssize_t:
+    """Write a text and the byte ``after`` to ``out[q:]``. Return the index after them."""
+    k: cython.Py_ssize_t
+    size: cython.Py_ssize_t = 0
+    if cython.compiled:
+        data = cython.declare("const char *")
+        data = PyUnicode_AsUTF8AndSize(text, cython.address(size))
+    else:
+        data = text.encode()
+        size = len(data)
+    for k in range(size):  # a call of memcpy takes longer for such short texts
+        out[q + k] = data[k]
+    out[q + size] = after
+    return q + size + 1
+
+
 @cython.ccall
 def encode_properties(properties) -> bytes:
     """Return the stored form of properties: ``name 0x01 value 0x02``, repeated."""
+    size: cython.Py_ssize_t = 0
+    q: cython.Py_ssize_t = 0
+    if cython.compiled and type(properties) is dict:
+        for name, value in cython.cast(dict, properties).items():
+            if type(name) is not str or type(value) is not str:
+                break
+            size += _length_of(name) + _length_of(value) + 2
+        else:
+            stored: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
+            out: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(stored))
+            for name, value in cython.cast(dict, properties).items():
+                q = _put(out, _put(out, q, name, 1), value, 2)
+            return stored
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode()
 
 
@@ -67,33 +132,49 @@ def plain_properties(message, prefix: str, number: cython.longlong):
     """
     tags = message.tags
     keys = message.keys
-    text: str
-    separators: cython.Py_ssize_t = 1
+    size: cython.Py_ssize_t
+    q: cython.Py_ssize_t = 0
+    k: cython.Py_ssize_t
     if (
         message.properties or message.delay_level or not message.wait_store_msg_ok
         or message.deliver_at is not None or message.delay is not None
     ):
         return None
-    text = f"UNIQ_KEY\x01{prefix}{number:012X}\x02"
-    if keys:
-        if type(keys) is not list and type(keys) is not tuple:
-            return None
-        for key in keys:
-            if type(key) is not str or not key or " " in cython.cast(str, key):
-                return None
-        text = f"KEYS\x01{keys[0] if len(keys) == 1 else ' '.join(keys)}\x02{text}"
-        separators += 1
-    if tags:
-        if type(tags) is not str:
-            return None
-        text = f"TAGS\x01{tags}\x02{text}"
-        separators += 1
-    if text.count("\x01") != separators or text.count("\x02") != separators:
-        return None
     try:
-        return text.encode()
+        size = len("UNIQ_KEY") + _length_of(prefix) + 12 + 2
+        if _has_separator(prefix, 1):
+            return None
+        if keys:
+            if type(keys) is not list and type(keys) is not tuple:
+                return None
+            size += len("KEYS") + 1
+            for key in keys:
+                if type(key) is not str or not key or _has_separator(key, 32):
+                    return None
+                size += _length_of(key) + 1
+        if tags:
+            if type(tags) is not str or _has_separator(tags, 1):
+                return None
+            size += len("TAGS") + _length_of(tags) + 2
     except UnicodeEncodeError:
         return None
+    if cython.compiled:
+        stored: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
+        out: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(stored))
+    else:
+        out = bytearray(size)
+    if tags:
+        q = _put(out, _put(out, q, "TAGS", 1), tags, 2)
+    if keys:
+        q = _put(out, q, "KEYS", 1)
+        for key in keys:
+            q = _put(out, q, key, 32)
+        out[q - 1] = 2  # in the place of the blank after the last key
+    q = _put(out, _put(out, q, "UNIQ_KEY", 1), prefix, 0) - 1
+    for k in range(12):
+        out[q + k] = ord("0123456789ABCDEF"[(number >> (44 - 4 * k)) & 15])
+    out[q + 12] = 2
+    return stored if cython.compiled else bytes(out)
 
 
 def plain_items(messages: list, prefix: str, numbers):

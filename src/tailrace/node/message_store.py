@@ -31,7 +31,7 @@ from tailrace.errors import (
     StoreNotWritableError,
 )
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import LMQ_QUEUE_ID, SysFlag, create_message_id, decode_message_id
+from tailrace.formats.commitlog import LMQ_QUEUE_ID, SysFlag
 from tailrace.kernels.properties import plain_properties
 from tailrace.logs import get_logger
 from tailrace.model import (
@@ -42,6 +42,7 @@ from tailrace.model import (
     MessageExtBrokerInner,
     PutMessageResult,
     PutMessageStatus,
+    decode_message_id,
 )
 from tailrace.node.arrow_table import arrow_table, check_not_negative, chosen_schema
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -403,7 +404,6 @@ class MessageStore:
             self._wait(result.until, timeout_ms)
         else:
             store.let_dispatch_follow(result.until)
-        result.msg_id = create_message_id(host, result.phy_offset)
         return result
 
     def put_many(
@@ -440,7 +440,7 @@ class MessageStore:
             self._wait(results[-1].until, timeout_ms)
         if results:
             self._store.let_dispatch_follow(results[-1].until)
-        return PutResults(results, self.store_host, order)
+        return PutResults(results, order)
 
     def put_table(
         self, table: Any, *, topic: str | None = None, queue_id: int = 0, timeout_ms: int | None = None

@@ -20,7 +20,6 @@ from tailrace.errors import (
 from tailrace.formats.commitlog import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
-    create_message_id,
 )
 from tailrace.kernels.properties import message_properties, plain_items
 from tailrace.model import (
@@ -113,12 +112,11 @@ def many_writers(
 class PutResults(Sequence[PutMessageResult]):
     """The results of a ``put_many``; the result of a message is made when it is used."""
 
-    __slots__ = ("_ends", "_host", "_order", "_runs")
+    __slots__ = ("_ends", "_order", "_runs")
 
-    def __init__(self, runs: list[PutMessageResult], store_host: bytes, order: list[int] | None = None) -> None:
+    def __init__(self, runs: list[PutMessageResult], order: list[int] | None = None) -> None:
         self._order = order
         self._runs = runs
-        self._host = store_host
         self._ends = list(itertools.accumulate(run.msg_num for run in runs))
 
     def __len__(self) -> int:
@@ -146,7 +144,7 @@ class PutResults(Sequence[PutMessageResult]):
         until = int(run.phy_offsets[following]) if following < run.msg_num else run.until
         return PutMessageResult(
             PutMessageStatus.PUT_OK, phy_offset, until, run.queue_id, run.queue_offset + number,
-            run.store_timestamp, 1, msg_id=create_message_id(self._host, phy_offset))
+            run.store_timestamp, 1, store_host=run.store_host)
 
 
 def raise_refused(result: PutMessageResult) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, final
 
 from tailrace.broker.context import BrokerContext
-from tailrace.formats.commitlog import SysFlag, decode_message_id, java_string_hash
+from tailrace.formats.commitlog import SysFlag, java_string_hash
 from tailrace.formats.lite import LITE_TOPIC, consistent_hash
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
@@ -13,6 +13,7 @@ from tailrace.formats.requests.message_headers import (
     SendMessageRequestHeaderV2,
 )
 from tailrace.kernels.properties import encode_properties
+from tailrace.model import decode_message_id
 from tailrace.node.topic_config import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     DLQ_GROUP_TOPIC_PREFIX,

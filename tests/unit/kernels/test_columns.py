@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tailrace import kernels
-from tailrace.formats.commitlog import create_message_id, decode_properties, unpack_host
+from tailrace.formats.commitlog import decode_properties, unpack_host
 from tailrace.kernels import appender, record
 from tailrace.kernels.properties import encode_properties
+from tailrace.model import create_message_id
 
 
 def interpreted():

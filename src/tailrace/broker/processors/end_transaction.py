@@ -31,14 +31,14 @@ from tailrace.broker.transactions.half_queue import FRESH, UNKNOWN
 from tailrace.broker.transactions.service import Found
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import MessageIllegalError, RefusalError
-from tailrace.formats.commitlog import SysFlag, decode_message_id
+from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, encode_success
 from tailrace.formats.requests.message_headers import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
 from tailrace.logs import get_logger
-from tailrace.model import PutMessageResult
+from tailrace.model import PutMessageResult, decode_message_id
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["EndTransactionProcessor"]

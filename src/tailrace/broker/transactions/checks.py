@@ -30,11 +30,11 @@ from tailrace.broker.transactions.half_messages import (
 from tailrace.broker.transactions.half_queue import COMMITTED, PASSED
 from tailrace.broker.transactions.service import TransactionService
 from tailrace.errors import CorruptionError, StoreError
-from tailrace.formats.commitlog import create_message_id, decode_message
+from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode
 from tailrace.formats.requests.message_headers import CheckTransactionStateRequestHeader
 from tailrace.logs import get_logger
-from tailrace.model import MessageExt
+from tailrace.model import MessageExt, create_message_id
 from tailrace.timer.parking import NEVER
 
 if TYPE_CHECKING:
