@@ -318,10 +318,10 @@ def _find(
         window[0] = window[1] = 0
         if len(seen):
             last = _pages_of(units, i, count if count - i < most else i + most, base, until)
-        for k in range(i, min(i + _EARLY, count)):
+        for k in range(i, min(i + _EARLY, count, i + most)):
             _load_record(buf, base, until, units, k)
     while i < count:
-        if cython.compiled and i + _EARLY < count:
+        if cython.compiled and i + _EARLY < count and n + _EARLY < most:
             _load_record(buf, base, until, units, i + _EARLY)
         size = be32(units, 20 * i + 8)
         if size == _PRE_BLANK_SIZE:
