@@ -123,6 +123,31 @@ def test_a_java_store_is_read_and_its_units_are_rebuilt(reference, tmp_path, kil
     assert java(reference, path, conf, count, 0)[1] == wanted(count)
 
 
+def test_a_java_store_comes_back_from_the_archive(reference, tmp_path):
+    """Archived, restored and recovered without topics.json; then the reference sees what it has put."""
+    pytest.importorskip("pyspark")
+    from tailrace.env.filesystem import OsFileSystem
+    from tailrace.spark.archive.job import ArchiveJob, local_runner
+    from tailrace.spark.archive.restore import restore_segments
+
+    path, again, conf = tmp_path / "s", tmp_path / "again", properties(tmp_path / "c.properties", CONF)
+    java(reference, path, conf, 0, 900)
+    tell_topic(path)
+    with ArchiveJob(str(path), str(tmp_path / "a"), local_runner(OsFileSystem()), config=CONFIG) as job:
+        assert len(job.step()) > 1
+    list(restore_segments(str(tmp_path / "a"), str(again), 0, 1 << 63))
+    with MessageStore.open(again, config=CONFIG, services=False) as store:
+        assert store.topics.has_batch_queues(TOPIC)
+        seen = we_see(store)
+    for queue_id, bodies in wanted(900).items():
+        assert len(seen[queue_id]) > 300
+        assert seen[queue_id] == bodies[: len(seen[queue_id])]
+    before = units(path)
+    for name, data in units(again).items():
+        assert before[name][: len(data)] == data, name
+    assert java(reference, again, conf, 900, 0)[1] == seen
+
+
 @pytest.mark.long
 def test_both_go_on_at_the_right_queue_offsets(reference, tmp_path):
     path, conf, at = tmp_path / "s", properties(tmp_path / "c.properties", CONF), 0
