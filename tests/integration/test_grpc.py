@@ -101,6 +101,16 @@ def test_a_tag_and_an_expression_of_sql_filter(client):
     assert answer.code == Code.ILLEGAL_FILTER_EXPRESSION
 
 
+def test_a_topic_with_batch_queues_is_refused_by_name(client, broker):
+    """Its messages cannot be popped, and clients of gRPC pop."""
+    with Producer(broker=broker.broker) as producer:
+        producer.create_topic("in-batches", 1, {"queue.type": "BatchCQ"})
+    client.consumer("batches", **{"in-batches": "*"})
+    answer, found = client.receive("batches", "in-batches")
+    assert (answer.code, found) == (Code.FORBIDDEN, [])
+    assert "the topic[in-batches] has queue.type=BatchCQ" in answer.message
+
+
 def test_another_invisible_time_and_the_next_attempt(client):
     client.consumer("changes", normal="change")
     sent(client, message("normal", b"change", tag="change"))

@@ -8,6 +8,9 @@ from typer.testing import CliRunner
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.cli.app import app
 from tailrace.errors import ConfigError, CorruptionError
+from tailrace.formats.commitlog import encode_batch
+from tailrace.kernels.properties import encode_properties
+from tailrace.model import MessageExtBrokerInner
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 CONFIG = StoreConfig(mapped_file_size_commit_log=1 << 16, commit_log_allocate_step=4096)
@@ -120,6 +123,34 @@ def test_a_second_run_goes_on_and_no_more_than_a_window_comes_twice(spark, made,
     progress.write_text("{")
     with pytest.raises(CorruptionError, match="is not a progress file of a replay"):
         replay(spark, wanted, Recorder())
+
+
+@pytest.mark.parametrize("fail_at", [1, 2, 5])
+def test_no_message_of_an_inner_batch_is_left_out_by_a_second_run(spark, tmp_path, fail_at):
+    """A window ends inside a record of several messages, which have one position."""
+    from tailrace.spark.pipeline.replay import Replay, replay
+
+    with MessageStore.open(tmp_path / "store", config=CONFIG, services=False) as store:
+        store.create_topic("B", 1, {"queue.type": "BatchCQ"})
+        for n in range(12):
+            body = encode_batch([(0, b"%d-%d" % (n, at), b"") for at in range(7)])
+            assert store.put_inner(MessageExtBrokerInner(
+                "B", 0, body, encode_properties({"UNIQ_KEY": f"u{n}", "INNER_NUM": "7"}), 0, 0xC0, 1)).ok
+        store.put(Message(topic="B", body=b"single"))
+        sent = [m.body for m in store.read("B")]
+    assert len(sent) == 85
+    progress = tmp_path / "progress.json"
+    wanted = Replay(path=str(tmp_path / "store"), topics=("B",), window=5, progress=str(progress))
+    first, second = Recorder(fail_at), Recorder()
+    with pytest.raises(OSError, match="the target is gone"):
+        replay(spark, wanted, first)
+    replay(spark, wanted, second)
+    bodies = [m.body for m in first.got + second.got]
+    assert list(dict.fromkeys(bodies)) == sent
+    assert len(bodies) - len(sent) < 7, "only messages of the record in which the window ended come twice"
+    marks = {m.properties["TAILRACE_REPLAY"]: m.body for m in first.got + second.got}
+    assert sorted(marks.values()) == sorted(sent), "equal for a second copy, and for no other message"
+    assert replay(spark, wanted, Recorder())["sent"] == 0
 
 
 def test_the_rate_is_kept(spark, made):

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, final
 from tailrace import events
 from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.pop.fields import not_poppable
 from tailrace.errors import RemotingError
 from tailrace.formats.commitlog import INNER_MULTI_QUEUE_OFFSET, LMQ_QUEUE_ID, decode_message
 from tailrace.formats.lite import LITE_TOPIC
@@ -146,6 +147,8 @@ class ReceiveMessageActivity:
             raise GrpcError(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist")
         if not config.readable or config.read_queue_nums <= 0:
             raise GrpcError(Code.FORBIDDEN, "no readable queue")
+        if config.has_batch_queues:
+            raise GrpcError(Code.FORBIDDEN, not_poppable(topic))
 
     async def _pop(
         self, caller: Caller, group: str, topic: str, code: RequestCode, header: CustomHeader

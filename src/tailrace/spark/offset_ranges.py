@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,15 @@ class OffsetRange:
     last: int
     shown_from: int = -1
     """For a batch queue: first message of the range, because its first record may also have earlier messages."""
+
+    @property
+    def is_batch(self) -> bool:
+        """True for a range of a batch queue."""
+        return self.shown_from >= 0
+
+    def of_messages(self) -> OffsetRange:
+        """Return the range without the earlier messages of its first record."""
+        return replace(self, start=max(self.start, self.shown_from))
 
 
 def units_of(queue: QueueView, start: int, end: int, least: int) -> Any:

@@ -31,6 +31,7 @@ VERSION: Final = 2
 """Version of manifests that are written."""
 _UNPROTECTED: Final = 1
 _CHECKSUM: Final = "checksum"
+_DEFAULTS: Final = {"is_batch": False, "messages": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,20 @@ class QueueRange:
     last: int
     min_store_timestamp: int
     max_store_timestamp: int
+    is_batch: bool = False
+    """True for a batch queue: ``count`` is the number of records, and a record may have several messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostMessage:
-    """A message that a unit names and whose record is damaged."""
+    """A message that a unit names and whose record is damaged; ``messages`` counts those of its inner batch."""
 
     topic: str
     queue_id: int
     queue_offset: int
     position: int
     reason: str
+    messages: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,10 @@ def _checksum(members: dict[str, Any]) -> str:
 def write_manifest(file_system: FileSystem, archive: str, manifest: Manifest) -> None:
     """Publish a segment: write its manifest with a checksum. Afterwards readers and retention use it."""
     members = asdict(replace(manifest, version=VERSION))
+    for entries, name in (("queues", "is_batch"), ("damaged", "messages")):
+        for one in members[entries]:
+            if one[name] == _DEFAULTS[name]:  # earlier versions do not know these members
+                del one[name]
     members[_CHECKSUM] = _checksum(members)
     replace_file(
         file_system, manifest_path(archive, manifest.segment),

@@ -146,6 +146,10 @@ class QueueView:
         """Queue offset of the first message of the record that has the message at ``offset``."""
         return offset
 
+    def end_of(self, offset: int) -> int:
+        """Queue offset after the last message of the record that has the message at ``offset``."""
+        return offset + 1
+
     def last_unit(self) -> CqUnit | None:
         """The unit of the record that has the last message."""
         data = self.units(self.max_offset - 1, 1) if self.max_offset else b""
@@ -213,6 +217,11 @@ class BatchQueueView(QueueView):
     def begin_of(self, offset: int) -> int:
         """Queue offset of the first message of the record that has the message at ``offset``."""
         return self.places().begin_of(offset)
+
+    def end_of(self, offset: int) -> int:
+        """Queue offset after the last message of the record that has the message at ``offset``."""
+        found = self.places().covering(offset)
+        return found.end if found is not None else offset + 1
 
     def last_unit(self) -> CqUnit | None:
         """The unit of the record that has the last message."""

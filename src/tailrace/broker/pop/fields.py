@@ -12,7 +12,7 @@ from tailrace.formats.pop import ExtraInfo
 from tailrace.formats.remoting import ResponseCode
 from tailrace.node.topic_config import TopicConfig
 
-__all__ = ["check_names", "check_writable", "filter_of", "receipt_of"]
+__all__ = ["check_names", "check_poppable", "check_writable", "filter_of", "not_poppable", "receipt_of"]
 
 
 def check_names(broker: BrokerContext, group: str, topic: str, queue_id: int) -> TopicConfig:
@@ -24,6 +24,22 @@ def check_names(broker: BrokerContext, group: str, topic: str, queue_id: int) ->
     consuming_group(broker, group)
     check_allowed(broker, group, topic)
     return config
+
+
+def not_poppable(topic: str) -> str:
+    """Return why a topic with batch queues is not popped, for users.
+
+    A Java broker hands such messages out, but its clients do not take an inner batch apart when they pop, and the
+    broker cannot put an inner batch that is not acknowledged into a retry topic, so that it never comes back.
+    """
+    return (f"the topic[{topic}] has queue.type=BatchCQ, and its messages can be pulled, not popped: use a consumer "
+            "of the remoting protocol in mode PULL")
+
+
+def check_poppable(topic: TopicConfig) -> None:
+    """Raise RefusalError for a topic with batch queues."""
+    if topic.has_batch_queues:
+        raise RefusalError(ResponseCode.NO_PERMISSION, not_poppable(topic.topic_name))
 
 
 def filter_of(

@@ -9,7 +9,7 @@ from typing import Final, final
 from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import MessageFilter
-from tailrace.broker.pop.fields import check_names, filter_of
+from tailrace.broker.pop.fields import check_names, check_poppable, filter_of
 from tailrace.broker.pop.polling import (
     ALL_QUEUES,
     PollResult,
@@ -89,7 +89,7 @@ class PopInspectProcessor:
         self, header: NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
     ) -> tuple[str, str, int]:
         """Return group, topic and queue of a request after checks. Raises RefusalError."""
-        check_names(self._broker, header.consumer_group, header.topic, header.queue_id)
+        check_poppable(check_names(self._broker, header.consumer_group, header.topic, header.queue_id))
         return header.consumer_group, header.topic, max(header.queue_id, ALL_QUEUES)
 
     def _queues(self, group: str, topic: str, queue_id: int) -> Iterator[_Key]:

@@ -18,7 +18,7 @@ from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.filters.message_filters import MessageFilter
-from tailrace.broker.pop.fields import check_names, check_writable, filter_of
+from tailrace.broker.pop.fields import check_names, check_poppable, check_writable, filter_of
 from tailrace.broker.pop.offsets import WRONG_OFFSET, init_offset
 from tailrace.broker.pop.polling import (
     ALL_QUEUES,
@@ -136,10 +136,7 @@ class PopMessageProcessor:
         pop = self._read(request)
         now = check_in_time(self._broker, pop)
         check_writable(self._broker)
-        if check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id).has_batch_queues:
-            raise RefusalError(
-                ResponseCode.NO_PERMISSION,
-                f"the topic[{pop.topic}] is one of queue.type=BatchCQ, whose messages are pulled; pop is refused")
+        check_poppable(check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id))
         wanted = filter_of(self._broker, pop.topic, pop.consumer_group, pop.exp_type, pop.exp)
         revive_queue_id = ORDER_REVIVE_QUEUE
         if not pop.order:

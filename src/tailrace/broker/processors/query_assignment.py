@@ -12,6 +12,7 @@ from typing import Final, TypeVar, final
 from tailrace.broker.answers_later import Answer, Change, creates_missing
 from tailrace.broker.client_manager import BROADCASTING
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.pop.fields import not_poppable
 from tailrace.broker.pop.polling import ALL_QUEUES
 from tailrace.broker.processors._bodies import json_object, number_in, text_in
 from tailrace.errors import StoreError
@@ -92,8 +93,13 @@ class QueryAssignmentProcessor:
         ]}))
 
     def _mode(self, topic: str, group: str) -> tuple[str, int]:
-        """Return the mode (pull or POP) of a group on a topic, and popShareQueueNum."""
+        """Return the mode (pull or POP) of a group on a topic, and popShareQueueNum.
+
+        Topics with batch queues are not popped, also if a Java broker has stored mode POP for them.
+        """
         config = self._broker.config
+        if self._broker.topics.has_batch_queues(topic):
+            return PULL, 0
         found = self._modes.mode(topic, group)
         if found is not None:
             return found
@@ -154,6 +160,8 @@ class QueryAssignmentProcessor:
         if (mode := body.get("mode") or PULL) not in {PULL, POP}:
             return request.answer(
                 ResponseCode.INVALID_PARAMETER, f"mode {str(mode)[:40]} is not supported; known are {PULL} and {POP}")
+        if mode == POP and broker.topics.has_batch_queues(topic):
+            return request.answer(ResponseCode.NO_PERMISSION, not_poppable(topic))
         if broker.store.read_only:
             return request.answer(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
         shared = number_in(body, "popShareQueueNum")

@@ -42,12 +42,29 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class ArchivedQueue(QueueView):
-    """A queue that starts in the archive. ``units`` returns only units of messages in the log."""
+    """A queue that starts in the archive. ``live`` is its part in the log.
+
+    ``units`` returns only units of messages in the log.
+    """
 
     archive: str = ""
     file_system: FileSystem = field(default_factory=OsFileSystem)
     live_min_offset: int = 0
     archived: list[tuple[Manifest, QueueRange]] = field(default_factory=list)
+    live: QueueView | None = None
+
+    def units(self, offset: int, count: int) -> bytes:
+        """Bytes of up to ``count`` units from ``offset``; none without messages in the log."""
+        return b"" if self.live is None else self.live.units(offset, count)
+
+    @property
+    def first_offset(self) -> int:
+        """Number of the first unit of the first file."""
+        return 0 if self.live is None else self.live.first_offset
+
+    def next_file(self, offset: int) -> int:
+        """Number of the first unit of the next file; the end of the queue after the last one."""
+        return self.max_offset if self.live is None else self.live.next_file(offset)
 
     def offset_by_time(self, timestamp: int) -> int | None:
         """Return the first archived offset stored at ``timestamp`` or later, or None if all are older."""
@@ -175,8 +192,6 @@ def _merge(
             ranges.setdefault((one.topic, one.queue_id), []).append((manifest, one))
     for key, own in ranges.items():
         present = there.get(key)
-        if present is not None and present.is_batch:
-            continue  # no archive has messages of it
         least = _FOREVER if present is None else present.min_offset
         used: list[tuple[Manifest, QueueRange]] = []
         for manifest, one in reversed(own):
@@ -194,6 +209,6 @@ def _merge(
             file_system=file_system, live_min_offset=end, archived=used)
         if present is not None:
             made.max_offset, made.live_min_offset = present.max_offset, present.min_offset
-            made.files = present.files
+            made.files, made.live = present.files, present
         there[key] = made
     return there

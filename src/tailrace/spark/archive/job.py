@@ -45,7 +45,6 @@ from tailrace.store.archive_manifest import (
     wrong_file,
 )
 from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
-from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE
 
 __all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_places",
            "local_runner", "spark_runner"]
@@ -135,7 +134,6 @@ class ArchiveJob:
         self.checked = 0
         """Number of segments that ``verify`` has read again and found intact."""
         opened = StoreDirectory(self._store, config=config, file_system=self._file_system)
-        _refuse_batch_queues(opened)
         self._log_paths = opened.log_paths.all
         for name in (self._archive, f"{self._archive}/{MANIFESTS}"):
             self._file_system.makedirs(name)
@@ -171,7 +169,6 @@ class ArchiveJob:
             return []  # a segment is sealed only when the log has a new file
         directory = StoreDirectory(
             self._store, config=self._config, file_system=self._file_system)
-        _refuse_batch_queues(directory)
         sealed = sealed_segments(directory)
         waiting: list[tuple[FileView, Manifest | None]] = []
         self.skipped = 0
@@ -413,13 +410,6 @@ def sealed_segments(directory: StoreDirectory) -> list[FileView]:
         file for file in directory.log_files
         if file.file_from_offset + file.size <= min(directory.max_phy_offset, named)
     ]
-
-
-def _refuse_batch_queues(directory: StoreDirectory) -> None:
-    """Raise ConfigError for a store with batch queues: an archive has a row for each record, not for each message."""
-    if topics := sorted({queue.topic for queue in directory.queues() if queue.is_batch}):
-        raise ConfigError(
-            f"topic {topics[0]} is one of {QUEUE_TYPE}={BATCH_CQ}, a store with such topics cannot be archived")
 
 
 def _last_position(queue: QueueView) -> int:

@@ -17,7 +17,7 @@ from tailrace.store.queue_search import first_kept
 __all__ = ["Units", "named_in", "units_between"]
 
 Units = list[tuple[QueueView, Rows, Rows]]
-"""For each queue the offsets and the positions of its messages."""
+"""For each queue the offsets and the positions of its messages; of an inner batch only those of the first one."""
 
 
 def units_between(directory: StoreDirectory, start: int, until: int) -> Units:
@@ -52,7 +52,8 @@ def named_in(
         own, places = offsets[inside], positions[inside]
         named.append(np.stack(
             [places, own, np.full(len(own), len(wanted), dtype=np.int64)], axis=1))
+        start = int(own.min())
         wanted.append(OffsetRange(
-            queue.topic, queue.queue_id, int(own.min()), int(own.max()) + 1, int(places.min()),
-            int(places.max())))
+            queue.topic, queue.queue_id, start, queue.end_of(int(own.max())), int(places.min()),
+            int(places.max()), start if queue.is_batch else -1))
     return wanted, np.concatenate(named)

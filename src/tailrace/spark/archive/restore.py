@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
-from tailrace.errors import StoreError
+from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats import filenames
 from tailrace.spark.archive.verification import restored
-from tailrace.store.archive_manifest import broken_link, list_manifests, read_manifest
+from tailrace.store.archive_manifest import Manifest, broken_link, list_manifests, read_manifest
 
 __all__ = ["restore_segments"]
+
+_NAME_MAX: Final = 255
 
 
 def restore_segments(
@@ -19,8 +21,9 @@ def restore_segments(
 ) -> Iterator[dict[str, Any]]:
     """Write the segments that start in [first, until). Yield one report per segment.
 
-    A file gets its name after its checksum was compared. Raises StoreError if there is no segment to write
-    or one between two others is missing, CorruptionError for a file that has changed.
+    A file gets its name after its checksum was compared. Batch queues get their directories, by which a recovery
+    without ``topics.json`` knows them. Raises StoreError if there is no segment to write or one between two others
+    is missing, CorruptionError for a file that has changed.
     """
     file_system = file_system or OsFileSystem()
     chosen = [
@@ -40,8 +43,10 @@ def restore_segments(
     if broken is not None and first <= broken.segment < until:
         raise StoreError(
             f"{archive}: {broken}; restore it from a copy, or begin with --from {chosen[0]}")
+    batch_queues = _batch_queues([manifest for _, manifest in found if manifest is not None])
     directory = f"{store}/{filenames.COMMITLOG}"
-    file_system.makedirs(directory)
+    for path in (directory, *(f"{store}/{filenames.BATCHCONSUMEQUEUE}/{name}" for name in batch_queues)):
+        file_system.makedirs(path)
     for segment, manifest in found:
         assert manifest is not None
         name = filenames.offset_to_file_name(segment)
@@ -59,3 +64,18 @@ def restore_segments(
         file_system.sync_dir(directory)
         yield {"file": name, "bytes": manifest.size, "sha256": manifest.sha256,
                "records": manifest.records}
+
+
+def _batch_queues(manifests: Sequence[Manifest]) -> list[str]:
+    """Return TOPIC/QUEUE of each batch queue. A topic counts with its last type.
+
+    Raises CorruptionError for a name that cannot be a directory of the store.
+    """
+    queues = {(one.topic, one.queue_id): one.is_batch for manifest in manifests for one in manifest.queues}
+    found = []
+    for topic, queue_id in sorted(key for key, is_batch in queues.items() if is_batch):
+        if topic in {"", ".", ".."} or {"/", "\0"} & set(topic) or len(topic.encode()) > _NAME_MAX or queue_id < 0:
+            raise CorruptionError(f"a manifest of the archive has a queue {queue_id} of {topic[:40]!r}, which is not "
+                                  "the name of a topic")
+        found.append(f"{topic}/{queue_id}")
+    return found

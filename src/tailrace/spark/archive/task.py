@@ -266,7 +266,7 @@ class _Writer:
         for one, count in zip(self._task.wanted, self._task.counts, strict=True):
             low, high = self._times.get(self._filter.hash_of(one), (0, 0))
             found.append(QueueRange(
-                one.topic, one.queue_id, one.start, one.end, count, one.first, one.last, low, high))
+                one.topic, one.queue_id, one.start, one.end, count, one.first, one.last, low, high, one.is_batch))
         return found
 
     def _damaged(self) -> list[LostMessage]:
@@ -277,6 +277,7 @@ class _Writer:
         directory = StoreDirectory(task.store, config=task.config, file_system=self._file_system)
         units = units_between(directory, task.segment, task.segment + task.size)
         wanted, named = named_in(units, task.segment, task.size)
+        queues = {(queue.topic, queue.queue_id): queue for queue, _, _ in units}
         missing = named[~np.isin(named[:, 0], np.concatenate(self._found))]
         if len(missing) + self._messages != sum(task.counts):
             raise StoreError(
@@ -288,7 +289,8 @@ class _Writer:
             reason = next(
                 (why for low, high, why in self._reasons if low <= position < high),
                 "another record is there")
-            found.append(LostMessage(one.topic, one.queue_id, offset, position, reason))
+            end = queues[one.topic, one.queue_id].end_of(offset)
+            found.append(LostMessage(one.topic, one.queue_id, offset, position, reason, end - offset))
         return found
 
 

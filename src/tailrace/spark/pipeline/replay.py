@@ -24,6 +24,7 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import replace_file
 from tailrace.errors import ConfigError, CorruptionError
 from tailrace.formats.commitlog import CRC_PROPERTY
+from tailrace.formats.inner_batch import INNER_BATCH_BITS
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
@@ -35,9 +36,12 @@ if TYPE_CHECKING:
 __all__ = ["REPLAY_PROPERTY", "BrokerTarget", "Replay", "StoreTarget", "Target", "chosen_rows",
            "replay"]
 
-_COLUMNS: Final = "topic,queueId,commitLogOffset,tags,keys,body,properties,flag"
+_COLUMNS: Final = "topic,queueId,queueOffset,commitLogOffset,sysFlag,tags,keys,body,properties,flag"
 REPLAY_PROPERTY: Final = "TAILRACE_REPLAY"
-"""Property of every replayed message: its original position in the log. If a message is sent twice, it is equal."""
+"""Property of every replayed message: its original position in the log. If a message is sent twice, it is equal.
+
+The messages of an inner batch have one position, so "/" and the original queue offset come after it.
+"""
 _LEFT_OUT: Final = frozenset({
     CRC_PROPERTY, "TAGS", "KEYS", "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "MSG_REGION",
     "__transactionId__", "UNIQ_KEY_INDEX", "INNER_NUM", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
@@ -170,9 +174,9 @@ def replay(
     sender = _Sender(wanted, target, progress, clock or SystemClock(), tell)
     if progress.position >= 0:
         tell(f"continuing after position {progress.position}, {progress.sent} messages are sent already")
-    rows = chosen_rows(spark, wanted, progress.position).orderBy("commitLogOffset")
-    for window in _windows(rows.toLocalIterator(), wanted):
-        sender.send(window)
+    rows = chosen_rows(spark, wanted, progress.position).orderBy("commitLogOffset", "queueOffset")
+    for window, position in _windows(rows.toLocalIterator(), wanted):
+        sender.send(window, position)
     return {
         "sent": sender.sent, "sentBefore": progress.sent - sender.sent if wanted.progress else 0,
         "bytes": sender.bytes, "position": progress.position, "seconds": round(sender.seconds, 3),
@@ -194,19 +198,24 @@ def chosen_rows(spark: SparkSession, wanted: Replay, position: int = -1) -> Data
     return frame.select(*_COLUMNS.split(","))
 
 
-def _windows(rows: Iterable[Row], wanted: Replay) -> Iterator[list[Row]]:
-    """Yield rows that are sent together: at most a window, the rows of one second, or 1 MiB of bodies."""
+def _windows(rows: Iterable[Row], wanted: Replay) -> Iterator[tuple[list[Row], int]]:
+    """Yield rows that are sent together: at most a window, the rows of one second, or 1 MiB of bodies.
+
+    The number is the position up to which the rows are complete. A window may end inside an inner batch, whose
+    messages have one position; then the position is the one before, so that no message is left out.
+    """
     most = min(wanted.window, max(int(wanted.rate), 1)) if wanted.rate else wanted.window
     held: list[Row] = []
     size = 0
     for row in rows:
         if held and (len(held) >= most or size + len(row["body"]) > _WINDOW_BYTES):
-            yield held
+            last = held[-1]["commitLogOffset"]
+            yield held, last - (row["commitLogOffset"] == last)
             held, size = [], 0
         held.append(row)
         size += len(row["body"])
     if held:
-        yield held
+        yield held, held[-1]["commitLogOffset"]
 
 
 def _message(row: Row, wanted: Replay) -> Message:
@@ -216,6 +225,8 @@ def _message(row: Row, wanted: Replay) -> Message:
         and (wanted.keep_ids or name != "UNIQ_KEY")
     }
     properties[REPLAY_PROPERTY] = str(row["commitLogOffset"])
+    if row["sysFlag"] & INNER_BATCH_BITS == INNER_BATCH_BITS:
+        properties[REPLAY_PROPERTY] += f"/{row['queueOffset']}"
     return Message(
         topic=wanted.to_topic or row["topic"], body=bytes(row["body"]), tags=row["tags"],
         keys=[key for key in row["keys"] or () if key], properties=properties, flag=row["flag"])
@@ -243,7 +254,7 @@ class _Sender:
         """Seconds since the start."""
         return (self._clock.monotonic_ns() - self._began) / 1e9
 
-    def send(self, rows: list[Row]) -> None:
+    def send(self, rows: list[Row], position: int) -> None:
         """Send a window when the rate allows it, and write the progress when it is answered."""
         groups: dict[tuple[str, int], list[Message]] = {}
         for row in rows:
@@ -258,7 +269,7 @@ class _Sender:
             self._target.put(queue_id, messages)
         self.sent += len(rows)
         self.bytes += sum(len(row["body"]) for row in rows)
-        self._progress.note(rows[-1]["commitLogOffset"], len(rows))
+        self._progress.note(position, len(rows))
         now = self._clock.monotonic_ns()
         if now - self._told > 1_000_000_000:
             self._told = now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,17 +16,20 @@ from tailrace.arrow.schema import arrow_schema
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError, DataLossError
 from tailrace.formats.commitlog import SysFlag, decompress_body
+from tailrace.formats.inner_batch import INNER_NUM_MAX
 from tailrace.logs import get_logger
 from tailrace.spark.archive.directory import ArchivedDirectory, ArchivedQueue
 from tailrace.spark.archive.layout import MESSAGE
 from tailrace.spark.archive.parquet_file import groups_with_topic, opened
+from tailrace.spark.archive.rows import ENCODED_COLUMNS
 from tailrace.spark.offset_ranges import OffsetRange
+from tailrace.spark.source.archived_batches import batch_messages
 from tailrace.spark.source.damaged_records import report_damaged
 from tailrace.spark.source.options import ReadOptions
 from tailrace.store.archive_manifest import ArchivedFile, LostMessage, Manifest, read_manifest
 from tailrace.store.directory import QueueView
 
-__all__ = ["ArchiveTask", "plan_archive", "read_archive", "task_for_vanished"]
+__all__ = ["ArchiveTask", "RecordCount", "plan_archive", "read_archive", "task_for_vanished"]
 
 _log = get_logger(__name__)
 _BATCH_ROWS: Final = 1 << 14
@@ -47,6 +50,13 @@ class ArchiveTask(InputPartition):
         self.start, self.end = span
 
 
+@dataclass(slots=True)
+class RecordCount:
+    """Number of records that were read. An inner batch counts once."""
+
+    records: int = 0
+
+
 def plan_archive(
     label: str, directory: ArchivedDirectory, ranges: Ranges, options: ReadOptions
 ) -> list[ArchiveTask]:
@@ -64,8 +74,10 @@ def plan_archive(
         for manifest, one in queue.archived:
             low, high = max(start, one.start), min(end, one.end)
             if low < high:
-                wanted.setdefault(manifest.segment, []).append(
-                    OffsetRange(queue.topic, queue.queue_id, low, high, one.first, one.last))
+                # A record with earlier messages may also have those at ``low``.
+                begin = max(low - INNER_NUM_MAX + 1, one.start) if one.is_batch else low
+                wanted.setdefault(manifest.segment, []).append(OffsetRange(
+                    queue.topic, queue.queue_id, begin, high, one.first, one.last, low if one.is_batch else -1))
     return [
         task for manifest in directory.manifests if manifest.segment in wanted
         for task in _tasks_of(
@@ -137,8 +149,8 @@ def _lost(
     found = []
     for lost in manifest.damaged:
         one = by_queue.get((lost.topic, lost.queue_id))
-        if one is not None and one.start <= lost.queue_offset < one.end and (
-            span[0] <= lost.position < span[1]
+        if one is not None and lost.queue_offset < one.end and (
+            lost.queue_offset + lost.messages > one.of_messages().start and span[0] <= lost.position < span[1]
         ):
             found.append(lost)
     return found
@@ -158,48 +170,65 @@ def task_for_vanished(
 
 
 def read_archive(
-    task: ArchiveTask, options: ReadOptions, file_system: FileSystem | None = None
+    task: ArchiveTask, options: ReadOptions, seen: RecordCount | None = None, file_system: FileSystem | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the Arrow batches of a task, in the source's columns.
+    """Yield the Arrow batches of a task, in the source's columns. ``seen`` counts records, also damaged ones.
 
     Raises CorruptionError if a file differs from its manifest, and in mode FAILFAST for a message that was damaged
     when it was archived.
     """
-    file_system = file_system or OsFileSystem()
+    file_system, seen = file_system or OsFileSystem(), seen or RecordCount()
+    plain, batches = ([one for one in task.wanted if one.is_batch is kind] for kind in (False, True))
+    if plain:
+        needed = sorted(_needed(options))
+        schema = arrow_schema(options.columns)
+        for kept in _kept(task, plain, needed, seen, file_system):
+            yield from _shown(kept, schema, task, options).to_batches(_BATCH_ROWS)
+    if batches:
+        needed = sorted({*_FOUND, *ENCODED_COLUMNS})
+        yield from batch_messages(_kept(task, batches, needed, seen, file_system), batches, task.label, options)
+    if task.damaged:
+        seen.records += len(task.damaged)
+        bad = [(one.position, one.reason) for one in task.damaged]
+        yield from report_damaged(task.label, task.archive, bad, options)
+
+
+def _needed(options: ReadOptions) -> set[str]:
+    """Return the columns of the archive from which those of the source are made."""
     schema = arrow_schema(options.columns)
     needed = set(_FOUND) | {name for name in schema.names if name not in {"store", "damaged"}}
     if options.body == "decoded" and "body" in schema.names:
         needed.add("sysFlag")
     if options.body == "none":
         needed.discard("body")
-    for file in task.files:
-        for table in _tables(task, file, sorted(needed), file_system):
-            kept = table.filter(pa.array(_mask(table, task)))
-            if kept.num_rows:
-                yield from _shown(kept, schema, task, options).to_batches(_BATCH_ROWS)
-    if task.damaged:
-        bad = [(one.position, one.reason) for one in task.damaged]
-        yield from report_damaged(task.label, task.archive, bad, options)
+    return needed
 
 
-def _tables(
-    task: ArchiveTask, file: ArchivedFile, columns: list[str], file_system: FileSystem
+def _kept(
+    task: ArchiveTask, wanted: Sequence[OffsetRange], columns: list[str], seen: RecordCount, file_system: FileSystem
 ) -> Iterator[pa.Table]:
-    """Yield the row groups of a file that may have rows of one of the topics."""
-    with opened(file_system, f"{task.archive}/{file.path}", file) as found:
-        for group in groups_with_topic(found, [one.topic for one in task.wanted]):
-            yield found.read_row_group(group, columns=columns)
+    """Yield the rows of records in some ranges, in tables that are not empty."""
+    for file in task.files:
+        with opened(file_system, f"{task.archive}/{file.path}", file) as found:
+            for group in groups_with_topic(found, [one.topic for one in wanted]):
+                table = found.read_row_group(group, columns=columns)
+                kept = table.filter(pa.array(_mask(table, task, wanted)))
+                seen.records += kept.num_rows
+                if kept.num_rows:
+                    yield kept
 
 
-def _mask(table: pa.Table, task: ArchiveTask) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return True for each row that is a message to read."""
+def _mask(
+    table: pa.Table, task: ArchiveTask, wanted: Sequence[OffsetRange]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return True for each row of a record to read."""
     topics = table["topic"].combine_chunks()
     topics = (topics.chunk(0) if isinstance(topics, pa.ChunkedArray) else topics).dictionary_encode()
     names = topics.dictionary.to_pylist()
     codes = topics.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     queues = table["queueId"].fill_null(0).to_numpy().astype(np.int64)
     keys, place = np.unique((codes << 32) | (queues & 0xFFFFFFFF), return_inverse=True)
-    by_queue = {(one.topic, one.queue_id): one for one in task.wanted}
+    by_queue = {(one.topic, one.queue_id): one for one in wanted}
     bounds = np.zeros((len(keys), 4), dtype=np.int64)
     for number, key in enumerate(keys.tolist()):
         queue_id = (key & 0xFFFFFFFF) - ((key & 0x80000000) << 1)

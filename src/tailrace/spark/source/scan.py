@@ -8,7 +8,6 @@ it finds. Fewer messages than the driver planned are reported as data loss, unle
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -28,6 +27,7 @@ from tailrace.spark.buffers import BufferPool
 from tailrace.spark.offset_ranges import OffsetRange, RowFilter, units_of
 from tailrace.spark.source.archive_scan import (
     ArchiveTask,
+    RecordCount,
     plan_archive,
     read_archive,
     task_for_vanished,
@@ -37,6 +37,7 @@ from tailrace.spark.source.offsets import Directory, Ranges
 from tailrace.spark.source.options import ReadOptions
 from tailrace.spark.source.planning import plan_splits
 from tailrace.store.directory import StoreDirectory
+from tailrace.store.queue_search import first_kept
 from tailrace.store.walk.scan import CHUNK, LogChunk, LogEnd, SameRows, scan_files
 
 __all__ = ["ScanTask", "plan_scan", "plan_tasks", "read_scan", "read_task"]
@@ -85,7 +86,9 @@ def plan_scan(
         start, end = ranges.get((label, queue.topic, queue.queue_id), (0, 0))
         if start >= end:
             continue
-        shown_from = start if queue.is_batch else -1
+        shown_from = -1
+        if queue.is_batch:  # a batch queue has no units before its first message, an archive may have messages there
+            shown_from = start = max(start, first_kept(queue, directory.min_phy_offset))
         start = queue.begin_of(start)
         units = units_of(queue, start, end, directory.min_phy_offset)
         if len(units):
@@ -201,10 +204,9 @@ def _read_files(
         if vanished is None:
             start = behind(end)
             continue
-        for batch in read_archive(vanished, options):
-            found += batch.num_rows
-            yield batch
-        found += len(vanished.damaged) if options.mode != "PERMISSIVE" else 0
+        seen = RecordCount()
+        yield from read_archive(vanished, options, seen)
+        found += seen.records
         start = vanished.end
     bad = behind.bad
     if bad:
@@ -224,8 +226,8 @@ class _Messages:
 
     def __init__(self, wanted: list[OffsetRange]) -> None:
         self._keep: RowFilter | None = None
-        if any(one.shown_from >= 0 for one in wanted):
-            self._keep = RowFilter([replace(one, start=max(one.start, one.shown_from)) for one in wanted])
+        if any(one.is_batch for one in wanted):
+            self._keep = RowFilter([one.of_messages() for one in wanted])
 
     def __call__(self, data: bytes | memoryview, rows: Rows) -> Rows:
         return rows if self._keep is None else self._keep(message_rows(data, rows))

@@ -1,14 +1,12 @@
-"""Batch queues and Spark: recovery by tasks makes the same units; source and archive refuse such topics."""
+"""Batch queues and Spark: recovery by tasks makes the same units, and the source reads each message."""
 
 import shutil
-from types import SimpleNamespace
 
 import pytest
 from segmented_store import same_recovery
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.doctor.verify import verify
-from tailrace.errors import ConfigError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
@@ -72,9 +70,20 @@ def test_the_source_reads_each_message_of_two_ranges_once(one_process, path, cut
         assert len(found["T"]) == min(cut, store.max_offset_in_queue("T", 0))
 
 
-def test_the_archive_refuses_such_topics(path, tmp_path):
-    from tailrace.spark.archive.job import ArchiveJob
+@pytest.mark.parametrize("damage", ["none", "record", "unit"])
+def test_the_audit_finds_what_verify_finds(one_process, path, damage):
+    from tailrace.spark.pipeline.audit import audit
 
-    with pytest.raises(ConfigError, match=r"topic B is one of queue.type=BatchCQ, a store with such topics"):
-        ArchiveJob(str(path), str(tmp_path / "archive"), SimpleNamespace())
-    assert not (tmp_path / "archive").exists()
+    if damage == "record":
+        with (path / "commitlog" / f"{0:020d}").open("r+b") as file:
+            file.seek(5000)
+            file.write(b"\xff\xfe\xfd")
+    elif damage == "unit":
+        with (path / "batchconsumequeue" / "B" / "0" / f"{0:020d}").open("r+b") as file:
+            file.seek(46 * 3 + 28)  # its queue offset
+            file.write(b"\xff")
+    *wanted, summary = verify(str(path))
+    done = audit(one_process, str(path))
+    assert done.findings == [line["finding"] for line in wanted]
+    assert done.summary == summary["summary"]
+    assert bool(wanted) is (damage != "none")
