@@ -47,6 +47,9 @@ _ENTRY: Final = 160
 """Bytes of memory that a key needs in a dict, besides its text."""
 _LOOK: Final = 4096
 _LEAST_KEYS: Final = 100
+_COLUMNS: Final = (
+    record.C_KEYS_POS, record.C_KEYS_LEN, record.C_PHY, record.C_SIZE, record.C_TAGS_CODE,
+    record.C_STORE_TIMESTAMP, record.C_QUEUE_OFFSET, record.C_BODY_LEN)
 
 
 def has_keys(stored: bytes) -> bool:
@@ -410,13 +413,14 @@ def _rows(
     """Yield (key, queue offset, length of the body, function that returns the message) for each good record."""
     for chunk in pair.chunks(damaged):
         data = chunk.data
-        for row in chunk.rows.tolist():
-            at, length = row[record.C_KEYS_POS], row[record.C_KEYS_LEN]
-            start = row[record.C_PHY] - chunk.base
+        columns = (chunk.rows[:, column].tolist() for column in _COLUMNS)
+        for at, length, phy_offset, size, code, store_time, offset, body in zip(*columns, strict=True):
+            start = phy_offset - chunk.base
 
-            def message(row: list[int] = row, start: int = start, data: Any = data) -> tuple[bytes, int, int, int]:
-                return (bytes(data[start : start + row[record.C_SIZE]]), row[record.C_TAGS_CODE],
-                        row[record.C_STORE_TIMESTAMP], row[record.C_QUEUE_OFFSET])
+            def message(
+                start: int = start, size: int = size, code: int = code, store_time: int = store_time,
+                offset: int = offset, data: Any = data,
+            ) -> tuple[bytes, int, int, int]:
+                return bytes(data[start : start + size]), code, store_time, offset
 
-            key = bytes(data[at : at + length]) if length > 0 else b""
-            yield key, row[record.C_QUEUE_OFFSET], row[record.C_BODY_LEN], message
+            yield bytes(data[at : at + length]) if length > 0 else b"", offset, body, message
