@@ -19,9 +19,9 @@ from tailrace.config import (
     NameServerConfig,
     StoreConfig,
     option_name,
-    parse_properties,
 )
 from tailrace.events import EVENTS
+from tailrace.properties import parse_properties
 from tailrace.tls_settings import TLS_NAMES
 
 ROOT = Path(__file__).parents[2]

@@ -75,7 +75,9 @@ def read_properties(config: Path | None, *, refused_too: bool = True) -> dict[st
     """
     if config is None:
         return {}
-    values = read_config_file(config)
+    values, repeated = read_config_file(config)
+    for text in repeated:
+        complain(text)
     if unknown := unused_settings(values, without=() if refused_too else refused_settings(values)):
         complain(f"settings of {config} not used here: {', '.join(unknown)}")
     return values
