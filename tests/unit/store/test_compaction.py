@@ -388,11 +388,10 @@ def check_compacted(files, store, good, unit, damaged, where, caplog):
     assert last_of_each(after) == last_of_each(good)
     assert set(after) <= set(good)
     assert len(after) < 20, "the rest is compacted"
-    stats = store._store.compaction.stats()
+    stats, offset = store._store.compaction.stats(), unit.msg_base_offset
     assert (stats["compactionPasses"], stats["compactionFailures"]) == (1, 0)
     if where == "name of keys":  # no checksum covers properties: it is a message without keys
         return
-    offset = unit.msg_base_offset
     assert offset not in [one.msg_base_offset for name in files.list(QUEUE) for one in units_of(files, name)]
     assert stats["compactionDamaged"] == 1
     lines = lines_about(caplog, "is damaged, it is not served")
@@ -421,6 +420,7 @@ def test_a_file_without_a_good_message_is_left_out(files, reopened):
             compact(store)
             assert last_of_each(seen(store)) == last_of_each(good)
             assert store._store.compaction.stats()["compactionDamaged"] == len(units)
+            assert len(files.list("/s/tailrace/quarantine")) == 2, "one copy, and the manifest"
     with opened(files) as store:
         compact(store)
         assert last_of_each(seen(store)) == last_of_each(good)

@@ -6,6 +6,7 @@ is dropped because of it, because the key of a damaged message cannot be trusted
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final, final
 
@@ -28,6 +29,7 @@ class DamagedMessages:
 
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
+        self._lock = threading.Lock()
         self._named: set[tuple[str, int, int]] = set()
         self.count = 0
         """Number of damaged messages that were found."""
@@ -35,10 +37,11 @@ class DamagedMessages:
     def name(self, file: MappedFile, phy_offset: int, queue_offset: int) -> None:
         """Log and count a damaged message, once. ``queue_offset`` is -1 if it is not known."""
         place = _directory(file.path), queue_offset, phy_offset if queue_offset < 0 else -1
-        if place in self._named:
-            return
-        self._named.add(place)
-        self.count += 1
+        with self._lock:
+            if place in self._named:
+                return
+            self._named.add(place)
+            self.count += 1
         if self.count <= _MOST_LOGGED:
             events.A_MESSAGE_OF_A_COMPACTION_LOG_IS_DAMAGED.log(
                 _log, file=file.path, phy_offset=phy_offset, queue_offset=queue_offset)
@@ -50,7 +53,8 @@ class DamagedMessages:
 
     def forget(self, directory: str) -> None:
         """Forget the messages of a deleted queue, so that those of a new queue of this name are logged."""
-        self._named = {place for place in self._named if place[0] != directory}
+        with self._lock:
+            self._named = {place for place in self._named if place[0] != directory}
 
 
 def _directory(path: str) -> str:

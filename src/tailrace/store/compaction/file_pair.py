@@ -37,6 +37,8 @@ _PHY_AT: Final = MESSAGE_HEAD.offsets["phy_offset"]
 _PHY_END: Final = _PHY_AT + 8
 _LEAST_FACTOR: Final = 5
 _FEW: Final = 64
+_KEPT_TOGETHER: Final = 4 << 20
+"""A copy in quarantine that is longer than this gets no further message."""
 
 
 def is_valid(data: bytes, position: int) -> bool:
@@ -275,10 +277,21 @@ class FilePair:
         starts, sizes, offsets = (
             units[name].astype(np.int64) for name in ("phy_offset", "size", "msg_base_offset"))
 
+        low = high = 0
+
         def leave_out(number: int) -> None:
-            low, high = int(starts[number]), int(starts[number] + sizes[number])
-            damaged.name(self.log, low, int(offsets[number]))
-            damaged.keep(self.log, low, high)
+            """Name a message. Keep its bytes together with those of the damaged messages before it."""
+            nonlocal low, high
+            at = int(starts[number])
+            damaged.name(self.log, at, int(offsets[number]))
+            if at != high or high - low > _KEPT_TOGETHER:
+                keep()
+                low = at
+            high = at + int(sizes[number])
+
+        def keep() -> None:
+            if high > low:
+                damaged.keep(self.log, low, high)
 
         end = self.log.wrote_position
         if len(units) < self.count or len(self.log.read(max(end - 1, 0), 1)) < min(end, 1):
@@ -302,6 +315,7 @@ class FilePair:
                     chunk.rows = rows[good]
                 number = following
                 yield chunk
+        keep()
 
     def sync(self) -> None:
         """Make every record and unit durable. Raises FatalStorageError, or OSError for a full disk."""
