@@ -20,7 +20,7 @@ from tailrace.errors import ConfigError
 
 __all__ = [
     "MESSAGE_DELAY_LEVEL", "SECRET", "BrokerConfig", "FlushDiskType", "NameServerConfig",
-    "RecoveryMode", "StoreConfig", "option_name", "parse_properties", "whole_number",
+    "RecoveryMode", "StoreConfig", "option_name", "whole_number",
 ]
 
 
@@ -225,17 +225,6 @@ def _kind(like: Any) -> str:
     if isinstance(like, enum.Enum):
         return "one of " + ", ".join(member.value for member in type(like))
     return "text"
-
-
-def parse_properties(source: str) -> dict[str, str]:
-    """Read Java's ``.properties`` form: ``name=value`` or ``name: value``, ``#`` and ``!`` comments."""
-    values: dict[str, str] = {}
-    for line in source.replace("\\\r\n", "").replace("\\\n", "").splitlines():
-        text = line.strip()
-        if text and text[0] not in "#!":
-            name, _, value = re.sub(r"\s*[=:]\s*", "=", text, count=1).partition("=")
-            values[name.strip()] = value.strip()
-    return values
 
 
 KIB: Final = 1024

@@ -480,8 +480,10 @@ A_MESSAGE_WITHOUT_KEYS_IS_NOT_SERVED: Final = _event(
     "A message without KEYS came into a topic with compaction, for example before the topic had this policy in a "
     "copy of topics.json. It has no place there.")
 A_MESSAGE_OF_A_COMPACTION_LOG_IS_DAMAGED: Final = _event(
-    "error", "a message of a compaction log is damaged, it is not served", "file queue_offset",
-    "The bytes of a message in a compaction log do not match their checksum. The queue is not compacted any more.")
+    "error", "a message of a compaction log is damaged, it is not served", "file phy_offset queue_offset",
+    "The bytes of a message in a compaction log are not those that were written. A compaction leaves the message out "
+    "after a copy of the bytes is in quarantine; the rest of the queue is compacted. `queue_offset` is -1 if it is "
+    "not known. Each message is logged once, and 1,000 messages at most.")
 MESSAGES_CANNOT_BE_COPIED_TO_A_COMPACTION_LOG: Final = _event(
     "error", "messages cannot be copied to a compaction log", "topic queue_id cause",
     "Messages stay in the CommitLog only, which is kept until they can be copied. They are served from there.")

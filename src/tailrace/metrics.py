@@ -254,6 +254,9 @@ COMPACTION_PASSES: Final = _counter(
     "tailrace_compaction_passes_total", "Compactions of a queue that replaced files.", ())
 COMPACTION_DROPPED: Final = _counter(
     "tailrace_compaction_dropped_messages_total", "Messages that compaction removed.", ())
+COMPACTION_DAMAGED: Final = _counter(
+    "tailrace_compaction_damaged_messages_total",
+    "Damaged messages of compaction logs that were found since the start, each counted once.", ())
 COMPACTION_FAILURES: Final = _counter(
     "tailrace_compaction_failures_total", "Attempts to copy or to compact a queue that failed.", ())
 RETENTION_INDEX_FILES: Final = _counter(

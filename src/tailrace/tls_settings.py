@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.config import _Config, _option, option_name, parse_properties
+from tailrace.config import _Config, _option, option_name
 from tailrace.errors import ConfigError
+from tailrace.properties import settings_in
 
 __all__ = ["DEFAULT_TLS_FILE", "TLS_ALIASES", "TLS_NAMES", "TlsConfig", "tls_config_of"]
 
@@ -132,7 +133,7 @@ def tls_config_of(values: Mapping[str, str], read: Callable[[str], str | None]) 
         if path != DEFAULT_TLS_FILE:
             raise ConfigError(f"tls.config.file={path} cannot be read")
         return TlsConfig.from_properties(named)
-    more = _named(parse_properties(text))
+    more = _named(settings_in(text.encode(), path))
     if wrong := [name for name in _ONLY_OUTSIDE if name in more]:
         raise ConfigError(*(f"{path} has {name}, which only counts in the file of --config" for name in wrong))
     return TlsConfig.from_properties({**named, **more})

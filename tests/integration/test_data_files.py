@@ -16,9 +16,9 @@ from patience import PATIENCE_S
 from static_topics import item, mapping, set_mapping
 
 from tailrace import Message, MessageStore, StoreConfig
-from tailrace.config import parse_properties
 from tailrace.formats import filenames
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.properties import parse_properties
 from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]

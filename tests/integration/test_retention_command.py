@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -24,7 +26,20 @@ SETTINGS = f"mappedFileSizeCommitLog={SIZE}\n"
 def tailrace(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "tailrace.cli", *map(str, arguments)], capture_output=True, text=True,
-        timeout=60, check=False)
+        timeout=60, check=False, stdin=subprocess.DEVNULL)
+
+
+def answered(answer, *arguments):
+    """Run a command that asks on a terminal; return the finished process."""
+    leader, follower = pty.openpty()
+    try:
+        os.write(leader, answer)
+        return subprocess.run(
+            [sys.executable, "-m", "tailrace.cli", *map(str, arguments)], capture_output=True, text=True,
+            timeout=60, check=False, stdin=follower)
+    finally:
+        os.close(leader)
+        os.close(follower)
 
 
 @pytest.fixture
@@ -117,11 +132,17 @@ def test_free_deletes_young_files_and_says_what_went_and_why_it_stopped(store, s
     assert plan.stdout == (
         f"128.0 KiB of 128.0 KiB would be freed by one pass under the lock, 2 files: {' '.join(before[:2])}\n")
     assert segments(store) == before
-    done = tailrace("retention", store, "--config", config, "--free", "128KiB")
+    asked = tailrace("retention", store, "--config", config, "--free", "128KiB")
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert asked.stderr == (
+        f"tailrace: delete the oldest files of {store}, expired or not, until 128KiB is freed: there is no terminal to "
+        "ask for confirmation; add --yes if you mean it\n")
+    assert segments(store) == before
+    done = tailrace("retention", store, "--config", config, "--free", "128KiB", "--yes")
     assert done.stdout == plan.stdout.replace("would be freed", "freed")
     assert (done.returncode, segments(store)) == (0, before[2:])
     assert list((store / "tailrace" / "trash").iterdir()) == []
-    rest = tailrace("retention", store, "--config", config, "--free", "1TiB", "--json")
+    rest = tailrace("retention", store, "--config", config, "--free", "1TiB", "--json", "--yes")
     assert rest.returncode == 1, "less than requested"
     shown = json.loads(rest.stdout)
     assert (shown["kind"], shown["by"], shown["dryRun"]) == ("freed", "one pass under the lock", False)
@@ -130,11 +151,20 @@ def test_free_deletes_young_files_and_says_what_went_and_why_it_stopped(store, s
     assert shown["stopped"] == f"{store}/commitlog/{before[-1]} stays, it is the last file"
 
 
+@pytest.mark.parametrize(("answer", "code", "gone"), [(b"n\n", 1, 0), (b"\n", 1, 0), (b"y\n", 0, 2)])
+def test_free_asks_on_a_terminal(store, settings, answer, code, gone):
+    config, before = settings("diskMaxUsedSpaceRatio=95\n"), segments(store)
+    done = answered(answer, "retention", store, "--config", config, "--free", "128KiB")
+    assert (done.returncode, segments(store)) == (code, before[gone:])
+    assert done.stderr.startswith(f"delete the oldest files of {store}, expired or not, until 128KiB is freed? [y/N]:")
+
+
 @pytest.mark.parametrize(("arguments", "error"), [
     (("--free", "10GB"), "--free: '10GB' is not a size above 0, such as 10GiB, 500MiB or a number of bytes"),
     (("--free", "0"), "--free: '0' is not a size above 0, such as 10GiB, 500MiB or a number of bytes"),
     (("--free", "1GiB", "--delete-now"), "--free and --delete-now exclude each other"),
     (("--dry-run",), "--dry-run needs --free"),
+    (("--yes",), "--yes needs --free"),
 ])
 def test_wrong_arguments_of_free_are_refused(store, arguments, error):
     done = tailrace("retention", store, *arguments)
@@ -152,7 +182,7 @@ def test_free_is_served_by_the_server_of_a_directory(store, settings):
         before = segments(store)
         plan = tailrace("retention", store, "--free", "192KiB", "--dry-run", "--json")
         assert (json.loads(plan.stdout)["files"], segments(store)) == (before[:3], before)
-        done = tailrace("retention", store, "--free", "192KiB")
+        done = tailrace("retention", store, "--free", "192KiB", "--yes")
         assert done.returncode == 0, done.stderr
         assert re.fullmatch(
             r"192\.0 KiB of 192\.0 KiB freed by the server at 127\.0\.0\.1:\d+, 3 files: "

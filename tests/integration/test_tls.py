@@ -122,7 +122,7 @@ def refused(tmp_path, settings):
         [sys.executable, "-m", "tailrace.cli", "serve", tmp_path / "store", "--listen", "127.0.0.1:0",
          "--namesrv-listen", "none", "--config", tmp_path / "serve.conf"],
         capture_output=True, text=True, timeout=WAIT_S, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 78
     assert not (tmp_path / "store").exists()
     [line] = done.stderr.splitlines()
     return line

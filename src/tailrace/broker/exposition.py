@@ -161,6 +161,7 @@ class Exposition(Collector):
         yield self._family(metrics.RETENTION_QUEUE_FILES, {(): stats.get("deletedQueueFiles", 0)})
         yield self._family(metrics.COMPACTION_PASSES, {(): stats.get("compactionPasses", 0)})
         yield self._family(metrics.COMPACTION_DROPPED, {(): stats.get("compactionDropped", 0)})
+        yield self._family(metrics.COMPACTION_DAMAGED, {(): stats.get("compactionDamaged", 0)})
         yield self._family(metrics.COMPACTION_FAILURES, {(): stats.get("compactionFailures", 0)})
         yield self._family(metrics.RETENTION_INDEX_FILES, {(): stats.get("deletedIndexFiles", 0)})
         yield self._family(metrics.RETENTION_HUNG, {(): bool(stats.get("hangedFile"))})

@@ -22,7 +22,6 @@ from tailrace.config import (
     NameServerConfig,
     StoreConfig,
     option_name,
-    parse_properties,
 )
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
@@ -32,6 +31,7 @@ from tailrace.formats.remoting import ResponseCode
 from tailrace.java_settings import java_settings
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import DataVersion
+from tailrace.properties import SETTINGS_FILE_MAX, parse_properties
 from tailrace.tls_settings import TLS_ALIASES, TLS_NAMES
 
 __all__ = ["RunningSettings", "SettingsFile", "settings_of", "with_values", "properties_in"]
@@ -44,8 +44,6 @@ BODY_MAX: Final = 256 * 1024
 """Largest properties text in a request, in bytes. Parsing that much takes about 5 ms."""
 CHANGES_MAX: Final = 200
 """Number of settings in one request."""
-FILE_MAX: Final = 1 << 20
-"""Largest file of settings, in bytes."""
 SHOWN_MAX: Final = 60
 _LINE: Final = re.compile(r"(?:[^\n]*\\\r?\n)*[^\n]*\n?")
 _NAME: Final = re.compile(r"\s*([^#!\s=:][^=:]*?)\s*[=:]")
@@ -108,11 +106,11 @@ class SettingsFile:
     def write(self, values: Mapping[str, str]) -> None:
         """Write these values to the file; they are durable on return. Raises OSError or ValueError."""
         with self._lock:
-            data = read_file(self._file_system, self.path, FILE_MAX + 1)
-            if len(data) > FILE_MAX:
-                raise ValueError(f"{self.path} has more than {FILE_MAX} bytes")
-            replace_file(
-                self._file_system, self.path, with_values(data.decode(), values).encode(), keep_permissions=True)
+            data = read_file(self._file_system, self.path, SETTINGS_FILE_MAX + 1)
+            if len(data) > SETTINGS_FILE_MAX:
+                raise ValueError(f"{self.path} has more than {SETTINGS_FILE_MAX} bytes")
+            text = with_values(data.decode("utf-8-sig"), values)
+            replace_file(self._file_system, self.path, text.encode(), keep_permissions=True)
 
 
 @final

@@ -9,7 +9,10 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command. Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 a package is not installed."""
+    """Run the command. Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 a package is not installed.
+
+    ``serve`` ends with 78 if a setting is refused.
+    """
     if not __debug__:
         print("tailrace: does not run under python -O: its assertions guard data", file=sys.stderr)
         raise SystemExit(3)

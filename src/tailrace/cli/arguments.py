@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 import typer
 
 from tailrace.cli.problems import explained, read_config_file
-from tailrace.errors import StoreError
+from tailrace.errors import ConfigError, StoreError
 from tailrace.java_settings import refused_settings, unused_settings
 
 __all__ = [
@@ -54,15 +54,18 @@ def complain(text: str) -> None:
 
 
 @contextmanager
-def errors() -> Iterator[None]:
-    """Print errors that a user can correct as one line, and end with exit code 1 or 3."""
+def errors(refused_setting: int = 1) -> Iterator[None]:
+    """Print errors that a user can correct as one line, and end with exit code 1 or 3.
+
+    ``refused_setting`` is the exit code for a setting that is refused.
+    """
     try:
         yield
     except BrokenPipeError:
         raise
     except (StoreError, OSError) as error:
         complain(explained(error))
-        raise typer.Exit(1) from None
+        raise typer.Exit(refused_setting if isinstance(error, ConfigError) else 1) from None
     except ModuleNotFoundError as error:
         complain(f"{error.name} is not installed")
         raise typer.Exit(3) from None
@@ -75,7 +78,9 @@ def read_properties(config: Path | None, *, refused_too: bool = True) -> dict[st
     """
     if config is None:
         return {}
-    values = read_config_file(config)
+    values, repeated = read_config_file(config)
+    for text in repeated:
+        complain(text)
     if unknown := unused_settings(values, without=() if refused_too else refused_settings(values)):
         complain(f"settings of {config} not used here: {', '.join(unknown)}")
     return values

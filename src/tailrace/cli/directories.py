@@ -12,6 +12,7 @@ from tailrace.cli.arguments import (
     Store,
     Topic,
     complain,
+    confirm,
     errors,
     read_properties,
     size_in_bytes,
@@ -266,6 +267,7 @@ def retention(
         "--free", metavar="SIZE", help="Delete the oldest files, expired or not, until this much is freed: 10GiB, "
         "500MiB or a number of bytes.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --free: delete nothing, name the files.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --free: do not ask for confirmation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; otherwise a pipe gets text, too.")] = False,
     config: Config = None,
 ) -> None:
@@ -277,14 +279,19 @@ def retention(
     one pass itself if no server has the directory open. The settings are those of --config, not of a server.
 
     --free does not look at the age of a file. It deletes no file that a pin keeps (timers, pending transactions,
-    groups of pinGroups, archiveDirectory), nor the last file. Exit code 1: less was freed than requested.
+    groups of pinGroups, archiveDirectory), nor the last file. It asks for confirmation; without a terminal --yes is
+    required. Exit code 1: less was freed than requested.
     """
     wanted = size_in_bytes("--free", free) if free else 0
     if dry_run and not free:
         raise usage("--dry-run needs --free")
+    if yes and not free:
+        raise usage("--yes needs --free")
     if free and delete:
         raise usage("--free and --delete-now exclude each other")
     if free:
+        if not dry_run:
+            confirm(f"delete the oldest files of {store}, expired or not, until {free.strip()} is freed", yes=yes)
         _free(store, wanted, dry_run=dry_run, as_json=as_json, config=config)
         return
     from tailrace.cli.retention import delete_now, explain_retention  # noqa: PLC0415

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tailrace.config import parse_properties
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import read_hint
 from tailrace.errors import ConfigError, RemotingCommandError, StoreError, StoreLockedError
 from tailrace.formats.filenames import SERVE
+from tailrace.properties import SETTINGS_FILE_MAX, repeated_settings, settings_in
 
 __all__ = ["explained", "no_such", "read_config_file", "serve_hint"]
 
@@ -57,12 +57,13 @@ def serve_hint(store: str) -> dict[str, Any]:
     return hint if isinstance(hint, dict) else {}
 
 
-def read_config_file(path: Path) -> dict[str, str]:
-    """Return the settings of a ``.properties`` file. Raises ConfigError or OSError."""
-    try:
-        return parse_properties(path.read_text("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: byte {error.start}") from None
+def read_config_file(path: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the settings of a file, and a warning for each line that sets one again. Raises ConfigError or OSError."""
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory; expected a settings file with lines of name=value")
+    with path.open("rb") as file:
+        data = file.read(SETTINGS_FILE_MAX + 1)
+    return settings_in(data, str(path)), repeated_settings(data, str(path))
 
 
 def no_such(kind: str, name: str, known: Iterable[str], where: str) -> StoreError:

@@ -1,5 +1,6 @@
 """``tailrace serve``: its options."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -64,6 +65,8 @@ def serve(
 
     The broker also registers at the other name servers of namesrvAddr. The start fails if the file has a setting for
     security or durability that is not supported.
+
+    Exit code 78: a setting was refused, so another start fails as well.
     """
     log_to_stderr(log_level, log_format, times=True)
     from tailrace.cli.serve import LOOPBACK, serve_store  # noqa: PLC0415 - asyncio and the broker
@@ -73,7 +76,7 @@ def serve(
     warn_if_interpreted()
     if bool(user) != (password_file is not None):
         raise usage("--user and --password-file must be given together")
-    with errors():
+    with errors(refused_setting=os.EX_CONFIG):
         settings = take_settings(
             read_properties(config, refused_too=False), ignore_setting or (),
             None if password_file is None else (user, read_password(password_file)))

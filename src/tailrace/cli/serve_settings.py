@@ -103,7 +103,7 @@ def _tls_file(path: str) -> str | None:
     """Return the text of a file of TLS settings; None if it does not exist."""
     try:
         found = read_if_there(OsFileSystem(), path, TLS_FILE_MAX)
-        return None if found is None else found.decode()
+        return None if found is None else found.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         if path != DEFAULT_TLS_FILE:
             raise ConfigError(f"tls.config.file={path} cannot be read: {error}") from None

@@ -16,12 +16,12 @@ from typing import Final
 
 from tailrace import events
 from tailrace.auth.signature import Credentials
-from tailrace.config import parse_properties
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.permissions import others_may_read
 from tailrace.env.whole_files import read_file
 from tailrace.errors import ConfigError
 from tailrace.logs import get_logger
+from tailrace.properties import parse_properties
 
 __all__ = ["CREDENTIALS_FILE", "credentials_of", "read_credentials"]
 

@@ -110,7 +110,7 @@ class DefaultMessageStore:
         self.reader = MessageReader(clock, config, self.commit_log, self.queues, self.index)
         self.compaction = CompactionStore(
             clock, file_system, config, root, self.commit_log, self.queues, self.reader, self.open_files,
-            self.sync_log)
+            self.sync_log, self._quarantine().keep)
         self.flush_consume_queue.copy_compacted = self.compaction.flush
         self.stats = StoreStatsService(clock)
         self.report = RecoveryReport()
@@ -160,14 +160,15 @@ class DefaultMessageStore:
     ) -> Recovery:
         config = self.config
         self.queues.is_batch = read_batch_topics(self._file_system, self.root).__contains__
-        quarantine = Quarantine(
-            self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}",
-            config.quarantine_max_bytes)
         return Recovery(
             self._clock, self._file_system, self.commit_log, self.queues, self.index,
-            self.dispatcher, quarantine, self.checkpoint, self.progress, mode=config.recovery_mode,
+            self.dispatcher, self._quarantine(), self.checkpoint, self.progress, mode=config.recovery_mode,
             check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
             rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
+
+    def _quarantine(self) -> Quarantine:
+        return Quarantine(
+            self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}", self.config.quarantine_max_bytes)
 
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services. ``pid`` is written to the hint for readers without the lock."""

@@ -17,10 +17,11 @@ from tailrace.broker.settings import (
     settings_of,
     with_values,
 )
-from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig, parse_properties
+from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RefusalError
+from tailrace.properties import parse_properties
 from tailrace.remoting.client import RemotingClient
 
 

@@ -133,8 +133,11 @@ def test_wrong_use_is_2(tailrace, arguments, complaint, tmp_path):
     (("serve", "file"), "is not a store directory: it is a file"),
     (("recover", "other"), "it is not empty and has no commitlog"),
     (("dump", "store", "--config", "gone.properties"), "gone.properties: No such file or directory"),
-    (("dump", "store", "--config", "other"), "other: Is a directory"),
-    (("dump", "store", "--config", "binary"), "binary is not UTF-8 text: byte 0"),
+    (("dump", "store", "--config", "other"), "other is a directory; expected a settings file with lines"),
+    (("dump", "store", "--config", "binary"), "is not UTF-8 text; expected lines of name=value\n"),
+    *(((command, "store" if command == "dump" else "new", "--config", "lines"),
+       "lines line 2: 'this line is wrong' is not a setting; expected lines of name=value") for command in (
+        "dump", "serve")),
     (("serve", "new", "--config", "wrong"),
      "mappedFileSizeCommitLog=abc is not a whole number; flushDiskType=NOPE is not one of SYNC_FLUSH"),
     (("tail", "store", "--topic", "nobody", "--no-follow"), "has no topic nobody"),
@@ -166,10 +169,12 @@ def test_what_is_refused_is_1_with_one_line(tailrace, store, tmp_path, arguments
         (tmp_path / name).mkdir()
         if inside:
             (tmp_path / name / inside).write_text("x")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe=1\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xff=1\n")
+    (tmp_path / "lines").write_text("maxMessageSize=100\nthis line is wrong\n")
     (tmp_path / "wrong").write_text("flushDiskType=NOPE\nmappedFileSizeCommitLog=abc\n")
     code, out, err = tailrace(*arguments)
-    assert (code, out) == (1, "")
+    refused_setting = arguments[0] == "serve" and "--config" in arguments
+    assert (code, out) == (78 if refused_setting else 1, "")
     assert complaint in err
     assert [line for line in err.splitlines() if line.startswith("tailrace: ")] == [
         err.splitlines()[-1]]

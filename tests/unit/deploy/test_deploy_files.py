@@ -59,11 +59,15 @@ def test_every_rule_says_what_to_do_and_how_grave_it_is():
             assert any(label in exposed()[name] for name in names), rule
 
 
+def unit():
+    read = configparser.ConfigParser(strict=False, interpolation=None)
+    read.optionxform = str
+    read.read(DEPLOY / "tailrace.service")
+    return read
+
+
 def commands():
-    unit = configparser.ConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str
-    unit.read(DEPLOY / "tailrace.service")
-    yield unit["Service"]["ExecStart"].split()
+    yield unit()["Service"]["ExecStart"].split()
     text = (DEPLOY / "Containerfile").read_text().replace("\\\n", "")
     yield json.loads(re.search(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[1])
 
@@ -76,6 +80,40 @@ def test_the_unit_and_the_image_start_serve_with_options_that_it_has(command):
         [sys.executable, "-m", "tailrace.cli", "serve", "--help"], capture_output=True, text=True, timeout=60,
         check=True, env=os.environ | {"COLUMNS": "200"}).stdout
     assert [word for word in command if word.startswith("--") and word not in shown] == []
+
+
+@pytest.mark.parametrize(("more", "settings", "code"), [
+    ([], "flushDiskType=NOPE\n", 78), ([], "brokerName\n", 78), ([], "brokerRole=SLAVE\n", 78),
+    ([], "tls.test.mode.enable=false\ntls.server.certPath=none.pem\ntls.server.keyPath=none.key\n", 78),
+    ([], f"serverSocketMaxConnections={1 << 30}\n", 78), ([], "bindAddress=0.0.0.0\n", 2), (["--http", "80"], "", 2),
+])
+def test_the_unit_does_not_start_again_what_fails_again(tmp_path, more, settings, code):
+    (tmp_path / "broker.conf").write_text(settings)
+    done = subprocess.run(
+        [sys.executable, "-m", "tailrace.cli", "serve", tmp_path / "store", "--config", tmp_path / "broker.conf",
+         *(more or ["--listen", "127.0.0.1:0"] * ("bindAddress" not in settings)), "--namesrv-listen", "none"],
+        capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert str(code) in unit()["Service"]["RestartPreventExitStatus"].split()
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_unit_starts_again_what_may_work_later(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = subprocess.run(
+            [sys.executable, "-m", "tailrace.cli", "serve", tmp_path / "store", "--namesrv-listen", "none", "--listen",
+             f"127.0.0.1:{taken.getsockname()[1]}"], capture_output=True, text=True, timeout=60, check=False)
+    service = unit()["Service"]
+    assert done.returncode == 1, done.stderr
+    assert str(done.returncode) not in service["RestartPreventExitStatus"].split()
+    assert service["Restart"] == "on-failure"
+
+
+def test_the_unit_gives_up_after_some_starts():
+    limits, delay_s = unit()["Unit"], int(unit()["Service"]["RestartSec"])
+    assert delay_s * int(limits["StartLimitBurst"]) < int(limits["StartLimitIntervalSec"]), "or the limit is never met"
 
 
 def test_the_image_is_not_run_by_root_and_is_asked_how_it_is():

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from tailrace.config import StoreConfig, parse_properties
+from tailrace.config import StoreConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, CorruptionError
 from tailrace.formats import filenames
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.properties import settings_in
 from tailrace.store.archive_manifest import read_manifest, wrong_file
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.queue_search import message_from
@@ -65,8 +66,8 @@ def _read(
 
 
 def _directory(path: str, config_file: str) -> StoreDirectory:
-    text = Path(config_file).read_text("utf-8") if config_file else ""
-    return StoreDirectory(path, config=StoreConfig.from_properties(parse_properties(text)))
+    data = Path(config_file).read_bytes() if config_file else b""
+    return StoreDirectory(path, config=StoreConfig.from_properties(settings_in(data, config_file)))
 
 
 def traffic(

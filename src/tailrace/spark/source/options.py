@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import orjson
 
-from tailrace.config import StoreConfig, parse_properties, whole_number
+from tailrace.config import StoreConfig, whole_number
 from tailrace.errors import ConfigError
 from tailrace.formats import filenames
+from tailrace.properties import settings_in
 from tailrace.spark.local_path import local_path
 
 __all__ = ["BODY_FORMS", "MODES", "Position", "ReadOptions", "parse_options"]
@@ -115,7 +116,7 @@ class ReadOptions:
         if not self.config_file:
             return StoreConfig()
         return StoreConfig.from_properties(
-            parse_properties(Path(self.config_file).read_text("utf-8")))
+            settings_in(Path(self.config_file).read_bytes(), self.config_file))
 
     def refuse(self, names: tuple[str, ...], why: str) -> None:
         """Raise ConfigError if one of ``names`` was given; ``why`` is the reason against it."""

@@ -6,6 +6,7 @@ Invariants:
   CP2  A message is copied only after it is durable in the CommitLog.
   CP3  A compaction changes files only through ``replacement``: before its commit point an open finds all old
        files, after it all new ones.
+  CP4  A damaged message is left out after its bytes are in quarantine, and no good one because of it.
 Concurrency: one thread copies, one compacts, any number read. ``_lock`` is held to copy, to read and to replace.
 """
 
@@ -23,6 +24,7 @@ from tailrace.formats.message_fields import stored_properties
 from tailrace.kernels import record
 from tailrace.logs import get_logger
 from tailrace.segments import OpenFiles
+from tailrace.store.compaction.damage import DamagedMessages
 from tailrace.store.compaction.file_pair import FilePair, Sizes
 from tailrace.store.compaction.replacement import (
     QueueDirectories,
@@ -45,6 +47,9 @@ _ENTRY: Final = 160
 """Bytes of memory that a key needs in a dict, besides its text."""
 _LOOK: Final = 4096
 _LEAST_KEYS: Final = 100
+_COLUMNS: Final = (
+    record.C_KEYS_POS, record.C_KEYS_LEN, record.C_PHY, record.C_SIZE, record.C_TAGS_CODE,
+    record.C_STORE_TIMESTAMP, record.C_QUEUE_OFFSET, record.C_BODY_LEN)
 
 
 def has_keys(stored: bytes) -> bool:
@@ -94,12 +99,14 @@ class CompactionLog:
     """One queue of a topic with compaction."""
 
     def __init__(
-        self, file_system: FileSystem, where: QueueDirectories, sizes: Sizes, open_files: OpenFiles
+        self, file_system: FileSystem, where: QueueDirectories, sizes: Sizes, open_files: OpenFiles,
+        damaged: DamagedMessages,
     ) -> None:
         self._file_system = file_system
         self._where = where
         self._sizes = sizes
         self._open_files = open_files
+        self._damaged = damaged
         self._pairs: tuple[FilePair, ...] = ()
         self._lock = threading.RLock()
         self._compacting = threading.Lock()
@@ -113,19 +120,20 @@ class CompactionLog:
 
     # -- life
 
-    def load(self, keep_position: Callable[[int], None]) -> None:
+    def load(self, keep_position: Callable[[int], None], again: range) -> None:
         """Load the files, after an interrupted replacement is settled and damaged units are built again.
 
-        ``keep_position`` makes a position durable. Raises OSError, CorruptionError or FatalStorageError.
+        ``keep_position`` makes a position durable. ``again`` has the queue offsets that the CommitLog still has.
+        Raises OSError, CorruptionError or FatalStorageError.
         """
         position = settle(self._file_system, self._where)
         if position is not None:
             self.position = position
             keep_position(position)
             end(self._file_system, self._where)
-        self._load_pairs()
+        self._load_pairs(again)
 
-    def _load_pairs(self) -> None:
+    def _load_pairs(self, again: range) -> None:
         starts = segment_starts(self._file_system, self._where.log)
         for start in segment_starts(self._file_system, self._where.queue):
             if start not in starts:
@@ -133,10 +141,10 @@ class CompactionLog:
         pairs: list[FilePair] = []
         after = -1
         for start in starts:
-            pair = self._pair(start)
-            if not pair.load():
+            pair, copied_again = self._pair(start), again if start == starts[-1] else None
+            if not pair.load(copied_again):
                 events.UNITS_OF_A_COMPACTION_LOG_ARE_BUILT_AGAIN.log(_log, file=pair.log.path)
-                pair.rebuild(after)
+                pair.rebuild(after, self._damaged, copied_again)
             if pair.count:
                 after = pair.last
                 pairs.append(pair)
@@ -163,6 +171,7 @@ class CompactionLog:
         with self._compacting, self._lock:
             self.close()
             remove_queue(self._file_system, self._where)
+            self._damaged.forget(self._where.log)
 
     # -- offsets
 
@@ -269,8 +278,7 @@ class CompactionLog:
         pair = next(pair for pair in reversed(self._pairs) if pair.start <= unit.phy_offset)
         stored = pair.record(unit, only_cached=only_cached)
         if stored == b"":
-            events.A_MESSAGE_OF_A_COMPACTION_LOG_IS_DAMAGED.log(
-                _log, file=pair.log.path, queue_offset=unit.msg_base_offset)
+            self._damaged.name(pair.log, unit.phy_offset, unit.msg_base_offset)
         return stored
 
     def first_stored(self, store_time: int) -> int:
@@ -304,7 +312,7 @@ class CompactionLog:
                 drop_staged(self._file_system, self._where)
                 total, kept = self._stage(old, keys, staged)
                 prepare(self._file_system, self._where, [pair.start for pair in staged],
-                        [pair.start for pair in old], keys.last_offset)
+                        [pair.start for pair in old], max(keys.last_offset, self.position))
             except BaseException:
                 for pair in staged:
                     pair.close()
@@ -319,14 +327,15 @@ class CompactionLog:
                 commit(self._file_system, self._where)
                 self._replacing = True
                 self._replace(keep_position)
-            return Compacted(len(old), kept, total - kept, keys.last_offset)
+            return Compacted(len(old), kept, total - kept, self.position)
 
     def _map_keys(self, new: list[FilePair], memory: int) -> KeyMap:
         keys = KeyMap(memory)
         for pair in new:
-            for key, offset, _, _ in _rows(pair):
+            for key, offset, _, _ in _rows(pair, self._damaged):
                 if offset > self.position and key.strip() and not keys.put(key, offset):
                     return keys
+        keys.last_offset = new[-1].last  # the last messages may be damaged
         return keys
 
     def _stage(self, old: tuple[FilePair, ...], keys: KeyMap, staged: list[FilePair]) -> tuple[int, int]:
@@ -336,7 +345,7 @@ class CompactionLog:
             self._file_system.makedirs(directory)
         total = kept = 0
         for pair in old:
-            for key, offset, body, message in _rows(pair):
+            for key, offset, body, message in _rows(pair, self._damaged):
                 total += 1
                 if not keys.retains(key, offset, body):
                     continue
@@ -370,7 +379,7 @@ class CompactionLog:
         starts = segment_starts(self._file_system, self._where.log)
         made = [self._pair(start) for start in starts if start < last.start]
         for pair in made:
-            pair.load()
+            pair.load(None)
         for pair in self._pairs[:-1]:
             pair.close()
         self._pairs = (*made, last)
@@ -398,17 +407,20 @@ def _matches(stored: bytes, keep: PropertyFilter) -> bool:
     return keep.matches([properties.get(name.decode()) for name in keep.names])
 
 
-def _rows(pair: FilePair) -> Iterator[tuple[bytes, int, int, Callable[[], tuple[bytes, int, int, int]]]]:
-    """Yield (key, queue offset, length of the body, function that returns the message) for each record."""
-    for chunk in pair.all_chunks():
+def _rows(
+    pair: FilePair, damaged: DamagedMessages,
+) -> Iterator[tuple[bytes, int, int, Callable[[], tuple[bytes, int, int, int]]]]:
+    """Yield (key, queue offset, length of the body, function that returns the message) for each good record."""
+    for chunk in pair.chunks(damaged):
         data = chunk.data
-        for row in chunk.rows.tolist():
-            at, length = row[record.C_KEYS_POS], row[record.C_KEYS_LEN]
-            start = row[record.C_PHY] - chunk.base
+        columns = (chunk.rows[:, column].tolist() for column in _COLUMNS)
+        for at, length, phy_offset, size, code, store_time, offset, body in zip(*columns, strict=True):
+            start = phy_offset - chunk.base
 
-            def message(row: list[int] = row, start: int = start, data: Any = data) -> tuple[bytes, int, int, int]:
-                return (bytes(data[start : start + row[record.C_SIZE]]), row[record.C_TAGS_CODE],
-                        row[record.C_STORE_TIMESTAMP], row[record.C_QUEUE_OFFSET])
+            def message(
+                start: int = start, size: int = size, code: int = code, store_time: int = store_time,
+                offset: int = offset, data: Any = data,
+            ) -> tuple[bytes, int, int, int]:
+                return bytes(data[start : start + size]), code, store_time, offset
 
-            key = bytes(data[at : at + length]) if length > 0 else b""
-            yield key, row[record.C_QUEUE_OFFSET], row[record.C_BODY_LEN], message
+            yield bytes(data[at : at + length]) if length > 0 else b"", offset, body, message

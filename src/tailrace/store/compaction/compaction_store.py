@@ -28,6 +28,7 @@ from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, pla
 from tailrace.segments import OpenFiles
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.compaction.compaction_log import CompactionLog, has_keys, remove_queue
+from tailrace.store.compaction.damage import DamagedMessages, Keep
 from tailrace.store.compaction.file_pair import Sizes
 from tailrace.store.compaction.replacement import QueueDirectories, segment_starts
 from tailrace.store.consume_queue import ConsumeQueue
@@ -52,7 +53,7 @@ class CompactionStore:
     def __init__(
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, root: str, commit_log: CommitLog,
         queues: ConsumeQueueStore, reader: MessageReader, open_files: OpenFiles,
-        sync_log: Callable[[], None],
+        sync_log: Callable[[], None], quarantine: Keep,
     ) -> None:
         self._clock = clock
         self._file_system = file_system
@@ -63,6 +64,7 @@ class CompactionStore:
         self._reader = reader
         self._open_files = open_files
         self._sync_log = sync_log
+        self._damaged = DamagedMessages(quarantine)
         self._positions_lock = threading.Lock()
         self._positions: dict[str, int] = {}
         self._lock = threading.RLock()
@@ -94,12 +96,13 @@ class CompactionStore:
 
     def _load(self, topic: str, queue_id: int) -> CompactionLog:
         where = self._where(topic, queue_id)
-        log = CompactionLog(self._file_system, where, self._sizes(where), self._open_files)
+        log = CompactionLog(self._file_system, where, self._sizes(where), self._open_files, self._damaged)
         log.position = self._positions.get(f"{topic}_{queue_id}", -1)
-        log.load(lambda position: self._keep_position(topic, queue_id, position))
-        log.position = min(log.position, log.max_offset - 1)
         key = topic, queue_id
         queue = self._queues.table.get(key)
+        again = range(queue.min_offset, queue.max_offset) if queue is not None else range(0)
+        log.load(lambda position: self._keep_position(topic, queue_id, position), again)
+        log.position = min(log.position, log.max_offset - 1)
         following = max(queue.max_offset if queue is not None else 0, self._commit_log.queue_offsets.get(key, 0))
         if log.max_offset > following:
             events.A_QUEUE_ENDS_BEFORE_ITS_COMPACTION_LOG.log(
@@ -315,7 +318,8 @@ class CompactionStore:
         return {
             "compactionQueues": len(self.logs), "compactionCopied": self.copied,
             "compactionWithoutKeys": self.without_keys, "compactionPasses": self.passes,
-            "compactionDropped": self.dropped, "compactionFailures": self.failures,
+            "compactionDropped": self.dropped, "compactionDamaged": self._damaged.count,
+            "compactionFailures": self.failures,
         }
 
 

@@ -9,7 +9,8 @@ Commit point: ``sync``. Concurrency: one writer; the caller excludes readers whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Final, Self, final
 
 import numpy as np
@@ -21,7 +22,10 @@ from tailrace.formats.consumequeue import BATCH_CQ_UNIT, END_UNIT, INVALID_POS, 
 from tailrace.formats.filenames import offset_to_file_name
 from tailrace.kernels import record
 from tailrace.segments import MappedFile, OpenFiles
+from tailrace.store.batch_order import Units
 from tailrace.store.batch_units import batch_units, is_batch_unit
+from tailrace.store.compaction.damage import DamagedMessages
+from tailrace.store.walk.log_walk import Damage, Fresh, Walk
 from tailrace.store.walk.scan import LogChunk, LogEnd, scan_files
 
 __all__ = ["FilePair", "Sizes", "is_valid"]
@@ -33,6 +37,8 @@ _PHY_AT: Final = MESSAGE_HEAD.offsets["phy_offset"]
 _PHY_END: Final = _PHY_AT + 8
 _LEAST_FACTOR: Final = 5
 _FEW: Final = 64
+_KEPT_TOGETHER: Final = 4 << 20
+"""A copy in quarantine that is longer than this gets no further message."""
 
 
 def is_valid(data: bytes, position: int) -> bool:
@@ -61,6 +67,32 @@ class Sizes:
         elif not 0 < rest < queue >> 1:
             times += 1
         return cls(times * queue, queue)
+
+
+@dataclass(slots=True)
+class _Built:
+    """Units that were built from records."""
+
+    units: list[bytes]
+    end: int
+    """Position in the file after the last record."""
+    last: int
+    """Queue offset of the last unit."""
+    damage: list[tuple[int, int, int]]
+    """Position, end and queue offset (-1 if it is not known) of the bytes that were stepped over."""
+
+
+@final
+class _PairWalk(Walk[LogChunk]):
+    """A walk over one file. Store times need not ascend, as they must in a CommitLog."""
+
+    def __init__(self, file: MappedFile, fresh: Fresh) -> None:
+        start = file.file_from_offset
+        super().__init__((file,), start, start + file.size, _CHECK, fresh)
+
+    def _stretch(self, start: int) -> Generator[LogChunk, None, bool]:
+        yield from scan_files(self._files, start, self._until, self._check, self.end)
+        return False
 
 
 @final
@@ -104,8 +136,12 @@ class FilePair:
             opened.close()
         self._file_system.sync_dir(file.path.rpartition("/")[0])
 
-    def load(self) -> bool:
-        """Find the end of units and records. Return False if the files are not sound: see ``rebuild``."""
+    def load(self, again: range | None) -> bool:
+        """Find the end of units and records. Return False if the files are not sound: see ``rebuild``.
+
+        ``again`` as for ``rebuild``. A damaged message is no reason to rebuild units that are right, unless it was
+        torn when it was copied and can be copied again.
+        """
         for file in (self.log, self.queue):
             if not self._file_system.exists(file.path) or self._file_system.stat(file.path).size != file.size:
                 return False
@@ -119,7 +155,8 @@ class FilePair:
                 high = middle
         last = self._unit(low - 1) if low else None
         end = last.phy_offset + last.size - self.start if last is not None else 0
-        sound = self._is_sound(low, end)
+        is_durable = last is None or again is None or last.msg_base_offset not in again
+        sound = self._is_sound(low, end, is_durable=is_durable)
         self._end_at(end if sound else 0, low if sound else 0)
         self.log.flushed_position, self.queue.flushed_position = (
             self.log.wrote_position, self.queue.wrote_position)
@@ -136,8 +173,11 @@ class FilePair:
         self.first = self._unit(0).msg_base_offset if count else -1
         self.last = self._unit(count - 1).msg_base_offset if count else -1
 
-    def _is_sound(self, count: int, end: int) -> bool:
-        """Return True if the units ascend, the first and the last name records, and no record follows."""
+    def _is_sound(self, count: int, end: int, *, is_durable: bool) -> bool:
+        """Return True if the units ascend, the first and the last name records, and no record follows.
+
+        If either record is damaged and ``is_durable``, the other records decide whether the units are theirs.
+        """
         if self._blank_or_zero(end) is None:
             return False
         if not count:
@@ -147,7 +187,22 @@ class FilePair:
         ends, offsets = starts + units["size"], units["msg_base_offset"].astype(np.int64)
         ascend = (starts[0] >= 0 and int(ends[-1]) <= self.log.size
                   and bool((starts[1:] >= ends[:-1]).all()) and bool((np.diff(offsets) > 0).all()))
-        return ascend and all(self.record(self._unit(at)) for at in {0, count - 1})
+        if not ascend or all(self.record(self._unit(at)) for at in {0, count - 1}):
+            return ascend
+        return is_durable and self._has_units_of_its_records(units)
+
+    def _has_units_of_its_records(self, units: Units) -> bool:
+        """Return True if every record has a unit, and more than half of the units name the offset of their record."""
+        agreeing = 0
+        for item in _PairWalk(self.log, lambda _: True).items():
+            if isinstance(item, LogChunk):
+                places = np.searchsorted(units["phy_offset"], item.rows[:, record.C_PHY]).clip(max=len(units) - 1)
+                named = units[places]
+                if ((named["phy_offset"] != item.rows[:, record.C_PHY])
+                        | (named["size"] != item.rows[:, record.C_SIZE])).any():
+                    return False
+                agreeing += int((named["msg_base_offset"] == item.rows[:, record.C_QUEUE_OFFSET]).sum())
+        return agreeing * 2 > len(units)
 
     def _blank_or_zero(self, at: int) -> bool | None:
         """Return whether a BLANK is at ``at``, False for zeros or the end of the file, None for other bytes."""
@@ -158,23 +213,20 @@ class FilePair:
             return True
         return False if not any(head) else None
 
-    def rebuild(self, after: int) -> None:
-        """Build the units from the records with queue offsets above ``after``, and clear what follows them.
+    def rebuild(self, after: int, damaged: DamagedMessages, again: range | None) -> None:
+        """Build the units from the records with queue offsets above ``after``. Damage between records is stepped over.
 
-        Raises OSError; FatalStorageError if a sync fails.
+        ``again`` is None for a file that is not the last one (CF3). The last file may have lost bytes that were not
+        durable. ``again`` has the queue offsets that can be copied again: if it has all messages after the damage,
+        the file ends at the damage. Raises OSError; FatalStorageError if a sync fails.
         """
         self.create()
         self._show_all()
-        end, units = 0, []
-        for chunk in self.chunks():
-            last = chunk.rows[-1]
-            end = int(last[record.C_PHY] + last[record.C_SIZE]) - self.start
-            offsets = chunk.rows[:, record.C_QUEUE_OFFSET]
-            chosen = np.flatnonzero(offsets > np.maximum.accumulate(np.concatenate(([after], offsets[:-1]))))
-            if len(chosen):
-                after = int(offsets[chosen[-1]])
-                units.append(batch_units(chunk.rows, chosen, np.ones(len(chosen), np.int64)))
-        data = b"".join(units)[: self.queue.size]
+        built = self._build(after, again)
+        for low, high, queue_offset in built.damage:
+            damaged.name(self.log, low, queue_offset)
+            damaged.keep(self.log, low, high)
+        end, data = built.end, b"".join(built.units)[: self.queue.size]
         tail = end + BLANK.size if self._blank_or_zero(end) else end
         if self.queue.read(0, len(data)) != data:
             self.queue.write_at(data, 0)
@@ -183,21 +235,87 @@ class FilePair:
         self._end_at(end, len(data) // _UNIT)
         self.log.touched()
         self.queue.touched()
-        self.sync()
+        if again is None:
+            self.end()
+        else:
+            self.sync()
 
-    def chunks(self) -> Iterator[LogChunk]:
-        """Yield the records in large parts, checksums verified, up to the first bytes that are not a record."""
-        end = LogEnd(self.start, record.REASON_END, self.log.path)
-        return scan_files((self.log,), self.start, self.start + self.log.wrote_position, _CHECK, end)
+    def _build(self, after: int, again: range | None) -> _Built:
+        """Return what ``rebuild`` makes of the file."""
+        built, cut, following = _Built([], 0, after, []), None, -1
+        for item in _PairWalk(self.log, lambda claim: claim.queue_offset > built.last).items():
+            if isinstance(item, Damage):
+                cut = cut or _Built(built.units.copy(), built.end, built.last, [])
+                built.damage.append((item.phy_offset, item.until, item.claim.queue_offset if item.claim else -1))
+                continue
+            built.end = int(item.rows[-1][record.C_PHY] + item.rows[-1][record.C_SIZE]) - self.start
+            offsets = item.rows[:, record.C_QUEUE_OFFSET]
+            if cut is not None and following < 0:
+                following = int(offsets[0])
+            before = np.maximum.accumulate(np.concatenate(([built.last], offsets[:-1])))
+            chosen = np.flatnonzero(offsets > before)
+            if len(chosen):
+                built.last = int(offsets[chosen[-1]])
+                built.units.append(batch_units(item.rows, chosen, np.ones(len(chosen), np.int64)))
+        if cut is not None and again is not None and following in again and built.last in again:
+            return cut
+        if again is None:
+            left = self.log.size - built.end
+            is_whole = left < BLANK.size or self._blank_or_zero(built.end) is True
+        else:
+            is_whole = self._blank_or_zero(built.end) is not None or again.stop > built.last + 1
+        if not is_whole:
+            built.damage.append((self.start + built.end, self.start + self.log.size, -1))
+        return built
 
-    def all_chunks(self) -> Iterator[LogChunk]:
-        """As ``chunks``. Raises CorruptionError if a record is damaged, so that no record is left out unseen."""
-        until = self.start
-        for chunk in self.chunks():
-            until = int(chunk.rows[-1][record.C_PHY] + chunk.rows[-1][record.C_SIZE])
-            yield chunk
-        if until != self.start + self.log.wrote_position:
-            raise CorruptionError("a record of a compaction log is damaged", path=self.log.path, phy_offset=until)
+    def chunks(self, damaged: DamagedMessages) -> Iterator[LogChunk]:
+        """Yield the records that the units name, in large parts. Damaged ones are named, kept and left out (W14).
+
+        Raises OSError, and CorruptionError if the files are shorter than their units say.
+        """
+        units = BATCH_CQ_UNIT.view(self.queue.read(0, self.count * _UNIT))
+        starts, sizes, offsets = (
+            units[name].astype(np.int64) for name in ("phy_offset", "size", "msg_base_offset"))
+
+        low = high = 0
+
+        def leave_out(number: int) -> None:
+            """Name a message. Keep its bytes together with those of the damaged messages before it."""
+            nonlocal low, high
+            at = int(starts[number])
+            damaged.name(self.log, at, int(offsets[number]))
+            if at != high or high - low > _KEPT_TOGETHER:
+                keep()
+                low = at
+            high = at + int(sizes[number])
+
+        def keep() -> None:
+            if high > low:
+                damaged.keep(self.log, low, high)
+
+        end = self.log.wrote_position
+        if len(units) < self.count or len(self.log.read(max(end - 1, 0), 1)) < min(end, 1):
+            raise CorruptionError("a file of a compaction log is cut", path=self.log.path)
+        number = 0
+        while number < self.count:
+            if not self.record(self._unit(number)):
+                leave_out(number)
+                number += 1
+                continue
+            found = LogEnd(self.start, record.REASON_END, self.log.path)
+            for chunk in scan_files((self.log,), int(starts[number]), self.start + end, _CHECK, found):
+                rows = chunk.rows
+                places = np.searchsorted(starts, rows[:, record.C_PHY]).clip(max=self.count - 1)
+                good = ((starts[places] == rows[:, record.C_PHY]) & (sizes[places] == rows[:, record.C_SIZE])
+                        & (offsets[places] == rows[:, record.C_QUEUE_OFFSET]))
+                following = int(np.searchsorted(starts, rows[-1, record.C_PHY] + rows[-1, record.C_SIZE]))
+                if not good.all() or following - number > len(rows):
+                    for bad in sorted(set(range(number, following)).difference(places[good].tolist())):
+                        leave_out(bad)
+                    chunk.rows = rows[good]
+                number = following
+                yield chunk
+        keep()
 
     def sync(self) -> None:
         """Make every record and unit durable. Raises FatalStorageError, or OSError for a full disk."""

@@ -6,6 +6,7 @@ Kinds of findings: compaction-interrupted, compaction-units, compaction-record.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
@@ -27,6 +28,8 @@ from tailrace.store.findings import Finding
 from tailrace.store.queue_types import queue_directories, read_compacted_topics
 
 __all__ = ["compaction_findings", "only_in_compaction_log"]
+
+_ANY_OFFSET: Final = range(1 << 62)
 
 
 def only_in_compaction_log(directory: StoreDirectory) -> Iterator[tuple[str, int]]:
@@ -54,18 +57,19 @@ def compaction_findings(file_system: FileSystem, root: str) -> Iterator[Finding]
         if COMPACTION_REPLACE in names or any(name.endswith(".delete") for name in names):
             yield Finding("compaction-interrupted", where.log, -1, "files were being replaced; an open settles that")
             continue
-        for start in segment_starts(file_system, where.log):
-            yield from _of_pair(overlay, where, start)
+        starts = segment_starts(file_system, where.log)
+        for start in starts:
+            yield from _of_pair(overlay, where, start, _ANY_OFFSET if start == starts[-1] else None)
 
 
-def _of_pair(overlay: OverlayFileSystem, where: QueueDirectories, start: int) -> Iterator[Finding]:
+def _of_pair(overlay: OverlayFileSystem, where: QueueDirectories, start: int, again: range | None) -> Iterator[Finding]:
     name = offset_to_file_name(start)
     sizes = Sizes(overlay.stat(f"{where.log}/{name}").size, BATCH_CQ_UNIT.size)
     if overlay.exists(f"{where.queue}/{name}"):
         sizes.queue = overlay.stat(f"{where.queue}/{name}").size
     pair = FilePair(overlay, *where, start, sizes, OpenFiles(8))
     try:
-        if not pair.load():
+        if not pair.load(again):
             yield Finding(
                 "compaction-units", pair.queue.path, -1, "units do not match the records; an open builds them")
             return

@@ -14,6 +14,8 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 /** RocketMQ's Java client of gRPC with Lite topics of the parent topic "lite"; groups "lite-g" and "lite-x" (exclusive). */
 public class LiteClients {
     static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+    /** All waits together end before the test does, so that it shows what is missing. Each close of a consumer takes 20 s. */
+    static final long END = System.currentTimeMillis() + 100_000;
     static ClientConfiguration configuration;
 
     public static void main(String[] args) throws Exception {
@@ -50,7 +52,7 @@ public class LiteClients {
     }
 
     static List<String> await(ConcurrentLinkedQueue<String> got, int count) throws Exception {
-        for (long end = System.currentTimeMillis() + 90_000; got.size() < count && System.currentTimeMillis() < end; ) {
+        while (got.size() < count && System.currentTimeMillis() < END) {
             Thread.sleep(50);
         }
         String[] found = got.toArray(new String[0]);
