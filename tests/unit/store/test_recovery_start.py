@@ -107,3 +107,43 @@ def test_after_a_clean_stop_the_last_three_segments_are_checked(written, from_en
     with opened(files, clock) as store:
         report = store.recovery_report
     assert bool(report["steppedOver"] or report["cut"]) is found
+
+
+def test_a_progress_that_ends_before_the_log_begins_is_not_used():
+    """Retention has deleted messages after it. The queue would give their queue offsets once more."""
+    files, clock = CrashFileSystem(), SimClock(START_MS)
+
+    def put(store, queue_id):
+        clock.advance(10)
+        return store.put(Message(topic="T", body=bytes(940), keys=["k"]), queue_id=queue_id)
+
+    with opened(files, clock) as store:
+        put(store, 0)
+        store.flush()
+        clock.advance(60_000)
+    old = {path: content(files, path) for path in state(files)}
+    with opened(files, clock) as store:
+        last = put(store, 0)
+        while store.max_phy_offset < 3 * SEGMENT:
+            put(store, 1)
+    files.remove(f"/s/commitlog/{0:020d}")
+    for path in state(files):
+        files.remove(path)
+    for path, data in old.items():
+        files.open(path, writable=True, create=True).pwrite(data, 0)
+    files.open("/s/abort", writable=True, create=True)
+    with opened(files, clock) as store:
+        report = store.recovery_report
+        assert put(store, 0).queue_offset == last.queue_offset + 1
+        assert store.min_offset_in_queue("T", 0) == last.queue_offset + 1
+        assert [m.queue_offset for m in store.read("T", 0)] == [last.queue_offset + 1]
+    assert "begins after it" in report["why"]
+
+
+def state(files):
+    return ["/s/checkpoint", *(f"/s/tailrace/{name}" for name in files.list("/s/tailrace") if "progress" in name)]
+
+
+def content(files, path):
+    file = files.open(path)
+    return file.pread(file.size(), 0)

@@ -118,6 +118,8 @@ class RecoveryStart:
                 return f"the record at {found.last} is another one"
         elif found.until > log.max_offset:
             return "the log is shorter"
+        elif found.until < log.min_offset:  # its queues lack the units of deleted messages that were dispatched later
+            return f"the log begins after it, at {log.min_offset}"
         if found.segment and found.segment_size != queue.file_size:
             return "segments have another length"
         return (
