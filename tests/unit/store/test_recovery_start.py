@@ -1,5 +1,7 @@
 """Where a walk over a log of a killed reference begins: each release's own rule, never later."""
 
+import dataclasses
+
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -30,8 +32,11 @@ def opened(files, clock, config=CONFIG):
         "/s", config=config, services=False, clock=clock, file_system=files, entropy=SeededEntropy(1))
 
 
-def start(written, *fields, config=CONFIG):
-    """Where the walk begins after a kill of a broker that left this checkpoint and nothing of ours."""
+def start(written, *fields, config=CONFIG, missing=None):
+    """Where the walk begins after a kill of a broker that left this checkpoint and nothing of ours.
+
+    With ``missing`` compare with the numbers of the messages that are not found by their keys.
+    """
     files, clock = written[0].killed(), written[1]
     for name in files.list("/s/tailrace"):
         files.remove(f"/s/tailrace/{name}")
@@ -40,6 +45,9 @@ def start(written, *fields, config=CONFIG):
     file.pwrite(CHECKPOINT.pack(*fields).ljust(CHECKPOINT_FILE_SIZE, b"\0"), 0)
     with opened(files, clock, config) as store:
         assert not store.recovery_report["steppedOver"]
+        if missing is not None:
+            store.wait_dispatched()
+            assert [n for n in range(84) if not store.query_message("T", f"k{n}")] == missing
         return store.recovery_report["from"]
 
 
@@ -138,6 +146,27 @@ def test_a_progress_that_ends_before_the_log_begins_is_not_used():
         assert store.min_offset_in_queue("T", 0) == last.queue_offset + 1
         assert [m.queue_offset for m in store.read("T", 0)] == [last.queue_offset + 1]
     assert "begins after it" in report["why"]
+
+
+@pytest.mark.parametrize(("damaged", "synced_ms"), [(2, 1 << 60), (0, 0)])
+def test_entries_before_a_damaged_one_of_the_index_are_made_again(damaged, synced_ms):
+    """A damaged entry ends the valid ones of its file. The walk must begin before the first record without one.
+
+    The third file is the one that is cut where the walk begins. The first one was not synced, the checkpoint says.
+    """
+    files, clock = CrashFileSystem(), SimClock(START_MS)
+    config = dataclasses.replace(CONFIG, max_index_num=30)
+    with opened(files, clock, config) as store:
+        for number in range(84):
+            store.put(Message(topic="T", body=bytes(940), keys=[f"k{number}"]))
+            clock.advance(143)
+    late, offset = START_MS + 60_000, 5 * SEGMENT + 100
+    names = files.list("/s/index")
+    assert len(names) >= 6
+    file = files.open(f"/s/index/{names[damaged]}", writable=True)
+    at = 40 + 4 * config.max_hash_slot_num + 20 * 8  # its eighth entry
+    file.pwrite(bytes([file.pread(1, at + 3)[0] ^ 1]), at + 3)
+    assert start((files, clock), late, late, synced_ms, 0, 0, offset, config=config, missing=[]) < 5 * SEGMENT
 
 
 def state(files):

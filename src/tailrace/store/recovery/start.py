@@ -238,7 +238,7 @@ class RecoveryStart:
             self._report.why += ", moved back: only the log says which units LMQ queues must have"
             start = log.min_offset
         if self._index is not None:
-            good = self._index_good_until()
+            good = self._cut_of_index(min(start, self._index_good_until())) if start > log.min_offset else start
             if good < start:
                 self._report.why += f", moved back: the index ends at {good}"
                 self._report.rebuilt.append(f"index from {good}")
@@ -266,10 +266,29 @@ class RecoveryStart:
         good = self._index.good_until()
         return self._within(max(good, low))
 
+    def _cut_of_index(self, start: int) -> int:
+        """Return ``start``, moved back until the file whose later entries are removed for it is whole.
+
+        Of a damaged file only the entries before the damage stay, and no record before ``start`` is indexed again.
+        """
+        assert self._index is not None
+        files, low = self._index.files, self._commit_log.min_offset
+        for number in range(len(files) - 1, -1, -1):
+            file = files[number]
+            if self._index.header(file).begin_phy_offset >= start > low:
+                continue
+            examined = file is files[-1] or self._is_suspicious(file, len(files) - number)  # by `_index_good_until`
+            if start <= low or examined or self._index.is_whole(file):
+                break
+            start = self._within(self._index.header(files[number - 1]).end_phy_offset if number else low)
+        return start
+
     def _is_suspicious(self, file: MappedFile, from_end: int) -> bool:
-        """Return True if a full index file may have changed since its sync."""
+        """Return True if a full index file may have changed since its sync, or may not have been synced."""
         if self._index_times is None:
-            return from_end <= _FEW_FILES
+            synced_ms = self._checkpoint.fields.index_msg_timestamp
+            assert self._index is not None
+            return from_end <= _FEW_FILES or self._index.header(file).end_timestamp > synced_ms
         return self._index_times.get(file.path.rpartition("/")[2], -1) != file.mtime_ms()
 
     def _within(self, phy_offset: int) -> int:
