@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace import model
 from tailrace.errors import (
     BadMagicError,
     CorruptionError,
@@ -92,9 +93,9 @@ def test_a_queue_unit_is_written_byte_for_byte():
 
 def test_an_ipv6_message_id():
     raw = commitlog.pack_host("fe80::2", 2)
-    assert commitlog.create_message_id(raw, 359) == (
+    assert model.create_message_id(raw, 359) == (
         "FE800000000000000000000000000002000000020000000000000167")
-    assert commitlog.decode_message_id(commitlog.create_message_id(raw, 359)) == (raw, 359)
+    assert model.decode_message_id(model.create_message_id(raw, 359)) == (raw, 359)
 
 
 def test_a_batch_body_is_written_byte_for_byte():
