@@ -17,6 +17,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.model import MessageExtBrokerInner
+from tailrace.store import commit_log
 from tailrace.testing import CrashFileSystem, SimClock
 
 CONFIG = StoreConfig(
@@ -67,6 +68,14 @@ def multi_dispatch(store):
             break
         done += 1
     return done
+
+
+@pytest.fixture(autouse=True, params=["mapped", "calls", "many calls"])
+def way(request, monkeypatch):
+    """How records come into the file: stored in the mapping, written by one system call or by several."""
+    limits = {"mapped": (1 << 20, 1), "calls": (2000, 1 << 20), "many calls": (500, 2200)}[request.param]
+    monkeypatch.setattr(commit_log, "long_put_limits", lambda _: limits)
+    return request.param
 
 
 KINDS = [one_by_one, batches, many, table, multi_dispatch]

@@ -53,12 +53,13 @@ puts = st.lists(
 class Log:
     """Files in memory, and an appender of one of the twins over them."""
 
-    def __init__(self, module, *, crc):
+    def __init__(self, module, *, crc, long_put=1 << 20, stage=1 << 20):
         self.files = ()
+        self.calls = []
         self.module = module
         self.last_file(0)
         self.now = 5
-        self.tail = module.Appender(threading.Lock(), self.tick, self, self.roll, crc, 1000)
+        self.tail = module.Appender(threading.Lock(), self.tick, self, self.roll, crc, 1000, long_put, stage)
 
     def tick(self):
         self.now += 3 if self.now % 2 else -1
@@ -66,9 +67,15 @@ class Log:
 
     def last_file(self, _):
         if not self.files or self.files[-1].wrote_position == FILE:
+            buffer = memoryview(bytearray(FILE))
+
+            def write_after(data, at):
+                self.calls.append(len(data))
+                buffer[at : at + len(data)] = data
+
             self.files += (types.SimpleNamespace(
-                size=FILE, file_from_offset=len(self.files) * FILE, wrote_position=0,
-                buffer=memoryview(bytearray(FILE)), reserve=lambda until: until),)
+                size=FILE, file_from_offset=len(self.files) * FILE, wrote_position=0, buffer=buffer,
+                reserve=lambda until: until, write_after=write_after),)
         return self.files[-1]
 
     def roll(self, file):
@@ -116,6 +123,44 @@ def test_twins_append_the_same(puts, crc):
             continue  # the log refuses what does not fit a file
         assert result_of(one, put) == result_of(other, put)
         assert one.state() == other.state()
+
+
+@quick
+@given(puts, st.booleans(), st.integers(0, 400), st.integers(150, 1500))
+def test_a_long_put_leaves_the_bytes_of_a_short_one(puts, crc, long_put, stage):
+    """Also if a record is longer than the buffer, or the buffer is full before the file."""
+    for module in TWINS if kernels.compiled() else TWINS[:1]:
+        short, log = Log(module, crc=crc), Log(module, crc=crc, long_put=long_put, stage=stage)
+        for put in puts:
+            assert result_of(short, put) == result_of(log, put)
+            assert short.state() == log.state()
+        assert not short.calls
+        assert max(log.calls, default=0) <= stage
+
+
+@pytest.mark.parametrize("module", TWINS, ids=["interpreted", "imported"])
+@pytest.mark.parametrize("call", range(5))
+def test_records_of_a_call_that_fails_are_not_in_the_log(module, call):
+    log = Log(module, crc=False, long_put=0, stage=600)
+    file, entries = log.files[0], [(n, b"%d" % n * 200, b"") for n in range(8)]
+    write = file.write_after
+
+    def fails(data, at):
+        if len(log.calls) == call:
+            raise OSError(5, "the disk is broken")
+        write(data, at)
+
+    file.write_after = fails
+    writer = log.writer("many", "T", 0, 0, bytes(8), entries)
+    if call < 4:
+        with pytest.raises(OSError, match="broken"):
+            log.tail.append(writer)
+    else:
+        log.tail.append(writer)
+    result = writer.result(PutMessageResult, PutMessageStatus.PUT_OK, "")
+    assert result.msg_num == writer.done == len(result.phy_offsets) == 2 * call
+    assert log.tail.queue_offsets.get(("T", 0), 0) == 2 * call
+    assert not any(file.buffer[file.wrote_position :])
 
 
 @quick

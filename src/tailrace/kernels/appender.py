@@ -286,7 +286,7 @@ class _QueueWriter(RecordWriter):
 
     @cython.cfunc
     def _places(self):
-        return self._positions
+        return self._positions[:self.done] if len(self._positions) > self.done else self._positions
 
     @cython.cfunc
     def _begin(self, queue_offsets: dict):
@@ -475,6 +475,11 @@ class Appender:
     A record is in the log when the wrote position of its file has moved past it. If a writer fails, the bytes
     that it wrote are cleared, so that they are never read as a record.
 
+    A short put stores its records in the mapped file. The records of a long one are made in a buffer and written
+    by ``MappedFile.write_after``, because each new page of a mapping costs a page fault and is filled with zeros first.
+    A put is long if it may take more than ``long_put`` bytes. The buffer has ``stage_size`` bytes; a batch that is
+    longer is stored in the mapping, because all of it is in the log or nothing.
+
     ``queue`` has the files. ``roll`` ends a file before it is full and creates the next one. Between two puts
     the last file stays mapped; ``drop`` releases it and must be called before the file may be unmapped.
     ``topics`` has the bytes of valid topics. A message whose body and properties together have up to
@@ -494,22 +499,26 @@ class Appender:
     _append_crc: cython.bint
     _file: object
     _buffer: cython.uchar[::1]
+    _stage: bytearray
+    _long_put: cython.longlong
+    _stage_size: cython.Py_ssize_t
     _size: cython.Py_ssize_t
     _start: cython.longlong
     _reserved: cython.Py_ssize_t
 
     def __init__(
-        self, lock, now_ms, queue, roll, append_prop_crc: cython.bint, plain_size: cython.Py_ssize_t
+        self, lock, now_ms, queue, roll, append_prop_crc: cython.bint, plain_size: cython.Py_ssize_t,
+        long_put: cython.longlong, stage_size: cython.Py_ssize_t
     ):
         self.queue_offsets = {}
         self.topics = {}
-        self._plain_size = plain_size
+        self._plain_size, self._long_put, self._stage_size = plain_size, long_put, stage_size
         self.last_store_timestamp = 0
         self.store_host = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
         self._acquire, self._release = lock.acquire, lock.release
         self._now_ms, self._queue, self._roll = now_ms, queue, roll
         self._append_crc = append_prop_crc
-        self._file = None
+        self._file = self._stage = None
 
     def drop(self):
         """Release the last file. The caller holds the lock, or no thread puts any more."""
@@ -577,11 +586,15 @@ class Appender:
         if limit > self._reserved:
             self._reserved = self._file.reserve(limit)
         writer._full = False
-        try:
-            size = writer._write(self._buffer, at, limit, self._start + at)
-        except BaseException:
-            clear_bytes(self._buffer, at, limit)
-            raise
+        size = 0
+        if writer._bound > self._long_put and (not writer.whole or limit - at <= self._stage_size):
+            size = self._write_long(writer, at, limit)
+        if not size:
+            try:
+                size = writer._write(self._buffer, at, limit, self._start + at)
+            except BaseException:
+                clear_bytes(self._buffer, at, limit)
+                raise
         if not size:
             if not at:
                 raise ValueError(f"a record is longer than a file of {self._size} bytes")
@@ -593,3 +606,23 @@ class Appender:
         writer._bound -= size
         self.last_store_timestamp = writer.store_timestamp
         writer._publish(self.queue_offsets)
+
+    @cython.cfunc
+    def _write_long(
+        self, writer: RecordWriter, at: cython.Py_ssize_t, limit: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """Write records of a writer by one system call. Return the number of bytes, 0 if none fits the buffer."""
+        done: cython.Py_ssize_t = writer.done
+        size: cython.Py_ssize_t
+        if self._stage is None:
+            self._stage = bytearray(self._stage_size)
+        size = writer._write(self._stage, 0, min(limit - at, self._stage_size), self._start + at)
+        if limit - at > self._stage_size:
+            writer._full = False  # the buffer is full, not the file
+        if size:
+            try:
+                self._file.write_after(memoryview(self._stage)[:size], at)
+            except BaseException:
+                writer.done = done
+                raise
+        return size

@@ -47,8 +47,8 @@ def _raise_if_full(path: str, error: OSError) -> None:
 class MappedFile:
     """A file of ``size`` bytes that starts at ``file_from_offset`` of its stream.
 
-    ``mapped`` files are written through ``buffer``, with disk blocks allocated ahead in steps of
-    ``allocate_step`` bytes; the others with ``append``, and are sparse.
+    ``mapped`` files are written through ``buffer`` or, for many pages, with ``write_after``; disk blocks are allocated
+    ahead in steps of ``allocate_step`` bytes. The others are written with ``append``, and are sparse.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class MappedFile:
         self._step = allocate_step or size
         self._reserved = 0
         self._populated = 0
+        self._wrote_after = -1
         self._open_files = open_files
         self._file: File | None = None
         self._mapping: Mapping | None = None
@@ -350,8 +351,11 @@ class MappedFile:
         """Bring the next ``ahead`` bytes after the last written one into memory, beside a writer.
 
         Otherwise each new page costs the writer a page fault. Only reserved blocks are read, and no page becomes
-        dirty. Nothing is done while half of the bytes are in memory, or if the system cannot do it.
+        dirty. Nothing is done while half of the bytes are in memory, or if the system cannot do it, or after
+        ``write_after``, which needs no pages in memory.
         """
+        if self.wrote_position == self._wrote_after:
+            return
         start = max(self._populated, self.wrote_position // _BLOCK * _BLOCK)
         until = min(self.wrote_position + ahead, self._reserved) // _BLOCK * _BLOCK
         if until - start < ahead // 2 or not self.hold():
@@ -415,6 +419,24 @@ class MappedFile:
         finally:
             self.release()
         self._mtime_ms = -1
+
+    def write_after(self, data: memoryview, at: int) -> None:
+        """Write ``data`` into reserved blocks after the last byte with a system call. ``wrote_position`` stays.
+
+        If that fails, clears what was written as far as possible. Raises DiskFullError or OSError.
+        """
+        try:
+            with self as file:
+                try:
+                    file.pwrite(data, at)
+                    self._wrote_after = at + len(data)
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        file.pwrite(bytes(len(data)), at)
+                    raise
+        except OSError as error:
+            _raise_if_full(self.path, error)
+            raise
 
     def write_long(self, data: bytes | bytearray | memoryview, at: int) -> None:
         """``write_at`` with a system call, also for a mapped file, for writes of many pages.

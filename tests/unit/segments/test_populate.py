@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from tailrace.env import linux_calls
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import DiskFullError
 from tailrace.segments import MappedFile
 
 MIB = 1 << 20
@@ -74,3 +78,38 @@ def test_a_closed_file_is_left_alone(file, calls):
     file.close()
     file.populate(2 * MIB)
     assert not calls
+
+
+def test_pages_are_left_alone_while_system_calls_write_them(file, calls):
+    file.reserve(1)
+    file.write_after(memoryview(b"x" * 5000), 0)
+    file.advance(5000)
+    file.populate(2 * MIB)
+    assert not calls
+    file.write_at(b"y", 5000)
+    file.advance(1)
+    file.populate(2 * MIB)
+    assert calls
+    assert file.read(4998, 3) == b"xxy"
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EIO, OSError)])
+def test_a_write_that_fails_halfway_leaves_no_bytes(file, monkeypatch, number, kind):
+    """For example on a file system that copies on write, where blocks that are reserved may not suffice."""
+    real, struck = os.pwrite, []
+
+    def pwrite(descriptor, data, at):
+        if len(struck) < 2:
+            struck.append(at)
+            if len(struck) == 1:
+                return real(descriptor, data[:1000], at)
+            raise OSError(number, os.strerror(number))
+        return real(descriptor, data, at)
+
+    file.reserve(1)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(kind, match="00000000000000000000"):
+        file.write_after(memoryview(b"x" * 5000), 0)
+    assert struck == [0, 1000]
+    assert not any(file.buffer[:5000])
+    assert file.wrote_position == 0
