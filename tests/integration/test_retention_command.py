@@ -171,6 +171,14 @@ def test_wrong_arguments_of_free_are_refused(store, arguments, error):
     assert (done.returncode, done.stderr, done.stdout) == (2, f"tailrace: {error}\n", "")
 
 
+def test_free_does_not_ask_about_what_is_not_a_store(tmp_path):
+    for path, why in ((tmp_path / "nothing", "it does not exist"), (tmp_path, "it has no commitlog")):
+        done = answered(b"y\n", "retention", path, "--free", "128KiB")
+        assert done.returncode == 1
+        assert "[y/N]" not in done.stderr
+        assert f"{path} is not a store directory: {why}" in done.stderr
+
+
 def test_free_is_served_by_the_server_of_a_directory(store, settings):
     config = settings(f"deleteWhen={(time.localtime().tm_hour + 12) % 24}\ndiskMaxUsedSpaceRatio=95\n")
     server = subprocess.Popen(

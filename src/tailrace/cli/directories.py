@@ -291,6 +291,10 @@ def retention(
         raise usage("--free and --delete-now exclude each other")
     if free:
         if not dry_run:
+            from tailrace.store.directory import StoreDirectory  # noqa: PLC0415
+
+            with errors():  # before a question about what is not a store
+                StoreDirectory(str(store), config=StoreConfig.from_properties(read_properties(config)), raw=True)
             confirm(f"delete the oldest files of {store}, expired or not, until {free.strip()} is freed", yes=yes)
         _free(store, wanted, dry_run=dry_run, as_json=as_json, config=config)
         return
