@@ -228,9 +228,9 @@ def test_a_delayed_message_and_a_shared_disk_are_explained(store, settings):
         for _ in range(40):
             opened.put(Message(topic="t", body=bytes(4000)))
         opened.wait_dispatched()
-    name = f"{place // SIZE * SIZE:020d}"
+    name, later = f"{place // SIZE * SIZE:020d}", f"deleteWhen={(time.localtime().tm_hour + 12) % 24}\n"
     found = tailrace("retention", store, "--config", settings(
-        "fileReservedTime=0\ndeleteWhen=3\ndeleteFileBatchMax=2\ndiskMaxUsedSpaceRatio=95\n"))
+        f"fileReservedTime=0\n{later}deleteFileBatchMax=2\ndiskMaxUsedSpaceRatio=95\n"))
     assert re.search(
         name + r"  kept, it expired and is pinned; needed by timer of delay level 18 due \d{4}-",
         found.stdout), found.stdout
@@ -238,7 +238,7 @@ def test_a_delayed_message_and_a_shared_disk_are_explained(store, settings):
     idle = tailrace("retention", store, "--config", settings("pinGroups=billnig\n"))
     assert "\ngroup billnig of pinGroups has committed no offset here: nothing is kept for it\n" in idle.stdout
     shared = tailrace("retention", store, "--config", settings(
-        "deleteWhen=3\ndiskMaxUsedSpaceRatio=95\nreplicasPerDiskPartition=100000000\n"))
+        f"{later}diskMaxUsedSpaceRatio=95\nreplicasPerDiskPartition=100000000\n"))
     assert "of its part of the partition" in shared.stdout
     assert re.search(name + r"  deletable, space is short, .*; needed by timer of delay level", shared.stdout)
 

@@ -30,6 +30,7 @@ def interpreted(name):
 
 
 TWINS = (interpreted("appender"), kernels.appender)
+CHECKS = (interpreted("record").check_batch, kernels.record.check_batch)
 TABLES = (interpreted("table_records"), kernels.table_records)
 PROPERTIES = (interpreted("properties"), kernels.properties)
 needs_twins = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
@@ -91,8 +92,9 @@ class Log:
             return self.module.MessageWriter(message, raw, properties)
         if kind == "batch":
             encoded = encode_batch(entries)
-            count, *_ = self.module.check_batch(encoded)
+            count, *_ = CHECKS[0](encoded)
             assert count == len(entries)
+            assert CHECKS[1](encoded) == CHECKS[0](encoded)
             return self.module.BatchWriter(message, raw, encoded, count, min(bound, FILE - 8))
         return self.module.ItemsWriter(message, raw, entries, min(bound, 1 << 20), False)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from tailrace.cli.importing import quick_imports
+
 __all__ = ["main"]
 
 
@@ -20,7 +22,8 @@ def main() -> None:
     # NumPy would start a thread for each processor, for linear algebra, which is not used here. Each thread spins
     # for a tenth of a second, at the time when a store is opened.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from tailrace.cli.app import run  # noqa: PLC0415 - after the check, and only when it is run
+    with quick_imports():
+        from tailrace.cli.app import run  # noqa: PLC0415 - after the check, and only when it is run
 
     run()
 

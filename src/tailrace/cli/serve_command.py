@@ -7,11 +7,15 @@ from typing import Annotated, Optional
 import typer
 
 from tailrace.cli.arguments import Config, Store, errors, read_properties, usage
+from tailrace.cli.importing import quick_imports
 from tailrace.cli.interpreted import warn_if_interpreted
 from tailrace.cli.log_output import log_to_stderr
 
 __all__ = ["serve"]
 
+Http = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Address for /ready and /metrics, which answer from the start, and "
+                      "for the console: read-only pages for a browser.")]
 Grpc = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Address for clients of RocketMQ 5 (gRPC), usually with port 8081; "
                       "port 0 picks one. Default: grpcServerPort of the file. Needs tailrace[grpc].")]
@@ -33,10 +37,7 @@ def serve(
         str, typer.Option(metavar="HOST:PORT", help="Address of the name server; port 0 picks one; none: no name "
                           "server. Default: the address of this machine in namesrvAddr of the file, or "
                           "127.0.0.1:9876 if the file has no namesrvAddr.")] = "",
-    http: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address for /ready and /metrics, which answer from the start, and "
-                          "for the console: read-only pages for a browser.")
-    ] = "",
+    http: Http = "",
     grpc: Grpc = "", grpc_tls: GrpcTls = "", grpc_tls_key: GrpcTlsKey = "",
     config: Config = None,
     ignore_setting: Annotated[
@@ -69,9 +70,10 @@ def serve(
     Exit code 78: a setting was refused, so another start fails as well.
     """
     log_to_stderr(log_level, log_format, times=True)
-    from tailrace.cli.serve import LOOPBACK, serve_store  # noqa: PLC0415 - asyncio and the broker
-    from tailrace.cli.serve_grpc import grpc_place  # noqa: PLC0415
-    from tailrace.cli.serve_settings import places_of, read_password, take_settings  # noqa: PLC0415
+    with quick_imports():
+        from tailrace.cli.serve import LOOPBACK, serve_store  # noqa: PLC0415 - asyncio and the broker
+        from tailrace.cli.serve_grpc import grpc_place  # noqa: PLC0415
+        from tailrace.cli.serve_settings import places_of, read_password, take_settings  # noqa: PLC0415
 
     warn_if_interpreted()
     if bool(user) != (password_file is not None):

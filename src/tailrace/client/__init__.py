@@ -14,16 +14,21 @@ The target is one or more name servers (``namesrv``, separated by ``;``) or one 
 
 from __future__ import annotations
 
-from tailrace.auth.signature import Credentials
-from tailrace.client.listening import RetryLater
-from tailrace.client.producer import AsyncProducer, Producer
-from tailrace.client.pull_consumer import AsyncPullConsumer, PullConsumer, PullResult
-from tailrace.client.push_consumer import AsyncPushConsumer, PushConsumer
-from tailrace.client.routes import MessageQueue
-from tailrace.client.send_result import SendResult
-from tailrace.client.subscription import Sql
-from tailrace.client.transactions import TransactionSendResult
-from tailrace.remoting.tls import TlsOptions
+from typing import TYPE_CHECKING
+
+from tailrace.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from tailrace.auth.signature import Credentials
+    from tailrace.client.listening import RetryLater
+    from tailrace.client.producer import AsyncProducer, Producer
+    from tailrace.client.pull_consumer import AsyncPullConsumer, PullConsumer, PullResult
+    from tailrace.client.push_consumer import AsyncPushConsumer, PushConsumer
+    from tailrace.client.routes import MessageQueue
+    from tailrace.client.send_result import SendResult
+    from tailrace.client.subscription import Sql
+    from tailrace.client.transactions import TransactionSendResult
+    from tailrace.remoting.tls import TlsOptions
 
 __all__ = [
     "AsyncProducer",
@@ -41,3 +46,25 @@ __all__ = [
     "TlsOptions",
     "TransactionSendResult",
 ]
+
+
+# The broker uses one module of this package and needs no producers and consumers.
+_HOMES = {
+    "AsyncProducer": "tailrace.client.producer",
+    "AsyncPullConsumer": "tailrace.client.pull_consumer",
+    "AsyncPushConsumer": "tailrace.client.push_consumer",
+    "Credentials": "tailrace.auth.signature",
+    "MessageQueue": "tailrace.client.routes",
+    "Producer": "tailrace.client.producer",
+    "PullConsumer": "tailrace.client.pull_consumer",
+    "PullResult": "tailrace.client.pull_consumer",
+    "PushConsumer": "tailrace.client.push_consumer",
+    "RetryLater": "tailrace.client.listening",
+    "SendResult": "tailrace.client.send_result",
+    "Sql": "tailrace.client.subscription",
+    "TlsOptions": "tailrace.remoting.tls",
+    "TransactionSendResult": "tailrace.client.transactions",
+}
+
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -344,41 +344,9 @@ class ItemsWriter(_QueueWriter):
         return p - at
 
 
-def check_batch(data: bytes):
-    """Check the body of a batch request.
-
-    Return (messages, longest body, longest properties, bytes of all bodies and properties). ``messages`` is
-    -1 if lengths do not add up or the last message is cut off.
-    """
-    view: cython.const[cython.uchar][::1] = data
-    limit: cython.Py_ssize_t = len(data)
-    at: cython.Py_ssize_t = 0
-    count: cython.Py_ssize_t = 0
-    total: cython.longlong = 0
-    longest: cython.longlong = 0
-    most: cython.longlong = 0
-    size: cython.longlong
-    body: cython.longlong
-    props: cython.longlong
-    while at < limit:
-        if limit - at < _ITEM_HEAD:
-            return -1, 0, 0, 0
-        size, body = be32(view, at), be32(view, at + 16)
-        if limit - at - _ITEM_HEAD - 2 < max(body, 0):
-            return -1, 0, 0, 0
-        props = view[at + _ITEM_HEAD + max(body, 0)] * 256 + view[at + _ITEM_HEAD + max(body, 0) + 1]
-        if body < 0 or props > 32767 or _ITEM_HEAD + body + 2 + props != size or size > limit - at:
-            return -1, 0, 0, 0
-        longest, most = max(longest, body), max(most, props)
-        total += body + props
-        at += cython.cast(cython.Py_ssize_t, size)
-        count += 1
-    return count, longest, most, total
-
-
 @cython.cclass
 class BatchWriter(_QueueWriter):
-    """The messages of a batch body that ``check_batch`` has accepted."""
+    """The messages of a batch body that ``record.check_batch`` has accepted."""
 
     _data: bytes
 

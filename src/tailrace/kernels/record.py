@@ -78,6 +78,7 @@ from tailrace.kernels.shared.record_layout import (
 SOURCE_SHA256 = ""
 
 _REASON_END = cython.declare(cython.int, 0)  # everything up to `until` was read
+_ITEM_HEAD = cython.declare(cython.int, 20)  # bytes of a message in a batch body before its body
 _REASON_ROWS_FULL = cython.declare(cython.int, 1)
 _REASON_BLANK = cython.declare(cython.int, 2)  # the blank record that ends a file is at `stop`
 _REASON_ZERO = cython.declare(cython.int, 3)  # zeros at `stop`: never written
@@ -377,3 +378,35 @@ def fill_rows(
                 break
     if bad >= 0:
         raise ValueError(f"there is no record at place {bad}")
+
+
+def check_batch(data: bytes):
+    """Check the body of a batch request.
+
+    Return (messages, longest body, longest properties, bytes of all bodies and properties). ``messages`` is
+    -1 if lengths do not add up or the last message is cut off.
+    """
+    view: cython.const[cython.uchar][::1] = data
+    limit: cython.Py_ssize_t = len(data)
+    at: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    total: cython.longlong = 0
+    longest: cython.longlong = 0
+    most: cython.longlong = 0
+    size: cython.longlong
+    body: cython.longlong
+    props: cython.longlong
+    while at < limit:
+        if limit - at < _ITEM_HEAD:
+            return -1, 0, 0, 0
+        size, body = be32(view, at), be32(view, at + 16)
+        if limit - at - _ITEM_HEAD - 2 < max(body, 0):
+            return -1, 0, 0, 0
+        props = view[at + _ITEM_HEAD + max(body, 0)] * 256 + view[at + _ITEM_HEAD + max(body, 0) + 1]
+        if body < 0 or props > 32767 or _ITEM_HEAD + body + 2 + props != size or size > limit - at:
+            return -1, 0, 0, 0
+        longest, most = max(longest, body), max(most, props)
+        total += body + props
+        at += cython.cast(cython.Py_ssize_t, size)
+        count += 1
+    return count, longest, most, total

@@ -426,17 +426,12 @@ class MappedFile:
         If that fails, clears what was written as far as possible. Raises DiskFullError or OSError.
         """
         try:
-            with self as file:
-                try:
-                    file.pwrite(data, at)
-                    self._wrote_after = at + len(data)
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        file.pwrite(bytes(len(data)), at)
-                    raise
-        except OSError as error:
-            _raise_if_full(self.path, error)
+            self._call(data, at)
+        except (DiskFullError, OSError):
+            with contextlib.suppress(DiskFullError, OSError):
+                self._call(bytes(len(data)), at)
             raise
+        self._wrote_after = at + len(data)
 
     def write_long(self, data: bytes | bytearray | memoryview, at: int) -> None:
         """``write_at`` with a system call, also for a mapped file, for writes of many pages.
@@ -444,11 +439,14 @@ class MappedFile:
         A store through a mapping costs a page fault for each page that was not used before.
         """
         self.reserve(at + len(data))
+        self.touched()
+        self._call(data, at)
+        self.touched()  # set again: a sync that began before the write does not cover the write
+
+    def _call(self, data: bytes | bytearray | memoryview, at: int) -> None:
         try:
             with self as file:
-                self.touched()
                 file.pwrite(data, at)
-                self.touched()  # set again: a sync that began before the write does not cover the write
         except OSError as error:
             _raise_if_full(self.path, error)
             raise

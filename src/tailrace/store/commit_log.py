@@ -42,7 +42,7 @@ from tailrace.formats.inner_batch import (
     INNER_NUM,
     INNER_NUM_MAX,
 )
-from tailrace.kernels import appender
+from tailrace.kernels import appender, record
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue, OpenFiles
@@ -273,7 +273,7 @@ class CommitLog:
         properties.pop(INNER_BASE, None)
         if wrong := _NOT_IN_BATCHES & properties.keys():
             raise MessageIllegalError("innerBatch", f"an inner batch cannot have {', '.join(sorted(wrong))}")
-        count = appender.check_batch(bytes(message.body))[0]
+        count = record.check_batch(bytes(message.body))[0]
         if count < 0:
             decode_batch(message.body)  # raises an error that says what is wrong
         if not 0 < count <= INNER_NUM_MAX:
@@ -324,7 +324,7 @@ class CommitLog:
         """Check a batch body, which must fit one segment, and return its writer. Raises MessageIllegalError."""
         if message.sys_flag & SysFlag.TRANSACTION_MASK:
             raise MessageIllegalError("sysFlag", "a batch cannot be part of a transaction")
-        count, longest, most, total = appender.check_batch(encoded)
+        count, longest, most, total = record.check_batch(encoded)
         if count < 0:
             decode_batch(encoded)  # raises an error that says what is wrong
         if not count:
