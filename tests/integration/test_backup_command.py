@@ -62,9 +62,7 @@ def test_a_backup_under_load_has_all_that_was_acknowledged_before_it(tailrace_br
         found = [int(message.body) for message in opened.read("orders", 0)]
         assert found == [*range(len(found))]
         assert len(found) >= acknowledged
-        # A timer that was delivered shortly before the backup may be delivered again, but every pending timer is there.
-        assert [timer.topic for timer in opened.timers()][-1:] == ["later"]
-        assert max(timer.due_ms for timer in opened.timers()) > first["createdMs"] + 3_000_000
+        assert [timer.topic for timer in opened.timers()] == ["later"]
     served = TailraceBroker(tmp_path / "r")
     served.start()
     try:

@@ -77,9 +77,9 @@ class Dequeue:
 
     @property
     def commit_read_time_ms(self) -> int:
-        """Slots before this time are delivered."""
-        now = self._clock.now_ms()
-        return min(self._state.frontier_ms, self._state.floor(now), *self._due.slots)
+        """Slots before this time are delivered. The present slot is the one in which the last step read the clock."""
+        state = self._state
+        return min(state.frontier_ms, state.last_floor_ms, state.floor(self._clock.now_ms()), *self._due.slots)
 
     def has_begun(self, slot_time_ms: int) -> bool:
         """Return True if a slot was begun and has timers left."""

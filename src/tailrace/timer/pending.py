@@ -21,7 +21,10 @@ __all__ = ["pending_levels", "pending_timers"]
 
 
 def pending_timers(timers: TimerMessageStore) -> Iterator[PendingTimer]:
-    """Yield pending timers by due time, without those that a request to delete names."""
+    """Yield pending timers by due time, without those that a request to delete names.
+
+    The slot of the present second still has the timers that were delivered in it before an open. They are left out.
+    """
     while timers.enqueue_step():  # what is not in the wheel yet
         pass
     deleted = timers.deleted()
@@ -57,7 +60,8 @@ def _timer(
     if message is None or out is None:
         return None
     properties = message.properties
-    if identity_of(properties, out) in deleted:
+    identity = identity_of(properties, out)
+    if identity is not None and (identity in deleted or timers.put_back.was_delivered(identity, sure=False)):
         return None
     due = due_ms(properties, out, message.store_timestamp, timers.state.grain_ms)
     return pending_timer(message, due)

@@ -153,9 +153,10 @@ class TimerMessageStore:
             if found.mode == "rebuild":
                 # The wheel is empty, so the present slot counts as begun, and overdue timers are handled as
                 # they are enqueued. All messages are enqueued now: a Java broker that opened the directory
-                # next would deliver again timers that are in the timer queue and not in the wheel.
+                # next would deliver again timers that are in the timer queue and not in the wheel. The present
+                # slot stays the same until then: timers in a later one would not be searched for in the log.
                 state.frontier_ms += self.precision_ms
-                while self.enqueue_step():
+                while not self.config.timer_stop_enqueue and self.enqueue.step():
                     pass
             else:
                 self.metrics.revise(self.live_units(found.read_time_ms))

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 
+import pytest
 from timer_world import CONFIG, World
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -42,6 +43,23 @@ def test_pending_timers_are_those_that_will_be_delivered_in_this_order():
         key: keys[key] for _, key in left}
     world.run(60_000, 100)
     assert told(world) == []
+
+
+@pytest.mark.parametrize("stop", ["close", "kill"])
+def test_a_timer_that_was_delivered_in_the_present_second_is_not_listed_after_the_next_open(stop):
+    world = World()
+    world.send(TIMER_DELAY_MS=150)
+    kept, _ = world.send(TIMER_DELAY_MS=1700)
+    world.run(300, 50)
+    assert told(world) == [(world.due[kept], kept)]
+    if stop == "close":
+        world.close()
+    else:
+        world.flush()
+    world.files = world.files.killed()
+    world.open(clean=stop == "close")
+    assert world.timers.recovered.mode == "replay"
+    assert told(world) == [(world.due[kept], kept)]
 
 
 def test_a_store_tells_timers_and_levels_together(tmp_path):

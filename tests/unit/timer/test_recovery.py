@@ -15,6 +15,7 @@ from tailrace.formats.timercheckpoint import TIMER_CHECKPOINT
 from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.formats.timerwheel import SLOT
 from tailrace.testing import CrashFileSystem
+from tailrace.timer.pending import pending_timers
 from tailrace.timer.recovery import TimerRecovery
 
 DAY = 86_400_000
@@ -302,12 +303,21 @@ def test_delivered_files_of_the_timer_log_go_and_nothing_pending_with_them():
     all_once(world)
 
 
-def test_a_rebuild_without_services_leaves_nothing_that_a_java_broker_would_repeat():
+@pytest.mark.parametrize("ticks", [False, True])
+def test_a_rebuild_without_services_leaves_nothing_that_a_java_broker_would_repeat(ticks):
     world = killed(loaded())
     before = set(world.delivered())
     world.files.remove(f"{ROOT}/timerlog/{0:020d}")
+
+    def tick(number, name, path):
+        if ticks and name == "remove" and path.endswith("config/timercheck"):
+            world.clock.advance(1000)  # the next second begins before the messages are enqueued
+
+    world.files.before = tick
     world.open()
+    world.files.before = None
     assert world.timers.recovered.mode == "rebuild"
+    assert {timer.uniq_key for timer in pending_timers(world.timers)} == set(world.due) - before
     world.close()
     assert listed_for_a_java_broker(world) == set(world.due) - before
     fields = TIMER_CHECKPOINT.unpack_from(world.files.open(f"{ROOT}/config/timercheck").pread(56, 0))
