@@ -7,12 +7,13 @@ import mmap
 import os
 from typing import Final
 
-__all__ = ["populate", "punch_hole"]
+__all__ = ["populate", "punch_hole", "will_need"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_MADV_WILLNEED: Final = 3
 _MADV_POPULATE_READ: Final = 22
 
 
@@ -32,3 +33,12 @@ def populate(view: memoryview, start: int, length: int) -> bool:
     first = ctypes.c_char.from_buffer(view)
     before = start % mmap.PAGESIZE
     return not _libc.madvise(ctypes.addressof(first) + start - before, length + before, _MADV_POPULATE_READ)
+
+
+def will_need(address: int, length: int) -> None:
+    """Start to read the part of a mapped file at an address from the disk. The call does not wait for the disk.
+
+    It is only advice, so it has no result.
+    """
+    before = address % mmap.PAGESIZE
+    _libc.madvise(address - before, length + before, _MADV_WILLNEED)

@@ -106,6 +106,8 @@ class ConsumeQueue:
         """Grows when the end moves back or units before it change, so that ``_ahead`` is no longer used."""
         self._ahead: tuple[int, int, bytes] = 0, 0, b""
         """Units of the last read of ``units_ahead``: version, number of the first unit, the bytes."""
+        self.read_ahead = range(0)
+        """Offsets of the messages that the last read from the disk may have brought into memory; a hint for readers."""
 
     @property
     def min_offset(self) -> int:

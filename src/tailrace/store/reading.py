@@ -14,6 +14,7 @@ import numpy as np
 
 from tailrace import events
 from tailrace.config import StoreConfig
+from tailrace.env import linux_calls
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import (
@@ -57,6 +58,10 @@ _FILTERED_READ: Final = 1 << 20
 """Bytes per read from the disk with a property filter; most of the messages are not selected."""
 _GAP: Final = 16 << 10
 """Two records with at most this many bytes between them are read from the disk in one call."""
+_GAP_AHEAD: Final = 64 << 10
+"""Two records with at most this many bytes between them are read ahead in one piece for a consumer that reads on."""
+_AHEAD_BYTES: Final = 2 << 20
+"""Bytes that are read ahead at most."""
 _SEEN_NS: Final = 100_000_000
 """Time for which a page that was in the page cache counts as being there."""
 
@@ -147,7 +152,7 @@ class MessageReader:
         """
         topic, seen, hold_around = queue.record_topic, self._seen_pages(), self._log.queue.hold_around
         parts: list[bytes] = []
-        total, at, removed, mapped, look = 0, 0, False, True, _LOOK_BYTES
+        total, at, removed, mapped, look, asked = 0, 0, False, True, _LOOK_BYTES, -1
         phy_offset, size, _ = _unit(units, 0)
         while True:
             held, buffer, start, there = hold_around(phy_offset, size, mapped=mapped)
@@ -163,6 +168,9 @@ class MessageReader:
                         keep.matches, topic, queue.queue_id, offset, most - result.record_count,
                         room - total, look, total > 0, pages)
                     look -= examined
+                if why == unit_records.UNITS_COLD and not only_cached and asked != start:
+                    asked = start
+                    _load_ahead(queue, buffer, start, units, at, codes, offset, most if keep is None else len(units))
             finally:
                 if held is not None:
                     held.release()
@@ -356,16 +364,53 @@ def _span(units: bytes, at: int, codes: Codes, most: int, room: int) -> int:
     together. Reading each record by itself takes several times as long in a thread, because the thread
     waits for the interpreter's lock after every call.
     """
-    view = CQ_UNIT.view(units)[at:]
-    if len(codes):
-        view = view[np.isin(view["tags_code"], codes)]
-    view = view[:most]
-    starts = view["phy_offset"].astype(np.int64)
-    ends = starts + view["size"]
+    starts, ends = _places_of(units, at, codes)
+    starts, ends = starts[:most], ends[:most]
     gaps = starts[1:] - ends[:-1]
     near = (gaps >= 0) & (gaps <= _GAP) & (ends[1:] - starts[0] <= room)
     count = 1 + (len(near) if near.all() else int(near.argmin()))
     return int((ends[:count] - starts[0]).max())
+
+
+def _load_ahead(
+    queue: ConsumeQueue, buffer: memoryview | bytes, base: int, units: bytes, at: int, codes: Codes, offset: int,
+    most: int,
+) -> None:
+    """Start to read from the disk what this read needs, so that the disk works on all of it at the same time.
+
+    ``buffer`` is the mapping of a segment, which begins at position ``base``. ``units[0]`` has the queue offset
+    ``offset``; the records of the selected units from index ``at`` onwards are not in memory. If the read goes on where
+    the last one from the disk ended, its consumer follows the queue. Then all units count, because the next read
+    needs the rest of them, and near records are read in one piece with the records of other queues between them. For
+    any other read that would be a load on the disk in vain, so only its first ``most`` records are read.
+    """
+    before, queue.read_ahead = queue.read_ahead, range(offset + at, offset + len(units) // _UNIT)
+    reads_on = before.start < offset + at <= before.stop + len(before)  # others may have read some more into memory
+    starts, ends = _places_of(units, at, codes)
+    inside = (starts >= base) & (ends > starts) & (ends - base <= len(buffer))
+    starts, ends = starts[inside], ends[inside]
+    if not reads_on:
+        starts, ends = starts[:most], ends[:most]
+    if not len(starts):
+        return
+    gaps = starts[1:] - ends[:-1]
+    apart = np.flatnonzero((gaps < 0) | (gaps > (_GAP_AHEAD if reads_on else 0)))
+    address, left = np.frombuffer(buffer, np.uint8).ctypes.data - base, _AHEAD_BYTES
+    for start, end in zip(
+        starts[np.append(0, apart + 1)].tolist(), ends[np.append(apart, -1)].tolist(), strict=True
+    ):
+        if left > 0:
+            linux_calls.will_need(address + start, min(end - start, left))
+            left -= end - start
+
+
+def _places_of(units: bytes, at: int, codes: Codes) -> tuple[Codes, Codes]:
+    """Return start and end of the records that units select, from the unit with index ``at`` onwards."""
+    view = CQ_UNIT.view(units)[at:]
+    if len(codes):
+        view = view[np.isin(view["tags_code"], codes)]
+    starts = view["phy_offset"].astype(np.int64)
+    return starts, starts + view["size"]
 
 
 def _moved(places: bytes, by: int) -> bytes:

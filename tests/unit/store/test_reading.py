@@ -3,10 +3,12 @@
 import os
 import random
 
+import numpy as np
 import pytest
 
 from tailrace import Message, MessageStore, kernels
 from tailrace.config import StoreConfig
+from tailrace.env import linux_calls
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import unit_records
@@ -192,6 +194,44 @@ def test_a_read_from_the_disk_finds_what_a_read_from_memory_finds(tmp_path, monk
         monkeypatch.undo()
         is_being_deleted(monkeypatch, first)
         assert store.get_message("T", 0, 0, 3) == gone
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_read_from_the_disk_starts_all_that_it_needs_and_a_consumer_s_next_read(tmp_path, monkeypatch, far):
+    """The first read asks for its own records. One that goes on asks for twice as many, near ones in one piece."""
+    config, between = StoreConfig(mapped_file_size_commit_log=16 << 20), 66_000 if far else 20_000
+    with MessageStore.open(tmp_path, config=config, services=False) as store:
+        for number in range(140):
+            store.put(Message(topic="T", body=b"%03d" % number, tags="ab"[number % 2]), queue_id=0)
+            store.put(Message(topic="U", body=bytes(between)), queue_id=0)
+        store.wait_dispatched()
+        warm = {at: store.get_message("T", 0, at, 32) for at in (10, 42, 74)}
+        records = [(m.phy_offset, m.phy_offset + m.store_size) for m in store.read("T", 0)]
+        asked = []
+        file = store._store.commit_log.queue.files[0]
+        base = np.frombuffer(file.buffer, np.uint8).ctypes.data
+        monkeypatch.setattr(linux_calls, "will_need", lambda at, n: asked.append((at - base, at - base + n)))
+
+        def asked_for(wanted, *, reads_on):
+            found = asked.copy()
+            asked.clear()
+            return found == ([(wanted[0][0], wanted[-1][1])] if reads_on and not far else wanted)
+
+        read_as_if_nothing_was_cached(monkeypatch)
+        assert store.get_message("T", 0, 10, 32) == warm[10]
+        assert asked_for(records[10:42], reads_on=False)
+        assert store.get_message("T", 0, 42, 32) == warm[42]
+        assert asked_for(records[42:106], reads_on=True)
+        assert store.get_message("T", 0, 106, 4, codes=[97]).record_count == 4
+        assert asked_for(records[106:140:2], reads_on=True)
+        assert store.get_message("T", 0, 10, 4, codes=[97]).record_count == 4
+        assert asked_for(records[10:18:2], reads_on=False)
+        monkeypatch.setattr(reading, "_AHEAD_BYTES", 1000)
+        assert store.get_message("T", 0, 74, 32) == warm[74]
+        assert 1000 <= sum(end - start for start, end in asked) < 1000 + (records[0][1] - records[0][0])
+        asked.clear()
+        assert store.get_message("T", 0, 10, 32, only_cached=True).is_cold
+        assert not asked, "the event loop does not wait for the disk to take its orders"
 
 
 def test_queue_units_that_are_not_cached_are_not_waited_for(tmp_path, monkeypatch):
