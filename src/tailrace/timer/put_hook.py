@@ -8,8 +8,14 @@ from typing import Final, NamedTuple, final
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
-from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, SysFlag, decode_properties
+from tailrace.formats.commitlog import (
+    MAX_PROPERTIES_LENGTH,
+    PROPERTY_SEPARATOR,
+    SysFlag,
+    decode_properties,
+)
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.unit_records import property_values
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.timer.properties import (
@@ -31,6 +37,7 @@ __all__ = ["TimerPutHook", "Waiting", "may_wait"]
 
 _PUT_BACK_ROOM: Final = 128
 """Upper bound of the bytes that delivery adds: two times, the number of rolls and the due time of a rolled timer."""
+_END: Final = PROPERTY_SEPARATOR.encode()
 _OUT_MS: Final = TIMER_OUT_MS.encode()
 _REAL_TOPIC: Final = REAL_TOPIC.encode()
 _REAL_QID: Final = REAL_QID.encode()
@@ -44,6 +51,31 @@ class Waiting(NamedTuple):
     out_ms: int
     """Its slot time in the wheel; 0 for a message with a delay level."""
     unique_key: str
+
+
+class _Found(NamedTuple):
+    """What stored properties say about a delivery, as texts, in the order of `_NAMES`; None for a missing property."""
+
+    level: str | None
+    delay_s: str | None
+    delay_ms: str | None
+    deliver_ms: str | None
+    out_ms: str | None
+    deletes: str | None
+    unique_key: str | None
+    real_topic: str | None
+    real_queue_id: str | None
+
+    def due_ms(self, now_ms: int) -> int:
+        """Return the due time, ms. Raises ValueError."""
+        if self.delay_s is not None:
+            return now_ms + int(self.delay_s) * 1000
+        return now_ms + int(self.delay_ms) if self.delay_ms is not None else int(self.deliver_ms or "")
+
+
+_NAMES: Final = tuple(name.encode() for name in (
+    DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_OUT_MS, TIMER_DEL_UNIQKEY, UNIQ_KEY, REAL_TOPIC,
+    REAL_QID))
 
 
 def may_wait(stored: bytes) -> bool:
@@ -76,14 +108,15 @@ class TimerPutHook:
             return None
         if message.sys_flag & SysFlag.TRANSACTION_MASK not in {0, SysFlag.TRANSACTION_COMMIT}:
             return None
-        properties = decode_properties(stored)
-        if (level := _delay_level(properties)) > 0:
-            return self._transform_delay_level(message, properties, min(level, self._max_delay_level))
-        if TIMER_OUT_MS in properties or not any(name in properties for name in DELIVER_PROPERTIES):
+        found = _Found(*property_values(stored, _NAMES))
+        if (level := _delay_level(found.level)) > 0:
+            return self._transform_delay_level(
+                message, decode_properties(stored), min(level, self._max_delay_level))
+        if found.out_ms is not None or not (found.delay_s or found.delay_ms or found.deliver_ms):
             return None
         if not self._config.timer_wheel_enable:
             return self._not_enabled()
-        return self._transform(message, properties)
+        return self._transform(message, found)
 
     @staticmethod
     def _transform_delay_level(
@@ -114,32 +147,29 @@ class TimerPutHook:
         if refused is not None or deliver_ms <= self._clock.now_ms():
             return refused
         out = slot_ms(deliver_ms, self._config.timer_precision_ms)
-        topic, queue_id = message.topic, message.queue_id
-        stored = b"%b%b\x01%d\x02%b\x01%b\x02%b\x01%d\x02" % (
-            message.properties, _OUT_MS, out, _REAL_TOPIC, topic.encode(), _REAL_QID, queue_id)
-        return self._moved(message, stored, Waiting(topic, queue_id, out, unique_key))
+        return self._moved(message, message.properties, Waiting(message.topic, message.queue_id, out, unique_key))
 
-    def _transform(
-        self, message: MessageExtBrokerInner, properties: dict[str, str]
-    ) -> PutMessageResult | Waiting | None:
+    def _transform(self, message: MessageExtBrokerInner, found: _Found) -> PutMessageResult | Waiting | None:
         now = self._clock.now_ms()
         try:
-            deliver = _deliver_ms(properties, now)
+            deliver = found.due_ms(now)
         except ValueError:
             return self._illegal("the delivery time is no number")
         if deliver <= now:
-            if TIMER_DEL_UNIQKEY in properties:
+            if found.deletes is not None:
                 return self._illegal("the timer to delete is due already")
             return None
         refused = self._refusal(deliver, now)
         if refused is not None:
             return refused
-        out = slot_ms(deliver, self._config.timer_precision_ms)
-        properties[TIMER_OUT_MS] = str(out)
-        properties[REAL_TOPIC] = message.topic
-        properties[REAL_QID] = str(message.queue_id)
-        return self._moved(message, encode_properties(properties), Waiting(
-            message.topic, message.queue_id, out, properties.get(UNIQ_KEY, "")))
+        stored = message.properties
+        if found.real_topic is not None or found.real_queue_id is not None:  # only the broker sets these
+            stored = encode_properties({
+                name: value for name, value in decode_properties(stored).items() if name not in (REAL_TOPIC, REAL_QID)})
+        elif not stored.endswith(_END):
+            stored += _END
+        return self._moved(message, stored, Waiting(
+            message.topic, message.queue_id, slot_ms(deliver, self._config.timer_precision_ms), found.unique_key or ""))
 
     def _refusal(self, deliver: int, now: int) -> PutMessageResult | None:
         """Return why a message that is due at ``deliver`` cannot wait; None if it can."""
@@ -163,7 +193,9 @@ class TimerPutHook:
     def _moved(
         message: MessageExtBrokerInner, stored: bytes, waiting: Waiting
     ) -> PutMessageResult | Waiting:
-        """Change a message to one of the timer topic with these stored properties."""
+        """Change a message to one of the timer topic, with ``stored`` and its target as properties."""
+        stored = b"%b%b\x01%d\x02%b\x01%b\x02%b\x01%d\x02" % (
+            stored, _OUT_MS, waiting.out_ms, _REAL_TOPIC, waiting.topic.encode(), _REAL_QID, waiting.queue_id)
         if len(stored) + _PUT_BACK_ROOM > MAX_PROPERTIES_LENGTH:
             return PutMessageResult(
                 PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
@@ -194,17 +226,8 @@ class TimerPutHook:
         return num >= 2 * limit or self._entropy.randrange(limit) < num - limit
 
 
-def _delay_level(properties: dict[str, str]) -> int:
+def _delay_level(text: str | None) -> int:
     try:
-        return int(properties.get(DELAY, "0"))
+        return int(text or "0")
     except ValueError:
         return 0
-
-
-def _deliver_ms(properties: dict[str, str], now_ms: int) -> int:
-    """Return the due time of a message, ms. Raises ValueError."""
-    if TIMER_DELAY_SEC in properties:
-        return now_ms + int(properties[TIMER_DELAY_SEC]) * 1000
-    if TIMER_DELAY_MS in properties:
-        return now_ms + int(properties[TIMER_DELAY_MS])
-    return int(properties[TIMER_DELIVER_MS])

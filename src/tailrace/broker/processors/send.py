@@ -181,8 +181,6 @@ class SendMessageProcessor:
             answer = self._inner_answer(request, result, unique_key)
         elif batch:
             answer = self._batch_answer(request, result)
-        elif result.recall_handle:
-            answer = self._timer_answer(request, result, unique_key)
         elif request.serialize_type == SerializeType.ROCKETMQ:
             answer = self._binary_answer(request.opaque, result, unique_key)
         else:
@@ -409,6 +407,9 @@ class SendMessageProcessor:
             INT32.pack(len(msg_id)), msg_id, INT32.pack(len(queue_id)), queue_id,
             INT32.pack(len(offset)), offset, INT32.pack(len(key)), key, self._tail,
         )
+        if result.recall_handle:
+            handle = result.recall_handle.encode()
+            fields += b"\0\x0crecallHandle%b%b" % (INT32.pack(len(handle)), handle)
         header = 21 + len(fields)
         return b"".join((
             _BINARY_START.pack(
@@ -426,21 +427,10 @@ class SendMessageProcessor:
                 "msgId": f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}",
                 "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
                 "transactionId": unique_key, **self._common_ext,
+                **({"recallHandle": result.recall_handle} if result.recall_handle else {}),
             },
         })
         return PREFIX.pack(4 + len(header), len(header)) + header
-
-    def _timer_answer(
-        self, request: RemotingCommand, result: PutMessageResult, unique_key: str
-    ) -> bytes:
-        return encode(
-            request.answer(ext={
-                "msgId": f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}",
-                "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
-                "transactionId": unique_key, "recallHandle": result.recall_handle,
-                **self._common_ext,
-            })
-        )
 
     def _inner_answer(
         self, request: RemotingCommand, result: PutMessageResult, unique_key: str
