@@ -188,7 +188,9 @@ def test_what_the_put_hook_or_multi_dispatch_look_at_is_not_plain(module, name):
     for before in (b"", b"TAGS\x01a\x02"):
         properties = before + name.encode() + b"\x01x\x02"
         assert may_wait(properties) or MARK in properties
-        assert log.tail.plain_writer(MessageExtBrokerInner("T", 0, b"", properties)) is None
+        message = MessageExtBrokerInner("T", 0, b"", properties)
+        assert log.tail.plain_writer(message) is None
+        assert (log.tail.plain_writer(message, hooked=True) is None) == (MARK in properties)
     assert log.tail.plain_writer(MessageExtBrokerInner("T", 0, b"", b"TAGS\x01a\x02")) is not None
 
 

@@ -222,16 +222,16 @@ class MessageWriter(RecordWriter):
 
 
 @cython.cfunc
-def _is_plain(stored: bytes) -> cython.bint:
-    """Return True if no property name starts with TIMER_D or INNER_MULTI_ or is DELAY."""
+def _is_plain(stored: bytes, hooked: cython.bint) -> cython.bint:
+    """Return True if no property name starts with INNER_MULTI_ and, unless ``hooked``, with TIMER_D or is DELAY."""
     p: cython.Py_ssize_t = 0
     n: cython.Py_ssize_t = len(stored)
     first: cython.uchar
     while p < n:
         first = stored[p]
         if (
-            (first == 84 and stored.startswith(_TIMER, p))
-            or (first == 68 and stored.startswith(_DELAY, p))
+            (first == 84 and not hooked and stored.startswith(_TIMER, p))
+            or (first == 68 and not hooked and stored.startswith(_DELAY, p))
             or (first == 73 and stored.startswith(_LMQ, p))
         ):
             return False
@@ -242,7 +242,7 @@ def _is_plain(stored: bytes) -> cython.bint:
 
 
 @cython.cfunc
-def _plain_writer(message, topics: dict, limit: cython.Py_ssize_t):
+def _plain_writer(message, topics: dict, limit: cython.Py_ssize_t, hooked: cython.bint):
     topic = topics.get(message.topic)
     body = message.body
     stored = message.properties
@@ -252,7 +252,7 @@ def _plain_writer(message, topics: dict, limit: cython.Py_ssize_t):
         return None
     if type(message.flag) is not int or type(message.queue_id) is not int:
         return None
-    if len(body) + len(stored) > limit or not _is_plain(stored):
+    if len(body) + len(stored) > limit or not _is_plain(stored, hooked):
         return None
     writer = MessageWriter.__new__(MessageWriter)
     try:
@@ -493,12 +493,13 @@ class Appender:
         self._file = None
         self._buffer = None
 
-    def plain_writer(self, message):
+    def plain_writer(self, message, hooked: cython.bint = False):
         """Return the writer of a plain message, or None if the message needs the checks of the caller.
 
-        A plain message breaks no rule, has no delivery time, and names no LMQ queue.
+        A plain message breaks no rule, names no LMQ queue, and has no delivery time. With ``hooked`` it may have one,
+        because the put hook has seen it.
         """
-        return _plain_writer(message, self.topics, self._plain_size)
+        return _plain_writer(message, self.topics, self._plain_size, hooked)
 
     def append(self, writer: RecordWriter):
         """Write the records of a writer. If an error is raised, ``writer.done`` of them are in the log."""

@@ -268,10 +268,10 @@ class DefaultMessageStore:
     def put(
         self, message: MessageExtBrokerInner, *, though_full: bool = False
     ) -> PutMessageResult:
-        """Put one message. Refusals are results, not exceptions."""
-        log = self.commit_log
+        """Put one message that the put hook has seen or that needs no hook. Refusals are results, not exceptions."""
         try:
-            return self.append(log.message_writer(message), though_full=though_full)
+            writer = self.plain_writer(message, hooked=True) or self.commit_log.message_writer(message)
+            return self.append(writer, though_full=though_full)
         except MessageIllegalError as error:
             return self._illegal(error)
 
