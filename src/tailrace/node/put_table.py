@@ -231,12 +231,15 @@ class TablePut:
     ) -> PutMessageResult:
         """Append the rows of a piece with the indexes in ``run``; ``queues`` are all of the table."""
         rules = self._store.rules
-        used, of_rows = np.unique(rows.queues[run], return_inverse=True)
+        numbers = rows.queues[run]
+        used = np.flatnonzero(np.bincount(numbers))
+        place = np.empty(len(queues), np.int64)
+        place[used] = np.arange(len(used))
         keys = [queues[number] for number in used.tolist()]
         bodies, properties = rows.piece.body.some(run), rows.properties.some(run)
         phy_offsets, queue_offsets = np.empty(len(run), np.int64), np.empty(len(run), np.int64)
         host = np.frombuffer(self._store.store_host, np.uint8)
-        flags, of_rows, names = rows.flags[run], of_rows.reshape(-1), topics.some(used)
+        flags, of_rows, names = rows.flags[run], place[numbers], topics.some(used)
         queue_ids = np.array([queue_id for _, queue_id in keys], np.int64)
 
         def make(
