@@ -106,10 +106,9 @@ class PutMessageStatus(enum.Enum):
     WHEEL_TIMER_NOT_ENABLE = 12
     LMQ_CONSUME_QUEUE_NUM_EXCEEDED = 13
 
-    @property
-    def appended(self) -> bool:
+    def __init__(self, number: int) -> None:
+        self.appended = number <= 3
         """True if the message is in the log."""
-        return self.value <= 3
 
 
 class AppendMessageStatus(enum.Enum):

@@ -13,6 +13,7 @@ from typing import Any, Final, final
 
 from tailrace.broker.counters import Counters, Flow
 from tailrace.formats.commitlog import decode_properties
+from tailrace.kernels.unit_records import property_values
 from tailrace.metrics import MESSAGE_SIZE
 from tailrace.store.hooks import MessageArrivingListener
 
@@ -24,9 +25,11 @@ LMQ_PREFIX: Final = "%LMQ%"
 """Topics with this prefix are counted as one, as in LmqBrokerStatsManager."""
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """The topic of the delay levels; each of its queues is counted."""
+_TRANSACTION: Final = "TRAN_MSG"
 _SHARDING_KEY: Final = "__SHARDINGKEY"
 _DELAYS: Final = frozenset({
     "__STARTDELIVERTIME", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
+_NAMES: Final = tuple(name.encode() for name in (_TRANSACTION, _SHARDING_KEY, *_DELAYS))
 _SIGNS: Final = ("TRAN_MSG\x01", "__SHARDINGKEY\x01", "DELAY\x01", "TIMER_DEL", "__STARTDELIVERTIME\x01")
 """Every message of another type than normal has one of these texts in its properties."""
 
@@ -46,17 +49,23 @@ def message_type(properties: str) -> str:
     """Return normal, fifo, delay or transaction, from the stored properties of a message."""
     for sign in _SIGNS:
         if sign in properties:
-            return type_of(decode_properties(properties.encode()))
+            transaction, sharding_key, *delays = property_values(properties.encode(), _NAMES)
+            return _type(transaction, sharding_key, has_delay=any(delays))
     return NORMAL
 
 
 def type_of(properties: Mapping[str, str]) -> str:
     """Return the same from decoded properties, in the reference's order (BrokerMetricsManager.getMessageType)."""
-    if properties.get("TRAN_MSG", "").lower() == "true":
+    return _type(
+        properties.get(_TRANSACTION), properties.get(_SHARDING_KEY), has_delay=not _DELAYS.isdisjoint(properties))
+
+
+def _type(transaction: str | None, sharding_key: str | None, *, has_delay: bool) -> str:
+    if transaction is not None and transaction.lower() == "true":
         return "transaction"
-    if _SHARDING_KEY in properties:
+    if sharding_key is not None:
         return "fifo"
-    return NORMAL if _DELAYS.isdisjoint(properties) else "delay"
+    return "delay" if has_delay else NORMAL
 
 
 def is_delayed(properties: str) -> bool:

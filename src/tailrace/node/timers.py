@@ -190,7 +190,8 @@ class Timers:
 
     def waiting(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
         """Change a message that must wait. Return its target and time, or a result if it is refused."""
-        return self._store.lmq_refusal(message) or self._hook.handle(message)
+        refused = self._store.lmq_refusal(message) if MARK in message.properties else None
+        return refused or self._hook.handle(message)
 
     def put_prepared(
         self, message: MessageExtBrokerInner, waiting: Waiting | None

@@ -143,11 +143,8 @@ class TimerPutHook:
         """
         if not self._config.timer_wheel_enable:
             return self._not_enabled()
-        refused = self._refusal(deliver_ms, self._clock.now_ms())
-        if refused is not None or deliver_ms <= self._clock.now_ms():
-            return refused
-        out = slot_ms(deliver_ms, self._config.timer_precision_ms)
-        return self._moved(message, message.properties, Waiting(message.topic, message.queue_id, out, unique_key))
+        now = self._clock.now_ms()
+        return self._moved(message, message.properties, unique_key, deliver_ms, now) if deliver_ms > now else None
 
     def _transform(self, message: MessageExtBrokerInner, found: _Found) -> PutMessageResult | Waiting | None:
         now = self._clock.now_ms()
@@ -159,43 +156,37 @@ class TimerPutHook:
             if found.deletes is not None:
                 return self._illegal("the timer to delete is due already")
             return None
-        refused = self._refusal(deliver, now)
-        if refused is not None:
-            return refused
         stored = message.properties
         if found.real_topic is not None or found.real_queue_id is not None:  # only the broker sets these
             stored = encode_properties({
                 name: value for name, value in decode_properties(stored).items() if name not in (REAL_TOPIC, REAL_QID)})
         elif not stored.endswith(_END):
             stored += _END
-        return self._moved(message, stored, Waiting(
-            message.topic, message.queue_id, slot_ms(deliver, self._config.timer_precision_ms), found.unique_key or ""))
+        return self._moved(message, stored, found.unique_key or "", deliver, now)
 
-    def _refusal(self, deliver: int, now: int) -> PutMessageResult | None:
-        """Return why a message that is due at ``deliver`` cannot wait; None if it can."""
+    def _moved(
+        self, message: MessageExtBrokerInner, stored: bytes, unique_key: str, deliver: int, now: int
+    ) -> PutMessageResult | Waiting:
+        """Change a message that is due later than ``now`` to one of the timer topic, or return why it cannot wait.
+
+        It gets the properties ``stored``, with its target added.
+        """
         config = self._config
-        if deliver <= now:
-            return None
         if deliver - now > config.timer_max_delay_sec * 1000:
             return self._illegal(
                 f"the delay of {deliver - now} ms is longer than timerMaxDelaySec allows, "
                 f"{config.timer_max_delay_sec} s")
-        if self._is_reject(slot_ms(deliver, config.timer_precision_ms)):
+        out = slot_ms(deliver, config.timer_precision_ms)
+        if self._is_reject(out):
             limit = config.timer_congest_num_each_slot
             return PutMessageResult(
                 PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL,
                 remark=f"timer message is under flow control, max num limit is {2 * limit} or the "
                 f"current value is greater than {limit} and less than {2 * limit}, trigger random "
                 "flow control")
-        return None
-
-    @staticmethod
-    def _moved(
-        message: MessageExtBrokerInner, stored: bytes, waiting: Waiting
-    ) -> PutMessageResult | Waiting:
-        """Change a message to one of the timer topic, with ``stored`` and its target as properties."""
+        waiting = Waiting(message.topic, message.queue_id, out, unique_key)
         stored = b"%b%b\x01%d\x02%b\x01%b\x02%b\x01%d\x02" % (
-            stored, _OUT_MS, waiting.out_ms, _REAL_TOPIC, waiting.topic.encode(), _REAL_QID, waiting.queue_id)
+            stored, _OUT_MS, out, _REAL_TOPIC, waiting.topic.encode(), _REAL_QID, waiting.queue_id)
         if len(stored) + _PUT_BACK_ROOM > MAX_PROPERTIES_LENGTH:
             return PutMessageResult(
                 PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
