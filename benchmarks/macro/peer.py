@@ -4,7 +4,8 @@ Store: put, get, to_arrow and open of ``store.py`` beside StoreBench.java. Both 
 call and make no object of a message: ours returns verified copies of the stored records, the reference
 returns buffers over its mapped files. ``to_arrow`` is compared with the get of the reference, and every
 kind of put with its put. Wire: the reference's own Producer and BatchProducer programs against both
-brokers, with the processor time of the broker. One JSON line; ratios above 1 are in our favour, except for
+brokers, and with ``--backlog N`` its Consumer program on N messages of 128 bytes that are there before it starts,
+with the processor time of the broker. One JSON line; ratios above 1 are in our favour, except for
 processor time and memory. ``--pair N`` runs everything N times, the sides taking turns to be first, and
 reports the median and the range of each ratio; the metrics are those of the run with the median get.
 """
@@ -23,7 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,12 @@ PROGRAMS = {
     "producer": ("Producer", "-w", "64", "-s", "1024"),
     "batch_producer": ("BatchProducer", "-w", "8", "-b", "32", "-s", "1024"),
 }
+FILL = ("BatchProducer", "-w", "8", "-b", "32", "-s", "128")
+GROUP = "BenchPeerGroup"
+CONSUMED_S = 600
+"""At most, for all of a backlog."""
+Run = Callable[[str, str, int], dict[str, Any]]
+"""Measures a broker; takes the addresses of name server and broker, and the process id of the broker."""
 
 
 def number_of(pattern: str, text: str) -> float:
@@ -137,18 +145,29 @@ def stored(broker: str) -> int:
         return sum(consumer.max_offset(queue) for queue in consumer.queues(TOPIC))
 
 
-def run_program(
-    program: tuple[str, ...], namesrv: str, broker: str, pid: int, seconds: int
-) -> dict[str, Any]:
-    """Run one of the reference's programs; the first two reports are warm-up."""
-    name, *options = program
+@contextlib.contextmanager
+def program_of(namesrv: str, name: str, *options: str) -> Iterator[Iterator[str]]:
+    """One of the reference's programs while it runs: the lines of its reports."""
     process = subprocess.Popen(
         [str(REFERENCE), "bench", name, "-n", namesrv, "-t", TOPIC, "-ri", str(REPORT_S * 1000),
          *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         start_new_session=True)
     try:
         assert process.stdout is not None
-        reports = (line for line in process.stdout if "TPS" in line)
+        yield (line for line in process.stdout if "TPS" in line)
+    except StopIteration:
+        raise SystemExit(f"{name} ended by itself") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def run_program(
+    namesrv: str, broker: str, pid: int, *, program: tuple[str, ...], seconds: int
+) -> dict[str, Any]:
+    """Run one of the reference's programs that send; the first two reports are warm-up."""
+    with program_of(namesrv, *program) as reports:
         for _ in range(2):
             next(reports)
         before, cpu, began = stored(broker), cpu_seconds(pid), time.perf_counter()
@@ -158,12 +177,6 @@ def run_program(
         count = stored(broker) - before
         took = time.perf_counter() - began
         cpu = cpu_seconds(pid) - cpu
-    except StopIteration:
-        raise SystemExit(f"{name} ended by itself") from None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     failed = re.search(r"Send Failed: (\d+)", last)
     return {
         "per_s": round(count / took),
@@ -172,38 +185,71 @@ def run_program(
     }
 
 
+def run_consumer(namesrv: str, broker: str, pid: int, *, backlog: int) -> dict[str, Any]:
+    """Run the reference's Consumer program on a backlog.
+
+    The rate is from the moment at which its group has a twentieth of the backlog until it lacks a twentieth. The last
+    offsets come late, because clients send an offset with the next pull of its queue.
+    """
+    with program_of(namesrv, *FILL):
+        while stored(broker) < backlog:
+            time.sleep(0.2)
+    time.sleep(2)
+    total, until = stored(broker), time.monotonic() + CONSUMED_S
+    with (
+        program_of(namesrv, "Consumer", "-g", GROUP, "-p", "false"),
+        PullConsumer(broker=broker, group=GROUP) as offsets,
+    ):
+        queues, first = offsets.queues(TOPIC), None
+        while True:
+            done = sum(offsets.committed(queue) or 0 for queue in queues)
+            now, cpu = time.perf_counter(), cpu_seconds(pid)
+            if first is None and done >= total // 20:
+                first = done, now, cpu
+            if first is not None and done >= total - total // 20:
+                break
+            if time.monotonic() > until:
+                raise SystemExit(f"the Consumer program has {done} of {total} messages after {CONSUMED_S} s")
+            time.sleep(0.1)
+    count = done - first[0]
+    return {
+        "per_s": round(count / (now - first[1])), "broker_cpu_us": round((cpu - first[2]) / count * 1e6, 1),
+        "backlog": total}
+
+
 def wire(
-    scratch: Path, seconds: int, flush: str, *, ours_first: bool
+    scratch: Path, seconds: int, flush: str, backlog: int, *, ours_first: bool
 ) -> dict[str, dict[str, Any]]:
     """Both brokers under the same programs, one after the other."""
     found: dict[str, dict[str, Any]] = {"tailrace": {}, "reference": {}}
     sides = {"tailrace": wire_tailrace, "reference": wire_reference}
-    for name, program in PROGRAMS.items():
+    runs: dict[str, Run] = {
+        name: partial(run_program, program=program, seconds=seconds)
+        for name, program in PROGRAMS.items() if seconds}
+    if backlog:
+        runs["consumer"] = partial(run_consumer, backlog=backlog)
+    for name, run in runs.items():
         for side in sides if ours_first else reversed(sides):
-            sides[side](found[side], scratch, name, program, seconds, flush)
+            sides[side](found[side], scratch, name, run, flush)
             note(f"{side} {flush} {name}: {found[side][name]}")
     return found
 
 
-def wire_tailrace(
-    found: dict[str, Any], scratch: Path, name: str, program: tuple[str, ...], seconds: int, flush: str
-) -> None:
+def wire_tailrace(found: dict[str, Any], scratch: Path, name: str, run: Run, flush: str) -> None:
     store, conf = scratch / f"wire-{name}", scratch / "tailrace.conf"
     conf.write_text(f"flushDiskType={flush}\n")
     with serving(store, "--config", str(conf)) as (process, at, took):
         wait_for_route(at["namesrv"])
         found["ready_s"] = round(took, 2)
-        found[name] = run_program(program, at["namesrv"], at["broker"], process.pid, seconds)
+        found[name] = run(at["namesrv"], at["broker"], process.pid)
         found["rss_anon_mb"] = rss_anon_mb(process.pid)
     shutil.rmtree(store)
 
 
-def wire_reference(
-    found: dict[str, Any], scratch: Path, name: str, program: tuple[str, ...], seconds: int, flush: str
-) -> None:
+def wire_reference(found: dict[str, Any], scratch: Path, name: str, run: Run, flush: str) -> None:
     with reference_broker(scratch, flush) as (processes, namesrv, broker, took):
         found["ready_s"] = round(took, 2)
-        found[name] = run_program(program, namesrv, broker, processes[1].pid, seconds)
+        found[name] = run(namesrv, broker, processes[1].pid)
         found["rss_anon_mb"] = sum(rss_anon_mb(p.pid) for p in processes)
     shutil.rmtree(scratch / "java", ignore_errors=True)
 
@@ -222,7 +268,9 @@ def ratios(metrics: dict[str, Any]) -> dict[str, float]:
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         if flush in metrics:
             ours, theirs = metrics[flush]["tailrace"], metrics[flush]["reference"]
-            for name in PROGRAMS:
+            for name in (*PROGRAMS, "consumer"):
+                if name not in ours:
+                    continue
                 found[f"{name} {flush}"] = ours[name]["per_s"] / theirs[name]["per_s"]
                 found[f"{name} {flush} cpu"] = (
                     ours[name]["broker_cpu_us"] / theirs[name]["broker_cpu_us"])
@@ -231,7 +279,9 @@ def ratios(metrics: dict[str, Any]) -> dict[str, float]:
 
 def main() -> int:
     parser = arguments_of(__doc__ or "")
-    parser.add_argument("--seconds", type=int, default=20, help="of each program, after 10 s of warm-up")
+    parser.add_argument(
+        "--seconds", type=int, default=20, help="of each program that sends, after 10 s of warm-up; 0 leaves these out")
+    parser.add_argument("--backlog", type=int, default=0, metavar="N", help="messages for the Consumer program")
     parser.add_argument("--pair", type=int, default=1, metavar="N", help="run both sides N times, in turns")
     parser.add_argument("--skip-store", action="store_true")
     parser.add_argument("--skip-wire", action="store_true")
@@ -250,6 +300,7 @@ def main() -> int:
     note("\n".join(f"{name:32} {value}" for name, value in metrics["ratios"].items()))
     report("peer", {
         "messages": arguments.messages, "body": arguments.body, "seconds": arguments.seconds,
+        "backlog": arguments.backlog,
         "pairs": len(runs), "reference": os.environ.get("ROCKETMQ_VERSION", "5.5.0"),
         "file_size": FILE_SIZE,
     }, metrics)
@@ -271,7 +322,8 @@ def run(scratch: Path, arguments: argparse.Namespace, *, ours_first: bool) -> di
         metrics["store"] = store
     if not arguments.skip_wire:
         for flush in ("ASYNC_FLUSH", *(["SYNC_FLUSH"] if arguments.sync else [])):
-            metrics[flush] = wire(scratch, arguments.seconds, flush, ours_first=ours_first)
+            metrics[flush] = wire(
+                scratch, arguments.seconds, flush, arguments.backlog, ours_first=ours_first)
     metrics["ratios"] = ratios(metrics)
     return metrics
 
