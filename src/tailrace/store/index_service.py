@@ -156,12 +156,15 @@ class IndexService:
         return lease
 
     def drop_unfinished(
-        self, durable: str, start: int, timestamp_of: Callable[[int], int], is_next: Callable[[int, int], bool],
-    ) -> None:
+        self, durable: str, count: int, start: int, timestamp_of: Callable[[int], int],
+        is_next: Callable[[int, int], bool],
+    ) -> bool:
         """After a kill: drop what may be incomplete, that is, everything after the valid entries.
 
         The entries of the last record are dropped, too, because its keys may be incomplete. ``durable`` is
         the name of the last synced file: pages of it and of later files, and names of later files, may be lost.
+        Its first ``count`` entries (the number in its header) were synced when their records were complete, so they
+        are dropped only after a damaged one. Return False if one of them was dropped.
         Records from ``start`` onwards are indexed again if they have no entry.
         ``is_next`` returns True if the second of two positions is that of the record after the first.
         """
@@ -182,19 +185,30 @@ class IndexService:
                     other.destroy()
                 self._file_system.sync_dir(self._directory)
                 break
-        self.rewind(1 << 62, timestamp_of, but_last=True)
+        self._rewind(1 << 62, timestamp_of, but_last=True, complete=(durable, count))
+        return count <= 1 or any(
+            name == durable and self.header(file).index_count >= count
+            for name, file in zip(self.names(), self.files, strict=True))
 
     def rewind(
-        self, phy_offset: int, timestamp_of: Callable[[int], int], *, but_last: bool = False,
-        durably: bool = False,
+        self, phy_offset: int, timestamp_of: Callable[[int], int], *, durably: bool = False,
     ) -> None:
         """Remove every entry of records at or after ``phy_offset``; repair slots and header of the last file.
 
-        ``but_last`` removes the entries of the last remaining record, too, because its keys may be
-        incomplete. ``durably`` makes the change durable on return. That is needed before other records are
+        ``durably`` makes the change durable on return. That is needed before other records are
         written at the positions of removed ones, because old entries would hide that the new records have no
         entries. ``timestamp_of`` returns the store time of the record at a position, in ms. Files without
         an entry are removed.
+        """
+        self._rewind(phy_offset, timestamp_of, durably=durably)
+
+    def _rewind(
+        self, phy_offset: int, timestamp_of: Callable[[int], int], *, but_last: bool = False,
+        complete: tuple[str, int] = ("", 0), durably: bool = False,
+    ) -> None:
+        """Do what ``rewind`` does. ``but_last`` removes the entries of the last remaining record, too.
+
+        Of the file whose name is in ``complete`` that removes only entries from the number there onwards.
         """
         known = set(self.names())
         for name in self._file_system.list(self._directory):
@@ -207,7 +221,9 @@ class IndexService:
             file = self.files[-1]
             header = self.header(file)
             if header.index_count > 1 and header.begin_phy_offset < phy_offset:
-                self._rewind_file(file, header, phy_offset, timestamp_of, but_last=but_last)
+                name, count = complete
+                least = (count if file.path.endswith(f"/{name}") else 1) if but_last else header.index_count
+                self._rewind_file(file, header, phy_offset, timestamp_of, least)
                 if self.header(file).index_count > 1:
                     if durably:
                         file.flush()
@@ -222,14 +238,14 @@ class IndexService:
             file.flushed_position = 0
 
     def _rewind_file(
-        self, file: MappedFile, header: IndexHeader, phy_offset: int,
-        timestamp_of: Callable[[int], int], *, but_last: bool,
+        self, file: MappedFile, header: IndexHeader, phy_offset: int, timestamp_of: Callable[[int], int], least: int,
     ) -> None:
+        """Remove entries from a file. Those of the last remaining record with a number from ``least`` on go, too."""
         heads = np.empty(self._slots, dtype=np.int32)
         with self._entries_of(file) as lease:
             count, last = index_chains.follow(lease.buffer, header.index_count, phy_offset, heads)
             unfinished = last
-            while but_last and count > 1:
+            while count > max(least, 1):
                 entry = INDEX_ENTRY.unpack_from(lease.buffer, (count - 1) * INDEX_ENTRY.size)
                 last = entry.phy_offset
                 if last != unfinished:

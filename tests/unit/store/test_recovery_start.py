@@ -7,6 +7,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.checkpoint import CHECKPOINT, CHECKPOINT_FILE_SIZE
+from tailrace.model import MessageExtBrokerInner
 from tailrace.testing import CrashFileSystem, SimClock
 
 SEGMENT = 8192
@@ -167,6 +168,45 @@ def test_entries_before_a_damaged_one_of_the_index_are_made_again(damaged, synce
     at = 40 + 4 * config.max_hash_slot_num + 20 * 8  # its eighth entry
     file.pwrite(bytes([file.pread(1, at + 3)[0] ^ 1]), at + 3)
     assert start((files, clock), late, late, synced_ms, 0, 0, offset, config=config, missing=[]) < 5 * SEGMENT
+
+
+def keyless(number):
+    return MessageExtBrokerInner("T", 0, bytes(100), b"", 0, 0, START_MS + number)
+
+
+def test_synced_entries_of_the_last_record_with_keys_stay():
+    """They are before the start of the walk, because later messages have no keys. Only others may be incomplete."""
+    files, clock = CrashFileSystem(), SimClock(START_MS)
+    with opened(files, clock) as store:
+        store.put(Message(topic="T", body=b"first", keys=["k"]))
+        for number in range(200):
+            store.put_inner(keyless(number))
+    with opened(files, clock):
+        killed = files.killed()
+    with opened(killed, clock) as store:
+        report = store.recovery_report
+        store.wait_dispatched()
+        assert [message.body for message in store.query_message("T", "k")] == [b"first"]
+    assert (report["decision"], report["scanned"]) == ("PROGRESS", 65)
+
+
+def test_damaged_entries_that_own_progress_counts_are_made_again():
+    """Found by make sim, SEED=20266031: entries after the damage were dropped, also those before the start."""
+    files, clock = CrashFileSystem(), SimClock(START_MS)
+    with opened(files, clock) as store:
+        for number in range(200):
+            store.put(Message(topic="T", body=bytes(100), keys=[f"k{number}"]))
+    with opened(files, clock):
+        killed = files.killed()
+    (name,) = killed.list("/s/index")
+    file = killed.open(f"/s/index/{name}", writable=True)
+    at = 40 + 4 * CONFIG.max_hash_slot_num + 20 * 50
+    file.pwrite(bytes(20), at)
+    with opened(killed, clock) as store:
+        report = store.recovery_report
+        store.wait_dispatched()
+        assert [n for n in range(200) if not store.query_message("T", f"k{n}")] == []
+    assert f"entries of index file {name} are damaged" in report["why"]
 
 
 def state(files):

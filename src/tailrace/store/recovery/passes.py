@@ -220,13 +220,28 @@ class Recovery:
 
     def _decide(self, *, last_exit_ok: bool) -> None:
         found = self._progress.read() if not self._rebuild else None
-        self._found = RecoveryStart(
+        start = RecoveryStart(
             self._file_system, self._commit_log, self._queues, self._index, self._checkpoint,
-            self.report, bad_index=self._bad_index, last_exit_ok=last_exit_ok,
-        ).decide(found, rebuild=self._rebuild)
+            self.report, bad_index=self._bad_index, last_exit_ok=last_exit_ok)
+        self._found = start.decide(found, rebuild=self._rebuild)
+        if self._found is not None and (wrong := self._drop_unfinished_entries(self._found, last_exit_ok=last_exit_ok)):
+            self._found = start.decide(found, rebuild=False, wrong=wrong)
         self._lost = lost_ends(self._commit_log.queue.files, self._queues.table.values(), found)
         if self._found is not None:
             self._sync_from = self.report.start
+
+    def _drop_unfinished_entries(self, found: Progress, *, last_exit_ok: bool) -> str:
+        """After a kill: drop what the index may have in part. Return which synced entries are damaged, or ""."""
+        if self._index is None or found.index is None or (found.clean and last_exit_ok):
+            return ""
+        # Progress matched, so entries after the start are of this log, too.
+        name, count = (found.index["files"] or [""])[-1], found.index["count"]
+        if found.index["end"] >= found.until:  # a full disk had ended dispatch between two keys of a record
+            count = 0
+        complete = self._index.drop_unfinished(
+            name, count, self.report.start, self._commit_log.store_timestamp_at,
+            lambda end, begin: is_next(self._commit_log, end, begin))
+        return "" if complete else f"entries of index file {name} are damaged"
 
     # -- pass 3
 
@@ -241,15 +256,8 @@ class Recovery:
             if known is None:
                 self._queues.dirty.add(queue)
         self._is_clean = known is not None and known.clean and last_exit_ok
-        if self._index is not None and not self._is_clean:
-            timestamp_at = self._commit_log.store_timestamp_at
-            if known is not None:  # progress matched, so entries after the start are of this log, too
-                files = known.index["files"] if known.index is not None else []
-                self._index.drop_unfinished(
-                    files[-1] if files else "", start, timestamp_at,
-                    lambda end, begin: is_next(self._commit_log, end, begin))
-            else:
-                self._index.rewind(start, timestamp_at)
+        if self._index is not None and known is None:
+            self._index.rewind(start, self._commit_log.store_timestamp_at)
 
     def _next_offset(self, topic: str, queue_id: int, phy_offset: int) -> int:
         """Return the queue offset of a queue's first record at or after a position, -1 if it is not within 64 MiB."""

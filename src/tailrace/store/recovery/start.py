@@ -58,14 +58,14 @@ class RecoveryStart:
         self._index_times: dict[str, int] | None = None
         self._has_lmq = any(is_lmq(topic) for topic, _ in queues.table)
 
-    def decide(self, found: Progress | None, *, rebuild: bool) -> Progress | None:
+    def decide(self, found: Progress | None, *, rebuild: bool, wrong: str = "") -> Progress | None:
         """Choose the start by ``START_TABLE``; set ``start``, ``decision`` and ``why`` in the report.
 
         ``found`` is own progress. Return it if the walk starts there, else None. With ``rebuild`` the walk
-        starts at the first segment.
+        starts at the first segment. ``wrong`` is why own progress does not match, if that is known already.
         """
         report, log = self._report, self._commit_log
-        wrong = "it is missing" if found is None else self.mismatch(found)
+        wrong = wrong or ("it is missing" if found is None else self.mismatch(found))
         conditions = {
             "log": True, "progress": not wrong, "abort": not self._last_exit_ok,
             "checkpoint": self.checkpoint_is_sane(), "covered": True}
