@@ -245,10 +245,10 @@ class IndexService:
         with self._entries_of(file) as lease:
             count, last = index_chains.follow(lease.buffer, header.index_count, phy_offset, heads)
             unfinished = last
-            while count > max(least, 1):
+            while count > 1:
                 entry = INDEX_ENTRY.unpack_from(lease.buffer, (count - 1) * INDEX_ENTRY.size)
                 last = entry.phy_offset
-                if last != unfinished:
+                if count <= least or last != unfinished:
                     break
                 heads[entry.key_hash % self._slots] = entry.prev_index
                 count, last = count - 1, -1

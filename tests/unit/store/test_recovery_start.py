@@ -170,6 +170,11 @@ def test_entries_before_a_damaged_one_of_the_index_are_made_again(damaged, synce
     assert start((files, clock), late, late, synced_ms, 0, 0, offset, config=config, missing=[]) < 5 * SEGMENT
 
 
+def last_index_header(store):
+    index = store._store.index
+    return index.header(index.files[-1])
+
+
 def keyless(number):
     return MessageExtBrokerInner("T", 0, bytes(100), b"", 0, 0, START_MS + number)
 
@@ -188,6 +193,20 @@ def test_synced_entries_of_the_last_record_with_keys_stay():
         store.wait_dispatched()
         assert [message.body for message in store.query_message("T", "k")] == [b"first"]
     assert (report["decision"], report["scanned"]) == ("PROGRESS", 65)
+
+
+def test_the_entries_of_one_record_after_the_synced_ones_are_made_again_once():
+    files, clock = CrashFileSystem(), SimClock(START_MS)
+    with opened(files, clock) as store:
+        for number in range(200):
+            store.put(Message(topic="T", body=bytes(100), keys=[f"k{number}"]))
+    with opened(files, clock) as store:
+        store.put(Message(topic="T", body=bytes(100), keys=["k200"]))
+        store.wait_dispatched()
+        killed, wanted = files.killed(), last_index_header(store)
+    with opened(killed, clock) as store:
+        store.wait_dispatched()
+        assert last_index_header(store) == wanted
 
 
 def test_damaged_entries_that_own_progress_counts_are_made_again():
