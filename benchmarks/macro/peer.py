@@ -194,7 +194,7 @@ def run_consumer(namesrv: str, broker: str, pid: int, *, backlog: int) -> dict[s
     with program_of(namesrv, *FILL):
         while stored(broker) < backlog:
             time.sleep(0.2)
-    time.sleep(2)
+    time.sleep(2)  # until all of it is dispatched
     total, until = stored(broker), time.monotonic() + CONSUMED_S
     with (
         program_of(namesrv, "Consumer", "-g", GROUP, "-p", "false"),
@@ -268,9 +268,7 @@ def ratios(metrics: dict[str, Any]) -> dict[str, float]:
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         if flush in metrics:
             ours, theirs = metrics[flush]["tailrace"], metrics[flush]["reference"]
-            for name in (*PROGRAMS, "consumer"):
-                if name not in ours:
-                    continue
+            for name in (name for name in (*PROGRAMS, "consumer") if name in ours):
                 found[f"{name} {flush}"] = ours[name]["per_s"] / theirs[name]["per_s"]
                 found[f"{name} {flush} cpu"] = (
                     ours[name]["broker_cpu_us"] / theirs[name]["broker_cpu_us"])
@@ -300,9 +298,8 @@ def main() -> int:
     note("\n".join(f"{name:32} {value}" for name, value in metrics["ratios"].items()))
     report("peer", {
         "messages": arguments.messages, "body": arguments.body, "seconds": arguments.seconds,
-        "backlog": arguments.backlog,
-        "pairs": len(runs), "reference": os.environ.get("ROCKETMQ_VERSION", "5.5.0"),
-        "file_size": FILE_SIZE,
+        "backlog": arguments.backlog, "pairs": len(runs), "file_size": FILE_SIZE,
+        "reference": os.environ.get("ROCKETMQ_VERSION", "5.5.0"),
     }, metrics)
     return 0
 

@@ -30,7 +30,8 @@ _SHARDING_KEY: Final = "__SHARDINGKEY"
 _DELAYS: Final = frozenset({
     "__STARTDELIVERTIME", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
 _NAMES: Final = tuple(name.encode() for name in (_TRANSACTION, _SHARDING_KEY, *_DELAYS))
-_SIGNS: Final = ("TRAN_MSG\x01", "__SHARDINGKEY\x01", "DELAY\x01", "TIMER_DEL", "__STARTDELIVERTIME\x01")
+_SIGNS: Final = (
+    f"{_TRANSACTION}\x01", f"{_SHARDING_KEY}\x01", "DELAY\x01", "TIMER_DEL", "__STARTDELIVERTIME\x01")
 """Every message of another type than normal has one of these texts in its properties."""
 
 

@@ -15,7 +15,6 @@ from tailrace.errors import MessageIllegalError
 __all__ = ["RecallHandle", "build_handle", "parse_handle"]
 
 _VERSION: Final = "v1"
-_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 class RecallHandle(NamedTuple):
@@ -30,7 +29,7 @@ class RecallHandle(NamedTuple):
 def build_handle(topic: str, broker_name: str, out_ms: int, unique_key: str) -> str:
     """Return the handle of a timer with slot time ``out_ms``."""
     text = " ".join((_VERSION, topic, broker_name, str(out_ms + 1), unique_key))
-    return binascii.b2a_base64(text.encode(), newline=False).translate(_URL_SAFE).decode()
+    return base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def parse_handle(handle: str) -> RecallHandle:

@@ -293,10 +293,11 @@ class CommitLog:
     def lmq_refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
         """Return the refusal of a message that may not use the LMQ queues that it names, else None.
 
-        Called also before a message is stored for later delivery, so that its producer gets the refusal.
+        The properties of the message have MARK. Called also before a message is stored for later delivery, so that
+        its producer gets the refusal.
         """
         try:
-            why = self.multi_dispatch.over_quota(message) if MARK in message.properties else ""
+            why = self.multi_dispatch.over_quota(message)
         except MessageIllegalError as error:
             return self.illegal(error)
         return PutMessageResult(

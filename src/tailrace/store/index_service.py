@@ -163,8 +163,8 @@ class IndexService:
 
         The entries of the last record are dropped, too, because its keys may be incomplete. ``durable`` is
         the name of the last synced file: pages of it and of later files, and names of later files, may be lost.
-        Its first ``count`` entries (the number in its header) were synced when their records were complete, so they
-        are dropped only after a damaged one. Return False if one of them was dropped.
+        ``count`` is the number in its header at that sync. The entries that it counts have all keys of their records,
+        so they are dropped only after a damaged one. Return False if one of them was dropped.
         Records from ``start`` onwards are indexed again if they have no entry.
         ``is_next`` returns True if the second of two positions is that of the record after the first.
         """
@@ -185,7 +185,7 @@ class IndexService:
                     other.destroy()
                 self._file_system.sync_dir(self._directory)
                 break
-        self._rewind(1 << 62, timestamp_of, but_last=True, complete=(durable, count))
+        self._rewind(1 << 62, timestamp_of, complete=(durable, count))
         return count <= 1 or any(
             name == durable and self.header(file).index_count >= count
             for name, file in zip(self.names(), self.files, strict=True))
@@ -203,27 +203,27 @@ class IndexService:
         self._rewind(phy_offset, timestamp_of, durably=durably)
 
     def _rewind(
-        self, phy_offset: int, timestamp_of: Callable[[int], int], *, but_last: bool = False,
-        complete: tuple[str, int] = ("", 0), durably: bool = False,
+        self, phy_offset: int, timestamp_of: Callable[[int], int], *,
+        complete: tuple[str, int] | None = None, durably: bool = False,
     ) -> None:
-        """Do what ``rewind`` does. ``but_last`` removes the entries of the last remaining record, too.
+        """Do what ``rewind`` does. ``complete`` removes the entries of the last remaining record, too.
 
-        Of the file whose name is in ``complete`` that removes only entries from the number there onwards.
+        ``complete`` is the name of a file and a number. Entries of that file before that number stay.
         """
         known = set(self.names())
         for name in self._file_system.list(self._directory):
             if is_number(name) and name not in known:
                 self._file_system.remove(f"{self._directory}/{name}")
                 self._file_system.sync_dir(self._directory)
-        if not but_last:
+        if complete is None:
             self._forget_syncs(0)
         while self.files:
             file = self.files[-1]
             header = self.header(file)
             if header.index_count > 1 and header.begin_phy_offset < phy_offset:
-                name, count = complete
-                least = (count if file.path.endswith(f"/{name}") else 1) if but_last else header.index_count
-                self._rewind_file(file, header, phy_offset, timestamp_of, least)
+                name, least = complete if complete is not None else (self.names()[-1], header.index_count)
+                self._rewind_file(
+                    file, header, phy_offset, timestamp_of, least if self.names()[-1] == name else 1)
                 if self.header(file).index_count > 1:
                     if durably:
                         file.flush()
@@ -240,7 +240,7 @@ class IndexService:
     def _rewind_file(
         self, file: MappedFile, header: IndexHeader, phy_offset: int, timestamp_of: Callable[[int], int], least: int,
     ) -> None:
-        """Remove entries from a file. Those of the last remaining record with a number from ``least`` on go, too."""
+        """Remove entries from a file, then those of its last remaining record whose numbers are ``least`` or more."""
         heads = np.empty(self._slots, dtype=np.int32)
         with self._entries_of(file) as lease:
             count, last = index_chains.follow(lease.buffer, header.index_count, phy_offset, heads)

@@ -149,6 +149,10 @@ def test_a_progress_that_ends_before_the_log_begins_is_not_used():
     assert "begins after it" in report["why"]
 
 
+def place_of_entry(number):
+    return 40 + 4 * CONFIG.max_hash_slot_num + 20 * number
+
+
 @pytest.mark.parametrize(("damaged", "synced_ms"), [(2, 1 << 60), (0, 0)])
 def test_entries_before_a_damaged_one_of_the_index_are_made_again(damaged, synced_ms):
     """A damaged entry ends the valid ones of its file. The walk must begin before the first record without one.
@@ -165,7 +169,7 @@ def test_entries_before_a_damaged_one_of_the_index_are_made_again(damaged, synce
     names = files.list("/s/index")
     assert len(names) >= 6
     file = files.open(f"/s/index/{names[damaged]}", writable=True)
-    at = 40 + 4 * config.max_hash_slot_num + 20 * 8  # its eighth entry
+    at = place_of_entry(8)
     file.pwrite(bytes([file.pread(1, at + 3)[0] ^ 1]), at + 3)
     assert start((files, clock), late, late, synced_ms, 0, 0, offset, config=config, missing=[]) < 5 * SEGMENT
 
@@ -219,8 +223,7 @@ def test_damaged_entries_that_own_progress_counts_are_made_again():
         killed = files.killed()
     (name,) = killed.list("/s/index")
     file = killed.open(f"/s/index/{name}", writable=True)
-    at = 40 + 4 * CONFIG.max_hash_slot_num + 20 * 50
-    file.pwrite(bytes(20), at)
+    file.pwrite(bytes(20), place_of_entry(50))
     with opened(killed, clock) as store:
         report = store.recovery_report
         store.wait_dispatched()

@@ -161,7 +161,7 @@ class Recovery:
             self._decide(last_exit_ok=last_exit_ok)  # pass 2
             events.RECOVER.log(_log, mode=report.mode, from_=report.start, why=report.why)
             pieces = self._pieces()
-            self._rewind(last_exit_ok=last_exit_ok)  # pass 3
+            self._rewind()  # pass 3
             self._mark_unsynced()
             self._start_log_sync()
             self._walk(pieces)  # passes 4 to 6
@@ -224,15 +224,16 @@ class Recovery:
             self._file_system, self._commit_log, self._queues, self._index, self._checkpoint,
             self.report, bad_index=self._bad_index, last_exit_ok=last_exit_ok)
         self._found = start.decide(found, rebuild=self._rebuild)
-        if self._found is not None and (wrong := self._drop_unfinished_entries(self._found, last_exit_ok=last_exit_ok)):
+        self._is_clean = self._found is not None and self._found.clean and last_exit_ok
+        if self._found is not None and (wrong := self._drop_unfinished_entries(self._found)):
             self._found = start.decide(found, rebuild=False, wrong=wrong)
         self._lost = lost_ends(self._commit_log.queue.files, self._queues.table.values(), found)
         if self._found is not None:
             self._sync_from = self.report.start
 
-    def _drop_unfinished_entries(self, found: Progress, *, last_exit_ok: bool) -> str:
+    def _drop_unfinished_entries(self, found: Progress) -> str:
         """After a kill: drop what the index may have in part. Return which synced entries are damaged, or ""."""
-        if self._index is None or found.index is None or (found.clean and last_exit_ok):
+        if self._index is None or found.index is None or self._is_clean:
             return ""
         # Progress matched, so entries after the start are of this log, too.
         name, count = (found.index["files"] or [""])[-1], found.index["count"]
@@ -245,7 +246,7 @@ class Recovery:
 
     # -- pass 3
 
-    def _rewind(self, *, last_exit_ok: bool) -> None:
+    def _rewind(self) -> None:
         start = self.report.start
         known = self._found
         for (topic, queue_id), queue in self._queues.table.items():
@@ -255,7 +256,6 @@ class Recovery:
                 queue.rewind(start)
             if known is None:
                 self._queues.dirty.add(queue)
-        self._is_clean = known is not None and known.clean and last_exit_ok
         if self._index is not None and known is None:
             self._index.rewind(start, self._commit_log.store_timestamp_at)
 
