@@ -238,3 +238,27 @@ def state(files):
 def content(files, path):
     file = files.open(path)
     return file.pread(file.size(), 0)
+
+
+def test_progress_that_begins_after_the_log_is_not_used():
+    """A power loss undid the deletion of segments, not that of their index files."""
+    files, clock = CrashFileSystem(), SimClock(START_MS)
+    config = dataclasses.replace(CONFIG, max_index_num=8)
+    with opened(files, clock, config) as store:
+        for number in range(28):  # seven of them fill a segment
+            store.put(Message(topic="T", body=bytes(940), keys=[f"k{number}"]))
+    segments = {name: content(files, f"/s/commitlog/{name}") for name in files.list("/s/commitlog")}
+    with opened(files, clock, config) as store:
+        clock.advance(100 * 3_600_000)
+        assert store.retention.delete_now() > 0
+        assert not store.query_message("T", "k0")
+    deleted = segments.keys() - set(files.list("/s/commitlog"))
+    assert f"{0:020d}" in deleted
+    for name in deleted:
+        files.open(f"/s/commitlog/{name}", writable=True, create=True).pwrite(segments[name], 0)
+    files.open("/s/abort", writable=True, create=True)
+    with opened(files, clock, config) as store:
+        report = store.recovery_report
+        store.wait_dispatched()
+        assert [n for n in range(7) if not store.query_message("T", f"k{n}")] == []
+    assert "deleted segments are back" in report["why"]
