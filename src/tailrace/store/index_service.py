@@ -221,9 +221,11 @@ class IndexService:
             file = self.files[-1]
             header = self.header(file)
             if header.index_count > 1 and header.begin_phy_offset < phy_offset:
-                name, least = complete if complete is not None else (self.names()[-1], header.index_count)
-                self._rewind_file(
-                    file, header, phy_offset, timestamp_of, least if self.names()[-1] == name else 1)
+                least = header.index_count
+                if complete is not None:
+                    name, count = complete
+                    least = count if self.names()[-1] == name else 1
+                self._rewind_file(file, header, phy_offset, timestamp_of, least)
                 if self.header(file).index_count > 1:
                     if durably:
                         file.flush()

@@ -120,7 +120,7 @@ class RecoveryStart:
             return "the log is shorter"
         elif found.until < log.min_offset:  # its queues lack the units of deleted messages that were dispatched later
             return f"the log begins after it, at {log.min_offset}"
-        if log.min_offset < found.min:  # a power loss; units and entries of their messages may be deleted
+        if log.min_offset < found.min:  # after a power loss; their units and entries may be deleted
             return f"deleted segments are back, from {log.min_offset}"
         if found.segment and found.segment_size != queue.file_size:
             return "segments have another length"
