@@ -60,7 +60,8 @@ class Log:
         self.module = module
         self.last_file(0)
         self.now = 5
-        self.tail = module.Appender(threading.Lock(), self.tick, self, self.roll, crc, 1000, long_put, stage)
+        self.tail = module.Appender(
+            threading.Lock(), self.tick, self.tick, self, self.roll, crc, 1000, long_put, stage)
 
     def tick(self):
         self.now += 3 if self.now % 2 else -1

@@ -9,8 +9,8 @@ from typing import Any, Final, final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.env.filesystem import FileSystem
+from tailrace.kernels.appender import PUT_LIMITS_MS
 from tailrace.store.log_paths import log_paths
-from tailrace.store.store_stats import PUT_LIMITS_MS
 
 __all__ = ["RuntimeInfo"]
 

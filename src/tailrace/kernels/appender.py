@@ -10,6 +10,7 @@ import cython
 from tailrace.kernels.shared.big_endian import be32
 from tailrace.kernels.shared.copying import clear_bytes, copy_bytes
 from tailrace.kernels.shared.crc32 import crc32, crc_of, crc_of_object, use_crc32
+from tailrace.kernels.shared.put_counts import PUT_LIMITS_MS, PutCounts
 from tailrace.kernels.shared.record_encoding import (
     CRC_31_BITS,
     RecordFields,
@@ -458,10 +459,12 @@ class Appender:
     last_store_timestamp = cython.declare(cython.longlong, visibility="public")
     store_host = cython.declare(bytes, visibility="public")
     topics = cython.declare(dict, visibility="readonly")
+    counts = cython.declare(PutCounts, visibility="readonly")
     _plain_size: cython.Py_ssize_t
     _acquire: object
     _release: object
     _now_ms: object
+    _monotonic_ns: object
     _queue: object
     _roll: object
     _append_crc: cython.bint
@@ -475,18 +478,15 @@ class Appender:
     _reserved: cython.Py_ssize_t
 
     def __init__(
-        self, lock, now_ms, queue, roll, append_prop_crc: cython.bint, plain_size: cython.Py_ssize_t,
+        self, lock, now_ms, monotonic_ns, queue, roll, append_prop_crc: cython.bint, plain_size: cython.Py_ssize_t,
         long_put: cython.longlong, stage_size: cython.Py_ssize_t
     ):
-        self.queue_offsets = {}
-        self.topics = {}
+        self.counts, self.queue_offsets, self.topics = PutCounts(), {}, {}
         self._plain_size, self._long_put, self._stage_size = plain_size, long_put, stage_size
-        self.last_store_timestamp = 0
-        self.store_host = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+        self.last_store_timestamp, self.store_host = 0, b"\x7f\x00\x00\x01\x00\x00\x00\x00"
         self._acquire, self._release = lock.acquire, lock.release
-        self._now_ms, self._queue, self._roll = now_ms, queue, roll
-        self._append_crc = append_prop_crc
-        self._file = self._stage = None
+        self._now_ms, self._monotonic_ns, self._queue, self._roll = now_ms, monotonic_ns, queue, roll
+        self._append_crc, self._file, self._stage = append_prop_crc, None, None
 
     def drop(self):
         """Release the last file. The caller holds the lock, or no thread puts any more."""
@@ -504,6 +504,7 @@ class Appender:
     def append(self, writer: RecordWriter):
         """Write the records of a writer. If an error is raised, ``writer.done`` of them are in the log."""
         now: cython.longlong
+        began: cython.longlong = self._monotonic_ns()
         self._acquire()
         try:
             now = self._now_ms()
@@ -524,6 +525,8 @@ class Appender:
                     with cython.nogil:
                         pass  # another thread may run between two parts
         finally:
+            if writer.done:
+                self.counts._done(writer.done, writer.until - writer.phy_offset, self._monotonic_ns() - began)
             self._release()
 
     @cython.cfunc

@@ -111,7 +111,7 @@ class MessageStore:
         self.topics = topics
         self.retention = retention
         """The service that deletes expired files and checks the disks."""
-        self._store = store
+        self._store, self._plain_writer, self._append = store, store.plain_writer, store.append
         self._embedded = EmbeddedTopics(topics, store)
         self.rate_history = store.stats.history
         """Returns (puts, messages read) per second, for each second of the last ten minutes, oldest first."""
@@ -470,11 +470,10 @@ class MessageStore:
         """Append a message that a broker prepared; waits for no sync and raises no refusal."""
         if self._closed or processes.forks != self._forks:
             self._check_open()
-        store = self._store
         if message.sys_flag & _INNER_BATCH:
-            return store.put_inner_batch(message)
-        writer = store.plain_writer(message)
-        return store.append(writer) if writer is not None else self._timers.put(message)
+            return self._store.put_inner_batch(message)
+        writer = self._plain_writer(message)
+        return self._append(writer) if writer is not None else self._timers.put(message)
 
     def put_due(self, message: MessageExtBrokerInner, deliver_ms: int, unique_key: str) -> PutMessageResult:
         """As ``put_inner``, for a message of the broker that is delivered later: see ``TimerPutHook.handle_due``."""

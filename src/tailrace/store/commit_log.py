@@ -140,7 +140,7 @@ class CommitLog:
             allocate_service=self.allocate_service)
         self.queue.read_only = paths.read_only
         self.tail = appender.Appender(
-            self._lock, clock.now_ms, self.queue, self._roll,
+            self._lock, clock.now_ms, clock.monotonic_ns, self.queue, self._roll,
             config.enabled_append_prop_crc,
             min(config.mapped_file_size_commit_log - 1024, config.max_message_size, 32000),
             *long_put_limits(config.mapped_file_size_commit_log))
@@ -230,6 +230,7 @@ class CommitLog:
         the log. ``though_full`` appends also on a disk above its warning level, as long as there is room.
         """
         if self._flags.bits and not self._flags.is_writeable(though_full=though_full):
+            self.tail.counts.failed_times += 1
             return PutMessageResult(
                 PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._flags.reason)
         try:
@@ -238,6 +239,7 @@ class CommitLog:
             done = writer.done
             if not done and not isinstance(error, _NO_NEXT_FILE):
                 raise
+            self.tail.counts.failed_times += 1
             status = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
             if not done:
                 return PutMessageResult(status, remark=str(error))

@@ -112,7 +112,7 @@ class DefaultMessageStore:
             clock, file_system, config, root, self.commit_log, self.queues, self.reader, self.open_files,
             self.sync_log, self._quarantine().keep)
         self.flush_consume_queue.copy_compacted = self.compaction.flush
-        self.stats = StoreStatsService(clock)
+        self.stats = StoreStatsService(clock, self.commit_log.tail.counts)
         self.report = RecoveryReport()
         self._reput_handle: ServiceHandle | None = None
         self._dispatch_stuck_at = -1
@@ -257,10 +257,7 @@ class DefaultMessageStore:
 
     def append(self, writer: RecordWriter, *, though_full: bool = False) -> PutMessageResult:
         """Append the records of a writer that ``commit_log`` has made. The caller waits for their sync."""
-        monotonic_ns = self._clock.monotonic_ns
-        began = monotonic_ns()
         result = self.commit_log.append(writer, though_full=though_full)
-        self.stats.put_done(result, monotonic_ns() - began)
         if self.reput.idle and result.msg_num:
             self.wake_reput()
         return result
@@ -295,7 +292,7 @@ class DefaultMessageStore:
         result = self.append(writer)
         if result.status is PutMessageStatus.PUT_OK:
             result.msg_num = count
-            self.stats.put_times += count - 1
+            self.commit_log.tail.counts.times += count - 1
         return result
 
     def put_records(
@@ -309,7 +306,7 @@ class DefaultMessageStore:
         if not self.is_writeable:  # then this is the answer to every put
             result = PutMessageResult(
                 PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.not_writeable_reason)
-        self.stats.put_done(result, 0)
+        self.commit_log.tail.counts.failed_times += 1
         return result
 
     def wake_reput(self) -> None:

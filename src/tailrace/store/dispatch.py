@@ -84,7 +84,6 @@ class Dispatcher:
         self._levels = levels
         self._topics: dict[bytes, str] = {}
         self._damage: list[Damage] = []
-        self._batch = self.new_batch()
         self._newest = 0
         self._next_offset: NextOffset | None = None
         """Set while a recovery rebuilds queues."""
@@ -103,15 +102,6 @@ class Dispatcher:
         finally:
             self._next_offset = None
 
-    def dispatch(self, data: Any, rows: Rows) -> None:
-        """Write units and entries of records. C_*_POS of ``rows`` are positions in ``data``.
-
-        Raises DiskFullError or OSError; the same records may then be dispatched again.
-        """
-        self._batch.clear()
-        self.add(self._batch, data, rows)
-        self.dispatch_batch(self._batch)
-
     def new_batch(self) -> RecordBatch:
         """Return an empty batch for ``add``."""
         return RecordBatch(with_keys=self._index is not None)
@@ -128,7 +118,10 @@ class Dispatcher:
         batch.add(data, rows, odd=odd)
 
     def dispatch_batch(self, batch: RecordBatch) -> None:
-        """Write units and entries of the records of a batch. Raises as ``dispatch`` does."""
+        """Write units and entries of the records of a batch.
+
+        Raises DiskFullError or OSError; the same records may then be dispatched again.
+        """
         self._damage += batch.sealed
         self._write_units(batch)
         if self._index is not None:

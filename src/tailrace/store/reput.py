@@ -23,6 +23,13 @@ __all__ = ["ReputMessageService"]
 _log = get_logger(__name__)
 _ROWS: Final = 4096
 _CHUNK: Final = 8 << 20
+"""Records and bytes that are read in one piece: their rows fit the processor's cache."""
+_STEP_RECORDS: Final = 32_768
+"""Records after which a step writes units and entries.
+
+Each of its system calls gives up the interpreter's lock, and beside a thread that puts in a loop it gets the lock back
+after 5 ms. A step makes a call for each queue, so it must have many records to keep up with such a thread.
+"""
 _BEFORE: Final = 65
 
 
@@ -45,6 +52,7 @@ class ReputMessageService:
         self.idle = True
         """True if a put must wake the service; otherwise the service is running and will see the message."""
         self._rows = np.empty((_ROWS, record.COLUMNS), dtype=np.int64)
+        self._batch = dispatcher.new_batch()
         self._changed = threading.Condition()
         self._lock = threading.Lock()
         self._logged_bad = -1
@@ -69,47 +77,60 @@ class ReputMessageService:
     def _step(self) -> bool:
         start, until = self.reput_from_offset, self._confirm_offset()
         self._seen_until = until
-        if start >= until:
-            return False
+        low = self._log.min_offset
+        if start < low and self._log.queue.find(start) is None:
+            events.REPUT_JUMPS_TO_THE_FIRST_FILE.log(_log, from_=start, to=low)
+            self.reput_from_offset = low
+            return True
+        self._batch.clear()
+        recent, at, stop = self._recent.copy(), start, start
+        while stop < until and self._batch.records < _STEP_RECORDS:
+            at, stop = stop, self._read(stop, until, recent)
+            if stop == at:
+                break
+        if self._batch.records:
+            last = self._batch.rows[-1].tolist()
+            self._dispatcher.dispatch_batch(self._batch)
+            self._recent = recent
+            self.position = Position(
+                recent[0], last[record.C_PHY], last[record.C_SIZE], last[record.C_STORE_TIMESTAMP])
+        self.reput_from_offset = stop
+        return start < stop < until
+
+    def _read(self, start: int, until: int, recent: deque[int]) -> int:
+        """Add records from ``start`` onwards to the batch, and their positions to ``recent``.
+
+        Return the position after the last one, or after the blank record that ends a file.
+        """
         file = self._log.queue.find(start)
         if file is None:
-            low = self._log.min_offset
-            if start < low:
-                events.REPUT_JUMPS_TO_THE_FIRST_FILE.log(_log, from_=start, to=low)
-                self.reput_from_offset = low
-                return True
-            return False
+            return start
         at = start - file.file_from_offset
         limit = min(file.wrote_position, until - file.file_from_offset, at + _CHUNK)
         lease = file.select(at, limit - at)
         if lease is None:
-            return False
+            return start
         with lease:
             count, stop, reason = record.scan(
                 lease.buffer, 0, limit - at, start, record.CHECK_PHY_OFFSET, self._rows)
             rows = self._rows[:count]
             if count:
-                self._dispatcher.dispatch(lease.buffer, rows)
-                self._recent.extend(rows[-_BEFORE:, record.C_PHY].tolist())
-                last = rows[-1].tolist()
-                self.position = Position(
-                    self._recent[0], last[record.C_PHY], last[record.C_SIZE], last[record.C_STORE_TIMESTAMP])
+                self._dispatcher.add(self._batch, lease.buffer, rows)
+                recent.extend(rows[-_BEFORE:, record.C_PHY].tolist())
         if reason == record.REASON_BLANK:
-            self.reput_from_offset = file.file_from_offset + file.size
-            return True
-        self.reput_from_offset = start + stop
-        if count == 0 and reason != record.REASON_SHORT:
-            # Bytes that this process wrote are not a valid record: stop, and refuse puts with the reason.
-            if self._logged_bad != start:
-                self._logged_bad = start
-                self._flags.set(
-                    WRITE_LOGICS_QUEUE_ERROR,
-                    f"dispatch stopped at a bad record at phy_offset={start}"
-                    f" ({record.REASON_NAMES[reason]}); the next open recovers")
-                events.DISPATCH_STOPPED_AT_A_BAD_RECORD.log(
-                    _log, file=file.path, phy_offset=start, reason=record.REASON_NAMES[reason])
-            return False
-        return count > 0 and self.reput_from_offset < until
+            return file.file_from_offset + file.size
+        if start == self.reput_from_offset and not count and reason != record.REASON_SHORT:
+            self._stop_at_bad_record(start, file.path, record.REASON_NAMES[reason])
+        return start + stop
+
+    def _stop_at_bad_record(self, start: int, path: str, reason: str) -> None:
+        """Refuse puts, because bytes that this process wrote are not a valid record."""
+        if self._logged_bad != start:
+            self._logged_bad = start
+            self._flags.set(
+                WRITE_LOGICS_QUEUE_ERROR,
+                f"dispatch stopped at a bad record at phy_offset={start} ({reason}); the next open recovers")
+            events.DISPATCH_STOPPED_AT_A_BAD_RECORD.log(_log, file=path, phy_offset=start, reason=reason)
 
     def start_from(self, phy_offset: int, position: Position | None) -> None:
         """Start at the position where recovery ended."""

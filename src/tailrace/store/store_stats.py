@@ -8,15 +8,13 @@ from typing import Any, Final, final
 
 from tailrace import events
 from tailrace.env.clock import Clock
+from tailrace.kernels.appender import PutCounts
 from tailrace.logs import get_logger
-from tailrace.model import GetMessageResult, PutMessageResult, PutMessageStatus
+from tailrace.model import GetMessageResult
 
-__all__ = ["PUT_LIMITS_MS", "StoreStatsService"]
+__all__ = ["StoreStatsService"]
 
 _log = get_logger(__name__)
-PUT_LIMITS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
-"""Upper bounds of the ranges of put times; the last range has none."""
-_PUT_OK: Final = PutMessageStatus.PUT_OK  # in a variable, because looking up a member takes longer
 _NAMES: Final = (
     "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s",
     "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
@@ -27,40 +25,15 @@ _NAMES: Final = (
 class StoreStatsService:
     """Plain counters, sampled each second for rates over 10, 60 and 600 seconds."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, puts: PutCounts) -> None:
+        self._clock, self._puts = clock, puts
         self.boot_timestamp = clock.now_ms()
-        self.put_times = 0
-        self.put_failed_times = 0
-        self.put_size = 0
         self.get_found_times = 0
         self.get_miss_times = 0
         self.get_transferred = 0
-        self.put_distribution = [0] * len(_NAMES)
-        self.put_time_max_ms = 0
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=601)
         self._printed_ns = clock.monotonic_ns()
         self._printed = (0, 0, 0)
-
-    def put_done(self, result: PutMessageResult, elapsed_ns: int) -> None:
-        """Count one call that put messages, was refused or ended early, and its time."""
-        if result.status is not _PUT_OK:
-            self.put_failed_times += 1
-        count = result.msg_num
-        if not count:
-            return
-        self.put_times += count
-        self.put_size += result.until - result.phy_offset
-        if elapsed_ns < 1_000_000:
-            self.put_distribution[0] += 1
-            return
-        elapsed_ms = elapsed_ns // 1_000_000
-        self.put_time_max_ms = max(self.put_time_max_ms, elapsed_ms)
-        for place, limit in enumerate(PUT_LIMITS_MS):
-            if elapsed_ms <= limit:
-                self.put_distribution[place] += 1
-                return
-        self.put_distribution[-1] += 1
 
     def get_done(self, result: GetMessageResult) -> None:
         """Count one read; one that is only put off until its messages are in memory is not one."""
@@ -74,16 +47,16 @@ class StoreStatsService:
         """Take one sample, and log a line once a minute."""
         now = self._clock.monotonic_ns()
         self._samples.append(
-            (now, self.put_times, self.get_found_times, self.get_miss_times, self.get_transferred))
+            (now, self._puts.times, self.get_found_times, self.get_miss_times, self.get_transferred))
         if now - self._printed_ns >= 60_000_000_000:
             self._printed_ns = now
-            figures = (self.put_times, self.get_found_times, self.put_failed_times)
+            figures = (self._puts.times, self.get_found_times, self._puts.failed_times)
             if figures == self._printed:
                 return  # nothing has happened since the last line
             self._printed = figures
             events.STORETPS.log(
                 _log, put_tps=self.rates(1), get_found_tps=self.rates(2), get_miss_tps=self.rates(3),
-                put_failed=self.put_failed_times, put_max_ms=self.put_time_max_ms)
+                put_failed=self._puts.failed_times, put_max_ms=self._puts.time_max_ms)
 
     def history(self) -> list[tuple[float, float]]:
         """Return puts and messages read a second, for each sample of the last ten minutes, oldest first."""
@@ -110,12 +83,12 @@ class StoreStatsService:
         return {
             "bootTimestamp": self.boot_timestamp,
             "runtimeMs": self._clock.now_ms() - self.boot_timestamp,
-            "putMessageTimesTotal": self.put_times,
-            "putMessageFailedTimes": self.put_failed_times,
-            "putMessageSizeTotal": self.put_size,
-            "putMessageAverageSize": self.put_size / self.put_times if self.put_times else 0.0,
-            "putMessageEntireTimeMax": self.put_time_max_ms,
-            "putMessageDistributeTime": dict(zip(_NAMES, self.put_distribution, strict=True)),
+            "putMessageTimesTotal": self._puts.times,
+            "putMessageFailedTimes": self._puts.failed_times,
+            "putMessageSizeTotal": self._puts.size,
+            "putMessageAverageSize": self._puts.size / self._puts.times if self._puts.times else 0.0,
+            "putMessageEntireTimeMax": self._puts.time_max_ms,
+            "putMessageDistributeTime": dict(zip(_NAMES, self._puts.distribution, strict=True)),
             "getMessageFoundTimes": self.get_found_times,
             "getMessageMissTimes": self.get_miss_times,
             "getMessageTransferredMsgCount": self.get_transferred,

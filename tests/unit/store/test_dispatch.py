@@ -119,6 +119,46 @@ def test_dispatching_a_record_twice_changes_nothing(files):
         assert after == [b for p, b in zip(paths(files), before, strict=True) if "/index/" not in p]
 
 
+def test_one_step_takes_the_records_of_several_files(files):
+    with opened(files) as store:
+        puts = [store.put_inner(inner(bytes(1000), queue_id=n % 3)) for n in range(40)]
+        reput = store._store.reput
+        assert len(store._store.commit_log.queue.files) > 4
+        assert not reput.step()
+        assert reput.reput_from_offset == puts[-1].until
+        assert reput.position == (
+            puts[0].phy_offset, puts[-1].phy_offset, puts[-1].until - puts[-1].phy_offset, puts[-1].store_timestamp)
+        assert store.queues() == [("t", 0, 0, 14), ("t", 1, 0, 13), ("t", 2, 0, 13)]
+        assert [m.phy_offset for m in store.read("t", 1)] == [put.phy_offset for put in puts[1::3]]
+
+
+def test_a_step_ends_after_many_records(files, monkeypatch):
+    monkeypatch.setattr("tailrace.store.reput._STEP_RECORDS", 15)
+    with opened(files) as store:
+        puts = [store.put_inner(inner(bytes(1000))) for _ in range(40)]
+        ends, again = [], True
+        while again:
+            again = store._store.reput.step()
+            ends.append(store._store.reput.reput_from_offset)
+        assert len(ends) == 2, "the records of a file are read together, here 7"
+        assert ends[-1] == puts[-1].until
+        assert len(list(store.read("t", 0))) == 40
+
+
+def test_a_step_that_cannot_write_is_repeated(files, monkeypatch):
+    with opened(files) as store:
+        puts = [store.put_inner(inner(bytes(1000), properties=b"KEYS\x01k%d\x02" % n)) for n in range(40)]
+        reput, index = store._store.reput, store._store.index
+        monkeypatch.setattr(index, "put", lambda batch: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            reput.step()
+        assert (reput.reput_from_offset, reput.position) == (0, None), "units are written, keys are not"
+        monkeypatch.undo()
+        store.wait_dispatched()
+        assert [m.phy_offset for m in store.read("t", 0)] == [put.phy_offset for put in puts]
+        assert all(len(store.query_message("t", f"k{n}")) == 1 for n in range(40))
+
+
 def paths(files):
     return sorted(p for p in files._files if "/consumequeue/" in p or "/index/" in p)
 
