@@ -23,9 +23,11 @@ $(VENV)/.packages: requirements/dev.txt $(VENV)/.made
 	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@touch $@
 
-# Kernels are compiled here when there is a C compiler; without one they run interpreted.
+# Kernels are compiled here when there is a C compiler; without one they run interpreted. An editable install
+# compiles no module to bytecode, and with PYTHONDONTWRITEBYTECODE each start would do that again, in half a second.
 $(VENV)/.installed: $(VENV)/.packages $(SOURCES)
 	$(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PY) -m compileall -q src/tailrace
 	@$(PY) tools/point_spark_here.py
 	@touch $@
 
@@ -39,7 +41,8 @@ setup: $(VENV)/.installed  ## The environment in .venv, which every other target
 $(VENV)/.demo: requirements/build.txt requirements/spark.txt requirements/grpc.txt $(VENV)/.made $(SOURCES)
 	@if [ ! -e $(VENV)/.installed ]; then set -e; \
 	  $(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt; \
-	  $(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . & \
+	  ($(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . && \
+	    $(PY) -m compileall -q src/tailrace) & \
 	  $(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/spark.txt \
 	    -r requirements/grpc.txt; \
 	  wait $$!; \
