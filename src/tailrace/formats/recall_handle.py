@@ -28,7 +28,7 @@ class RecallHandle(NamedTuple):
 
 def build_handle(topic: str, broker_name: str, out_ms: int, unique_key: str) -> str:
     """Return the handle of a timer with slot time ``out_ms``."""
-    text = " ".join((_VERSION, topic, broker_name, str(out_ms + 1), unique_key))
+    text = f"{_VERSION} {topic} {broker_name} {out_ms + 1} {unique_key}"
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 

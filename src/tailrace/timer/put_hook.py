@@ -38,9 +38,8 @@ __all__ = ["TimerPutHook", "Waiting", "may_wait"]
 _PUT_BACK_ROOM: Final = 128
 """Upper bound of the bytes that delivery adds: two times, the number of rolls and the due time of a rolled timer."""
 _END: Final = PROPERTY_SEPARATOR.encode()
-_OUT_MS: Final = TIMER_OUT_MS.encode()
-_REAL_TOPIC: Final = REAL_TOPIC.encode()
-_REAL_QID: Final = REAL_QID.encode()
+_TRANSACTION: Final = SysFlag.TRANSACTION_MASK
+_MAY_WAIT: Final = (0, SysFlag.TRANSACTION_COMMIT)
 
 
 class Waiting(NamedTuple):
@@ -51,26 +50,6 @@ class Waiting(NamedTuple):
     out_ms: int
     """Its slot time in the wheel; 0 for a message with a delay level."""
     unique_key: str
-
-
-class _Found(NamedTuple):
-    """What stored properties say about a delivery, as texts, in the order of `_NAMES`; None for a missing property."""
-
-    level: str | None
-    delay_s: str | None
-    delay_ms: str | None
-    deliver_ms: str | None
-    out_ms: str | None
-    deletes: str | None
-    unique_key: str | None
-    real_topic: str | None
-    real_queue_id: str | None
-
-    def due_ms(self, now_ms: int) -> int:
-        """Return the due time, ms. Raises ValueError."""
-        if self.delay_s is not None:
-            return now_ms + int(self.delay_s) * 1000
-        return now_ms + int(self.delay_ms) if self.delay_ms is not None else int(self.deliver_ms or "")
 
 
 _NAMES: Final = tuple(name.encode() for name in (
@@ -102,21 +81,37 @@ class TimerPutHook:
     def handle(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
         """Change ``message`` if it must wait. Return a result if it is refused, None if it does not wait."""
         stored = message.properties
-        if not may_wait(stored):
+        if not may_wait(stored) or message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
             return None
-        if message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
+        if message.sys_flag & _TRANSACTION not in _MAY_WAIT:
             return None
-        if message.sys_flag & SysFlag.TRANSACTION_MASK not in {0, SysFlag.TRANSACTION_COMMIT}:
-            return None
-        found = _Found(*property_values(stored, _NAMES))
-        if (level := _delay_level(found.level)) > 0:
+        level, delay_s, delay_ms, deliver_ms, out_ms, deletes, unique_key, topic, queue_id = property_values(
+            stored, _NAMES)
+        if level is not None and (number := _delay_level(level)) > 0:
             return self._transform_delay_level(
-                message, decode_properties(stored), min(level, self._max_delay_level))
-        if found.out_ms is not None or not (found.delay_s or found.delay_ms or found.deliver_ms):
+                message, decode_properties(stored), min(number, self._max_delay_level))
+        if out_ms is not None or not (delay_s or delay_ms or deliver_ms):
             return None
         if not self._config.timer_wheel_enable:
             return self._not_enabled()
-        return self._transform(message, found)
+        now = self._clock.now_ms()
+        try:
+            if delay_s is not None:
+                deliver = now + int(delay_s) * 1000
+            elif delay_ms is not None:
+                deliver = now + int(delay_ms)
+            else:
+                deliver = int(deliver_ms)
+        except ValueError:
+            return self._illegal("the delivery time is no number")
+        if deliver <= now:
+            return self._illegal("the timer to delete is due already") if deletes is not None else None
+        if topic is not None or queue_id is not None:  # only the broker sets these
+            stored = encode_properties({
+                name: value for name, value in decode_properties(stored).items() if name not in (REAL_TOPIC, REAL_QID)})
+        elif not stored.endswith(_END):
+            stored += _END
+        return self._moved(message, stored, unique_key or "", deliver, now)
 
     @staticmethod
     def _transform_delay_level(
@@ -146,24 +141,6 @@ class TimerPutHook:
         now = self._clock.now_ms()
         return self._moved(message, message.properties, unique_key, deliver_ms, now) if deliver_ms > now else None
 
-    def _transform(self, message: MessageExtBrokerInner, found: _Found) -> PutMessageResult | Waiting | None:
-        now = self._clock.now_ms()
-        try:
-            deliver = found.due_ms(now)
-        except ValueError:
-            return self._illegal("the delivery time is no number")
-        if deliver <= now:
-            if found.deletes is not None:
-                return self._illegal("the timer to delete is due already")
-            return None
-        stored = message.properties
-        if found.real_topic is not None or found.real_queue_id is not None:  # only the broker sets these
-            stored = encode_properties({
-                name: value for name, value in decode_properties(stored).items() if name not in (REAL_TOPIC, REAL_QID)})
-        elif not stored.endswith(_END):
-            stored += _END
-        return self._moved(message, stored, found.unique_key or "", deliver, now)
-
     def _moved(
         self, message: MessageExtBrokerInner, stored: bytes, unique_key: str, deliver: int, now: int
     ) -> PutMessageResult | Waiting:
@@ -185,8 +162,9 @@ class TimerPutHook:
                 f"current value is greater than {limit} and less than {2 * limit}, trigger random "
                 "flow control")
         waiting = Waiting(message.topic, message.queue_id, out, unique_key)
-        stored = b"%b%b\x01%d\x02%b\x01%b\x02%b\x01%d\x02" % (
-            stored, _OUT_MS, out, _REAL_TOPIC, waiting.topic.encode(), _REAL_QID, waiting.queue_id)
+        stored += (
+            f"{TIMER_OUT_MS}\x01{out}\x02{REAL_TOPIC}\x01{message.topic}\x02{REAL_QID}\x01{message.queue_id}\x02"
+        ).encode()
         if len(stored) + _PUT_BACK_ROOM > MAX_PROPERTIES_LENGTH:
             return PutMessageResult(
                 PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
@@ -217,8 +195,8 @@ class TimerPutHook:
         return num >= 2 * limit or self._entropy.randrange(limit) < num - limit
 
 
-def _delay_level(text: str | None) -> int:
+def _delay_level(text: str) -> int:
     try:
-        return int(text or "0")
+        return int(text)
     except ValueError:
         return 0

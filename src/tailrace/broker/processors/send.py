@@ -168,7 +168,7 @@ class SendMessageProcessor:
             return self._refused(request, result)
         if half is not None:
             self._broker.transactions.prepared(half, result)
-        kind = NORMAL if batch else message_type(header.properties or "")
+        kind = NORMAL if batch else message_type(header.properties or "", waits=bool(result.recall_handle))
         queue_id = result.queue_id
         if logical is not None:
             result = logical.answer_of(result, is_elsewhere=half is not None or is_delayed(header.properties or ""))
