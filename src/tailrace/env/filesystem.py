@@ -19,6 +19,7 @@ import mmap
 import os
 import stat
 import struct
+from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from tailrace.env import linux_calls
@@ -113,6 +114,13 @@ class File(Protocol):
 
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
         """Write all of ``data`` at ``pos``. Raises OSError."""
+        ...
+
+    def pwrite_with_lock(self, data: memoryview, pos: int) -> None:
+        """``pwrite`` of a writable buffer that keeps the interpreter's lock, so that no other thread takes it.
+
+        For short writes into new pages, which do not wait for the disk.
+        """
         ...
 
     def allocate(self, pos: int, n: int) -> None:
@@ -354,11 +362,17 @@ class _OsFile:
         return done
 
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
+        self._pwrite(os.pwrite, data, pos)
+
+    def pwrite_with_lock(self, data: memoryview, pos: int) -> None:
+        self._pwrite(linux_calls.pwrite_with_lock, data, pos)
+
+    def _pwrite(self, call: Callable[..., int], data: bytes | bytearray | memoryview, pos: int) -> None:
         try:
-            done = os.pwrite(self._fd, data, pos)
+            done = call(self._fd, data, pos)
             view = memoryview(data)
             while done < len(view):
-                done += os.pwrite(self._fd, view[done:], pos + done)
+                done += call(self._fd, view[done:], pos + done)
         except OSError as error:
             raise self._named(error) from None
 

@@ -1,4 +1,7 @@
-"""System calls of Linux for which Python has no function. They run without the interpreter's lock."""
+"""System calls of Linux for which Python has no function, or not in this form.
+
+All but ``pwrite_with_lock`` run without the interpreter's lock.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ import mmap
 import os
 from typing import Final
 
-__all__ = ["populate", "punch_hole", "will_need"]
+__all__ = ["populate", "punch_hole", "pwrite_with_lock", "will_need"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_with_lock = ctypes.PyDLL(None, use_errno=True)
+_with_lock.pwrite.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
+_with_lock.pwrite.restype = ctypes.c_ssize_t
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _MADV_WILLNEED: Final = 3
 _MADV_POPULATE_READ: Final = 22
@@ -42,3 +48,17 @@ def will_need(address: int, length: int) -> None:
     """
     before = address % mmap.PAGESIZE
     _libc.madvise(address - before, length + before, _MADV_WILLNEED)
+
+
+def pwrite_with_lock(descriptor: int, data: memoryview, pos: int) -> int:
+    """Write bytes of a writable buffer at ``pos``, and return their number. Raises OSError.
+
+    The call keeps the interpreter's lock. ``os.pwrite`` gives it up, and if another thread takes it, the writer gets
+    it back up to 5 ms later.
+    """
+    first = ctypes.c_char.from_buffer(data)
+    done: int = _with_lock.pwrite(descriptor, ctypes.addressof(first), len(data), pos)
+    if done < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return done

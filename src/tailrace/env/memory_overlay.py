@@ -191,6 +191,8 @@ class _OverlayFile:
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
         self._content.write(data, pos)
 
+    pwrite_with_lock = pwrite
+
     def allocate(self, pos: int, n: int) -> None:
         if pos + n > self._content.size():
             self._content.resize(pos + n)

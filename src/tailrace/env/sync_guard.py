@@ -61,6 +61,10 @@ class _GuardedFile:
         self._guard.check_ours()
         self._file.pwrite(data, pos)
 
+    def pwrite_with_lock(self, data: memoryview, pos: int) -> None:
+        self._guard.check_ours()
+        self._file.pwrite_with_lock(data, pos)
+
     def allocate(self, pos: int, n: int) -> None:
         self._file.allocate(pos, n)
 

@@ -35,6 +35,8 @@ __all__ = ["MappedFile"]
 _log = get_logger(__name__)
 _CHUNK = 1 << 20
 _BLOCK = 4096
+_SHORT_WRITE = 64 << 10
+"""Bytes up to which a write of ``write_after`` keeps the interpreter's lock: some microseconds."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -421,12 +423,13 @@ class MappedFile:
         self._mtime_ms = -1
 
     def write_after(self, data: memoryview, at: int) -> None:
-        """Write ``data`` into reserved blocks after the last byte with a system call. ``wrote_position`` stays.
+        """Write ``data``, a writable buffer, into reserved blocks after the last byte with a system call.
 
-        If that fails, clears what was written as far as possible. Raises DiskFullError or OSError.
+        ``wrote_position`` stays. If the call fails, clears what was written as far as possible.
+        Raises DiskFullError or OSError.
         """
         try:
-            self._call(data, at)
+            self._call(data, at, short=len(data) <= _SHORT_WRITE)
         except (DiskFullError, OSError):
             with contextlib.suppress(DiskFullError, OSError):
                 self._call(bytes(len(data)), at)
@@ -443,10 +446,13 @@ class MappedFile:
         self._call(data, at)
         self.touched()  # set again: a sync that began before the write does not cover the write
 
-    def _call(self, data: bytes | bytearray | memoryview, at: int) -> None:
+    def _call(self, data: bytes | bytearray | memoryview, at: int, *, short: bool = False) -> None:
         try:
             with self as file:
-                file.pwrite(data, at)
+                if short:
+                    file.pwrite_with_lock(memoryview(data), at)
+                else:
+                    file.pwrite(data, at)
         except OSError as error:
             _raise_if_full(self.path, error)
             raise

@@ -88,7 +88,8 @@ class FileSystemContract:
             mapping.view[10:13] = b"xyz"
             assert file.pread(3, 10) == b"xyz"
             file.pwrite(b"123", 20)
-            assert bytes(mapping.view[20:23]) == b"123"
+            file.pwrite_with_lock(memoryview(bytearray(b"45")), 23)
+            assert bytes(mapping.view[20:25]) == b"12345"
             file.sync_data()
             mapping.close()
             assert file.pread(3, 10) == b"xyz"

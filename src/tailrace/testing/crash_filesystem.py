@@ -102,6 +102,8 @@ class _File:
             volatile.extend(bytes(pos + len(data) - len(volatile)))
         volatile[pos : pos + len(data)] = data
 
+    pwrite_with_lock = pwrite
+
     def allocate(self, pos: int, n: int) -> None:
         self._owner.operation("allocate", self.path)
         if pos + n > len(self._data.volatile):

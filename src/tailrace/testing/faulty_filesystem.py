@@ -62,6 +62,10 @@ class _FaultyFile:
         self._owner.operation("pwrite", self.path)
         self._file.pwrite(data, pos)
 
+    def pwrite_with_lock(self, data: memoryview, pos: int) -> None:
+        self._owner.operation("pwrite", self.path)
+        self._file.pwrite_with_lock(data, pos)
+
     def allocate(self, pos: int, n: int) -> None:
         self._owner.operation("allocate", self.path)
         self._file.allocate(pos, n)

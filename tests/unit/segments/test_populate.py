@@ -82,7 +82,7 @@ def test_a_closed_file_is_left_alone(file, calls):
 
 def test_pages_are_left_alone_while_system_calls_write_them(file, calls):
     file.reserve(1)
-    file.write_after(memoryview(b"x" * 5000), 0)
+    file.write_after(memoryview(bytearray(b"x" * 5000)), 0)
     file.advance(5000)
     file.populate(2 * MIB)
     assert not calls
@@ -94,9 +94,11 @@ def test_pages_are_left_alone_while_system_calls_write_them(file, calls):
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EIO, OSError)])
-def test_a_write_that_fails_halfway_leaves_no_bytes(file, monkeypatch, number, kind):
+@pytest.mark.parametrize(("room", "name", "size"), [
+    (linux_calls, "pwrite_with_lock", 5000), (os, "pwrite", 70_000)])
+def test_a_write_that_fails_halfway_leaves_no_bytes(file, monkeypatch, number, kind, room, name, size):
     """For example on a file system that copies on write, where blocks that are reserved may not suffice."""
-    real, struck = os.pwrite, []
+    real, struck = getattr(room, name), []
 
     def pwrite(descriptor, data, at):
         if len(struck) < 2:
@@ -107,9 +109,9 @@ def test_a_write_that_fails_halfway_leaves_no_bytes(file, monkeypatch, number, k
         return real(descriptor, data, at)
 
     file.reserve(1)
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(room, name, pwrite)
     with pytest.raises(kind, match="00000000000000000000"):
-        file.write_after(memoryview(b"x" * 5000), 0)
-    assert struck == [0, 1000]
-    assert not any(file.buffer[:5000])
+        file.write_after(memoryview(bytearray(b"x" * size)), 0)
+    assert struck[:2] == [0, 1000]
+    assert not any(file.buffer[:size])
     assert file.wrote_position == 0
