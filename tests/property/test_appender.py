@@ -14,8 +14,9 @@ from tailrace import Message, kernels
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.kernels.properties import message_properties
-from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.multi_dispatch import MARK
+from tailrace.store.running_flags import RunningFlags
 from tailrace.timer.put_hook import may_wait
 
 ROOM = pathlib.Path(kernels.__file__).parent
@@ -61,7 +62,7 @@ class Log:
         self.last_file(0)
         self.now = 5
         self.tail = module.Appender(
-            threading.Lock(), self.tick, self.tick, self, self.roll, crc, 1000, long_put, stage)
+            threading.Lock(), self.tick, self.tick, RunningFlags(), self, self.roll, crc, 1000, long_put, stage)
 
     def tick(self):
         self.now += 3 if self.now % 2 else -1
@@ -107,11 +108,9 @@ class Log:
 
 def result_of(log, put):
     try:
-        writer = log.writer(*put)
-        log.tail.append(writer)
+        return log.tail.append(log.writer(*put))
     except (ValueError, TypeError) as error:
         return type(error)
-    return writer.result(PutMessageResult, PutMessageStatus.PUT_OK, "")
 
 
 @needs_twins
@@ -155,12 +154,11 @@ def test_records_of_a_call_that_fails_are_not_in_the_log(module, call):
 
     file.write_after = fails
     writer = log.writer("many", "T", 0, 0, bytes(8), entries)
-    if call < 4:
-        with pytest.raises(OSError, match="broken"):
-            log.tail.append(writer)
-    else:
-        log.tail.append(writer)
-    result = writer.result(PutMessageResult, PutMessageStatus.PUT_OK, "")
+    result = log.tail.append(writer)
+    assert (result.status, "broken" in result.remark) == (
+        (PutMessageStatus.CREATE_MAPPED_FILE_FAILED, True) if call < 4 else (PutMessageStatus.PUT_OK, False))
+    assert log.tail.counts.failed_times == (call < 4)
+    assert log.tail.counts.times == 2 * call
     assert result.msg_num == writer.done == len(result.phy_offsets) == 2 * call
     assert log.tail.queue_offsets.get(("T", 0), 0) == 2 * call
     assert not any(file.buffer[file.wrote_position :])

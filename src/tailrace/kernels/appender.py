@@ -1,40 +1,32 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Append records to the CommitLog; ``kernels.record`` reads them.
 
-`Appender` owns the end of the log. It appends the records of a `RecordWriter`: one message, many messages of
-a queue, the body of a batch request, or records that another kernel makes.
+`Appender` owns the end of the log. It appends the records of a `RecordWriter`.
 """
 
 import cython
 
-from tailrace.kernels.shared.big_endian import be32
-from tailrace.kernels.shared.copying import clear_bytes, copy_bytes
-from tailrace.kernels.shared.crc32 import crc32, crc_of, crc_of_object, use_crc32
+from tailrace.errors import DiskFullError, FatalStorageError
+from tailrace.kernels.shared.copying import clear_bytes
+from tailrace.kernels.shared.crc32 import crc32, use_crc32
 from tailrace.kernels.shared.put_counts import PUT_LIMITS_MS, PutCounts
-from tailrace.kernels.shared.record_encoding import (
-    CRC_31_BITS,
-    RecordFields,
-    begin_record,
-    crc_room,
-    end_record,
-    put_record,
-    put_topic,
-    size_of,
-)
+from tailrace.kernels.shared.record_encoding import RecordFields, put_record
 from tailrace.kernels.shared.record_layout import BLANK_SIZE
+from tailrace.kernels.shared.record_writers import (
+    BatchWriter,
+    ItemsWriter,
+    MadeRecords,
+    MessageWriter,
+    RecordWriter,
+    plain_writer,
+)
+from tailrace.model import PutMessageResult, PutMessageStatus
 
 SOURCE_SHA256 = ""
 
-_TRANSACTION = cython.declare(cython.longlong, 0xC)
-_PREPARED = cython.declare(cython.longlong, 0x4)
-_ROLLBACK = cython.declare(cython.longlong, 0xC)
-_ITEM_HEAD = cython.declare(cython.int, 20)
-_CHUNK = cython.declare(cython.int, 2048)
-# Stored properties with one of these names are checked outside of the kernel: store.multi_dispatch.MARK and the
-# names that timer.put_hook.may_wait searches for. A test compares them.
-_LMQ: bytes = b"INNER_MULTI_"
-_TIMER: bytes = b"TIMER_D"
-_DELAY: bytes = b"DELAY\x01"
+_PUT_OK = PutMessageStatus.PUT_OK  # in a variable, because looking up a member takes longer
+_NO_NEXT_FILE = (DiskFullError, FatalStorageError, OSError)
+"""Errors if the next segment file cannot be created. A failed sync sets the running flags, too."""
 
 END_OF_FILE = -1
 
@@ -79,365 +71,6 @@ def encode(
 
 
 @cython.cclass
-class RecordWriter:
-    """Records of one put, and after the put its result.
-
-    ``done`` of ``count`` records are in the log, in [``phy_offset``, ``until``); both are -1 without a
-    record. ``queue_id`` and ``queue_offset`` are those of the first record if all records are of one queue.
-    ``whole`` keeps the records in one file.
-    """
-
-    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    done = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    phy_offset = cython.declare(cython.longlong, visibility="readonly")
-    until = cython.declare(cython.longlong, visibility="readonly")
-    queue_id = cython.declare(cython.longlong, visibility="readonly")
-    queue_offset = cython.declare(cython.longlong, visibility="readonly")
-    store_timestamp = cython.declare(cython.longlong, visibility="readonly")
-    whole: cython.bint
-    _bound: cython.longlong
-    _full: cython.bint
-    _common: RecordFields
-
-    @cython.cfunc
-    def _prepare(self, count: cython.Py_ssize_t, bound: cython.longlong, whole: cython.bint):
-        self.count, self.done, self._bound, self.whole = count, 0, bound, whole
-        self.phy_offset = self.until = self.queue_id = self.queue_offset = -1
-        self.store_timestamp = 0
-
-    @cython.cfunc
-    def _share(self, message, topic: bytes):
-        """Set the fields that all records share from a message."""
-        common: RecordFields = RecordFields()
-        common.queue_id = message.queue_id
-        common.flag = message.flag
-        common.sys_flag = message.sys_flag
-        common.born_timestamp = message.born_timestamp
-        common.born_host = message.born_host
-        common.reconsume_times = message.reconsume_times
-        common.prepared = message.prepared_transaction_offset
-        if topic is None:
-            raise TypeError("the topic of a record must not be None")
-        common.topic = topic
-        self._common = common
-
-    def result(self, kind, status, remark: str):
-        """Return the result of the put; ``kind`` is the class model.PutMessageResult.
-
-        Sets the fields one by one, because a call of its __init__ takes twice as long.
-        """
-        made = kind.__new__(kind)
-        made.status, made.remark = status, remark
-        made.phy_offset, made.until = self.phy_offset, self.until
-        made.queue_id, made.queue_offset = self.queue_id, self.queue_offset
-        made.store_timestamp, made.msg_num = self.store_timestamp, self.done
-        made.phy_offsets = self._places()
-        made.store_host, made.recall_handle = self._common.store_host, ""
-        return made
-
-    @cython.cfunc
-    def _places(self):
-        """Return the position of each record in the log; () for kinds of writers whose callers do not need it."""
-        return ()
-
-    @cython.cfunc
-    def _begin(self, queue_offsets: dict):
-        """Look up the next queue offsets. Called under the lock, before the first ``_write``."""
-
-    @cython.cfunc
-    def _write(
-        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
-        phy_offset: cython.longlong,
-    ) -> cython.Py_ssize_t:
-        """Write the next records that fit into ``out[at:limit]``, or some of them. Return the number of bytes.
-
-        Adds their number to ``done``. Sets ``_full`` if the next record does not fit.
-        """
-        raise NotImplementedError
-
-    @cython.cfunc
-    def _publish(self, queue_offsets: dict):
-        """Set the next queue offsets. Called after the records are in the log."""
-
-
-@cython.cclass
-class MessageWriter(RecordWriter):
-    """One message. ``lmq``, if not None, makes its properties and counts queue offsets, under the lock.
-
-    The caller has checked the lengths.
-    """
-
-    _body: bytes
-    _body_crc: cython.longlong
-    _properties: bytes
-    _key: tuple
-    _counted: cython.bint
-    _lmq: object
-
-    def __init__(self, message, topic: bytes, properties: bytes, lmq=None):
-        body = message.body
-        if properties is None:
-            raise TypeError("properties are bytes")
-        self._take(message, topic, body if type(body) is bytes else bytes(body), properties)
-        self._lmq = lmq
-
-    @cython.cfunc
-    def _take(self, message, topic: bytes, body: bytes, properties: bytes):
-        kind: cython.longlong
-        self._share(message, topic)
-        self._body, self._properties, self._lmq = body, properties, None
-        self._body_crc = crc_of_object(body) & CRC_31_BITS
-        kind = self._common.sys_flag & _TRANSACTION
-        self._counted = kind != _PREPARED and kind != _ROLLBACK
-        self._key = (message.topic, message.queue_id)
-        self._prepare(1, 0, False)
-
-    @cython.cfunc
-    def _begin(self, queue_offsets: dict):
-        if self._lmq is not None:
-            self._properties = self._lmq.properties()
-        self._bound = size_of(self._common, len(self._body), len(self._properties), 0)
-        self.queue_id = self._common.queue_id
-        self.queue_offset = queue_offsets.get(self._key, 0) if self._counted else 0
-
-    @cython.cfunc
-    def _write(
-        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
-        phy_offset: cython.longlong,
-    ) -> cython.Py_ssize_t:
-        size: cython.Py_ssize_t = put_record(
-            out, at, limit, self._common, self._common.flag, self.queue_offset, phy_offset, self._body,
-            self._body_crc, self._properties)
-        if size < 0:
-            self._full = True
-            return 0
-        self.done = 1
-        return size
-
-    @cython.cfunc
-    def _publish(self, queue_offsets: dict):
-        if self._counted:
-            queue_offsets[self._key] = self.queue_offset + 1
-        if self._lmq is not None:
-            self._lmq.advance()
-
-
-@cython.cfunc
-def _is_plain(stored: bytes, hooked: cython.bint) -> cython.bint:
-    """Return True if no property name starts with INNER_MULTI_ and, unless ``hooked``, with TIMER_D or is DELAY."""
-    p: cython.Py_ssize_t = 0
-    n: cython.Py_ssize_t = len(stored)
-    first: cython.uchar
-    while p < n:
-        first = stored[p]
-        if (
-            (first == 84 and not hooked and stored.startswith(_TIMER, p))
-            or (first == 68 and not hooked and stored.startswith(_DELAY, p))
-            or (first == 73 and stored.startswith(_LMQ, p))
-        ):
-            return False
-        while p < n and stored[p] != 2:
-            p += 1
-        p += 1
-    return True
-
-
-@cython.cfunc
-def _plain_writer(message, topics: dict, limit: cython.Py_ssize_t, hooked: cython.bint):
-    topic = topics.get(message.topic)
-    body = message.body
-    stored = message.properties
-    common: RecordFields
-    writer: MessageWriter
-    if topic is None or type(body) is not bytes or type(stored) is not bytes:
-        return None
-    if type(message.flag) is not int or type(message.queue_id) is not int:
-        return None
-    if len(body) + len(stored) > limit or not _is_plain(stored, hooked):
-        return None
-    writer = MessageWriter.__new__(MessageWriter)
-    try:
-        writer._take(message, topic, body, stored)
-    except OverflowError:
-        return None
-    common = writer._common
-    if not -0x80000000 <= common.flag <= 0x7FFFFFFF or not 0 <= common.queue_id <= 0x7FFFFFFF:
-        return None
-    return writer
-
-
-@cython.cclass
-class _QueueWriter(RecordWriter):
-    """Many messages of one queue. ``message`` has the fields that they share."""
-
-    _key: tuple
-    _positions: list
-    _at: cython.Py_ssize_t
-
-    @cython.cfunc
-    def _prepare_queue(
-        self, message, topic: bytes, count: cython.Py_ssize_t, bound: cython.longlong, whole: cython.bint
-    ):
-        self._share(message, topic)
-        self._common.reconsume_times = self._common.prepared = 0
-        self._key = (message.topic, message.queue_id)
-        self._positions = []
-        self._at = 0
-        self._prepare(count, bound, whole)
-
-    @cython.cfunc
-    def _places(self):
-        return self._positions[:self.done] if len(self._positions) > self.done else self._positions
-
-    @cython.cfunc
-    def _begin(self, queue_offsets: dict):
-        self.queue_id = self._common.queue_id
-        self.queue_offset = queue_offsets.get(self._key, 0)
-
-    @cython.cfunc
-    def _publish(self, queue_offsets: dict):
-        queue_offsets[self._key] = self.queue_offset + self.done
-
-
-@cython.cclass
-class ItemsWriter(_QueueWriter):
-    """Messages as items (flag, body, properties).
-
-    They are written in parts, because writing holds the interpreter's lock, and dispatch needs it, too.
-    """
-
-    _items: list
-
-    def __init__(
-        self, message, topic: bytes, items: list, bound: cython.longlong, whole: cython.bint = False
-    ):
-        self._items = items
-        self._prepare_queue(message, topic, len(items), bound, whole)
-
-    @cython.cfunc
-    def _write(
-        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
-        phy_offset: cython.longlong,
-    ) -> cython.Py_ssize_t:
-        p: cython.Py_ssize_t = at
-        size: cython.Py_ssize_t
-        n: cython.Py_ssize_t = self.done
-        until: cython.Py_ssize_t = min(self.count, n + _CHUNK)
-        flag: cython.longlong
-        plain: bytes
-        positions: list = []
-        while n < until:
-            flag, body, props = self._items[n]
-            plain = body if type(body) is bytes else bytes(body)
-            if type(props) is not bytes:
-                raise TypeError(f"properties of message {n} are {type(props).__name__}, not bytes")
-            size = put_record(
-                out, p, limit, self._common, flag, self.queue_offset + n, phy_offset + (p - at),
-                plain, crc_of_object(plain) & CRC_31_BITS, props)
-            if size < 0:
-                self._full = True
-                break
-            positions.append(phy_offset + (p - at))
-            p += size
-            n += 1
-        self.done = n
-        self._positions += positions
-        return p - at
-
-
-@cython.cclass
-class BatchWriter(_QueueWriter):
-    """The messages of a batch body that ``record.check_batch`` has accepted."""
-
-    _data: bytes
-
-    def __init__(self, message, topic: bytes, data: bytes, count: cython.Py_ssize_t, bound: cython.longlong):
-        self._data = data
-        self._prepare_queue(message, topic, count, bound, True)
-
-    @cython.cfunc
-    def _write(
-        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
-        phy_offset: cython.longlong,
-    ) -> cython.Py_ssize_t:
-        data: cython.const[cython.uchar][::1] = self._data
-        b: cython.Py_ssize_t = self._at
-        p: cython.Py_ssize_t = at
-        q: cython.Py_ssize_t
-        n: cython.Py_ssize_t = self.done
-        body: cython.Py_ssize_t
-        props: cython.Py_ssize_t
-        room: cython.Py_ssize_t
-        last: cython.uchar
-        positions: list = []
-        while n < self.count:
-            body = be32(data, b + 16)
-            q = b + _ITEM_HEAD + body
-            props = data[q] * 256 + data[q + 1]
-            last = data[q + 1 + props] if props else 0
-            room = crc_room(self._common.append_crc, props, last)
-            if size_of(self._common, body, props, last) + BLANK_SIZE > limit - p:
-                self._full = True
-                break
-            positions.append(phy_offset + (p - at))
-            q = begin_record(
-                out, p, self._common, be32(data, b + 12), self.queue_offset + n, phy_offset + (p - at),
-                crc_of(data, b + _ITEM_HEAD, b + _ITEM_HEAD + body) & CRC_31_BITS, body)
-            q = copy_bytes(out, q, data, b + _ITEM_HEAD, body)
-            q = put_topic(out, q, self._common, props + room)
-            q = copy_bytes(out, q, data, b + _ITEM_HEAD + body + 2, props)
-            p += end_record(out, p, q, room)
-            b += _ITEM_HEAD + body + 2 + props
-            n += 1
-        self.done, self._at = n, b
-        self._positions += positions
-        return p - at
-
-
-@cython.cclass
-class MadeRecords(RecordWriter):
-    """Records of several queues that a function makes.
-
-    ``write(done, buffer, at, limit, phy_offset, offsets, now_ms)`` writes as many records as fit into
-    ``buffer[at:limit]`` with room for a blank record after them, and returns (records, bytes). ``done`` records
-    were written before. ``buffer[at]`` is at ``phy_offset`` of the log. ``offsets`` is an array with the next
-    queue offset of each of ``keys`` (topic, queue id); ``write`` must advance it. ``bound`` is the greatest
-    number of bytes that all records take.
-    """
-
-    _keys: list
-    _make: object
-    _offsets: object
-
-    def __init__(self, keys: list, count: cython.Py_ssize_t, bound: cython.longlong, offsets, write):
-        self._keys, self._offsets, self._make = keys, offsets, write
-        self._common = RecordFields()
-        self._prepare(count, bound, False)
-
-    @cython.cfunc
-    def _begin(self, queue_offsets: dict):
-        for n, key in enumerate(self._keys):
-            self._offsets[n] = queue_offsets.get(key, 0)
-
-    @cython.cfunc
-    def _write(
-        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
-        phy_offset: cython.longlong,
-    ) -> cython.Py_ssize_t:
-        written: cython.Py_ssize_t
-        size: cython.Py_ssize_t
-        written, size = self._make(
-            self.done, out, at, limit, phy_offset, self._offsets, self._common.now)
-        self.done += written
-        self._full = self.done < self.count
-        return size
-
-    @cython.cfunc
-    def _publish(self, queue_offsets: dict):
-        queue_offsets.update(zip(self._keys, self._offsets.tolist(), strict=True))
-
-
-@cython.cclass
 class Appender:
     """The end of the log. Under the lock it assigns store time, position and queue offsets and writes records.
 
@@ -449,8 +82,9 @@ class Appender:
     A put is long if it may take more than ``long_put`` bytes. The buffer has ``stage_size`` bytes; a batch that is
     longer is stored in the mapping, because all of it is in the log or nothing.
 
-    ``queue`` has the files. ``roll`` ends a file before it is full and creates the next one. Between two puts
-    the last file stays mapped; ``drop`` releases it and must be called before the file may be unmapped.
+    ``flags`` are the running flags, which say whether puts are refused. ``queue`` has the files. ``roll`` ends a file
+    before it is full and creates the next one. Between two puts the last file stays mapped; ``drop`` releases it and
+    must be called before the file may be unmapped.
     ``topics`` has the bytes of valid topics. A message whose body and properties together have up to
     ``plain_size`` bytes is never too long.
     """
@@ -465,6 +99,7 @@ class Appender:
     _release: object
     _now_ms: object
     _monotonic_ns: object
+    _flags: object
     _queue: object
     _roll: object
     _append_crc: cython.bint
@@ -478,14 +113,15 @@ class Appender:
     _reserved: cython.Py_ssize_t
 
     def __init__(
-        self, lock, now_ms, monotonic_ns, queue, roll, append_prop_crc: cython.bint, plain_size: cython.Py_ssize_t,
-        long_put: cython.longlong, stage_size: cython.Py_ssize_t
+        self, lock, now_ms, monotonic_ns, flags, queue, roll, append_prop_crc: cython.bint,
+        plain_size: cython.Py_ssize_t, long_put: cython.longlong, stage_size: cython.Py_ssize_t
     ):
         self.counts, self.queue_offsets, self.topics = PutCounts(), {}, {}
         self._plain_size, self._long_put, self._stage_size = plain_size, long_put, stage_size
         self.last_store_timestamp, self.store_host = 0, b"\x7f\x00\x00\x01\x00\x00\x00\x00"
         self._acquire, self._release = lock.acquire, lock.release
-        self._now_ms, self._monotonic_ns, self._queue, self._roll = now_ms, monotonic_ns, queue, roll
+        self._now_ms, self._monotonic_ns, self._flags = now_ms, monotonic_ns, flags
+        self._queue, self._roll = queue, roll
         self._append_crc, self._file, self._stage = append_prop_crc, None, None
 
     def drop(self):
@@ -496,12 +132,35 @@ class Appender:
     def plain_writer(self, message, hooked: cython.bint = False):
         """Return the writer of a plain message, or None if the message needs the checks of the caller.
 
-        A plain message breaks no rule, names no LMQ queue, and has no delivery time. With ``hooked`` it may have one,
-        because the put hook has seen it.
+        A plain message breaks no rule, names no LMQ queue, is no inner batch, and has no delivery time. With ``hooked``
+        it may have one, because the put hook has seen it.
         """
-        return _plain_writer(message, self.topics, self._plain_size, hooked)
+        return plain_writer(message, self.topics, self._plain_size, hooked)
 
-    def append(self, writer: RecordWriter):
+    def append(self, writer: RecordWriter, though_full: cython.bint = False):
+        """Append the records of a writer, and return the result of the put. This is the only way into the log.
+
+        The content of the records was checked when the writer was made. Expected failures are results, not
+        exceptions: if the next file cannot be created, ``msg_num`` is the number of records that are in the log.
+        ``though_full`` appends also on a disk above its warning level, as long as there is room.
+        """
+        flags = self._flags
+        if flags.bits and not flags.is_writeable(though_full=though_full):
+            self.counts.failed_times += 1
+            return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=flags.reason)
+        try:
+            self._append(writer)
+        except Exception as error:  # of any kind: the caller must learn how many records are in the log
+            if not writer.done and not isinstance(error, _NO_NEXT_FILE):
+                raise
+            self.counts.failed_times += 1
+            if not writer.done:
+                return PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, remark=str(error))
+            return writer._result(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, str(error))
+        return writer._result(_PUT_OK, "")
+
+    @cython.cfunc
+    def _append(self, writer: RecordWriter):
         """Write the records of a writer. If an error is raised, ``writer.done`` of them are in the log."""
         now: cython.longlong
         began: cython.longlong = self._monotonic_ns()

@@ -470,10 +470,12 @@ class MessageStore:
         """Append a message that a broker prepared; waits for no sync and raises no refusal."""
         if self._closed or processes.forks != self._forks:
             self._check_open()
+        writer = self._plain_writer(message)
+        if writer is not None:
+            return self._append(writer)
         if message.sys_flag & _INNER_BATCH:
             return self._store.put_inner_batch(message)
-        writer = self._plain_writer(message)
-        return self._append(writer) if writer is not None else self._timers.put(message)
+        return self._timers.put(message)
 
     def put_due(self, message: MessageExtBrokerInner, deliver_ms: int, unique_key: str) -> PutMessageResult:
         """As ``put_inner``, for a message of the broker that is delivered later: see ``TimerPutHook.handle_due``."""

@@ -21,7 +21,7 @@ import numpy as np
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import DiskFullError, FatalStorageError, MessageIllegalError
+from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import (
     BLANK,
     BLANK_MAGIC,
@@ -58,11 +58,8 @@ _MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _FLAG_LIMIT: Final = 1 << 31
 _NOT_IN_BATCHES: Final = frozenset({
     INNER_MULTI_DISPATCH, "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
-_PUT_OK: Final = PutMessageStatus.PUT_OK  # in a variable, because looking up a member takes longer
 _POPULATED: Final = 16 << 20
 """Bytes after the last record that are brought into memory: what a fast writer stores in one period of the service."""
-_NO_NEXT_FILE: Final = (DiskFullError, FatalStorageError, OSError)
-"""Errors if the next segment file cannot be created. A failed sync sets the running flags, too."""
 
 
 def long_put_limits(file_size: int) -> tuple[int, int]:
@@ -128,7 +125,6 @@ class CommitLog:
     ) -> None:
         self._clock = clock
         self._config = config
-        self._flags = flags
         self._lock = self.put_lock = threading.Lock()
         self.allocate_service = AllocateMappedFileService(
             file_system, config.mapped_file_size_commit_log, config.commit_log_allocate_step,
@@ -139,10 +135,12 @@ class CommitLog:
             allocate_service=self.allocate_service)
         self.queue.read_only = paths.read_only
         self.tail = appender.Appender(
-            self._lock, clock.now_ms, clock.monotonic_ns, self.queue, self._roll,
+            self._lock, clock.now_ms, clock.monotonic_ns, flags, self.queue, self._roll,
             config.enabled_append_prop_crc,
             min(config.mapped_file_size_commit_log - 1024, config.max_message_size, 32000),
             *long_put_limits(config.mapped_file_size_commit_log))
+        self.append: Callable[..., PutMessageResult] = self.tail.append
+        """Appends the records of a writer, see ``kernels.appender.Appender.append``."""
         self.rules = RecordRules(config, self.tail.topics)
         self.multi_dispatch = MultiDispatch(config, self.queue_offsets)
 
@@ -220,30 +218,6 @@ class CommitLog:
         return PutMessageResult(status, remark=str(error))
 
     # -- writing
-
-    def append(self, writer: RecordWriter, *, though_full: bool = False) -> PutMessageResult:
-        """Append the records of a writer. This is the only way into the log.
-
-        The content of the records was checked when the writer was made. Expected failures are results,
-        not exceptions: if the next file cannot be created, ``msg_num`` is the number of records that are in
-        the log. ``though_full`` appends also on a disk above its warning level, as long as there is room.
-        """
-        if self._flags.bits and not self._flags.is_writeable(though_full=though_full):
-            self.tail.counts.failed_times += 1
-            return PutMessageResult(
-                PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._flags.reason)
-        try:
-            self.tail.append(writer)
-        except Exception as error:  # of any kind: the caller must learn how many records are in the log
-            done = writer.done
-            if not done and not isinstance(error, _NO_NEXT_FILE):
-                raise
-            self.tail.counts.failed_times += 1
-            status = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
-            if not done:
-                return PutMessageResult(status, remark=str(error))
-            return writer.result(PutMessageResult, status, str(error))
-        return writer.result(PutMessageResult, _PUT_OK, "")
 
     def message_writer(self, message: MessageExtBrokerInner) -> RecordWriter:
         """Check a message and return its writer. Raises MessageIllegalError."""
