@@ -20,12 +20,13 @@ import os
 import stat
 import struct
 from collections.abc import Callable
-from typing import Final, Protocol, final
+from typing import Final, Protocol, TypeVar, final
 
 from tailrace.env import linux_calls
 from tailrace.errors import OddFileError
 
 __all__ = ["DiskUsage", "File", "FileSystem", "FileStat", "LockHandle", "LockState", "OsFileSystem"]
+_Result = TypeVar("_Result")
 
 
 class FileStat(Protocol):
@@ -368,29 +369,22 @@ class _OsFile:
         self._pwrite(linux_calls.pwrite_with_lock, data, pos)
 
     def _pwrite(self, call: Callable[..., int], data: bytes | bytearray | memoryview, pos: int) -> None:
-        try:
-            done = call(self._fd, data, pos)
-            view = memoryview(data)
-            while done < len(view):
-                done += call(self._fd, view[done:], pos + done)
-        except OSError as error:
-            raise self._named(error) from None
+        done = self._call(call, data, pos)
+        while done < len(data):
+            done += self._call(call, memoryview(data)[done:], pos + done)
 
-    def _named(self, error: OSError) -> OSError:
-        """Return the same error with the path, which errors of calls on a descriptor lack."""
-        return OSError(error.errno, error.strerror, self.path)
+    def _call(self, call: Callable[..., _Result], *arguments: object) -> _Result:
+        """Call a function with the descriptor. Its errors get the path, which errors of such calls lack."""
+        try:
+            return call(self._fd, *arguments)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from None
 
     def allocate(self, pos: int, n: int) -> None:
-        try:
-            os.posix_fallocate(self._fd, pos, n)
-        except OSError as error:
-            raise self._named(error) from None
+        self._call(os.posix_fallocate, pos, n)
 
     def truncate(self, size: int) -> None:
-        try:
-            os.ftruncate(self._fd, size)
-        except OSError as error:
-            raise self._named(error) from None
+        self._call(os.ftruncate, size)
 
     def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
         return _OsMapping(self._fd, size, writable=writable, private=private)
@@ -412,16 +406,10 @@ class _OsFile:
         return found
 
     def punch_hole(self, pos: int, n: int) -> None:
-        try:
-            linux_calls.punch_hole(self._fd, pos, n)
-        except OSError as error:
-            raise self._named(error) from None
+        self._call(linux_calls.punch_hole, pos, n)
 
     def sync_data(self) -> None:
-        try:
-            os.fdatasync(self._fd)
-        except OSError as error:
-            raise self._named(error) from None
+        self._call(os.fdatasync)
 
     def close(self) -> None:
         if self._fd >= 0:
