@@ -8,6 +8,9 @@ first. Every position is compared with the length of ``buf`` before it is read.
 
 import cython
 
+if cython.compiled:
+    from cython.cimports.libc.string import memcmp, memcpy
+
 from tailrace.kernels.shared.copying import copy_bytes, find_byte, load_early
 from tailrace.kernels.shared.fnv import queue_hash_of
 from tailrace.kernels.shared.record_columns import (
@@ -42,7 +45,6 @@ VALUE_LEN = _VALUE_LEN
 PLACE_COLUMNS = 4
 HOST_BYTES = 32  # the longest text of an IPv4 host is shorter
 ID_BYTES = 56
-TOO_LONG = -1
 NO_ROOM = -2
 OTHER_HOST = -3
 
@@ -62,48 +64,29 @@ def _inside(
     return 0 <= length <= limit and 0 <= at <= limit - length
 
 
-def part_offsets(
-    buf: cython.const[cython.uchar][::1],
-    rows: cython.longlong[:, ::1],
-    at: cython.Py_ssize_t,
-    length: cython.Py_ssize_t,
-    offsets: cython.int[::1],
-    valid: cython.uchar[::1],
-):
-    """Fill offsets and validity of the parts with position in column ``at`` and length in column ``length``.
-
-    A part with a negative position is missing. Return (bytes of all parts, number of missing parts); the
-    bytes are TOO_LONG if the parts do not fit one array.
-    """
-    n: cython.Py_ssize_t
-    count: cython.Py_ssize_t = rows.shape[0]
-    limit: cython.longlong = len(buf)
-    total: cython.longlong = 0
-    missing: cython.Py_ssize_t = 0
-    bad: cython.Py_ssize_t = -1
-    if offsets.shape[0] < count + 1 or len(valid) < (count + 7) // 8:
-        raise ValueError(f"{count} rows need more offsets or bits")
-    if count and not (0 <= at < rows.shape[1] and 0 <= length < rows.shape[1]):
-        raise ValueError(f"{rows.shape[1]} columns")
-    with cython.nogil:
-        for n in range((count + 7) // 8):
-            valid[n] = 0
-        offsets[0] = 0
-        for n in range(count):
-            if rows[n, at] < 0:
-                missing += 1
-            else:
-                if not _inside(rows[n, at], rows[n, length], limit):
-                    bad = n
-                    break
-                valid[n >> 3] = valid[n >> 3] | (1 << (n & 7))
-                total += rows[n, length]
-                if total > _LIMIT:
-                    break
-            offsets[n + 1] = cython.cast(cython.int, total)
-    if bad >= 0:
-        raise ValueError(f"row {bad} leads out of the buffer")
-    return (TOO_LONG if total > _LIMIT else total), missing
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy_text(
+    out: cython.uchar[::1], q: cython.Py_ssize_t, b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t, n: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Do what ``copy_bytes`` does. A short text needs no call: it is two moves of fixed size, which may overlap."""
+    if cython.compiled:
+        if 8 <= n <= 16:
+            memcpy(cython.address(out[q]), cython.address(b[p]), 8)
+            memcpy(cython.address(out[q + n - 8]), cython.address(b[p + n - 8]), 8)
+        elif 4 <= n < 8:
+            memcpy(cython.address(out[q]), cython.address(b[p]), 4)
+            memcpy(cython.address(out[q + n - 4]), cython.address(b[p + n - 4]), 4)
+        elif 16 < n <= 32:
+            memcpy(cython.address(out[q]), cython.address(b[p]), 16)
+            memcpy(cython.address(out[q + n - 16]), cython.address(b[p + n - 16]), 16)
+        else:
+            copy_bytes(out, q, b, p, n)
+        return q + n
+    return copy_bytes(out, q, b, p, n)
 
 
 def is_ascii(data: cython.const[cython.uchar][::1]):
@@ -123,35 +106,58 @@ def copy_parts(
     rows: cython.longlong[:, ::1],
     at: cython.Py_ssize_t,
     length: cython.Py_ssize_t,
+    offsets: cython.int[::1],
+    valid: cython.uchar[::1],
     out: cython.uchar[::1],
 ):
-    """Copy the parts one after the other into ``out``. Return the number of bytes, or NO_ROOM."""
+    """Copy the parts with position in column ``at`` and length in column ``length`` one after the other into ``out``.
+
+    Fill their offsets and validity. A part with a negative position is missing. Return (bytes of all parts, number of
+    missing parts); the bytes are NO_ROOM if the parts do not fit ``out``.
+    """
     n: cython.Py_ssize_t
-    p: cython.Py_ssize_t
-    size: cython.Py_ssize_t
     q: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = rows.shape[0]
     limit: cython.longlong = len(buf)
     room: cython.Py_ssize_t = len(out)
-    if rows.shape[0] and not (0 <= at < rows.shape[1] and 0 <= length < rows.shape[1]):
+    missing: cython.Py_ssize_t = 0
+    bad: cython.Py_ssize_t = -1
+    if offsets.shape[0] < count + 1 or len(valid) < (count + 7) // 8 or room > _LIMIT:
+        raise ValueError(f"{count} rows need more offsets or bits, or {room} bytes are too many")
+    if count and not (0 <= at < rows.shape[1] and 0 <= length < rows.shape[1]):
         raise ValueError(f"{rows.shape[1]} columns")
     with cython.nogil:
-        for n in range(rows.shape[0]):
+        for n in range((count + 7) // 8):
+            valid[n] = 255
+        offsets[0] = 0
+        for n in range(count):
             if cython.compiled:
-                if n + _EARLY < rows.shape[0]:
+                if n + _EARLY < count:
                     load_early(buf, cython.cast(cython.Py_ssize_t, rows[n + _EARLY, at]),
                                cython.cast(cython.Py_ssize_t, rows[n + _EARLY, length]), _EARLY_BYTES)
             if rows[n, at] < 0:
-                continue
-            if not _inside(rows[n, at], rows[n, length], limit) or rows[n, length] > room - q:
-                q = -2
-                break
-            p = cython.cast(cython.Py_ssize_t, rows[n, at])
-            size = cython.cast(cython.Py_ssize_t, rows[n, length])
-            q = copy_bytes(out, q, buf, p, size)
-    return q
+                missing += 1
+                valid[n >> 3] = valid[n >> 3] & (255 ^ (1 << (n & 7)))
+            else:
+                if not _inside(rows[n, at], rows[n, length], limit):
+                    bad = n
+                    break
+                if rows[n, length] > room - q:
+                    q = -2
+                    break
+                q = _copy_text(
+                    out, q, buf, cython.cast(cython.Py_ssize_t, rows[n, at]),
+                    cython.cast(cython.Py_ssize_t, rows[n, length]))
+            offsets[n + 1] = cython.cast(cython.int, q)
+        if count & 7:
+            valid[count >> 3] = valid[count >> 3] & ((1 << (count & 7)) - 1)
+    if bad >= 0:
+        raise ValueError(f"row {bad} leads out of the buffer")
+    return q, missing
 
 
 @cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def _same(
@@ -161,6 +167,8 @@ def _same(
     length: cython.longlong,
 ) -> cython.bint:
     k: cython.Py_ssize_t
+    if cython.compiled:
+        return length <= 0 or memcmp(cython.address(buf[one]), cython.address(buf[other]), length) == 0
     for k in range(length):
         if buf[one + k] != buf[other + k]:
             return False
@@ -349,7 +357,7 @@ def host_texts(
                 break
             p = cython.cast(cython.Py_ssize_t, rows[n, at])
             if last >= 0 and _same(buf, p, rows[last, at], 8):
-                q = copy_bytes(out, q, out, offsets[last], offsets[n] - offsets[last])
+                q = _copy_text(out, q, out, offsets[last], offsets[n] - offsets[last])
                 offsets[n + 1] = cython.cast(cython.int, q)
                 last = n
                 continue
@@ -401,6 +409,7 @@ def message_ids(
     size: cython.Py_ssize_t
     last: cython.Py_ssize_t = 0  # position and size of the host of the row before, which is usually the same
     last_size: cython.Py_ssize_t = 0
+    last_high: cython.longlong = 0  # high 32 bits of the position of the row before, usually the same, too
     count: cython.Py_ssize_t = rows.shape[0]
     limit: cython.longlong = len(buf)
     bad: cython.Py_ssize_t = -1
@@ -416,17 +425,20 @@ def message_ids(
                 bad = n
                 break
             p = cython.cast(cython.Py_ssize_t, rows[n, _C_STORE_HOST_POS])
-            if size == last_size and _same(buf, p, last, size):
-                q = copy_bytes(out, q, out, offsets[n - 1], 2 * size)
+            if size == last_size and rows[n, _C_PHY] >> 32 == last_high and _same(buf, p, last, size):
+                q = _copy_text(out, q, out, offsets[n - 1], 2 * size + 8)
             else:
                 for k in range(size):
                     out[q] = _hex_digit(buf[p + k] >> 4)
                     out[q + 1] = _hex_digit(buf[p + k] & 15)
                     q += 2
-            last, last_size = p, size
-            for k in range(16):
-                out[q] = _hex_digit((rows[n, _C_PHY] >> (60 - 4 * k)) & 15)
-                q += 1
+                for k in range(8):
+                    out[q + k] = _hex_digit((rows[n, _C_PHY] >> (60 - 4 * k)) & 15)
+                q += 8
+            last, last_size, last_high = p, size, rows[n, _C_PHY] >> 32
+            for k in range(8):
+                out[q + k] = _hex_digit((rows[n, _C_PHY] >> (28 - 4 * k)) & 15)
+            q += 8
             offsets[n + 1] = cython.cast(cython.int, q)
     if bad >= 0:
         raise ValueError(f"row {bad} leads out of the buffer")

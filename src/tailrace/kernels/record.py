@@ -8,8 +8,8 @@ The same source runs interpreted or compiled, with the same results. ``buf`` is 
 
 import cython
 
-from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
-from tailrace.kernels.shared.copying import find_byte
+from tailrace.kernels.shared.big_endian import BE_SIGN, be16, be32, be32u, be64
+from tailrace.kernels.shared.copying import copy_bytes, find_byte
 from tailrace.kernels.shared.crc32 import crc32, crc_of, own_crc_is_wrong, use_crc32
 from tailrace.kernels.shared.fnv import queue_hash_of
 from tailrace.kernels.shared.java_hash import java_hash_of
@@ -102,6 +102,7 @@ _LEAVE_PROPERTIES = cython.declare(cython.int, 8)  # do not read the properties;
 
 
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
+_LOW_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 
 
 # The same numbers for other modules; in the compiled module the names above are C integers and cannot be imported.
@@ -378,6 +379,120 @@ def fill_rows(
                 break
     if bad >= 0:
         raise ValueError(f"there is no record at place {bad}")
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _inside(at: cython.longlong, length: cython.longlong, limit: cython.longlong) -> cython.bint:
+    return 0 <= length <= limit and 0 <= at <= limit - length
+
+
+def pack_rows(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    first: cython.Py_ssize_t,
+    kept: cython.longlong[:, ::1],
+    count: cython.Py_ssize_t,
+    texts: cython.uchar[::1],
+    t: cython.Py_ssize_t,
+    bodies: cython.uchar[::1],
+    b: cython.Py_ssize_t,
+    with_bodies: cython.bint,
+):
+    """Copy rows from ``first`` onwards to ``kept[count:]``, and their bytes to ``texts[t:]`` and ``bodies[b:]``.
+
+    Hosts, topic and properties are copied to ``texts``, and the body to ``bodies`` if ``with_bodies``. Their positions
+    in ``kept``, and those of keys, unique key and tags, are indexes into these two; other positions are copied. It
+    ends before the first row for which one of the three has no room. Return (number of that row, and ``count``, ``t``
+    and ``b`` after the last copied row).
+    """
+    n: cython.Py_ssize_t = first
+    k: cython.Py_ssize_t
+    hosts: cython.longlong
+    store_host: cython.longlong
+    topic: cython.longlong
+    props: cython.longlong
+    body: cython.longlong
+    limit: cython.longlong = len(buf)
+    is_bad: cython.bint = False
+    if first < 0 or t < 0 or b < 0 or count < 0 or rows.shape[1] != _COLUMNS or kept.shape[1] != _COLUMNS:
+        raise ValueError(f"first {first}, at {count}, {t}, {b}, {rows.shape[1]} and {kept.shape[1]} columns")
+    with cython.nogil:
+        while n < rows.shape[0] and count < kept.shape[0]:
+            store_host = HOST_V6_SIZE if rows[n, _C_SYS_FLAG] & STOREHOST_V6 else HOST_V4_SIZE
+            topic = rows[n, _C_TOPIC_LEN]
+            props = rows[n, _C_PROPS_LEN]
+            body = rows[n, _C_BODY_LEN] if with_bodies else 0
+            if (
+                not _inside(rows[n, _C_BORN_HOST_POS], 0, limit)
+                or not _inside(rows[n, _C_STORE_HOST_POS], store_host, limit)
+                or rows[n, _C_BORN_HOST_POS] > rows[n, _C_STORE_HOST_POS]
+                or not _inside(rows[n, _C_TOPIC_POS], topic, limit)
+                or not _inside(rows[n, _C_PROPS_POS], props, limit)
+                or (with_bodies and not _inside(rows[n, _C_BODY_POS], body, limit))
+            ):
+                is_bad = True
+                break
+            hosts = rows[n, _C_STORE_HOST_POS] + store_host - rows[n, _C_BORN_HOST_POS]
+            if hosts + topic + props > len(texts) - t or body > len(bodies) - b:
+                break
+            for k in range(_COLUMNS):
+                kept[count, k] = rows[n, k]
+            if with_bodies:
+                kept[count, _C_BODY_POS] = b
+                b = copy_bytes(bodies, b, buf, rows[n, _C_BODY_POS], body)
+            kept[count, _C_BORN_HOST_POS] = t
+            kept[count, _C_STORE_HOST_POS] = t + hosts - store_host
+            t = copy_bytes(texts, t, buf, rows[n, _C_BORN_HOST_POS], hosts)
+            kept[count, _C_TOPIC_POS] = t
+            t = copy_bytes(texts, t, buf, rows[n, _C_TOPIC_POS], topic)
+            kept[count, _C_PROPS_POS] = t
+            for k in range(_C_KEYS_POS, _C_TAGS_LEN, 2):
+                if rows[n, k] >= 0:
+                    if not _inside(rows[n, k] - rows[n, _C_PROPS_POS], rows[n, k + 1], props):
+                        is_bad = True
+                        break
+                    kept[count, k] = rows[n, k] - rows[n, _C_PROPS_POS] + t
+            if is_bad:
+                break
+            t = copy_bytes(texts, t, buf, rows[n, _C_PROPS_POS], props)
+            count += 1
+            n += 1
+    if is_bad:
+        raise ValueError(f"row {n} leads out of the buffer")
+    return n, count, t, b
+
+
+def take_numbers(
+    rows: cython.longlong[:, ::1],
+    columns: cython.const[cython.longlong][::1],
+    at: cython.Py_ssize_t,
+    short: cython.int[:, ::1],
+    long: cython.longlong[:, ::1],
+):
+    """Copy columns of rows to ``short[:, at:]`` and ``long[:, at:]``, one column to each row of them.
+
+    The first columns are copied to ``short``, with their low 32 bits.
+    """
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    count: cython.Py_ssize_t = rows.shape[0]
+    shorts: cython.Py_ssize_t = short.shape[0]
+    room: cython.Py_ssize_t = min(short.shape[1], long.shape[1])
+    if columns.shape[0] != shorts + long.shape[0] or not 0 <= at <= room - count:
+        raise ValueError(f"{columns.shape[0]} columns of {count} rows at {at} of {room}")
+    for k in range(columns.shape[0]):
+        if not 0 <= columns[k] < rows.shape[1]:
+            raise ValueError(f"column {columns[k]} of {rows.shape[1]}")
+    with cython.nogil:
+        for n in range(count):
+            for k in range(shorts):
+                short[k, at + n] = cython.cast(
+                    cython.int, ((rows[n, columns[k]] & _LOW_32) ^ BE_SIGN) - BE_SIGN)
+            for k in range(shorts, columns.shape[0]):
+                long[k - shorts, at + n] = rows[n, columns[k]]
 
 
 def check_batch(data: bytes):

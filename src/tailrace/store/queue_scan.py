@@ -1,4 +1,4 @@
-"""Read a queue in large parts, as rows of verified records that point into the log.
+"""Read a queue in parts, as rows of verified records that point into the log.
 
 Invariant: each row is a whole record whose checksums, position, topic and queue offset are right, as for
 ``MessageReader.get_message``.
@@ -23,10 +23,10 @@ __all__ = ["NOT_MAPPED", "SeenPages", "scan_queue"]
 _UNIT: Final = CQ_UNIT.size
 _unit: Final = CQ_UNIT.struct.unpack_from
 _ANY_CODE: Final = np.empty(0, np.int64)
-_ROWS: Final = 1 << 13
-_PART: Final = 4 << 20  # small enough to stay in a processor's cache until the caller makes columns of it
-_BLOCK: Final = 256 << 10  # small enough to stay in the nearest cache between verification and rows
-_PLACES: Final = 256
+_UNITS: Final = 1 << 13
+_PART: Final = 512 << 10  # small enough to stay in a processor's second cache until the caller has copied it
+_PLACES: Final = 512
+_PARTS: Final = 8  # of one mapping: then the segment may be deleted, and the page cache is looked at again
 _READ: Final = 2 << 20
 NOT_MAPPED: Final = bytearray()
 """``seen`` of ``kernels.unit_records`` for bytes that are not mapped."""
@@ -51,13 +51,13 @@ def scan_queue(
 ) -> Generator[tuple[memoryview, Rows], None, None]:
     """Yield rows of at most ``count`` messages with queue offsets in [``offset``, ``until``).
 
-    A part is a pair of buffer and rows: 1 to 8,192 messages of one segment, at most 4 MiB or one message.
+    A part is a pair of buffer and rows: 1 to 512 messages of one segment, at most 512 KiB or one message.
     Rows (``kernels.record``) have positions in the buffer. Both are valid until the next part is requested.
     ``tell`` is called for each damaged record with the queue, its queue offset and its position. ``seen_pages``
     returns the pages that were in the page cache a moment ago.
     """
     places = np.empty((_PLACES, unit_records.PLACE_COLUMNS), np.int64)
-    rows = np.empty((_ROWS, record.COLUMNS), np.int64)
+    rows = np.empty((_PLACES, record.COLUMNS), np.int64)
     offset = max(offset, queue.min_offset)
     at, units, mapped = 0, b"", True
     while count > 0:
@@ -65,34 +65,30 @@ def scan_queue(
             offset, at = offset + at, 0
             if offset >= until:
                 return
-            units = queue.units(offset, min(_ROWS, until - offset))
+            units = queue.units(offset, min(_UNITS, until - offset))
             if not units:
                 offset = queue.offset_after_file(offset)
                 continue
         phy_offset, size, _ = _unit(units, at * _UNIT)
         wanted = max(size, _READ) if size != PRE_BLANK_SIZE else 0
-        first = at
+        first, why = at, unit_records.UNITS_FULL
         held, view, start, there = log.queue.hold_around(phy_offset, wanted, mapped=mapped)
         try:
             seen = NOT_MAPPED if held is None else seen_pages()[start]
             with memoryview(view)[:there] as buffer:
-                done = size = 0
-                while True:
+                for _ in range(_PARTS):
                     found, at, why = unit_records.find_units(
                         buffer, start, there, units, at, _ANY_CODE, queue.record_topic, queue.queue_id, offset,
-                        min(_BLOCK, _PART - size), done > 0, seen, places[: count - done])
+                        _PART, False, seen, places[:count])
                     kept = places[:found]
                     if found and not queue.record_topic:
                         kept = _of_lmq(queue, buffer, kept, start, tell)
-                    record.fill_rows(buffer, start, kept, rows[done:])
-                    done += len(kept)
-                    size += int(kept[:, unit_records.PLACE_SIZE].sum())
-                    is_full = done == count or done + len(places) > len(rows)
-                    if why != unit_records.UNITS_FULL or is_full or not found:
+                    if len(kept):
+                        record.fill_rows(buffer, start, kept, rows)
+                        yield buffer, rows[: len(kept)]
+                        count -= len(kept)
+                    if why != unit_records.UNITS_FULL or not count:
                         break
-                if done:
-                    yield buffer, rows[:done]
-                    count -= done
         finally:
             if held is not None:
                 held.release()

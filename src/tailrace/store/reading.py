@@ -227,7 +227,7 @@ class MessageReader:
     def scan(
         self, topic: str, queue_id: int, offset: int, until: int, count: int
     ) -> Generator[tuple[memoryview, Rows], None, None]:
-        """Yield rows of at most ``count`` records in large parts, see ``scan_queue``.
+        """Yield rows of at most ``count`` records in parts, see ``scan_queue``.
 
         The first record is the one that has the message at ``offset``.
         """

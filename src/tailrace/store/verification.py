@@ -306,9 +306,10 @@ class Verification:
 def rows_with_odd_properties(chunk: LogChunk) -> list[int]:
     """Return the numbers of rows whose properties have a NUL byte, or a part without a name and a value."""
     rows = np.ascontiguousarray(chunk.rows)
-    ends = np.cumsum(rows[:, record.C_PROPS_LEN])
-    text = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
-    columns.copy_parts(chunk.data, rows, record.C_PROPS_POS, record.C_PROPS_LEN, text)
+    offsets, valid = np.empty(len(rows) + 1, dtype=np.int32), np.empty(len(rows) // 8 + 1, dtype=np.uint8)
+    text = np.empty(int(rows[:, record.C_PROPS_LEN].sum()), dtype=np.uint8)
+    columns.copy_parts(chunk.data, rows, record.C_PROPS_POS, record.C_PROPS_LEN, offsets, valid, text)
+    ends = offsets[1:].astype(np.int64)
     named = np.append(np.flatnonzero(text == ord(NAME_VALUE_SEPARATOR)), len(text))
     cuts = np.flatnonzero(text == ord(PROPERTY_SEPARATOR))
     first = np.sort(np.concatenate([ends - rows[:, record.C_PROPS_LEN], cuts + 1]), kind="stable")

@@ -15,15 +15,16 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.model import create_message_id
 
 
-def interpreted():
-    path = pathlib.Path(kernels.__file__).parent / "columns.py"
-    spec = importlib.util.spec_from_file_location("interpreted_columns", path)
+def interpreted(name):
+    path = pathlib.Path(kernels.__file__).parent / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-TWINS = [interpreted(), kernels.columns]
+TWINS = [interpreted("columns"), kernels.columns]
+ROWS = {TWINS[0]: interpreted("record"), TWINS[1]: record}
 quick = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 words = st.text(
@@ -73,9 +74,16 @@ def made(module, data, rows):
     found = []
     for at, length in ((record.C_BODY_POS, record.C_BODY_LEN), (record.C_TAGS_POS, record.C_TAGS_LEN)):
         o, v, out = offsets(), bytearray((count + 7) // 8), bytearray(room + 4096)
-        found.append(run(lambda: module.part_offsets(data, rows, at, length, o, v), o, v))  # noqa: B023
-        found.append(run(lambda: module.copy_parts(data, rows, at, length, out), out))  # noqa: B023
+        found.append(run(lambda: module.copy_parts(data, rows, at, length, o, v, out), o, v, out))  # noqa: B023
         found.append(module.is_ascii(out))
+    for bodies in (bytearray(0), bytearray(20), bytearray(len(data))):
+        kept, texts = np.zeros((count, record.COLUMNS), dtype=np.int64), bytearray(len(data))
+        found.append(run(
+            lambda: ROWS[module].pack_rows(data, rows, 0, kept, 0, texts, 1, bodies, 0, len(bodies) > 0),  # noqa: B023
+            kept, texts, bodies))
+    short, long = np.zeros((2, count + 2), dtype=np.int32), np.zeros((1, count + 1), dtype=np.int64)
+    numbers = np.array([record.C_KEYS_POS, record.C_PHY, record.C_BODY_POS])
+    found.append(run(lambda: ROWS[module].take_numbers(rows, numbers, 1, short, long), short, long))
     places, o = table(), offsets()
     found.append(run(lambda: module.find_properties(data, rows, places, o), places, o))
     times, v = np.zeros(count, dtype=np.int64), bytearray((count + 7) // 8)
@@ -154,18 +162,59 @@ def test_room_is_compared(module):
     assert module.find_properties(data, rows, places, offsets) == module.NO_ROOM
     assert module.find_keys(data, rows, places, offsets) == module.NO_ROOM
     assert module.copy_parts(
-        data, rows, record.C_BODY_POS, record.C_BODY_LEN, bytearray(2)) == module.NO_ROOM
+        data, rows, record.C_BODY_POS, record.C_BODY_LEN, offsets, bytearray(1), bytearray(2)) == (module.NO_ROOM, 0)
     for call in (
         lambda: module.find_keys(data, rows, places, offsets[:1]),
         lambda: module.message_ids(data, rows, offsets, bytearray(10)),
         lambda: module.host_texts(data, rows, record.C_BORN_HOST_POS, 16, offsets, bytearray(10)),
-        lambda: module.part_offsets(data, rows, 99, 0, offsets, bytearray(1)),
-        lambda: module.copy_parts(data, rows, 0, -1, bytearray(9)),
+        lambda: module.copy_parts(data, rows, 99, 0, offsets, bytearray(1), bytearray(9)),
+        lambda: module.copy_parts(data, rows, 0, -1, offsets, bytearray(1), bytearray(9)),
+        lambda: module.copy_parts(data, rows, 0, 0, offsets[:1], bytearray(1), bytearray(9)),
+        lambda: module.copy_parts(data, rows, 0, 0, offsets, bytearray(0), bytearray(9)),
+        lambda: ROWS[module].pack_rows(data, rows, -1, rows, 0, bytearray(9), 0, bytearray(9), 0, True),
+        lambda: ROWS[module].pack_rows(data, rows, 0, rows, 0, bytearray(9), -1, bytearray(9), 0, True),
+        lambda: ROWS[module].pack_rows(data, rows, 0, places, 0, bytearray(9), 0, bytearray(9), 0, True),
+        lambda: ROWS[module].take_numbers(
+            rows, np.array([0, 99]), 0, np.zeros((1, 1), dtype=np.int32), np.zeros((1, 1), dtype=np.int64)),
+        lambda: ROWS[module].take_numbers(
+            rows, np.array([0, 1]), 1, np.zeros((1, 1), dtype=np.int32), np.zeros((1, 2), dtype=np.int64)),
         lambda: module.deliver_times(
             data, places, np.array([0, 5], dtype=np.int32), np.zeros(1, dtype=np.int64), bytearray(1)),
     ):
         with pytest.raises(ValueError):
             call()
+
+
+@pytest.mark.parametrize("module", ROWS.values())
+def test_packed_rows_give_the_same_columns(module):
+    data, rows = scanned([
+        (bytes([n]) * n, encode_properties({"KEYS": f"k{n}", "TAGS": "t" * n, "UNIQ_KEY": "u", "X": "y" * n}),
+         bytes([n] * 8), 8 + 12 * (n % 2)) for n in range(1, 40)])
+    kept, texts, bodies = np.zeros_like(rows), bytearray(len(data)), bytearray(len(data))
+    n, count, t, b = module.pack_rows(data, rows[:5], 0, kept, 0, texts, 0, bodies, 0, True)
+    assert (n, count) == (5, 5)
+    assert module.pack_rows(data, rows, n, kept, count, texts[: t + 100], t, bodies, b, True)[0] < len(rows)
+    assert module.pack_rows(data, rows, n, kept, count, texts, t, bodies[: b + 100], b, True)[0] < len(rows)
+    assert module.pack_rows(data, rows, n, kept[:9], count, texts, t, bodies, b, True)[:2] == (9, 9)
+    n, count, t, b = module.pack_rows(data, rows, n, kept, count, texts, t, bodies, b, True)
+    assert (n, count, b) == (len(rows), len(rows), rows[:, record.C_BODY_LEN].sum())
+
+    def parts(source, table, at, length):
+        return [bytes(source[p : p + size]) for p, size in table[:, [at, length]].tolist()]
+
+    assert parts(bodies, kept, record.C_BODY_POS, record.C_BODY_LEN) == parts(
+        data, rows, record.C_BODY_POS, record.C_BODY_LEN)
+    for at in (record.C_TOPIC_POS, record.C_PROPS_POS, record.C_KEYS_POS, record.C_UNIQ_POS, record.C_TAGS_POS):
+        assert parts(texts, kept, at, at + 1) == parts(data, rows, at, at + 1)
+    for at, v6 in ((record.C_BORN_HOST_POS, 0x10), (record.C_STORE_HOST_POS, 0x20)):
+        lengths = np.where(rows[:, record.C_SYS_FLAG] & v6, 20, 8)
+        assert [bytes(texts[p : p + size]) for p, size in zip(kept[:, at], lengths, strict=True)] == [
+            data[p : p + size] for p, size in zip(rows[:, at], lengths, strict=True)]
+    short, long = np.zeros((1, 50), dtype=np.int32), np.zeros((1, 50), dtype=np.int64)
+    rows[0, record.C_FLAG] = 3 << 31
+    module.take_numbers(rows, np.array([record.C_FLAG, record.C_PHY]), 2, short, long)
+    assert short[0, 2] == -1 << 31
+    assert (long[0, 2 : 2 + len(rows)] == rows[:, record.C_PHY]).all()
 
 
 def test_a_walk_may_leave_properties_alone():

@@ -14,6 +14,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import MissingPackageError
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node import arrow_table
 from tailrace.store import queue_scan
 
 pa = pytest.importorskip("pyarrow")
@@ -116,7 +117,8 @@ def test_the_schema_is_that_of_the_spark_source(tmp_path):
 @pytest.mark.parametrize("rows", [1, 3, 7, 1 << 13])
 @pytest.mark.parametrize("damaged", [(), (0,), (9, 10, 11), (49,), tuple(range(50))])
 def test_damaged_records_are_stepped_over(tmp_path, monkeypatch, rows, damaged):
-    monkeypatch.setattr(queue_scan, "_ROWS", rows)
+    monkeypatch.setattr(arrow_table, "_ROWS", rows)
+    monkeypatch.setattr(queue_scan, "_PLACES", max(rows // 2, 1))
     with opened(tmp_path / "store") as store:
         puts = [store.put(Message(topic="T", body=b"%03d" % n * 300)) for n in range(50)]
         store.wait_dispatched()
@@ -130,13 +132,39 @@ def test_damaged_records_are_stepped_over(tmp_path, monkeypatch, rows, damaged):
         assert max((len(chunk) for chunk in table["body"].chunks), default=0) <= rows
 
 
-def test_parts_are_bounded_and_one_long_record_is_a_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(queue_scan, "_PART", 1000)
+@pytest.mark.parametrize("part", [1000, 1 << 19])
+def test_a_batch_is_bounded_and_holds_one_long_record(tmp_path, monkeypatch, part):
+    monkeypatch.setattr(queue_scan, "_PART", part)
+    monkeypatch.setattr(arrow_table, "_BODIES", 1000)
     with opened(tmp_path / "store") as store:
-        for size in (100, 100, 5000, 100, 300, 300, 300, 10):
+        for size in (300, 300, 300, 300, 10, 10, 5000, 300, 300, 300, 300):
             store.put(Message(topic="T", body=b"b" * size))
         table = same(store, "T")
-        assert [len(chunk) for chunk in table["body"].chunks] == [2, 1, 2, 2, 1]
+        chunks = table["body"].chunks
+        # Room is made for the longest record that is in sight, which the bodies before it may then fill, too.
+        assert [len(chunk) for chunk in chunks] == ([3, 3, 1, 3, 1] if part == 1000 else [6, 1, 3, 1])
+        assert all(chunk.nbytes < 1100 or max(map(len, chunk.to_pylist())) == 5000 for chunk in chunks[1:])
+
+
+@pytest.mark.parametrize("part", [1000, 1 << 19])
+@pytest.mark.parametrize("columns", [None, ["tags", "properties"]])
+def test_texts_that_fill_a_batch(tmp_path, monkeypatch, columns, part):
+    monkeypatch.setattr(queue_scan, "_PART", part)
+    monkeypatch.setattr(arrow_table, "_TEXTS", 700)
+    with opened(tmp_path / "store") as store:
+        for size in (10, 10, 3000, 200, 200, 200, 10):
+            store.put(Message(topic="T", body=b"b", properties={"long": "p" * size}))
+        chunks = store.to_arrow("T", columns=columns)["properties"].chunks
+        assert [len(chunk) for chunk in chunks] == [2, 1, 4]
+        same(store, "T")
+
+
+def test_bodies_that_need_less_room_than_their_records(tmp_path):
+    with opened(tmp_path / "store") as store:
+        for number in range(100):
+            store.put(Message(topic="T", body=b"%d" % number, properties={"long": "p" * 500}))
+        table = same(store, "T", 0, 7)
+        assert sum(b.size for chunk in table["body"].chunks for b in chunk.buffers() if b is not None) < 1000
 
 
 def test_removed_messages_are_stepped_over(tmp_path):
@@ -168,7 +196,7 @@ def test_a_file_that_cannot_be_mapped_is_read(tmp_path, monkeypatch):
             monkeypatch.setattr(file, "_mapping", None)
             monkeypatch.setattr(file, "_unmappable", True)
         assert same(store, "T0") == wanted
-        assert len(store.to_arrow("T0")["body"].chunks) > 10
+        assert len(list(store._store.reader.scan("T0", 0, 0, 30, 30))) > 10
 
 
 def test_an_lmq_queue_is_read_as_read_does(tmp_path):

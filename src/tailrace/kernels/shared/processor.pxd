@@ -4,7 +4,7 @@ cdef extern from *:
     """
     static inline void tailrace_prefetch(const void *address) {
     #if defined(__GNUC__) || defined(__clang__)
-        __builtin_prefetch(address);
+        __builtin_prefetch(address, 0, 2);  /* into the second cache, which can wait for more lines than the first */
         __asm__ volatile("");  /* without it GCC takes a function that only prefetches for one without an effect */
     #else
         (void)address;

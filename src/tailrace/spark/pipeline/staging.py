@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
+from tailrace.arrow.columns import gather
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.filenames import offset_to_file_name
-from tailrace.kernels import columns, record
+from tailrace.kernels import record
 from tailrace.store.directory import FileView
-from tailrace.store.walk.scan import LogChunk, Rows
+from tailrace.store.walk.scan import LogChunk
 from tailrace.store.walk.stitched import Piece, scan_pieces
 
 __all__ = ["StagedSegment", "piece_chunks", "read_staged", "stage_segment"]
@@ -124,19 +125,8 @@ def _packed(chunk: LogChunk) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([
         *(pa.array(rows[:, column].astype(kind.to_pandas_dtype()))
           for column, kind in _NUMBERS.items()),
-        *(_text(chunk.data, rows, at, length) for at, length in _TEXTS.items()),
+        *(gather(chunk.data, rows, at, length) for at, length in _TEXTS.items()),
     ], schema=_SCHEMA)
-
-
-def _text(data: bytes, rows: Rows, at: int, length: int) -> pa.Array:
-    count = len(rows)
-    offsets = np.empty(count + 1, dtype=np.int32)
-    valid = np.empty((count + 7) // 8, dtype=np.uint8)
-    total, _ = columns.part_offsets(data, rows, at, length, offsets, valid)
-    out = np.empty(total, dtype=np.uint8)
-    columns.copy_parts(data, rows, at, length, out)
-    return pa.Array.from_buffers(
-        pa.binary(), count, [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(out)])
 
 
 def _unpacked(batch: pa.RecordBatch, base: int) -> LogChunk:
