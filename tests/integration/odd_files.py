@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import faulthandler
+import functools
 import io
 import json
 import logging
@@ -20,6 +21,8 @@ import socket
 import sys
 import time
 from pathlib import Path
+
+import typer.main
 
 from tailrace.cli import main
 from tailrace.config import BrokerConfig, StoreConfig
@@ -48,6 +51,8 @@ CONFIG = StoreConfig(**SIZES)
 TERABYTE = 1 << 40
 COUNT = 150
 real_open = os.open
+# Otherwise every call of main() makes all commands again, which takes longer than most commands take.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 def copy_sparse(source: str, target: str) -> None:
