@@ -6,6 +6,16 @@ import signal
 
 import pytest
 
+# A JVM of Spark lives for seconds here: the second compiler and the threads of G1 cost more than they save.
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(name, JVM)
+
+LONGEST = (
+    "integration/test_odd_files.py", "crash/test_store_failures.py", "spark/", "integration/test_dist.py",
+    "integration/test_documents.py", "crash/", "integration/")
+"""Files that take longest start first, so that no worker waits for the other one at the end."""
+
 
 @pytest.fixture(autouse=True, scope="session")
 def signals_are_not_ignored():
@@ -20,12 +30,20 @@ def signals_are_not_ignored():
 
 
 def pytest_collection_modifyitems(items):
-    """Run a test once more when it fails and it starts other programs: a port or a second may be taken.
+    """Put the longest files first, and mark tests.
+
+    A test that starts other programs runs once more when it fails, because a port or a second may be taken.
 
     The summary of the run lists it, and ``make test`` tries it again alone (tools/run_tests.py). Tests of bytes, of
     one process and of crashes have one try.
     """
     here = pathlib.Path(__file__).parent
+
+    def rank(item):
+        name = item.path.relative_to(here).as_posix()
+        return next((number for number, start in enumerate(LONGEST) if name.startswith(start)), len(LONGEST))
+
+    items.sort(key=rank)
     for item in items:
         if item.path.relative_to(here).parts[0] in {"browser", "integration", "interop", "spark"}:
             item.add_marker(pytest.mark.flaky(reruns=1))
