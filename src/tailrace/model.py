@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, NewType
 
+import msgspec
+
 from tailrace.errors import MessageIllegalError
 
 __all__ = [
@@ -166,8 +168,7 @@ class Message:
     delay_level: int = 0
 
 
-@dataclass(slots=True)
-class MessageExtBrokerInner:
+class MessageExtBrokerInner(msgspec.Struct, gc=False):
     """A message as the store puts it: queue chosen, properties encoded.
 
     ``properties`` are the stored bytes (``name 0x01 value 0x02`` repeated). Hosts are raw: 4 or 16
@@ -208,8 +209,7 @@ def decode_message_id(msg_id: str) -> tuple[bytes, int]:
     return raw[:-8], int.from_bytes(raw[-8:], "big", signed=True)
 
 
-@dataclass(slots=True)
-class PutMessageResult:
+class PutMessageResult(msgspec.Struct, gc=False):
     """The result of a put.
 
     ``phy_offset`` and ``queue_offset`` are the places of the first message, ``phy_offsets`` those of

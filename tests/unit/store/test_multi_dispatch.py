@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -159,7 +160,7 @@ def test_copies_in_retry_and_system_topics_have_no_unit(files, topic):
 @pytest.mark.parametrize(("kind", "count"), [(0, 1), (8, 1), (4, 0), (12, 0)])
 def test_half_and_rolled_back_messages_have_no_unit(files, kind, count):
     with opened(files) as store:
-        result = store.put_inner(replace(inner(ALL), sys_flag=kind))
+        result = store.put_inner(msgspec.structs.replace(inner(ALL), sys_flag=kind))
         assert result.status is PutMessageStatus.PUT_OK
         assert bodies_of(store, ALL) == count
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import msgspec
 import pytest
 from timer_world import CONFIG, ROOT, START, World
 
@@ -104,8 +105,8 @@ def test_a_put_that_fails_holds_up_its_level_only_and_nothing_is_lost(monkeypatc
 
     def put(message):
         if message.topic == "Bad":
-            return dataclasses.replace(
-                real(dataclasses.replace(message, topic="")), status=PutMessageStatus.UNKNOWN_ERROR)
+            return msgspec.structs.replace(
+                real(msgspec.structs.replace(message, topic="")), status=PutMessageStatus.UNKNOWN_ERROR)
         return real(message)
 
     monkeypatch.setattr(world.store, "put", put)
@@ -127,8 +128,8 @@ def test_what_can_never_be_put_is_parked_with_the_reason(monkeypatch):
 
     def put(message):
         if message.topic == "Bad":
-            return dataclasses.replace(
-                real(dataclasses.replace(message, topic="")), status=PutMessageStatus.MESSAGE_ILLEGAL)
+            return msgspec.structs.replace(
+                real(msgspec.structs.replace(message, topic="")), status=PutMessageStatus.MESSAGE_ILLEGAL)
         return real(message)
 
     monkeypatch.setattr(world.store, "put", put)

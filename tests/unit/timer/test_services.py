@@ -5,6 +5,7 @@ import errno
 import re
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from timer_world import CONFIG, ROOT, START, World
 
@@ -155,8 +156,8 @@ def test_a_put_back_that_fails_is_tried_for_ever():
     world.send(TIMER_DELAY_MS=1000)
     world.run(900)
     put = world.store.put
-    world.store.put = lambda message: dataclasses.replace(
-        put(dataclasses.replace(message, queue_id=-1)), status=PutMessageStatus.SERVICE_NOT_AVAILABLE)
+    world.store.put = lambda message: msgspec.structs.replace(
+        put(msgspec.structs.replace(message, queue_id=-1)), status=PutMessageStatus.SERVICE_NOT_AVAILABLE)
     world.run(20_000, step=100)
     assert world.delivered() == {}
     assert world.timers.put_back.counters["timerPutFailed"] > 10

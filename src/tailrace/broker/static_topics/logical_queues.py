@@ -10,7 +10,7 @@ offsets; a client adds the field ``offsetDelta`` to their offsets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
 import msgspec
@@ -98,7 +98,7 @@ class LogicalSend:
         offset = result.queue_offset
         if not is_elsewhere:
             offset = item.logical(offset) if item.is_decided else -1
-        return replace(result, queue_id=self.queue.queue_id, queue_offset=offset)
+        return msgspec.structs.replace(result, queue_id=self.queue.queue_id, queue_offset=offset)
 
 
 class Place(NamedTuple):
