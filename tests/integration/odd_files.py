@@ -9,7 +9,6 @@ of cases last. It makes a store below DIRECTORY, ``clean`` or ``crashed``.
 from __future__ import annotations
 
 import contextlib
-import errno
 import faulthandler
 import functools
 import io
@@ -27,6 +26,7 @@ import typer.main
 from tailrace.cli import main
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import SystemClock
+from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.model import Message
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -61,19 +61,14 @@ def copy_sparse(source: str, target: str) -> None:
     The timer wheel and the timer log have 143 MB and a few pages of data. ``shutil.copyfile`` writes all the zeros,
     and each command that opens the copy would read them.
     """
-    with open(source, "rb") as old, open(target, "wb") as new:
-        size, at = os.fstat(old.fileno()).st_size, 0
-        while at < size:
-            try:
-                at = os.lseek(old.fileno(), at, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno != errno.ENXIO:  # no data until the end
-                    raise
-                break
-            until = os.lseek(old.fileno(), at, os.SEEK_HOLE)
-            os.pwrite(new.fileno(), os.pread(old.fileno(), until - at, at), at)
-            at = until
-        os.truncate(new.fileno(), size)
+    files = OsFileSystem()
+    old, new = files.open(source), files.open(target, writable=True, create=True)
+    new.truncate(0)
+    new.truncate(old.size())
+    for low, high in old.data_ranges(0, old.size()):
+        new.pwrite(old.pread(high - low, low), low)
+    old.close()
+    new.close()
     shutil.copystat(source, target)
 
 

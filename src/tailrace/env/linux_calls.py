@@ -23,11 +23,15 @@ _MADV_WILLNEED: Final = 3
 _MADV_POPULATE_READ: Final = 22
 
 
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
+
+
 def punch_hole(descriptor: int, start: int, length: int) -> None:
     """Free the blocks of ``length`` bytes from ``start`` of a file; its length stays. Raises OSError."""
     if _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, start, length):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise _last_error()
 
 
 def populate(view: memoryview, start: int, length: int) -> bool:
@@ -59,6 +63,5 @@ def pwrite_with_lock(descriptor: int, data: memoryview, pos: int) -> int:
     first = ctypes.c_char.from_buffer(data)
     done: int = _with_lock.pwrite(descriptor, ctypes.addressof(first), len(data), pos)
     if done < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise _last_error()
     return done

@@ -11,7 +11,7 @@ import cython
 if cython.compiled:
     from cython.cimports.libc.string import memcmp, memcpy
 
-from tailrace.kernels.shared.copying import copy_bytes, find_byte, load_early
+from tailrace.kernels.shared.copying import copy_bytes, find_byte, inside, load_early
 from tailrace.kernels.shared.fnv import queue_hash_of
 from tailrace.kernels.shared.record_columns import (
     _C_KEYS_LEN,
@@ -52,16 +52,6 @@ OTHER_HOST = -3
 def queue_hash(topic: cython.const[cython.uchar][::1], queue_id: cython.longlong):
     """Return the hash of a queue in column C_QUEUE_HASH of ``kernels.record``."""
     return queue_hash_of(topic, 0, len(topic), queue_id)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _inside(
-    at: cython.longlong, length: cython.longlong, limit: cython.longlong
-) -> cython.bint:
-    return 0 <= length <= limit and 0 <= at <= limit - length
 
 
 @cython.cfunc
@@ -139,7 +129,7 @@ def copy_parts(
                 missing += 1
                 valid[n >> 3] = valid[n >> 3] & (255 ^ (1 << (n & 7)))
             else:
-                if not _inside(rows[n, at], rows[n, length], limit):
+                if not inside(rows[n, at], rows[n, length], limit):
                     bad = n
                     break
                 if rows[n, length] > room - q:
@@ -225,7 +215,7 @@ def find_properties(
         offsets[0] = 0
         for n in range(rows.shape[0]):
             first = found
-            if not _inside(rows[n, _C_PROPS_POS], rows[n, _C_PROPS_LEN], limit):
+            if not inside(rows[n, _C_PROPS_POS], rows[n, _C_PROPS_LEN], limit):
                 bad = n
                 break
             p = cython.cast(cython.Py_ssize_t, rows[n, _C_PROPS_POS])
@@ -277,7 +267,7 @@ def find_keys(
         offsets[0] = 0
         for n in range(rows.shape[0]):
             if rows[n, _C_KEYS_POS] >= 0:
-                if not _inside(rows[n, _C_KEYS_POS], rows[n, _C_KEYS_LEN], limit):
+                if not inside(rows[n, _C_KEYS_POS], rows[n, _C_KEYS_LEN], limit):
                     bad = n
                     break
                 p = cython.cast(cython.Py_ssize_t, rows[n, _C_KEYS_POS])
@@ -352,7 +342,7 @@ def host_texts(
             if rows[n, _C_SYS_FLAG] & v6:
                 q = -3
                 break
-            if not _inside(rows[n, at], 8, limit):
+            if not inside(rows[n, at], 8, limit):
                 bad = n
                 break
             p = cython.cast(cython.Py_ssize_t, rows[n, at])
@@ -421,7 +411,7 @@ def message_ids(
         offsets[0] = 0
         for n in range(count):
             size = HOST_V6_SIZE if rows[n, _C_SYS_FLAG] & STOREHOST_V6 else HOST_V4_SIZE
-            if not _inside(rows[n, _C_STORE_HOST_POS], size, limit):
+            if not inside(rows[n, _C_STORE_HOST_POS], size, limit):
                 bad = n
                 break
             p = cython.cast(cython.Py_ssize_t, rows[n, _C_STORE_HOST_POS])
@@ -519,7 +509,7 @@ def deliver_times(
                 bad = True
                 break
             for k in range(offsets[n], offsets[n + 1]):
-                if not _inside(places[k, _NAME_POS], places[k, _NAME_LEN], limit) or not _inside(
+                if not inside(places[k, _NAME_POS], places[k, _NAME_LEN], limit) or not inside(
                     places[k, _VALUE_POS], places[k, _VALUE_LEN], limit
                 ):
                     bad = True

@@ -9,7 +9,7 @@ The same source runs interpreted or compiled, with the same results. ``buf`` is 
 import cython
 
 from tailrace.kernels.shared.big_endian import BE_SIGN, be16, be32, be32u, be64
-from tailrace.kernels.shared.copying import copy_bytes, find_byte
+from tailrace.kernels.shared.copying import copy_bytes, find_byte, inside
 from tailrace.kernels.shared.crc32 import crc32, crc_of, own_crc_is_wrong, use_crc32
 from tailrace.kernels.shared.fnv import queue_hash_of
 from tailrace.kernels.shared.java_hash import java_hash_of
@@ -381,14 +381,6 @@ def fill_rows(
         raise ValueError(f"there is no record at place {bad}")
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _inside(at: cython.longlong, length: cython.longlong, limit: cython.longlong) -> cython.bint:
-    return 0 <= length <= limit and 0 <= at <= limit - length
-
-
 def pack_rows(
     buf: cython.const[cython.uchar][::1],
     rows: cython.longlong[:, ::1],
@@ -426,12 +418,12 @@ def pack_rows(
             props = rows[n, _C_PROPS_LEN]
             body = rows[n, _C_BODY_LEN] if with_bodies else 0
             if (
-                not _inside(rows[n, _C_BORN_HOST_POS], 0, limit)
-                or not _inside(rows[n, _C_STORE_HOST_POS], store_host, limit)
+                not inside(rows[n, _C_BORN_HOST_POS], 0, limit)
+                or not inside(rows[n, _C_STORE_HOST_POS], store_host, limit)
                 or rows[n, _C_BORN_HOST_POS] > rows[n, _C_STORE_HOST_POS]
-                or not _inside(rows[n, _C_TOPIC_POS], topic, limit)
-                or not _inside(rows[n, _C_PROPS_POS], props, limit)
-                or (with_bodies and not _inside(rows[n, _C_BODY_POS], body, limit))
+                or not inside(rows[n, _C_TOPIC_POS], topic, limit)
+                or not inside(rows[n, _C_PROPS_POS], props, limit)
+                or (with_bodies and not inside(rows[n, _C_BODY_POS], body, limit))
             ):
                 is_bad = True
                 break
@@ -451,7 +443,7 @@ def pack_rows(
             kept[count, _C_PROPS_POS] = t
             for k in range(_C_KEYS_POS, _C_TAGS_LEN, 2):
                 if rows[n, k] >= 0:
-                    if not _inside(rows[n, k] - rows[n, _C_PROPS_POS], rows[n, k + 1], props):
+                    if not inside(rows[n, k] - rows[n, _C_PROPS_POS], rows[n, k + 1], props):
                         is_bad = True
                         break
                     kept[count, k] = rows[n, k] - rows[n, _C_PROPS_POS] + t

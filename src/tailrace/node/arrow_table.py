@@ -49,7 +49,7 @@ def arrow_table(
                 if first < len(rows):
                     batches.append(pack.batch())
             count -= len(rows)
-            if has_batches and not count:
+            if not count:
                 break
     if pack.count:
         batches.append(pack.batch())

@@ -123,7 +123,6 @@ class CommitLog:
         flags: RunningFlags,
         open_files: OpenFiles,
     ) -> None:
-        self._clock = clock
         self._config = config
         self._lock = self.put_lock = threading.Lock()
         self.allocate_service = AllocateMappedFileService(

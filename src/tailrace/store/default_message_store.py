@@ -87,6 +87,7 @@ class DefaultMessageStore:
             clock, file_system, config, log_paths(config, root), self.flags, self.open_files)
         self.rules = self.commit_log.rules
         self.plain_writer = self.commit_log.tail.plain_writer
+        self._counts = self.commit_log.tail.counts
         self.queues = ConsumeQueueStore(
             file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue,
             self.open_files, batch_directory=f"{root}/{filenames.BATCHCONSUMEQUEUE}",
@@ -112,7 +113,7 @@ class DefaultMessageStore:
             clock, file_system, config, root, self.commit_log, self.queues, self.reader, self.open_files,
             self.sync_log, self._quarantine().keep)
         self.flush_consume_queue.copy_compacted = self.compaction.flush
-        self.stats = StoreStatsService(clock, self.commit_log.tail.counts)
+        self.stats = StoreStatsService(clock, self._counts)
         self.report = RecoveryReport()
         self._reput_handle: ServiceHandle | None = None
         self._dispatch_stuck_at = -1
@@ -292,7 +293,7 @@ class DefaultMessageStore:
         result = self.append(writer)
         if result.status is PutMessageStatus.PUT_OK:
             result.msg_num = count
-            self.commit_log.tail.counts.times += count - 1
+            self._counts.times += count - 1
         return result
 
     def put_records(
@@ -306,7 +307,7 @@ class DefaultMessageStore:
         if not self.is_writeable:  # then this is the answer to every put
             result = PutMessageResult(
                 PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.not_writeable_reason)
-        self.commit_log.tail.counts.failed_times += 1
+        self._counts.failed_times += 1
         return result
 
     def wake_reput(self) -> None:

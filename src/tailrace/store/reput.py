@@ -27,8 +27,8 @@ _CHUNK: Final = 8 << 20
 _STEP_RECORDS: Final = 32_768
 """Records after which a step writes units and entries.
 
-Each of its system calls gives up the interpreter's lock, and beside a thread that puts in a loop it gets the lock back
-after 5 ms. A step makes a call for each queue, so it must have many records to keep up with such a thread.
+A step makes a system call for each queue, and each call gives up the interpreter's lock. If another thread puts in a
+loop, dispatch gets the lock back after 5 ms. To keep up with such a thread, a step must have many records.
 """
 _BEFORE: Final = 65
 

@@ -38,8 +38,8 @@ __all__ = ["TimerPutHook", "Waiting", "may_wait"]
 _PUT_BACK_ROOM: Final = 128
 """Upper bound of the bytes that delivery adds: two times, the number of rolls and the due time of a rolled timer."""
 _END: Final = PROPERTY_SEPARATOR.encode()
-_TRANSACTION: Final = SysFlag.TRANSACTION_MASK
-_MAY_WAIT: Final = (0, SysFlag.TRANSACTION_COMMIT)
+_NOT_HALF: Final = (0, SysFlag.TRANSACTION_COMMIT)
+"""Transaction types of messages that may wait; half messages and rolled back ones may not."""
 
 
 class Waiting(NamedTuple):
@@ -83,7 +83,7 @@ class TimerPutHook:
         stored = message.properties
         if not may_wait(stored) or message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
             return None
-        if message.sys_flag & _TRANSACTION not in _MAY_WAIT:
+        if message.sys_flag & SysFlag.TRANSACTION_MASK not in _NOT_HALF:
             return None
         level, delay_s, delay_ms, deliver_ms, out_ms, deletes, unique_key, topic, queue_id = property_values(
             stored, _NAMES)

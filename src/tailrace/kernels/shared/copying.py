@@ -1,11 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Copy, clear, find and load bytes. The caller has compared positions with the lengths of the buffers."""
+"""Copy, clear, find and load bytes. The caller has compared positions with the lengths of buffers, by ``inside``."""
 
 import cython
 
 if cython.compiled:
     from cython.cimports.libc.string import memchr, memcpy, memset
     from cython.cimports.processor import prefetch
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def inside(at: cython.longlong, length: cython.longlong, limit: cython.longlong) -> cython.bint:
+    """Return True if ``length`` bytes from ``at`` are in a buffer of ``limit`` bytes."""
+    return 0 <= length <= limit and 0 <= at <= limit - length
 
 
 @cython.cfunc
