@@ -22,7 +22,7 @@ from setuptools import Extension, setup
 KERNELS = (
     "record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header",
     "columns", "column_records", "timer_records", "timer_put_back", "timer_lists",
-    "timer_replay", "properties", "table_records", "unit_records",
+    "timer_replay", "properties", "table_records", "unit_records", "packed_rows",
 )
 SOURCES = Path("src/tailrace/kernels")
 INT_MAX = 0x7FFFFFFF
@@ -80,7 +80,9 @@ def extensions() -> list[Extension]:
     made = []
     Path("build/kernels").mkdir(parents=True, exist_ok=True)
     for path in (SOURCES / "shared").glob("*.pxd"):
-        shutil.copy(path, "build/kernels")
+        copy = Path("build/kernels") / path.name
+        if not copy.exists() or copy.read_bytes() != path.read_bytes():  # a new one makes Cython run again
+            shutil.copy(path, copy)
     for name in KERNELS:
         text = source_of(name)
         copy = Path("build/kernels") / f"{name}.py"

@@ -25,9 +25,10 @@ def interpreted(name):
     return module
 
 
-RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, HEADER, UNIT_RECORDS = map(
+RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, HEADER, UNIT_RECORDS, PACKED = map(
     interpreted,
-    ("record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header", "unit_records"))
+    ("record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header", "unit_records",
+     "packed_rows"))
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -134,6 +135,9 @@ def test_units_are_read_the_same(items, crc, data):
         check_matching(arguments, most, room, data.draw(st.sampled_from([1, 3000, 1 << 40])))
         check_places(
             (*arguments[:9], *arguments[10:]), most, found[0])
+        check_packed(
+            arguments, most, data.draw(st.integers(0, 3)), data.draw(st.sampled_from([0, 90, 300, 1 << 14])),
+            data.draw(st.sampled_from([0, 40, 1 << 14])), with_bodies=data.draw(st.booleans()))
 
 
 @quick
@@ -193,6 +197,46 @@ def check_places(arguments, most, read):
             alone = np.zeros((1, walk.COLUMNS), np.int64)
             assert walk.scan(log, start, start + size, base, 0, alone)[0] == 1
             assert row.tolist() == alone[0].tolist()
+
+
+def check_packed(arguments, most, count, texts, bodies, *, with_bodies):
+    """Both forms pack the same records: those that a read of any tags code copies, as far as there is room."""
+    log, base, until, units, first, _, topic, queue_id, queue_offset = arguments[:9]
+    served, places, *_ = UNIT_RECORDS.read_units(
+        log, base, until, units, first, np.empty(0, np.int64), topic, queue_id, queue_offset, most, 1 << 40, False,
+        bytearray())
+    ends, offsets = numbers_of(places)
+    made = []
+    for module in (PACKED, kernels.packed_rows):
+        kept = np.full((count + 4, RECORD.COLUMNS), -7, np.int64)
+        copies = bytearray(texts + 1), bytearray(bodies + 1)
+        short, long = np.zeros((1, count + 4), np.int32), np.zeros((1, count + 5), np.int64)
+        result = module.pack_units(
+            log, base, until, units, first, topic, queue_id, queue_offset, most, bytearray(), kept, count,
+            copies[0], 1, copies[1], 1, with_bodies, np.array([RECORD.C_QUEUE_ID, RECORD.C_PHY]), short, long)
+        assert (short[0, count : result[0]] == kept[count : result[0], RECORD.C_QUEUE_ID]).all()
+        assert (long[0, count : result[0]] == kept[count : result[0], RECORD.C_PHY]).all()
+        made.append((result, kept[: result[0]].tolist(), *copies))
+    assert made[0] == made[1]
+    (found, t, b, at, why), kept, *copies = made[0]
+    assert found - count <= min(most, 4)
+    assert 1 <= t <= texts + 1
+    assert 1 <= b <= bodies + 1
+    if why in {UNIT_RECORDS.UNITS_END, UNIT_RECORDS.UNITS_DAMAGED} or at == len(units) // 20:
+        assert found - count == sum(offset < queue_offset + at for offset in offsets)
+    starts = [0, *ends]
+    for row, start, end in zip(kept[count:], starts, ends, strict=False):
+        record = served[start:end]
+        alone = np.zeros((1, RECORD.COLUMNS), np.int64)
+        assert RECORD.scan(record, 0, len(record), row[RECORD.C_PHY], 0, alone)[0] == 1
+        for name in ("TOPIC", "PROPS", "KEYS", "UNIQ", "TAGS", *(["BODY"] if with_bodies else [])):
+            place, length = getattr(RECORD, f"C_{name}_POS"), getattr(RECORD, f"C_{name}_LEN")
+            wanted = alone[0, place]
+            source = copies[1] if name == "BODY" else copies[0]
+            assert row[length] == alone[0, length]
+            assert (row[place] < 0) == (wanted < 0)
+            if wanted >= 0:
+                assert source[row[place] : row[place] + row[length]] == record[wanted : wanted + row[length]]
 
 
 @pytest.mark.parametrize("place", [(-1, 100), (0, 90), (0, -5), (5, 100), (1 << 40, 100), (0, 1 << 40), (1, 95)])

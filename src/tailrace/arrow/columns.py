@@ -70,9 +70,14 @@ class Numbers:
         self._short = np.empty((self._shorts, room + 2 * _APART), dtype=np.int32)
         self._long = np.empty((len(self._names) - self._shorts, room + _APART), dtype=np.int64)
 
-    def take(self, rows: Rows, at: int) -> None:
-        """Copy the numbers of C-contiguous rows to the rows of the columns from ``at`` onwards."""
-        record.take_numbers(rows, self._columns, at, self._short, self._long)
+    @property
+    def places(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """Arguments of ``kernels.packed_rows``: columns of rows, and memory for those of 32 and of 64 bits."""
+        return self._columns, self._short, self._long
+
+    def take(self, rows: Rows) -> None:
+        """Copy the numbers of C-contiguous rows."""
+        record.take_numbers(rows, self._columns, self._short, self._long)
 
     def make(self, name: str, kind: pa.DataType, count: int) -> pa.Array:
         """Return the column ``name`` with its first ``count`` rows as type ``kind``."""
@@ -110,7 +115,7 @@ class Columns:
         if name in _NUMBERS:
             if self._numbers is None:
                 self._numbers = Numbers(len(rows))
-                self._numbers.take(rows, 0)
+                self._numbers.take(rows)
             return self._numbers.make(name, kind, len(rows))
         if name in _HOSTS:
             return self._hosts(*_HOSTS[name])

@@ -34,6 +34,7 @@ __all__ = [
     "header",
     "index_chains",
     "index_entries",
+    "packed_rows",
     "properties",
     "queue_units",
     "record",
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         header,
         index_chains,
         index_entries,
+        packed_rows,
         properties,
         queue_units,
         record,
@@ -103,6 +105,7 @@ else:
     timer_lists = _load("timer_lists")
     timer_replay = _load("timer_replay")
     unit_records = _load("unit_records")
+    packed_rows = _load("packed_rows")
 
 
 @functools.cache
@@ -133,6 +136,7 @@ def _lend_crc32(kernel: ModuleType = record) -> None:
 for _name, _kernel in (
     ("record", record), ("appender", appender), ("table_records", table_records),
     ("timer_records", timer_records), ("unit_records", unit_records),
+    ("packed_rows", packed_rows),
 ):
     if _name not in _interpreted:
         _lend_crc32(_kernel)

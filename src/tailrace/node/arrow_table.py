@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
 from tailrace.arrow import pyarrow
-from tailrace.arrow.columns import Columns, Numbers, Rows
+from tailrace.arrow.columns import Columns, Numbers
 from tailrace.arrow.inner_rows import message_rows
 from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
-from tailrace.kernels import record
+from tailrace.formats.consumequeue import CQ_UNIT
+from tailrace.kernels import packed_rows, record, unit_records
+from tailrace.store.queue_scan import Window
 from tailrace.store.reading import MessageReader
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ __all__ = ["arrow_table", "check_not_negative", "chosen_schema"]
 
 _ROWS: Final = 1 << 13
 _BODIES: Final = 8 << 20
-_TEXTS: Final = 2 << 20  # small enough to stay in a processor's caches until columns are made of it
+_TEXTS: Final = 2 << 20
+_SIZE: Final = np.dtype(">i4")
 
 
 def arrow_table(
@@ -34,84 +36,106 @@ def arrow_table(
     ``label`` is the value of the column ``store``. A record batch has at most 8,192 messages with 8 MiB of bodies, or
     one message, so the call needs the memory of its result and little more. Inner batches are unwrapped.
     """
-    has_batches, batches = reader.has_batch_queues(topic), []
-    pack = _Pack(schema, label)
-    with contextlib.closing(reader.scan(topic, queue_id, offset, until, count)) as parts:
-        for data, records in parts:
-            rows = records
-            if has_batches:
-                rows = message_rows(data, rows)
-                offsets = rows[:, record.C_QUEUE_OFFSET]
-                rows = rows[(offsets >= offset) & (offsets < until)][:count]
-            first = 0
-            while first < len(rows):
-                first = pack.add(data, rows, first, count)
-                if first < len(rows):
-                    batches.append(pack.batch())
-            count -= len(rows)
-            if not count:
-                break
-    if pack.count:
-        batches.append(pack.batch())
-    return pyarrow().Table.from_batches(batches, schema=schema)
+    within = (offset, until) if reader.has_batch_queues(topic) else None
+    pack = _Pack(schema, label, count, within)
+    reader.scan(topic, queue_id, offset, until, pack)
+    return pyarrow().Table.from_batches(pack.batches(), schema=schema)
 
 
 @final
 class _Pack:
     """Rows for a record batch, and the bytes that they need.
 
-    A record is read once, while a processor's second cache still has it from its verification: its body is copied to
+    A record is read once, while the processor's caches still have it from its verification: its body is copied to
     Arrow's memory, its texts close to those of other records. Columns are made of many records, so that the time of
     the calls is small.
     """
 
-    def __init__(self, schema: pa.Schema, label: str) -> None:
-        self._schema, self._label, self._memory = schema, label, _ArrowMemory()
+    def __init__(self, schema: pa.Schema, label: str, count: int, within: tuple[int, int] | None) -> None:
+        """``within`` is given for a queue whose records may have several messages: offsets [first, end)."""
+        self._schema, self._label, self._within, self._memory = schema, label, within, _ArrowMemory()
+        self.left = count
         self._has_bodies = "body" in schema.names
-        self._rows = np.empty((_ROWS, record.COLUMNS), np.int64)
+        self._rows = np.empty((min(count, _ROWS), record.COLUMNS), np.int64)
         self._texts = np.empty(_TEXTS, np.uint8)
         self._bodies, self._numbers = pyarrow().allocate_buffer(0), Numbers(0)
-        self.count = self._texts_end = self._bodies_end = 0
+        self._count = self._texts_end = self._bodies_end = 0
+        self._longest = self._room = 0
+        self._batches: list[pa.RecordBatch] = []
 
-    def add(self, data: memoryview, rows: Rows, first: int, left: int) -> int:
-        """Add rows from ``first`` onwards. Return the number of the first row that needs another batch.
+    def batches(self) -> list[pa.RecordBatch]:
+        """Return the messages that were taken."""
+        if self._count:
+            self._end_batch()
+        return self._batches
 
-        ``left`` is the number of messages that are not added yet, or more.
-        """
-        if not self.count:
-            self._begin(int(rows[first:, record.C_SIZE].max()), left)
-        at, start = self.count, first
-        first, self.count, self._texts_end, self._bodies_end = record.pack_rows(
-            data, rows, first, self._rows, at, self._texts, self._texts_end,
-            np.frombuffer(self._bodies, np.uint8), self._bodies_end, self._has_bodies)
-        self._numbers.take(rows[start:first], at)
-        return int(first)
+    def take(self, window: Window, at: int) -> tuple[int, int]:
+        """Take messages up to the end of a record batch, see ``queue_scan.Sink``."""
+        if self._within is not None or not window.queue.record_topic:
+            return self._take_rows(window, at)
+        if not self._count:
+            sizes = np.ndarray(len(window.units) // CQ_UNIT.size, _SIZE, window.units, 8, (CQ_UNIT.size,))
+            self._begin(int(sizes[at : at + self.left].clip(0, _BODIES).sum(dtype=np.int64)))
+        before = self._count
+        self._count, self._texts_end, self._bodies_end, at, why = packed_rows.pack_units(
+            window.buffer, window.start, len(window.buffer), window.units, at, window.queue.record_topic,
+            window.queue.queue_id, window.offset, self.left, window.seen, self._rows[: self._room], before, self._texts,
+            self._texts_end, np.frombuffer(self._bodies, np.uint8), self._bodies_end, self._has_bodies,
+            *self._numbers.places)
+        self.left -= self._count - before
+        if why == unit_records.UNITS_FULL and self.left:
+            if self._count:
+                self._end_batch()
+            else:
+                self._longest = CQ_UNIT.struct.unpack_from(window.units, at * CQ_UNIT.size)[1]
+        return at, why
 
-    def _begin(self, longest: int, left: int) -> None:
-        """Get memory for a batch: at least for a record of ``longest`` bytes, at most for ``left`` such records."""
-        if longest > len(self._texts):
-            self._texts = np.empty(longest, np.uint8)
-        size = max(min(_BODIES, left * longest), longest) if self._has_bodies else 0
-        self._bodies = pyarrow().allocate_buffer(size, resizable=True)
-        self._numbers = Numbers(min(left, _ROWS), self._schema.names)
+    def _take_rows(self, window: Window, at: int) -> tuple[int, int]:
+        """Do what ``take`` does for records of which not every one is one message of the queue."""
+        rows, at, why = window.rows(at, self.left)
+        if self._within is not None:
+            rows = message_rows(window.buffer, rows)
+            offsets = rows[:, record.C_QUEUE_OFFSET]
+            rows = rows[(offsets >= self._within[0]) & (offsets < self._within[1])][: self.left]
+        first = 0
+        while first < len(rows):
+            if not self._count:
+                self._longest = int(rows[first, record.C_SIZE])
+                self._begin(self.left * int(rows[first:, record.C_SIZE].max()))
+            first, self._count, self._texts_end, self._bodies_end = packed_rows.pack_rows(
+                window.buffer, rows, first, self._rows[: self._room], self._count, self._texts, self._texts_end,
+                np.frombuffer(self._bodies, np.uint8), self._bodies_end, self._has_bodies, *self._numbers.places)
+            if first < len(rows):
+                self._end_batch()
+        self.left -= len(rows)
+        return at, why
 
-    def batch(self) -> pa.RecordBatch:
-        """Return the rows as a record batch. The next row begins another one."""
+    def _begin(self, size: int) -> None:
+        """Get memory for records with ``size`` bytes, or at least for one with ``_longest``, and for their numbers."""
+        if self._longest > len(self._texts):
+            self._texts = np.empty(self._longest, np.uint8)
+        room = max(min(_BODIES, size), self._longest) if self._has_bodies else 0
+        self._bodies = pyarrow().allocate_buffer(room, resizable=True)
+        self._room = min(self.left, _ROWS)
+        self._numbers = Numbers(self._room, self._schema.names)
+
+    def _end_batch(self) -> None:
+        """Make a record batch of the rows. The next row begins another one."""
         made = Columns(
-            self._texts.data, self._rows[: self.count], self._label, "stored", self._memory, self._numbers)
+            self._texts.data, self._rows[: self._count], self._label, "stored", self._memory, self._numbers)
         arrays = [
             self._body_column(field.type) if field.name == "body" else made.make(field.name, field.type)
             for field in self._schema]
-        self.count = self._texts_end = self._bodies_end = 0
-        return pyarrow().RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._batches.append(pyarrow().RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._count = self._texts_end = self._bodies_end = self._longest = 0
 
     def _body_column(self, kind: pa.DataType) -> pa.Array:
         pa = pyarrow()
-        offsets = np.empty(self.count + 1, np.int32)
-        offsets[:-1], offsets[-1] = self._rows[: self.count, record.C_BODY_POS], self._bodies_end
-        # Some allocators copy to shrink, which is not worth it for an eighth.
-        self._bodies.resize(self._bodies_end, shrink_to_fit=self._bodies_end < self._bodies.size // 8 * 7)
-        return pa.Array.from_buffers(kind, self.count, [None, pa.py_buffer(offsets), self._bodies])
+        offsets = np.empty(self._count + 1, np.int32)
+        offsets[:-1], offsets[-1] = self._rows[: self._count, record.C_BODY_POS], self._bodies_end
+        # Some allocators copy to shrink, which is not worth it for a quarter.
+        self._bodies.resize(self._bodies_end, shrink_to_fit=self._bodies_end < self._bodies.size // 4 * 3)
+        return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(offsets), self._bodies])
 
 
 def chosen_schema(columns: Sequence[str] | None) -> pa.Schema:

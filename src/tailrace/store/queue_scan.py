@@ -1,13 +1,13 @@
-"""Read a queue in parts, as rows of verified records that point into the log.
+"""Read a queue from its first to its last message, a segment of the log at a time.
 
-Invariant: each row is a whole record whose checksums, position, topic and queue offset are right, as for
+Invariant: what a sink takes is a whole record whose checksums, position, topic and queue offset are right, as for
 ``MessageReader.get_message``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Final, final
+from collections.abc import Callable
+from typing import Final, Protocol, final
 
 import numpy as np
 
@@ -18,18 +18,19 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.multi_dispatch import holds_unit
 from tailrace.store.walk.scan import Rows
 
-__all__ = ["NOT_MAPPED", "SeenPages", "scan_queue"]
+__all__ = ["NOT_MAPPED", "SeenPages", "Sink", "Window", "scan_queue"]
 
 _UNIT: Final = CQ_UNIT.size
 _unit: Final = CQ_UNIT.struct.unpack_from
 _ANY_CODE: Final = np.empty(0, np.int64)
 _UNITS: Final = 1 << 13
-_PART: Final = 512 << 10  # small enough to stay in a processor's second cache until the caller has copied it
+_PART: Final = 512 << 10
 _PLACES: Final = 512
-_PARTS: Final = 8  # of one mapping: then the segment may be deleted, and the page cache is looked at again
 _READ: Final = 2 << 20
 NOT_MAPPED: Final = bytearray()
 """``seen`` of ``kernels.unit_records`` for bytes that are not mapped."""
+Tell = Callable[[ConsumeQueue, int, int], None]
+"""Notes a damaged record: its queue, its queue offset and its position."""
 
 
 @final
@@ -45,22 +46,66 @@ class SeenPages(dict[int, bytearray]):
         return self.setdefault(start, bytearray(self._length))
 
 
-def scan_queue(
-    log: CommitLog, queue: ConsumeQueue, offset: int, until: int, count: int,
-    tell: Callable[[ConsumeQueue, int, int], None], seen_pages: Callable[[], SeenPages],
-) -> Generator[tuple[memoryview, Rows], None, None]:
-    """Yield rows of at most ``count`` messages with queue offsets in [``offset``, ``until``).
+@final
+class Window:
+    """Units of a queue, and a buffer with the records of some of them. It is valid during a call of ``Sink.take``.
 
-    A part is a pair of buffer and rows: 1 to 512 messages of one segment, at most 512 KiB or one message.
-    Rows (``kernels.record``) have positions in the buffer. Both are valid until the next part is requested.
+    ``units[0]`` has the queue offset ``offset``, and ``buffer[0]`` is at position ``start`` of the log.
+    """
+
+    __slots__ = ("_tell", "buffer", "offset", "queue", "seen", "start", "units")
+
+    def __init__(
+        self, queue: ConsumeQueue, buffer: memoryview, start: int, units: bytes, offset: int, seen: bytearray,
+        tell: Tell,
+    ) -> None:
+        self.queue, self.buffer, self.start, self.units = queue, buffer, start, units
+        self.offset, self.seen, self._tell = offset, seen, tell
+
+    def rows(self, at: int, most: int) -> tuple[Rows, int, int]:
+        """Return rows (``kernels.record``) of at most ``most`` records from unit ``at`` onwards.
+
+        At most 512 records with 512 KiB, or one record. Positions in rows are indexes into ``buffer``. Return also the
+        unit at which it ended and the reason UNITS_*.
+        """
+        places = np.empty((min(most, _PLACES), unit_records.PLACE_COLUMNS), np.int64)
+        found, at, why = unit_records.find_units(
+            self.buffer, self.start, len(self.buffer), self.units, at, _ANY_CODE, self.queue.record_topic,
+            self.queue.queue_id, self.offset, _PART, False, self.seen, places)
+        places = places[:found]
+        if found and not self.queue.record_topic:
+            places = _of_lmq(self.queue, self.buffer, places, self.start, self._tell)
+        rows = np.empty((len(places), record.COLUMNS), np.int64)
+        record.fill_rows(self.buffer, self.start, places, rows)
+        return rows, at, why
+
+
+class Sink(Protocol):
+    """Takes the messages of ``scan_queue``."""
+
+    left: int
+    """Number of messages that it may still take."""
+
+    def take(self, window: Window, at: int) -> tuple[int, int]:
+        """Take messages from unit ``at`` onwards, at least one if there is one.
+
+        Return the unit at which it ended and the reason UNITS_*.
+        """
+        ...
+
+
+def scan_queue(
+    log: CommitLog, queue: ConsumeQueue, offset: int, until: int, sink: Sink, tell: Tell,
+    seen_pages: Callable[[], SeenPages],
+) -> None:
+    """Give ``sink`` the messages with queue offsets in [``offset``, ``until``), in order, until its ``left`` is 0.
+
     ``tell`` is called for each damaged record with the queue, its queue offset and its position. ``seen_pages``
     returns the pages that were in the page cache a moment ago.
     """
-    places = np.empty((_PLACES, unit_records.PLACE_COLUMNS), np.int64)
-    rows = np.empty((_PLACES, record.COLUMNS), np.int64)
     offset = max(offset, queue.min_offset)
     at, units, mapped = 0, b"", True
-    while count > 0:
+    while sink.left > 0:
         if at * _UNIT >= len(units):
             offset, at = offset + at, 0
             if offset >= until:
@@ -71,24 +116,12 @@ def scan_queue(
                 continue
         phy_offset, size, _ = _unit(units, at * _UNIT)
         wanted = max(size, _READ) if size != PRE_BLANK_SIZE else 0
-        first, why = at, unit_records.UNITS_FULL
+        first = at
         held, view, start, there = log.queue.hold_around(phy_offset, wanted, mapped=mapped)
         try:
             seen = NOT_MAPPED if held is None else seen_pages()[start]
             with memoryview(view)[:there] as buffer:
-                for _ in range(_PARTS):
-                    found, at, why = unit_records.find_units(
-                        buffer, start, there, units, at, _ANY_CODE, queue.record_topic, queue.queue_id, offset,
-                        _PART, False, seen, places[:count])
-                    kept = places[:found]
-                    if found and not queue.record_topic:
-                        kept = _of_lmq(queue, buffer, kept, start, tell)
-                    if len(kept):
-                        record.fill_rows(buffer, start, kept, rows)
-                        yield buffer, rows[: len(kept)]
-                        count -= len(kept)
-                    if why != unit_records.UNITS_FULL or not count:
-                        break
+                at, why = sink.take(Window(queue, buffer, start, units, offset, seen, tell), at)
         finally:
             if held is not None:
                 held.release()
@@ -107,7 +140,7 @@ def scan_queue(
 
 def _of_lmq(
     queue: ConsumeQueue, buffer: memoryview, places: Rows, start: int,
-    tell: Callable[[ConsumeQueue, int, int], None],
+    tell: Tell,
 ) -> Rows:
     """Return the places whose records name this LMQ queue and this queue offset in it."""
     kept = []

@@ -7,7 +7,7 @@ are skipped, and each is logged once (W14: readers check what they return).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Generator
+from collections.abc import Collection
 from typing import Any, Final, final
 
 import numpy as np
@@ -34,9 +34,9 @@ from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.hooks import PropertyFilter
 from tailrace.store.index_service import IndexService
 from tailrace.store.multi_dispatch import holds_unit
-from tailrace.store.queue_scan import NOT_MAPPED, SeenPages, scan_queue
+from tailrace.store.queue_scan import NOT_MAPPED, SeenPages, Sink, scan_queue
 from tailrace.store.queue_search import first_stored
-from tailrace.store.walk.scan import Rows, has_unit, is_record
+from tailrace.store.walk.scan import has_unit, is_record
 
 __all__ = ["MessageReader"]
 
@@ -224,18 +224,15 @@ class MessageReader:
         """Return True if the queues of a topic are batch queues."""
         return self._queues.has_batch_queues(topic)
 
-    def scan(
-        self, topic: str, queue_id: int, offset: int, until: int, count: int
-    ) -> Generator[tuple[memoryview, Rows], None, None]:
-        """Yield rows of at most ``count`` records in parts, see ``scan_queue``.
+    def scan(self, topic: str, queue_id: int, offset: int, until: int, sink: Sink) -> None:
+        """Give ``sink`` the messages with queue offsets in [``offset``, ``until``), see ``scan_queue``.
 
         The first record is the one that has the message at ``offset``.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is not None:
             offset = queue.begin_of(max(offset, queue.min_offset))
-            yield from scan_queue(
-                self._log, queue, offset, until, count, self._log_damage, self._seen_pages)
+            scan_queue(self._log, queue, offset, until, sink, self._log_damage, self._seen_pages)
 
     def _of_lmq(
         self, queue: ConsumeQueue, data: bytes, places: bytes, count: int

@@ -25,6 +25,9 @@ def interpreted(name):
 
 TWINS = [interpreted("columns"), kernels.columns]
 ROWS = {TWINS[0]: interpreted("record"), TWINS[1]: record}
+PACKED = {TWINS[0]: interpreted("packed_rows"), TWINS[1]: kernels.packed_rows}
+NUMBERS = (
+    np.array([record.C_QUEUE_ID, record.C_PHY]), np.zeros((1, 99), dtype=np.int32), np.zeros((1, 99), dtype=np.int64))
 quick = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 words = st.text(
@@ -79,11 +82,12 @@ def made(module, data, rows):
     for bodies in (bytearray(0), bytearray(20), bytearray(len(data))):
         kept, texts = np.zeros((count, record.COLUMNS), dtype=np.int64), bytearray(len(data))
         found.append(run(
-            lambda: ROWS[module].pack_rows(data, rows, 0, kept, 0, texts, 1, bodies, 0, len(bodies) > 0),  # noqa: B023
+            lambda: PACKED[module].pack_rows(
+                data, rows, 0, kept, 0, texts, 1, bodies, 0, len(bodies) > 0, *NUMBERS),  # noqa: B023
             kept, texts, bodies))
     short, long = np.zeros((2, count + 2), dtype=np.int32), np.zeros((1, count + 1), dtype=np.int64)
     numbers = np.array([record.C_KEYS_POS, record.C_PHY, record.C_BODY_POS])
-    found.append(run(lambda: ROWS[module].take_numbers(rows, numbers, 1, short, long), short, long))
+    found.append(run(lambda: ROWS[module].take_numbers(rows, numbers, short, long), short, long))
     places, o = table(), offsets()
     found.append(run(lambda: module.find_properties(data, rows, places, o), places, o))
     times, v = np.zeros(count, dtype=np.int64), bytearray((count + 7) // 8)
@@ -171,13 +175,16 @@ def test_room_is_compared(module):
         lambda: module.copy_parts(data, rows, 0, -1, offsets, bytearray(1), bytearray(9)),
         lambda: module.copy_parts(data, rows, 0, 0, offsets[:1], bytearray(1), bytearray(9)),
         lambda: module.copy_parts(data, rows, 0, 0, offsets, bytearray(0), bytearray(9)),
-        lambda: ROWS[module].pack_rows(data, rows, -1, rows, 0, bytearray(9), 0, bytearray(9), 0, True),
-        lambda: ROWS[module].pack_rows(data, rows, 0, rows, 0, bytearray(9), -1, bytearray(9), 0, True),
-        lambda: ROWS[module].pack_rows(data, rows, 0, places, 0, bytearray(9), 0, bytearray(9), 0, True),
+        lambda: PACKED[module].pack_rows(data, rows, -1, rows, 0, bytearray(9), 0, bytearray(9), 0, True, *NUMBERS),
+        lambda: PACKED[module].pack_rows(data, rows, 0, rows, 0, bytearray(9), -1, bytearray(9), 0, True, *NUMBERS),
+        lambda: PACKED[module].pack_rows(data, rows, 0, places, 0, bytearray(9), 0, bytearray(9), 0, True, *NUMBERS),
+        lambda: PACKED[module].pack_rows(
+            data, rows, 0, np.zeros((100, record.COLUMNS), dtype=np.int64), 0, bytearray(9), 0, bytearray(9), 0, True,
+            *NUMBERS),
         lambda: ROWS[module].take_numbers(
-            rows, np.array([0, 99]), 0, np.zeros((1, 1), dtype=np.int32), np.zeros((1, 1), dtype=np.int64)),
+            rows, np.array([0, 99]), np.zeros((1, 1), dtype=np.int32), np.zeros((1, 1), dtype=np.int64)),
         lambda: ROWS[module].take_numbers(
-            rows, np.array([0, 1]), 1, np.zeros((1, 1), dtype=np.int32), np.zeros((1, 2), dtype=np.int64)),
+            rows, np.array([0, 1]), np.zeros((1, 0), dtype=np.int32), np.zeros((1, 2), dtype=np.int64)),
         lambda: module.deliver_times(
             data, places, np.array([0, 5], dtype=np.int32), np.zeros(1, dtype=np.int64), bytearray(1)),
     ):
@@ -185,18 +192,19 @@ def test_room_is_compared(module):
             call()
 
 
-@pytest.mark.parametrize("module", ROWS.values())
-def test_packed_rows_give_the_same_columns(module):
+@pytest.mark.parametrize("twin", TWINS)
+def test_packed_rows_give_the_same_columns(twin):
+    module = PACKED[twin]
     data, rows = scanned([
         (bytes([n]) * n, encode_properties({"KEYS": f"k{n}", "TAGS": "t" * n, "UNIQ_KEY": "u", "X": "y" * n}),
          bytes([n] * 8), 8 + 12 * (n % 2)) for n in range(1, 40)])
     kept, texts, bodies = np.zeros_like(rows), bytearray(len(data)), bytearray(len(data))
-    n, count, t, b = module.pack_rows(data, rows[:5], 0, kept, 0, texts, 0, bodies, 0, True)
+    n, count, t, b = module.pack_rows(data, rows[:5], 0, kept, 0, texts, 0, bodies, 0, True, *NUMBERS)
     assert (n, count) == (5, 5)
-    assert module.pack_rows(data, rows, n, kept, count, texts[: t + 100], t, bodies, b, True)[0] < len(rows)
-    assert module.pack_rows(data, rows, n, kept, count, texts, t, bodies[: b + 100], b, True)[0] < len(rows)
-    assert module.pack_rows(data, rows, n, kept[:9], count, texts, t, bodies, b, True)[:2] == (9, 9)
-    n, count, t, b = module.pack_rows(data, rows, n, kept, count, texts, t, bodies, b, True)
+    assert module.pack_rows(data, rows, n, kept, count, texts[: t + 100], t, bodies, b, True, *NUMBERS)[0] < len(rows)
+    assert module.pack_rows(data, rows, n, kept, count, texts, t, bodies[: b + 100], b, True, *NUMBERS)[0] < len(rows)
+    assert module.pack_rows(data, rows, n, kept[:9], count, texts, t, bodies, b, True, *NUMBERS)[:2] == (9, 9)
+    n, count, t, b = module.pack_rows(data, rows, n, kept, count, texts, t, bodies, b, True, *NUMBERS)
     assert (n, count, b) == (len(rows), len(rows), rows[:, record.C_BODY_LEN].sum())
 
     def parts(source, table, at, length):
@@ -212,9 +220,9 @@ def test_packed_rows_give_the_same_columns(module):
             data[p : p + size] for p, size in zip(rows[:, at], lengths, strict=True)]
     short, long = np.zeros((1, 50), dtype=np.int32), np.zeros((1, 50), dtype=np.int64)
     rows[0, record.C_FLAG] = 3 << 31
-    module.take_numbers(rows, np.array([record.C_FLAG, record.C_PHY]), 2, short, long)
-    assert short[0, 2] == -1 << 31
-    assert (long[0, 2 : 2 + len(rows)] == rows[:, record.C_PHY]).all()
+    ROWS[twin].take_numbers(rows, np.array([record.C_FLAG, record.C_PHY]), short, long)
+    assert short[0, 0] == -1 << 31
+    assert (long[0, : len(rows)] == rows[:, record.C_PHY]).all()
 
 
 def test_a_walk_may_leave_properties_alone():

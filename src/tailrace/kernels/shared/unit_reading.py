@@ -1,0 +1,248 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Find and verify the record that a unit of a queue names.
+
+Units and records may be damaged, so every position is compared with the length before it is read.
+"""
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.posix.mman import mincore
+
+from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
+from tailrace.kernels.shared.copying import load_early
+from tailrace.kernels.shared.crc32 import crc_of, own_crc_is_wrong
+from tailrace.kernels.shared.record_layout import (
+    AT_BODY_CRC,
+    AT_BODY_LENGTH,
+    AT_MAGIC,
+    AT_PHY_OFFSET,
+    AT_QUEUE_ID,
+    AT_QUEUE_OFFSET,
+    AT_SYS_FLAG,
+    BORNHOST_V6,
+    HEAD_SIZE,
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    STORE_TIME_SIZE,
+    STOREHOST_V6,
+)
+
+_MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
+_PAGE = cython.declare(cython.Py_ssize_t, 4096)
+_BLOCK = cython.declare(cython.Py_ssize_t, 64)  # pages per byte of `seen`
+_LOOK = cython.declare(cython.Py_ssize_t, 1024)  # pages per mincore call at most; the call costs more than the pages
+PRE_BLANK = cython.declare(cython.longlong, 0x7FFFFFFF)  # size in a unit that stands for no message
+EARLY = cython.declare(cython.Py_ssize_t, 6)  # records that are loaded while one is verified
+
+_UNITS_END = cython.declare(cython.int, 0)  # all units were read
+_UNITS_FULL = cython.declare(cython.int, 1)  # there is no room for the next record
+_UNITS_ELSEWHERE = cython.declare(cython.int, 2)  # the next unit's record starts outside of the buffer
+_UNITS_CUT_OFF = cython.declare(cython.int, 3)  # the next unit's record ends after the buffer
+_UNITS_DAMAGED = cython.declare(cython.int, 4)  # the bytes are not the record of the next unit
+_UNITS_COLD = cython.declare(cython.int, 5)  # the next unit's record is not in the page cache
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def body_at(b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return the index of the body length field of the record at ``at``."""
+    sys_flag: cython.longlong = be32(b, at + AT_SYS_FLAG)
+    return (
+        at + HEAD_SIZE + (HOST_V6_SIZE if sys_flag & BORNHOST_V6 else HOST_V4_SIZE) + STORE_TIME_SIZE
+        + (HOST_V6_SIZE if sys_flag & STOREHOST_V6 else HOST_V4_SIZE) + AT_BODY_LENGTH)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def properties_at(
+    b: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+    topic: cython.const[cython.uchar][::1],
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+) -> cython.Py_ssize_t:
+    """Return the index of the properties of the record ``b[at:at + size]``, -1 if it is not the expected record.
+
+    Magic, lengths and position are checked, and topic, queue id and queue offset unless ``topic`` is empty.
+    Checksums are not checked.
+    """
+    end: cython.Py_ssize_t = at + size
+    p: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    length: cython.longlong
+    v2: cython.bint
+    if size < MIN_RECORD_SIZE or be32(b, at) != size or be64(b, at + AT_PHY_OFFSET) != phy_offset:
+        return -1
+    v2 = be32u(b, at + AT_MAGIC) == MAGIC_V2
+    if not v2 and be32u(b, at + AT_MAGIC) != MAGIC_V1:
+        return -1
+    p = body_at(b, at)
+    if p + 7 + v2 > end:
+        return -1
+    length = be32(b, p)
+    p += 4
+    if length < 0 or length > end - p - 3 - v2:
+        return -1
+    p += cython.cast(cython.Py_ssize_t, length)
+    n = be16(b, p) if v2 else b[p]
+    k = p + 1 + v2
+    if n > end - k - 2 or k + n + 2 + be16(b, k + n) != end:
+        return -1
+    if len(topic):
+        if n != len(topic) or be32(b, at + AT_QUEUE_ID) != queue_id or be64(b, at + AT_QUEUE_OFFSET) != queue_offset:
+            return -1
+        for p in range(n):
+            if b[k + p] != topic[p]:
+                return -1
+    return k + n + 2
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def checksums_are_right(
+    b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, properties: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.bint:
+    """Return True if the checksums of a record match; its lengths were checked before."""
+    p: cython.Py_ssize_t = body_at(b, at)
+    length: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, be32(b, p))
+    if length and (crc_of(b, p + 4, p + 4 + length) & _MASK_31) != be32(b, at + AT_BODY_CRC):
+        return False
+    return not own_crc_is_wrong(b, at, properties, end)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_message(
+    b: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+    topic: cython.const[cython.uchar][::1],
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+) -> cython.bint:
+    """Return True if ``b[at:at + size]`` is the expected record with right checksums, see ``properties_at``."""
+    properties: cython.Py_ssize_t = properties_at(b, at, size, phy_offset, topic, queue_id, queue_offset)
+    return properties >= 0 and checksums_are_right(b, at, properties, at + size)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def pages_of(
+    units: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
+    base: cython.longlong, limit: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Return the number of pages of the buffer up to the end of the last record of units [first, until)."""
+    k: cython.Py_ssize_t
+    end: cython.longlong = 0
+    at: cython.longlong
+    for k in range(first, until):
+        at = be64(units, 20 * k)
+        if base >= 0 and at >= base and at - base < limit:  # otherwise the difference may overflow
+            end = max(end, at - base + be32(units, 20 * k + 8))
+    if end > limit:
+        end = limit
+    return cython.cast(cython.Py_ssize_t, (end + _PAGE - 1) // _PAGE)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_cached(
+    b: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
+    last: cython.Py_ssize_t, pages: cython.p_uchar, window: cython.p_Py_ssize_t,
+    seen: cython.uchar[::1],
+) -> cython.bint:
+    """Return True if the mapped pages [``first``, ``until``) of ``b`` are in memory.
+
+    ``pages`` has the result of the last mincore call, for the pages [``window[0]``, ``window[1]``). A call asks for
+    the pages up to ``last``, so that several records need one call. ``seen`` has for each block the number of pages at
+    its start that were in memory; these pages are not asked for again.
+    """
+    k: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    if last < until:
+        last = until
+    last = min((last + _BLOCK - 1) // _BLOCK * _BLOCK, (len(b) + _PAGE - 1) // _PAGE)  # whole blocks
+    while first < until:
+        k = first // _BLOCK
+        if k < len(seen) and first - k * _BLOCK < seen[k]:
+            first = k * _BLOCK + seen[k]
+            continue
+        if not window[0] <= first < window[1]:
+            start = k * _BLOCK
+            n = last - start
+            if n > _LOOK:
+                n = _LOOK
+            if mincore(cython.cast(cython.p_void, cython.cast(cython.p_uchar, cython.address(b[0])) + start * _PAGE),
+                       n * _PAGE, pages):
+                return True  # it is not known, so the record is read
+            window[0] = start
+            window[1] = start + n
+            for k in range(n):
+                i = (start + k) // _BLOCK
+                if pages[k] & 1 and i < len(seen) and seen[i] == (start + k) % _BLOCK:
+                    seen[i] = (start + k) % _BLOCK + 1  # not += 1: another thread may do the same
+        if not pages[first - window[0]] & 1:
+            return False
+        first += 1
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def load_record(
+    buf: cython.const[cython.uchar][::1], base: cython.longlong, until: cython.Py_ssize_t,
+    units: cython.const[cython.uchar][::1], i: cython.Py_ssize_t,
+) -> cython.void:
+    """Start to load the record of unit ``i``: it is far from the records before it, so the processor does not."""
+    phy_offset: cython.longlong = be64(units, 20 * i)
+    if base >= 0 and phy_offset >= base and phy_offset - base < until:
+        load_early(buf, phy_offset - base, be32(units, 20 * i + 8), _PAGE)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def located(
+    buf: cython.const[cython.uchar][::1],
+    base: cython.longlong,
+    until: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+    size: cython.longlong,
+    seen: cython.uchar[::1],
+    last: cython.Py_ssize_t,
+    pages: cython.p_uchar,
+    window: cython.p_Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Return the index of a unit's record in ``buf[:until]``, or a negative UNITS_* if it cannot be read there."""
+    at: cython.Py_ssize_t
+    # `base` may be negative because of a damaged unit; then the difference would overflow.
+    if base < 0 or phy_offset < base or phy_offset - base >= until:
+        return -_UNITS_ELSEWHERE
+    at = cython.cast(cython.Py_ssize_t, phy_offset - base)
+    if size <= 0 or size > until - at:
+        return -_UNITS_CUT_OFF
+    if cython.compiled:
+        if len(seen) and not _is_cached(
+            buf, at // _PAGE, (at + cython.cast(cython.Py_ssize_t, size) + _PAGE - 1) // _PAGE, last, pages, window,
+            seen
+        ):
+            return -_UNITS_COLD
+    return at
