@@ -1,7 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The binary header of the remoting protocol (RocketMQSerializable)."""
+"""The binary header of the remoting protocol (RocketMQSerializable), and the ids in the answer to a batch."""
 
 import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memcpy
 
 from tailrace.kernels.shared.big_endian import be32
 
@@ -66,36 +70,32 @@ def decode_header(data: bytes, start: cython.Py_ssize_t, until: cython.Py_ssize_
     return code, language, version, opaque, flag, remark, ext
 
 
-def encode_header(
-    code: cython.int,
-    language: cython.int,
-    version: cython.int,
-    opaque: cython.longlong,
-    flag: cython.longlong,
-    remark,
-    ext: dict,
-):
-    """Return the bytes of a header. Raises OverflowError if a number or a key does not fit."""
-    text: bytes = remark.encode() if remark else b""
-    fields: list = []
-    for key, value in ext.items():
-        raw_key: bytes = key.encode()
-        raw_value: bytes = value.encode()
-        fields.append(len(raw_key).to_bytes(2, "big"))
-        fields.append(raw_key)
-        fields.append(len(raw_value).to_bytes(4, "big"))
-        fields.append(raw_value)
-    packed: bytes = b"".join(fields)
-    return b"".join(
-        (
-            int(code).to_bytes(2, "big", signed=True),
-            int(language).to_bytes(1, "big"),
-            int(version).to_bytes(2, "big", signed=True),
-            int(opaque).to_bytes(4, "big", signed=True),
-            int(flag).to_bytes(4, "big", signed=True),
-            len(text).to_bytes(4, "big"),
-            text,
-            len(packed).to_bytes(4, "big"),
-            packed,
-        )
-    )
+def message_ids(host: bytes, phy_offsets):
+    """Return the broker's ids of messages: ``host`` in hexadecimal and the position, with commas between them.
+
+    Positions must not be negative.
+    """
+    count: cython.Py_ssize_t = len(phy_offsets)
+    size: cython.Py_ssize_t = len(host)
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    value: cython.longlong
+    digit: cython.int
+    if not cython.compiled:
+        return b",".join([b"%b%016X" % (host, phy_offset) for phy_offset in phy_offsets])
+    if not count:
+        return b""
+    made: bytes = PyBytes_FromStringAndSize(cython.NULL, count * (size + 17) - 1)
+    to: cython.p_char = PyBytes_AS_STRING(made)
+    for n in range(count):
+        value = phy_offsets[n]
+        if n:
+            to[0] = 44  # a comma
+            to += 1
+        memcpy(to, PyBytes_AS_STRING(host), size)
+        to += size
+        for k in range(16):
+            digit = (value >> (60 - 4 * k)) & 15
+            to[k] = 48 + digit if digit < 10 else 55 + digit
+        to += 16
+    return made

@@ -9,7 +9,9 @@ The same source runs interpreted or compiled, with the same results. ``buf`` is 
 import cython
 
 from tailrace.kernels.shared.big_endian import be32, be32u
+from tailrace.kernels.shared.copying import find_byte
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
+from tailrace.kernels.shared.lmq_names import is_inner_multi
 from tailrace.kernels.shared.record_columns import (
     _C_BODY_CRC,
     _C_BODY_LEN,
@@ -239,15 +241,30 @@ def take_numbers(
             put_numbers(rows, n, columns, n, short, long)
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _uses_multi_dispatch(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
+) -> cython.bint:
+    """Return True if a name or a value in stored properties ``b[p:e]`` begins with INNER_MULTI_."""
+    while p + 12 <= e:
+        if is_inner_multi(b, p):
+            return True
+        p = min(find_byte(b, p, e, 1), find_byte(b, p, e, 2)) + 1
+    return False
+
+
 def check_batch(data: bytes):
     """Check the body of a batch request.
 
-    Return (messages, longest body, longest properties, bytes of all bodies and properties). ``messages`` is
-    -1 if lengths do not add up or the last message is cut off.
+    Return (messages, longest body, longest properties, bytes of all bodies and properties, whether a message may use
+    multi-dispatch). The number of messages is -1 if lengths do not add up or the last message is cut off.
     """
     view: cython.const[cython.uchar][::1] = data
     limit: cython.Py_ssize_t = len(data)
     at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
     count: cython.Py_ssize_t = 0
     total: cython.longlong = 0
     longest: cython.longlong = 0
@@ -255,17 +272,21 @@ def check_batch(data: bytes):
     size: cython.longlong
     body: cython.longlong
     props: cython.longlong
+    multi: cython.bint = False
     while at < limit:
         if limit - at < _ITEM_HEAD:
-            return -1, 0, 0, 0
+            return -1, 0, 0, 0, False
         size, body = be32(view, at), be32(view, at + 16)
         if limit - at - _ITEM_HEAD - 2 < max(body, 0):
-            return -1, 0, 0, 0
+            return -1, 0, 0, 0, False
         props = view[at + _ITEM_HEAD + max(body, 0)] * 256 + view[at + _ITEM_HEAD + max(body, 0) + 1]
         if body < 0 or props > 32767 or _ITEM_HEAD + body + 2 + props != size or size > limit - at:
-            return -1, 0, 0, 0
+            return -1, 0, 0, 0, False
         longest, most = max(longest, body), max(most, props)
         total += body + props
-        at += cython.cast(cython.Py_ssize_t, size)
+        end = at + cython.cast(cython.Py_ssize_t, size)
+        if not multi:
+            multi = _uses_multi_dispatch(view, end - cython.cast(cython.Py_ssize_t, props), end)
+        at = end
         count += 1
-    return count, longest, most, total
+    return count, longest, most, total, bool(multi)

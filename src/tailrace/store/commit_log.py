@@ -299,7 +299,7 @@ class CommitLog:
         """Check a batch body, which must fit one segment, and return its writer. Raises MessageIllegalError."""
         if message.sys_flag & SysFlag.TRANSACTION_MASK:
             raise MessageIllegalError("sysFlag", "a batch cannot be part of a transaction")
-        count, longest, most, total = record.check_batch(encoded)
+        count, longest, most, total, multi_dispatch = record.check_batch(encoded)
         if count < 0:
             decode_batch(encoded)  # raises an error that says what is wrong
         if not count:
@@ -307,7 +307,7 @@ class CommitLog:
         if len(encoded) > self._config.max_message_size:
             raise MessageIllegalError(
                 "batch", f"{len(encoded)} bytes, maxMessageSize allows {self._config.max_message_size}")
-        if MARK in encoded:
+        if multi_dispatch:
             items = self.multi_dispatch.checked_batch(message.topic, decode_batch(encoded))
             return self.items_writer(message, items, whole=True)
         topic = self.rules.topic_bytes(message.topic)

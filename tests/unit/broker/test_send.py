@@ -234,14 +234,17 @@ def test_a_number_that_is_none_or_out_of_its_range_is_named(send, store, short):
     assert store.log == []
 
 
-def test_a_batch_is_stored_message_by_message(send, store):
+@pytest.mark.parametrize("kind", [0, 1])
+def test_a_batch_is_stored_message_by_message(send, store, kind):
     items = [(0, b"one", b"TAGS\x01a\x02"), (3, b"two", b"UNIQ_KEY\x01U\x02")]
-    answer = send(ext(m="true", i="WAIT\x01true\x02"), encode_batch(items), code=320)
-    assert answer.code == 0
-    assert len(answer.ext["msgId"].split(",")) == 2
-    assert answer.ext["queueOffset"] == "0"
-    assert "transactionId" not in answer.ext
+    answer = send(ext(m="true", i="WAIT\x01true\x02"), encode_batch(items), code=320, serialize_type=kind)
+    assert (answer.code, answer.opaque, answer.flag, answer.serialize_type) == (0, 9, 1, kind)
     first, second = map(decode_message, store.log)
+    assert answer.ext == {
+        "msgId": f"{first.msg_id},{second.msg_id}", "queueId": "1", "queueOffset": "0",
+        "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
+    }
+    assert first.msg_id == "7F00000100002A9F0000000000000000"
     assert (first.body, first.properties) == (b"one", {"TAGS": "a"})
     assert (second.flag, second.unique_key, second.queue_offset) == (3, "U", 1)
 

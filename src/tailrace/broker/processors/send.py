@@ -40,6 +40,8 @@ from tailrace.formats.requests.message_headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
+from tailrace.kernels import header as header_kernel
+from tailrace.kernels import record
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.node.topic_config import (
@@ -401,14 +403,20 @@ class SendMessageProcessor:
 
     def _binary_answer(self, opaque: int, result: PutMessageResult, unique_key: str) -> bytes:
         key = unique_key.encode()
+        return self._binary_frame(
+            opaque, b"%b%016X" % (self._msg_id_prefix, result.phy_offset), result,
+            b"\0\x0dtransactionId%b%b" % (INT32.pack(len(key)), key), result.recall_handle)
+
+    def _binary_frame(
+        self, opaque: int, msg_id: bytes, result: PutMessageResult, more: bytes, recall_handle: str = ""
+    ) -> bytes:
         queue_id, offset = b"%d" % result.queue_id, b"%d" % result.queue_offset
-        msg_id = b"%b%016X" % (self._msg_id_prefix, result.phy_offset)
-        fields = b"\0\5msgId%b%b\0\7queueId%b%b\0\x0bqueueOffset%b%b\0\x0dtransactionId%b%b%b" % (
+        fields = b"\0\5msgId%b%b\0\7queueId%b%b\0\x0bqueueOffset%b%b%b%b" % (
             INT32.pack(len(msg_id)), msg_id, INT32.pack(len(queue_id)), queue_id,
-            INT32.pack(len(offset)), offset, INT32.pack(len(key)), key, self._tail,
+            INT32.pack(len(offset)), offset, more, self._tail,
         )
-        if result.recall_handle:
-            handle = result.recall_handle.encode()
+        if recall_handle:
+            handle = recall_handle.encode()
             fields += b"\0\x0crecallHandle%b%b" % (INT32.pack(len(handle)), handle)
         header = 21 + len(fields)
         return b"".join((
@@ -444,12 +452,13 @@ class SendMessageProcessor:
         )
 
     def _batch_answer(self, request: RemotingCommand, result: PutMessageResult) -> bytes:
-        prefix = self._msg_id_prefix.decode()
+        msg_ids = header_kernel.message_ids(self._msg_id_prefix, result.phy_offsets)
+        if request.serialize_type == SerializeType.ROCKETMQ:
+            return self._binary_frame(request.opaque, msg_ids, result, b"")
         return encode(
             request.answer(ext={
-                "msgId": ",".join([f"{prefix}{phy:016X}" for phy in result.phy_offsets]),
-                "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
-                **self._common_ext,
+                "msgId": msg_ids.decode(), "queueId": str(result.queue_id),
+                "queueOffset": str(result.queue_offset), **self._common_ext,
             })
         )
 
@@ -521,16 +530,8 @@ def _refuse_without_keys(batch: bytes, properties: str) -> None:
 
 
 def _refuse_many(body: bytes) -> None:
-    """Raise RefusalError if a batch has too many messages. The store checks whether the batch is complete."""
-    pos = 0
-    for _ in range(BATCH_MAX):
-        if pos + 4 > len(body):
-            return
-        size = INT32.unpack_from(body, pos)[0]
-        if size <= 0:
-            return
-        pos += size
-    if pos < len(body):
+    """Raise RefusalError if a batch has too many messages. The store says what is wrong with an incomplete one."""
+    if record.check_batch(body)[0] > BATCH_MAX:
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL, f"the batch has more than {BATCH_MAX} messages; send several")
 
