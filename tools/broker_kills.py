@@ -232,6 +232,7 @@ class Loop:
 
     async def _drain(self) -> None:
         remoting, quiet_since, until = RemotingClient(), time.monotonic(), time.monotonic() + 120
+        checks = self.clients.counts["checks"]
         async with AsyncProducer(broker=self.broker.broker, group="PG", check=self.check) as producer:
             # A transaction makes the group known to the broker, which then asks.
             await producer.send_in_transaction(Message(topic="other", body=b"x"), lambda _: True)
@@ -239,8 +240,8 @@ class Loop:
                 pops = await self.pop(remoting, 30_000)
                 for pop in pops:
                     await self.ack(remoting, [pop])
-                if pops:
-                    quiet_since = time.monotonic()
+                if pops or self.clients.counts["checks"] != checks:  # a transaction that is checked may still come
+                    quiet_since, checks = time.monotonic(), self.clients.counts["checks"]
                 if time.monotonic() - quiet_since > max(INVISIBLE_MS) / 1000 + 3:
                     break
         await remoting.close()

@@ -119,6 +119,7 @@ class EndTransactionProcessor:
     def _wait(self, one: _Waiting) -> None:
         self._bounds.add(one.channel, memory_of(one.request))
         self._waiting.append(one)
+        self._service.ending[one.header.tran_state_table_offset] += 1
         if self._task is None:
             self._task = self._broker.loop.create_task(self._work())
 
@@ -150,6 +151,10 @@ class EndTransactionProcessor:
         return looked
 
     def _finish(self, one: _Waiting, found: Found | Exception) -> None:
+        offset = one.header.tran_state_table_offset
+        self._service.ending[offset] -= 1
+        if not self._service.ending[offset]:
+            del self._service.ending[offset]
         try:
             if isinstance(found, Exception):
                 raise found

@@ -25,7 +25,6 @@ from tailrace.broker.transactions.half_messages import (
     immunity_ms,
     is_half,
     record_for_producer,
-    renewed_message,
 )
 from tailrace.broker.transactions.half_queue import COMMITTED, PASSED
 from tailrace.broker.transactions.service import TransactionService
@@ -187,8 +186,8 @@ class TransactionChecks:
     def _act(self, one: Checked) -> bool:
         """Act on a verdict; return False if the pass must end."""
         queue = self._service.queue
-        if not queue.is_pending(one.offset):
-            return True
+        if not queue.is_pending(one.offset) or self._service.ending[one.offset]:
+            return True  # it is settled, or the producer has answered and the answer waits for its turn
         match one.verdict:
             case Verdict.YOUNG:
                 return False
@@ -221,7 +220,7 @@ class TransactionChecks:
     def _ask(self, half: MessageExt) -> bool:
         """Put a copy with the number of checks increased, and ask a producer about the copy."""
         half.properties = {**half.properties, TRANSACTION_CHECK_TIMES: str(check_times(half) + 1)}
-        result = self._service.renew(half.queue_offset, renewed_message(half))
+        result = self._service.renew(half)
         if not result.status.appended:
             return self._not_put(half, result.remark or result.status.name, never=result.status in NEVER)
         half.queue_offset, half.phy_offset = result.queue_offset, result.phy_offset

@@ -25,6 +25,7 @@ from tailrace.broker.transactions.half_messages import (
     is_half,
     make_half,
     operation_message,
+    renewed_message,
     settled_offsets,
 )
 from tailrace.broker.transactions.half_queue import (
@@ -84,6 +85,11 @@ class Found(NamedTuple):
     """The newest copy of the half message, which a later check has put; None without a copy."""
 
 
+def _name_of(half: MessageExt) -> tuple[str, str]:
+    """Return what names a transaction: its real topic and its unique key, or without one the position."""
+    return half.properties[REAL_TOPIC], half.properties.get(UNIQ_KEY, str(half.phy_offset))
+
+
 @final
 class TransactionService:
     """Half messages of a broker. Methods run on the event loop, except ``load`` and those that name a thread."""
@@ -110,6 +116,10 @@ class TransactionService:
         self._fresh: OrderedDict[int, FreshHalf] = OrderedDict()
         """Half messages in memory by queue offset, oldest first."""
         self._fresh_bytes = 0
+        self._copies: dict[tuple[str, str], tuple[int, int]] = {}
+        """By real topic and unique key, queue offset and position of the newest copy that this process has put."""
+        self.ending: Counter[int] = Counter()
+        """Queue offsets of half messages for which an end waits for the search; no check asks about these."""
         self._unique_prefix = f"{entropy.u64():016X}"
         self._unique_number = 0
 
@@ -257,11 +267,13 @@ class TransactionService:
         half = found.half
         if self.queue.state(half.queue_offset) == PASSED and found.latest is not None:
             half = found.latest
+        name = _name_of(half)
+        if self.queue.state(half.queue_offset) == PASSED and name in self._copies:  # checked during the search
+            half.queue_offset, half.phy_offset = self._copies[name]
         offset, state = half.queue_offset, self.queue.state(half.queue_offset)
         if not self.queue.is_pending(offset):
             self._refuse_settled(state, offset, is_committed=found.is_committed, commit=commit)
             return None
-        name = half.properties[REAL_TOPIC], half.properties.get(UNIQ_KEY, str(half.phy_offset))
         return self._end(
             offset, name, half.born_timestamp, partial(committed_message, half), commit=commit,
             is_committed=found.is_committed, since=found.since)
@@ -332,13 +344,15 @@ class TransactionService:
         self.operations.add(offset, until, self._clock.now_ms())
         self.write_operations_if_due()
 
-    def renew(self, offset: int, copy: MessageExtBrokerInner) -> PutMessageResult:
-        """Put a copy of the half message at ``offset``; the copy replaces the half message."""
-        result = self._store.put_inner(copy)
+    def renew(self, half: MessageExt) -> PutMessageResult:
+        """Put a copy of a half message with its current properties; the copy replaces the half message."""
+        result = self._store.put_inner(renewed_message(half))
         if result.status.appended:
-            self.queue.put(offset, PASSED)
+            self.queue.put(half.queue_offset, PASSED)
             self.queue.put(result.queue_offset, UNKNOWN)
-            self._forget(offset)
+            self._forget(half.queue_offset)
+            if UNIQ_KEY in half.properties:
+                self._copies[_name_of(half)] = result.queue_offset, result.phy_offset
         return result
 
     def _forget(self, offset: int) -> None:
@@ -389,6 +403,7 @@ class TransactionService:
         loss could remove such a message, and the half message below the progress would be lost.
         """
         self.queue.advance(until)
+        self._copies = {name: place for name, place in self._copies.items() if place[0] >= until}
         for topic, offset in ((HALF_TOPIC, self.queue.base), (OP_TOPIC, self.queue.op_progress)):
             if self._offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID) != offset:
                 self._offsets.commit(TRANSACTION_GROUP, topic, QUEUE_ID, offset)

@@ -1,0 +1,83 @@
+"""Ends of transactions that come while checks go on: an answer of the producer settles the half message."""
+
+from __future__ import annotations
+
+import pytest
+from broker_world import TOPIC, BrokerWorld
+
+from tailrace.testing import CrashFileSystem, SimClock
+
+
+@pytest.fixture
+def world():
+    clock = SimClock()
+    made = BrokerWorld(CrashFileSystem(clock=clock), clock, sync=False)
+    yield made
+    made.close()
+
+
+def passes(world, count):
+    for _ in range(count):
+        world.clock.advance(4_000)
+        world.dispatch()
+        world.check_pass()
+
+
+def asked(world):
+    """Queue offset and position in the latest question to the producer."""
+    fields = world.connection.asked[-1].ext
+    return int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"])
+
+
+def check_during_the_search(world, monkeypatch, count):
+    """Let checks come between the search for a half message and its end."""
+    look = world.ends._look
+
+    def slow(part):
+        found = look(part)
+        for _ in range(count):
+            world.clock.advance(4_000)
+            world.dispatch()
+            with pytest.raises(StopIteration):
+                world.checks.run_pass().send(None)
+        return found
+
+    monkeypatch.setattr(world.ends, "_look", slow)
+
+
+def bodies(world):
+    world.dispatch()
+    return [m.body for m in world.store.read(TOPIC, 0)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_no_check_asks_about_a_half_message_whose_answer_waits(world, monkeypatch, count):
+    world.send(b"half", half=True)
+    passes(world, 2)
+    questions = len(world.connection.asked)
+    check_during_the_search(world, monkeypatch, count)
+    number = world.end_transaction(*asked(world), commit=True, check=True)
+    world.loop.run()
+    assert world.answer(number).code == 0
+    assert bodies(world) == [b"half"]
+    assert len(world.connection.asked) == questions
+    assert not world.broker.transactions.ending
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_late_answer_settles_the_newest_copy(world, monkeypatch, count, commit):
+    world.send(b"half", half=True)
+    passes(world, 1)
+    late = asked(world)
+    passes(world, 2)
+    check_during_the_search(world, monkeypatch, count)
+    number = world.end_transaction(*late, commit=commit, check=True)
+    world.loop.run()
+    assert world.answer(number).code == 0
+    assert bodies(world) == ([b"half"] if commit else [])
+    world.end_transaction(*asked(world), commit=True, check=True)
+    passes(world, 3)
+    assert bodies(world) == ([b"half"] if commit else [])
+    assert world.broker.transactions.queue.pending == 0
+    assert not world.broker.transactions._copies
