@@ -34,9 +34,10 @@ LONGER = {
 }
 LONG_FUNCTIONS = {
     # A walk over a format is one loop for the compiler: a call a field would cost what it is for.
-    "src/tailrace/kernels/record.py", "src/tailrace/kernels/appender.py", "src/tailrace/kernels/index_entries.py",
+    "src/tailrace/kernels/appender.py", "src/tailrace/kernels/index_entries.py",
     "src/tailrace/kernels/column_records.py", "src/tailrace/kernels/table_records.py",
     "src/tailrace/kernels/timer_records.py", "src/tailrace/kernels/unit_records.py",
+    "src/tailrace/kernels/packed_rows.py", "src/tailrace/kernels/shared/record_rows.py",
     "src/tailrace/spark/source/options.py",  # one list of options, read from top to bottom
 }
 # A class of one letter, so that this file does not name what it looks for.

@@ -10,11 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tailrace import kernels
-from tailrace.formats.commitlog import decode_properties, encode_batch, java_string_hash
+from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
-from tailrace.formats.remoting import encode_binary_header
 from tailrace.kernels.properties import encode_properties
-from tailrace.model import create_message_id, places_of
+from tailrace.model import places_of
 
 ROOM = pathlib.Path(kernels.__file__).parent
 
@@ -26,9 +25,9 @@ def interpreted(name):
     return module
 
 
-RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, HEADER, UNIT_RECORDS, PACKED = map(
+RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, UNIT_RECORDS, PACKED = map(
     interpreted,
-    ("record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header", "unit_records",
+    ("record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "unit_records",
      "packed_rows"))
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
 quick = settings(
@@ -576,54 +575,3 @@ def test_sorting_by_queue_stays_inside_its_rooms(module):
         module.sort_by_queue(np.array([0, 3]), 3, room, room)
     with pytest.raises(ValueError, match="4 rows and 4 queues into 4 and 4"):
         module.sort_by_queue(room, 4, room, room)
-
-
-@quick
-@given(st.lists(st.lists(st.sampled_from(
-    [b"a\1", b"\2", b"b", b"INNER_MULTI_DISPATCH\1", b"INNER_MULTI_", b"XINNER_MULTI_DISPATCH\1", b"INNER_", b"\1"]),
-    max_size=6).map(b"".join), min_size=1, max_size=4), st.sampled_from([b"", b"INNER_MULTI_DISPATCH\1q\2"]))
-def test_a_batch_whose_messages_may_use_multi_dispatch_is_found(properties, body):
-    data = encode_batch([(0, body, stored) for stored in properties])
-    found = RECORD.check_batch(data)
-    assert found == kernels.record.check_batch(data)
-    assert found[0] == len(properties)
-    assert found[4] or not any("INNER_MULTI_DISPATCH" in decode_properties(stored) for stored in properties)
-    assert found[4] <= any(b"INNER_MULTI_" in stored for stored in properties)
-
-
-@quick
-@given(st.lists(st.integers(0, (1 << 63) - 1), max_size=40), st.sampled_from([8, 20]))
-def test_message_ids_are_those_of_the_model(positions, length):
-    host = bytes(range(0xE0, 0xE0 + length))
-    wanted = ",".join(create_message_id(host, position) for position in positions).encode()
-    for module in (HEADER, kernels.header):
-        assert module.message_ids(host.hex().upper().encode(), positions) == wanted
-
-
-def outcome(call, *arguments):
-    try:
-        return call(*arguments)
-    except ValueError as error:
-        return str(error)
-
-
-@quick
-@given(st.integers(-32768, 32767), st.dictionaries(words, words, max_size=4), st.none() | words,
-       st.data())
-def test_headers_are_the_same(code, ext, remark, data):
-    good = encode_binary_header(code, 3, 479, 7, 1, remark, ext)
-    assert kernels.header.decode_header(good, 0, len(good)) == (code, 3, 479, 7, 1, remark, ext)
-    bad = bytearray(good)
-    bad[data.draw(st.integers(0, len(bad) - 1))] ^= data.draw(st.integers(1, 255))
-    bad = bytes(bad[: data.draw(st.integers(0, len(bad)))])
-    assert outcome(HEADER.decode_header, bad, 0, len(bad)) == outcome(
-        kernels.header.decode_header, bad, 0, len(bad))
-
-
-def test_columns_that_kernels_share_are_the_same():
-    text = {name: (ROOM / f"{name}.py").read_text() for name in ("index_entries", "queue_units")}
-    import re
-
-    for source in text.values():
-        for name, number in re.findall(r"^_(C_[A-Z_]+) = cython\.declare\(cython\.int, (\d+)\)", source, re.MULTILINE):
-            assert getattr(kernels.record, name) == int(number), name
