@@ -575,3 +575,12 @@ def test_sorting_by_queue_stays_inside_its_rooms(module):
         module.sort_by_queue(np.array([0, 3]), 3, room, room)
     with pytest.raises(ValueError, match="4 rows and 4 queues into 4 and 4"):
         module.sort_by_queue(room, 4, room, room)
+
+
+def test_columns_that_kernels_share_are_the_same():
+    text = {name: (ROOM / f"{name}.py").read_text() for name in ("index_entries", "queue_units")}
+    import re
+
+    for source in text.values():
+        for name, number in re.findall(r"^_(C_[A-Z_]+) = cython\.declare\(cython\.int, (\d+)\)", source, re.MULTILINE):
+            assert getattr(kernels.record, name) == int(number), name

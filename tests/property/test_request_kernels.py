@@ -70,12 +70,3 @@ def test_headers_are_the_same(code, ext, remark, data):
     bad = bytes(bad[: data.draw(st.integers(0, len(bad)))])
     assert outcome(HEADER.decode_header, bad, 0, len(bad)) == outcome(
         kernels.header.decode_header, bad, 0, len(bad))
-
-
-def test_columns_that_kernels_share_are_the_same():
-    text = {name: (ROOM / f"{name}.py").read_text() for name in ("index_entries", "queue_units")}
-    import re
-
-    for source in text.values():
-        for name, number in re.findall(r"^_(C_[A-Z_]+) = cython\.declare\(cython\.int, (\d+)\)", source, re.MULTILINE):
-            assert getattr(kernels.record, name) == int(number), name

@@ -7,7 +7,7 @@ key and tags, are indexes into the two; other positions in a row are those of th
 
 import cython
 
-from tailrace.kernels.shared.big_endian import be32, be64
+from tailrace.kernels.shared.big_endian import be32
 from tailrace.kernels.shared.copying import copy_bytes, inside
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
 from tailrace.kernels.shared.record_columns import (
@@ -32,10 +32,9 @@ from tailrace.kernels.shared.unit_reading import (
     _UNITS_FULL,
     EARLY,
     PRE_BLANK,
-    is_message,
     load_record,
-    located,
-    pages_of,
+    look_ahead,
+    message_at,
 )
 
 SOURCE_SHA256 = ""
@@ -57,7 +56,10 @@ def _pack(
     ends: cython.p_Py_ssize_t,
     with_bodies: cython.bint,
 ) -> cython.int:
-    """Copy the bytes of row ``n``, and set its positions to those of the copies. ``ends`` are those of both buffers."""
+    """Copy the bytes of row ``n`` and set its positions to those of the copies.
+
+    ``ends`` are the numbers of bytes in ``texts`` and ``bodies``. They change only if the row is copied.
+    """
     k: cython.Py_ssize_t
     t: cython.Py_ssize_t = ends[0]
     limit: cython.longlong = len(buf)
@@ -172,10 +174,8 @@ def pack_units(
     Return (``count``, ``t`` and ``b`` after the last record, index of the unit at which it ended, reason UNITS_*).
     """
     i: cython.Py_ssize_t = first
-    k: cython.Py_ssize_t
     at: cython.Py_ssize_t
     size: cython.longlong
-    phy_offset: cython.longlong
     all_units: cython.Py_ssize_t = len(units) // 20
     last: cython.Py_ssize_t = 0
     done: cython.int
@@ -194,11 +194,7 @@ def pack_units(
     ends[1] = b
     with cython.nogil:
         if cython.compiled:
-            window[0] = window[1] = 0
-            if len(seen):
-                last = pages_of(units, i, min(all_units, i + most - count), base, until)
-            for k in range(i, min(i + EARLY, all_units, i + most - count)):
-                load_record(buf, base, until, units, k)
+            last = look_ahead(buf, base, until, units, i, most - count, seen, window)
         while i < all_units:
             if cython.compiled and i + EARLY < all_units and count + EARLY < most:
                 load_record(buf, base, until, units, i + EARLY)
@@ -209,14 +205,12 @@ def pack_units(
             if count >= most:
                 why = _UNITS_FULL
                 break
-            phy_offset = be64(units, 20 * i)
-            at = located(buf, base, until, phy_offset, size, seen, last, pages, window)
+            at = message_at(
+                buf, base, until, units, i, topic, queue_id, queue_offset + i, seen, last, pages, window)
             if at < 0:
                 why = cython.cast(cython.int, -at)
                 break
-            if not is_message(
-                buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i
-            ) or fill_row(buf, at, size, base, 0, kept, count):
+            if fill_row(buf, at, size, base, 0, kept, count):
                 why = _UNITS_DAMAGED
                 break
             done = _pack(buf, kept, count, texts, bodies, ends, with_bodies)

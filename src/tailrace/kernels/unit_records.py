@@ -29,9 +29,10 @@ from tailrace.kernels.shared.unit_reading import (
     EARLY,
     PRE_BLANK,
     checksums_are_right,
-    is_message,
     load_record,
     located,
+    look_ahead,
+    message_at,
     pages_of,
     properties_at,
 )
@@ -87,7 +88,6 @@ def _find(
     at: cython.Py_ssize_t
     total: cython.longlong = 0
     size: cython.longlong
-    phy_offset: cython.longlong
     code: cython.longlong
     known: cython.Py_ssize_t = codes.shape[0]
     why: cython.int = _UNITS_END
@@ -97,11 +97,7 @@ def _find(
     if until > len(buf):
         until = len(buf)
     if cython.compiled:
-        window[0] = window[1] = 0
-        if len(seen):
-            last = pages_of(units, i, count if count - i < most else i + most, base, until)
-        for k in range(i, min(i + EARLY, count, i + most)):
-            load_record(buf, base, until, units, k)
+        last = look_ahead(buf, base, until, units, i, most, seen, window)
     while i < count:
         if cython.compiled and i + EARLY < count and n + EARLY < most:
             load_record(buf, base, until, units, i + EARLY)
@@ -120,15 +116,10 @@ def _find(
         if n >= most or (total + size > room and (started or n > 0)):
             why = _UNITS_FULL
             break
-        phy_offset = be64(units, 20 * i)
-        at = located(buf, base, until, phy_offset, size, seen, last, pages, window)
+        at = message_at(
+            buf, base, until, units, i, topic, queue_id, queue_offset + i, seen, last, pages, window)
         if at < 0:
             why = cython.cast(cython.int, -at)
-            break
-        if not is_message(
-            buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i
-        ):
-            why = _UNITS_DAMAGED
             break
         places[3 * n] = at
         places[3 * n + 1] = size

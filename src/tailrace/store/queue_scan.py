@@ -7,6 +7,7 @@ Invariant: what a sink takes is a whole record whose checksums, position, topic 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 import numpy as np
@@ -26,6 +27,7 @@ _ANY_CODE: Final = np.empty(0, np.int64)
 _UNITS: Final = 1 << 13
 _PART: Final = 512 << 10
 _PLACES: Final = 512
+"""Bytes and number of the records of which ``Window.rows`` makes rows in one call."""
 _READ: Final = 2 << 20
 NOT_MAPPED: Final = bytearray()
 """``seen`` of ``kernels.unit_records`` for bytes that are not mapped."""
@@ -47,20 +49,20 @@ class SeenPages(dict[int, bytearray]):
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class Window:
     """Units of a queue, and a buffer with the records of some of them. It is valid during a call of ``Sink.take``.
 
     ``units[0]`` has the queue offset ``offset``, and ``buffer[0]`` is at position ``start`` of the log.
     """
 
-    __slots__ = ("_tell", "buffer", "offset", "queue", "seen", "start", "units")
-
-    def __init__(
-        self, queue: ConsumeQueue, buffer: memoryview, start: int, units: bytes, offset: int, seen: bytearray,
-        tell: Tell,
-    ) -> None:
-        self.queue, self.buffer, self.start, self.units = queue, buffer, start, units
-        self.offset, self.seen, self._tell = offset, seen, tell
+    queue: ConsumeQueue
+    buffer: memoryview
+    start: int
+    units: bytes
+    offset: int
+    seen: bytearray
+    tell: Tell
 
     def rows(self, at: int, most: int) -> tuple[Rows, int, int]:
         """Return rows (``kernels.record``) of at most ``most`` records from unit ``at`` onwards.
@@ -74,7 +76,7 @@ class Window:
             self.queue.queue_id, self.offset, _PART, False, self.seen, places)
         places = places[:found]
         if found and not self.queue.record_topic:
-            places = _of_lmq(self.queue, self.buffer, places, self.start, self._tell)
+            places = _of_lmq(self.queue, self.buffer, places, self.start, self.tell)
         rows = np.empty((len(places), record.COLUMNS), np.int64)
         record.fill_rows(self.buffer, self.start, places, rows)
         return rows, at, why
@@ -139,8 +141,7 @@ def scan_queue(
 
 
 def _of_lmq(
-    queue: ConsumeQueue, buffer: memoryview, places: Rows, start: int,
-    tell: Tell,
+    queue: ConsumeQueue, buffer: memoryview, places: Rows, start: int, tell: Tell
 ) -> Rows:
     """Return the places whose records name this LMQ queue and this queue offset in it."""
     kept = []

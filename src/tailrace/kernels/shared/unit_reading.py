@@ -246,3 +246,53 @@ def located(
         ):
             return -_UNITS_COLD
     return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def look_ahead(
+    buf: cython.const[cython.uchar][::1], base: cython.longlong, until: cython.Py_ssize_t,
+    units: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, most: cython.Py_ssize_t,
+    seen: cython.uchar[::1], window: cython.p_Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Prepare to read up to ``most`` records of units from ``first`` onwards. Return ``last`` for ``message_at``.
+
+    Compiled only.
+    """
+    k: cython.Py_ssize_t
+    end: cython.Py_ssize_t = min(len(units) // 20, first + most)
+    window[0] = window[1] = 0
+    for k in range(first, min(first + EARLY, end)):
+        load_record(buf, base, until, units, k)
+    return pages_of(units, first, end, base, until) if len(seen) else 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def message_at(
+    buf: cython.const[cython.uchar][::1],
+    base: cython.longlong,
+    until: cython.Py_ssize_t,
+    units: cython.const[cython.uchar][::1],
+    i: cython.Py_ssize_t,
+    topic: cython.const[cython.uchar][::1],
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+    seen: cython.uchar[::1],
+    last: cython.Py_ssize_t,
+    pages: cython.p_uchar,
+    window: cython.p_Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Return the index of the verified record of unit ``i``, or a negative UNITS_*. See ``located``, ``is_message``."""
+    phy_offset: cython.longlong = be64(units, 20 * i)
+    size: cython.longlong = be32(units, 20 * i + 8)
+    at: cython.Py_ssize_t = located(buf, base, until, phy_offset, size, seen, last, pages, window)
+    if at >= 0 and not is_message(
+        buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset
+    ):
+        return -_UNITS_DAMAGED
+    return at
