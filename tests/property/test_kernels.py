@@ -208,15 +208,16 @@ def check_packed(arguments, most, count, texts, bodies, *, with_bodies):
     ends, offsets = numbers_of(places)
     made = []
     for module in (PACKED, kernels.packed_rows):
-        kept = np.full((count + 4, RECORD.COLUMNS), -7, np.int64)
-        copies = bytearray(texts + 1), bytearray(bodies + 1)
-        short, long = np.zeros((1, count + 4), np.int32), np.zeros((1, count + 5), np.int64)
+        row, copies = np.full((1, RECORD.COLUMNS), -7, np.int64), (bytearray(texts + 1), bytearray(bodies + 1))
+        short, long = np.zeros((1, count + 4), np.int32), np.zeros((RECORD.COLUMNS, count + 5), np.int64)
+        fields = np.array([RECORD.C_QUEUE_ID, *range(RECORD.COLUMNS)])
         result = module.pack_units(
-            log, base, until, units, first, topic, queue_id, queue_offset, most, bytearray(), kept, count,
-            copies[0], 1, copies[1], 1, with_bodies, np.array([RECORD.C_QUEUE_ID, RECORD.C_PHY]), short, long)
-        assert (short[0, count : result[0]] == kept[count : result[0], RECORD.C_QUEUE_ID]).all()
-        assert (long[0, count : result[0]] == kept[count : result[0], RECORD.C_PHY]).all()
-        made.append((result, kept[: result[0]].tolist(), *copies))
+            log, base, until, units, first, topic, queue_id, queue_offset, bytearray(), row, count,
+            count + min(most, 4), copies[0], 1, copies[1], 1, with_bodies, fields, short, long)
+        assert (short[0, : result[0]] == long[RECORD.C_QUEUE_ID, : result[0]]).all()
+        kept = long[:, : result[0]].T.copy()
+        kept[:, [RECORD.C_QUEUE_HASH, RECORD.C_TAGS_CODE]] = 0  # not filled
+        made.append((result, kept.tolist(), *copies))
     assert made[0] == made[1]
     (found, t, b, at, why), kept, *copies = made[0]
     assert found - count <= min(most, 4)

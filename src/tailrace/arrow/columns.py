@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 
 from tailrace.arrow import pyarrow
-from tailrace.arrow.schema import COLUMN_NAMES
+from tailrace.arrow.memory import Array, array
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import (
     SysFlag,
@@ -21,12 +22,12 @@ from tailrace.kernels import columns, record
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MAX_BODY", "Columns", "Memory", "Rows", "gather"]
+__all__ = ["MAX_BODY", "Columns", "Fields", "Rows", "gather"]
 
 MAX_BODY: Final = 64 << 20
 Rows = np.ndarray[Any, np.dtype[np.int64]]
-# All columns of numbers are written in one pass. If they are a power of two apart, they get the same few lines of a
-# processor's cache and displace each other; with this many numbers between them they do not.
+# Fields are written in one pass. If they are a power of two apart, they get the same few lines of a processor's cache
+# and displace each other; with this many numbers between them they do not.
 _APART: Final = 40
 _SHORT: Final = {
     "queueId": record.C_QUEUE_ID, "storeSize": record.C_SIZE, "flag": record.C_FLAG, "sysFlag": record.C_SYS_FLAG,
@@ -34,12 +35,12 @@ _SHORT: Final = {
 }
 _LONG: Final = {
     "queueOffset": record.C_QUEUE_OFFSET, "commitLogOffset": record.C_PHY,
-    "preparedTransactionOffset": record.C_PREPARED,
+    "preparedTransactionOffset": record.C_PREPARED, "bornTimestamp": record.C_BORN_TIMESTAMP,
+    "storeTimestamp": record.C_STORE_TIMESTAMP,
 }
-_TIMES: Final = {
-    "bornTimestamp": record.C_BORN_TIMESTAMP, "storeTimestamp": record.C_STORE_TIMESTAMP,
-}
-_NUMBERS: Final = _SHORT | _LONG | _TIMES
+_MICROS: Final = 1000
+"""Arrow's times are in microseconds, ours in milliseconds."""
+_FACTORS: Final = {"bornTimestamp": _MICROS, "storeTimestamp": _MICROS}
 _PARTS: Final = {
     "topic": (record.C_TOPIC_POS, record.C_TOPIC_LEN),
     "tags": (record.C_TAGS_POS, record.C_TAGS_LEN),
@@ -50,89 +51,104 @@ _HOSTS: Final = {
     "bornHost": (record.C_BORN_HOST_POS, int(SysFlag.BORNHOST_V6)),
     "storeHost": (record.C_STORE_HOST_POS, int(SysFlag.STOREHOST_V6)),
 }
+_PROPERTIES: Final = (record.C_PROPS_POS, record.C_PROPS_LEN)
+_KEYS: Final = (record.C_KEYS_POS, record.C_KEYS_LEN)
+_NEEDED: Final[dict[str, tuple[int, ...]]] = {
+    **_PARTS, "body": (*_PARTS["body"], record.C_SYS_FLAG, record.C_PHY),
+    **{name: (at, record.C_SYS_FLAG) for name, (at, _) in _HOSTS.items()},
+    "properties": _PROPERTIES, "deliverAt": _PROPERTIES, "keys": _KEYS,
+    "msgId": (record.C_STORE_HOST_POS, record.C_SYS_FLAG, record.C_PHY),
+}
+"""The fields of which a column is made, if it is not one of ``_SHORT`` and ``_LONG``."""
 
 
-class Memory(Protocol):
-    """Memory for the bytes of columns."""
+class Fields:
+    """Fields of rows: those that the Arrow columns ``names`` are made of, an array for each one."""
 
-    def take(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return an array of ``size`` bytes, not initialised."""
-        ...
+    def __init__(self, room: int, names: Collection[str], rows: Rows | None = None) -> None:
+        """Get memory for ``room`` rows, which a kernel fills; or use ``rows``, and only copy what columns hold."""
+        self.count, self._rows = 0, rows
+        self._shorts = [name for name in _SHORT if name in names]
+        self._numbers = [name for name in _LONG if name in names]
+        self._factors = np.array([_FACTORS.get(name, 1) for name in self._numbers], np.int64).reshape(-1, 1)
+        needed = [field for name in names for field in _NEEDED.get(name, ())] if rows is None else []
+        self._longs = list(dict.fromkeys([*(_LONG[name] for name in self._numbers), *needed]))
+        self._fields = np.array([*(_SHORT[name] for name in self._shorts), *self._longs], np.int64)
+        self._long = array(len(self._longs) * (room + _APART), np.int64).reshape(-1, room + _APART)
+        self.begin(room)
 
+    @classmethod
+    def of(cls, rows: Rows, names: Collection[str]) -> Fields:
+        """Return the fields of ``rows``."""
+        made = cls(len(rows), names, rows)
+        record.take_numbers(np.ascontiguousarray(rows), *made.places)
+        made.count = len(rows)
+        return made
 
-class Numbers:
-    """Columns of numbers and times, those of ``names``. One pass over rows fills all of them, because rows are long."""
-
-    def __init__(self, room: int, names: Collection[str] = COLUMN_NAMES) -> None:
-        self._names = [name for name in _NUMBERS if name in names]
-        self._columns = np.array([_NUMBERS[name] for name in self._names], dtype=np.int64)
-        self._shorts = sum(name in _SHORT for name in self._names)
-        self._short = np.empty((self._shorts, room + 2 * _APART), dtype=np.int32)
-        self._long = np.empty((len(self._names) - self._shorts, room + _APART), dtype=np.int64)
+    def begin(self, room: int) -> None:
+        """Get memory for other rows, not more than before. Columns that were made stay as they are."""
+        self.count = 0
+        self._short = array(len(self._shorts) * (room + 2 * _APART), np.int32).reshape(-1, room + 2 * _APART)
 
     @property
-    def places(self) -> tuple[np.ndarray[Any, Any], ...]:
-        """Arguments of ``kernels.packed_rows``: columns of rows, and memory for those of 32 and of 64 bits."""
-        return self._columns, self._short, self._long
+    def places(self) -> tuple[Array, Array, Array]:
+        """Arguments of the kernels that fill the fields: their numbers in a row, memory for those of 32 and 64 bits."""
+        return self._fields, self._short, self._long
 
-    def take(self, rows: Rows) -> None:
-        """Copy the numbers of C-contiguous rows."""
-        record.take_numbers(rows, self._columns, self._short, self._long)
+    def __getitem__(self, field: int) -> Rows:
+        """Return a field of 64 bits of all rows. Another batch of rows may overwrite it."""
+        if self._rows is not None:
+            return self._rows[:, field]
+        return cast("Rows", self._long[self._longs.index(field), : self.count])
 
-    def make(self, name: str, kind: pa.DataType, count: int) -> pa.Array:
-        """Return the column ``name`` with its first ``count`` rows as type ``kind``."""
-        pa = pyarrow()
-        place = self._names.index(name)
-        found: np.ndarray[Any, Any]
-        found = self._short[place] if place < self._shorts else self._long[place - self._shorts]
-        if name in _TIMES:
-            found = found[:count] * 1000  # Arrow's times are in microseconds
-        return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(found)])
+    def columns(self) -> dict[str, Array]:
+        """Return the columns that are one field, times in microseconds. Other rows do not overwrite them."""
+        made = array(len(self._numbers) * self.count, np.int64).reshape(len(self._numbers), self.count)
+        np.multiply(self._long[: len(made), : self.count], self._factors, out=made)
+        return dict(zip([*self._shorts, *self._numbers], [*self._short[:, : self.count], *made], strict=True))
+
+
+class _PropertyTexts(NamedTuple):
+    """Names and values of the properties of all rows, see ``kernels.columns.property_texts``."""
+
+    offsets: Array
+    name_ends: Array
+    names: Array
+    value_ends: Array
+    values: Array
 
 
 class Columns:
-    """Columns of some rows. C_*_POS of the rows are positions in ``data``. ``body`` is the option's value.
+    """Columns of some rows. The positions in ``fields`` are indexes into ``data``.
 
-    ``numbers`` has the numbers of the rows if they were taken before.
+    ``store`` and ``body`` are the values of these options of the Spark source.
     """
 
-    def __init__(
-        self, data: bytes | memoryview, rows: Rows, store: str, body: str,
-        rooms: Memory | None = None, numbers: Numbers | None = None,
-    ) -> None:
-        self._data = data
-        self._rows = np.ascontiguousarray(rows)
-        self._store = store
-        self._body = body
-        self._rooms = rooms
-        self._properties: tuple[Rows, np.ndarray[Any, np.dtype[np.int32]]] | None = None
-        self._numbers = numbers
+    def __init__(self, data: bytes | memoryview, fields: Fields, store: str, body: str) -> None:
+        self._data, self._fields, self._store, self._body = data, fields, store, body
+        self._count, self._numbers = fields.count, fields.columns()
 
     def make(self, name: str, kind: pa.DataType) -> pa.Array:
-        """Return the column ``name`` as type ``kind``."""
+        """Return the column ``name``, for which ``fields`` was made, as type ``kind``."""
         pa = pyarrow()
-        rows = self._rows
-        if name in _NUMBERS:
-            if self._numbers is None:
-                self._numbers = Numbers(len(rows))
-                self._numbers.take(rows)
-            return self._numbers.make(name, kind, len(rows))
+        if name in self._numbers:
+            return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(self._numbers[name])])
         if name in _HOSTS:
             return self._hosts(*_HOSTS[name])
         if name == "body" and self._body == "none":
-            return pa.nulls(len(rows), kind)
+            return pa.nulls(self._count, kind)
         if name == "body" and self._body == "decoded":
             return self._decoded(kind)
         if name in _PARTS:
-            made = gather(self._data, rows, *_PARTS[name], self._rooms)
+            made = self._parts(_PARTS[name])
             return made if kind == pa.binary() else _text(made)
         match name:
             case "store":
                 label = self._store.encode()
-                offsets = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(len(label))
-                return _strings(offsets, np.frombuffer(label * len(rows), np.uint8))
+                offsets = np.arange(self._count + 1, dtype=np.int32) * np.int32(len(label))
+                return _strings(offsets, np.frombuffer(label * self._count, np.uint8))
             case "damaged":
-                return pa.nulls(len(rows), kind)
+                return pa.nulls(self._count, kind)
             case "properties":
                 return self._property_map(kind)
             case "keys":
@@ -144,87 +160,78 @@ class Columns:
             case _:
                 raise AssertionError(name)
 
-    def _places(self) -> tuple[Rows, np.ndarray[Any, np.dtype[np.int32]]]:
-        if self._properties is None:
-            rows = self._rows
-            room = int((rows[:, record.C_PROPS_LEN] // 4 + 1).sum())
-            places = np.empty((room, columns.PLACE_COLUMNS), dtype=np.int64)
-            offsets = np.empty(len(rows) + 1, dtype=np.int32)
-            count = columns.find_properties(self._data, rows, places, offsets)
-            assert count >= 0
-            self._properties = places[:count], offsets
-        return self._properties
+    def _parts(self, part: tuple[int, int]) -> pa.Array:
+        at, length = part
+        return gather(self._data, self._fields[at], self._fields[length])
+
+    @cached_property
+    def _properties(self) -> _PropertyTexts:
+        at, length = (self._fields[field] for field in _PROPERTIES)
+        total, room = int(length.sum()), columns.count_byte(self._data, at, length, 2) + self._count
+        names, values = array(total), array(total)
+        offsets, name_ends, value_ends = (array(n + 1, np.int32) for n in (self._count, room, room))
+        count = columns.property_texts(self._data, at, length, offsets, name_ends, names, value_ends, values)
+        assert count >= 0
+        return _PropertyTexts(offsets, name_ends[: count + 1], names, value_ends[: count + 1], values)
 
     def _property_map(self, kind: pa.DataType) -> pa.Array:
         pa = pyarrow()
-        places, offsets = self._places()
-        names = gather(self._data, places, columns.NAME_POS, columns.NAME_LEN, self._rooms)
-        values = gather(
-            self._data, places, columns.VALUE_POS, columns.VALUE_LEN, self._rooms)
+        made = self._properties
         try:
-            names = _utf8(names)
+            names = _utf8(_binary(made.name_ends, made.names))
         except pa.ArrowInvalid:  # names that are not UTF-8 may become equal: decode them one by one
-            at, length = record.C_PROPS_POS, record.C_PROPS_LEN
             return pa.array(
-                [list(decode_properties(part).items()) for part in self._slices(at, length)], kind)
-        pairs = pa.StructArray.from_arrays([names, _text(values)], fields=[kind.key_field, kind.item_field])
-        return pa.Array.from_buffers(kind, len(self._rows), [None, pa.py_buffer(offsets)], children=[pairs])
+                [list(decode_properties(part).items()) for part in self._slices(_PROPERTIES)], kind)
+        values = _text(_binary(made.value_ends, made.values))
+        pairs = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
+        return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(made.offsets)], children=[pairs])
 
     def _keys(self, kind: pa.DataType) -> pa.Array:
         pa = pyarrow()
-        rows = self._rows
-        room = int((np.maximum(rows[:, record.C_KEYS_LEN], 0) // 2 + 1).sum())
-        places = np.empty((room, columns.PLACE_COLUMNS), dtype=np.int64)
-        offsets = np.empty(len(rows) + 1, dtype=np.int32)
-        count = columns.find_keys(self._data, rows, places, offsets)
+        at, length = (self._fields[field] for field in _KEYS)
+        out, room = array(length.sum()), columns.count_byte(self._data, at, length, ord(" ")) + self._count
+        offsets, ends = array(self._count + 1, np.int32), array(room + 1, np.int32)
+        count = columns.key_texts(self._data, at, length, offsets, ends, out)
         assert count >= 0
-        keys = _text(gather(self._data, places[:count], columns.NAME_POS, columns.NAME_LEN))
-        return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(offsets)], children=[keys])
+        keys = _text(_binary(ends[: count + 1], out))
+        return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(offsets)], children=[keys])
 
     def _hosts(self, at: int, v6: int) -> pa.Array:
-        rows = self._rows
-        offsets = np.empty(len(rows) + 1, dtype=np.int32)
-        out = np.empty(len(rows) * columns.HOST_BYTES, dtype=np.uint8)
-        if columns.host_texts(self._data, rows, at, v6, offsets, out) >= 0:
+        places, flags = self._fields[at], self._fields[record.C_SYS_FLAG]
+        offsets, out = array(self._count + 1, np.int32), array(self._count * columns.HOST_BYTES)
+        if columns.host_texts(self._data, places, flags, v6, offsets, out) >= 0:
             return _strings(offsets, out)
         texts = []
-        for place, flag in zip(
-            rows[:, at].tolist(), rows[:, record.C_SYS_FLAG].tolist(), strict=True):
+        for place, flag in zip(places.tolist(), flags.tolist(), strict=True):
             ip, port = unpack_host(bytes(self._data[place : place + (20 if flag & v6 else 8)]))
             texts.append(f"{ip}:{port}")
         return pyarrow().array(texts, pyarrow().string())
 
     def _message_ids(self) -> pa.Array:
-        offsets = np.empty(len(self._rows) + 1, dtype=np.int32)
-        out = np.empty(len(self._rows) * columns.ID_BYTES, dtype=np.uint8)
-        columns.message_ids(self._data, self._rows, offsets, out)
+        offsets, out = array(self._count + 1, np.int32), array(self._count * columns.ID_BYTES)
+        at, flags, places = (self._fields[field] for field in _NEEDED["msgId"])
+        columns.message_ids(self._data, at, flags, places, offsets, out)
         return _strings(offsets, out)
 
     def _deliver_times(self, kind: pa.DataType) -> pa.Array:
-        pa = pyarrow()
-        places, offsets = self._places()
-        count = len(self._rows)
-        times = np.empty(count, dtype=np.int64)
-        valid = np.empty((count + 7) // 8, dtype=np.uint8)
-        missing = columns.deliver_times(self._data, places, offsets, times, valid)
-        return pa.Array.from_buffers(
-            kind, count, [pa.py_buffer(valid) if missing else None, pa.py_buffer(times * 1000)])
+        made = self._properties
+        times, valid = array(self._count, np.int64), array((self._count + 7) // 8)
+        missing = columns.deliver_times(*made, times, valid)
+        times *= _MICROS
+        return pyarrow().Array.from_buffers(
+            kind, self._count, [pyarrow().py_buffer(valid) if missing else None, pyarrow().py_buffer(times)])
 
-    def _slices(self, at: int, length: int) -> list[bytes]:
-        return [
-            bytes(self._data[p : p + n])
-            for p, n in zip(
-                self._rows[:, at].tolist(), self._rows[:, length].tolist(), strict=True)
-        ]
+    def _slices(self, part: tuple[int, int]) -> list[bytes]:
+        at, length = (self._fields[field].tolist() for field in part)
+        return [bytes(self._data[p : p + n]) for p, n in zip(at, length, strict=True)]
 
     def _decoded(self, kind: pa.DataType) -> pa.Array:
-        flags = self._rows[:, record.C_SYS_FLAG]
+        flags = self._fields[record.C_SYS_FLAG]
         if not (flags & SysFlag.COMPRESSED).any():
-            return gather(self._data, self._rows, *_PARTS["body"], self._rooms)
-        bodies = self._slices(*_PARTS["body"])
-        places = self._rows[:, record.C_PHY].tolist()
+            return self._parts(_PARTS["body"])
+        places = self._fields[record.C_PHY].tolist()
         found = []
-        for body, flag, place in zip(bodies, flags.tolist(), places, strict=True):
+        for body, flag, place in zip(self._slices(_PARTS["body"]), flags.tolist(), places, strict=True):
             try:
                 found.append(decompress_body(body, flag, MAX_BODY))
             except CorruptionError as error:
@@ -232,28 +239,28 @@ class Columns:
         return pyarrow().array(found, kind)
 
 
-def _strings(offsets: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> pa.Array:
-    pa = pyarrow()
-    return pa.Array.from_buffers(
-        pa.string(), len(offsets) - 1,
-        [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])])
-
-
-def gather(
-    data: bytes | memoryview, rows: Rows, at: int, length: int, rooms: Memory | None = None
-) -> pa.Array:
-    """Return parts of the data as one binary column, in memory of ``rooms`` if given."""
-    pa = pyarrow()
-    count = len(rows)
-    offsets = np.empty(count + 1, dtype=np.int32)
-    valid = np.empty((count + 7) // 8, dtype=np.uint8)
-    total = int(rows[:, length].sum())  # a missing part has length 0
-    out = rooms.take(total) if rooms is not None else np.empty(total, dtype=np.uint8)
-    copied, missing = columns.copy_parts(data, rows, at, length, offsets, valid, out)
+def gather(data: bytes | memoryview, at: Rows, length: Rows) -> pa.Array:
+    """Return a binary column of parts of the data. A part with a negative position is null and has length 0."""
+    count, total = len(at), int(length.sum())
+    offsets, valid, out = array(count + 1, np.int32), array((count + 7) // 8), array(total)
+    copied, missing = columns.copy_parts(data, at, length, offsets, valid, out)
     assert copied == total, f"{copied} bytes of {total}"
+    return _binary(offsets, out, valid if missing else None)
+
+
+def _binary(ends: Array, out: Array, valid: Array | None = None) -> pa.Array:
+    return _texts(pyarrow().binary(), ends, out, valid)
+
+
+def _strings(ends: Array, out: Array) -> pa.Array:
+    return _texts(pyarrow().string(), ends, out)
+
+
+def _texts(kind: pa.DataType, ends: Array, out: Array, valid: Array | None = None) -> pa.Array:
+    pa = pyarrow()
     return pa.Array.from_buffers(
-        pa.binary(), count,
-        [pa.py_buffer(valid) if missing else None, pa.py_buffer(offsets), pa.py_buffer(out)])
+        kind, len(ends) - 1,
+        [None if valid is None else pa.py_buffer(valid), pa.py_buffer(ends), pa.py_buffer(out[: ends[-1]])])
 
 
 def _utf8(made: pa.Array) -> pa.Array:

@@ -1,48 +1,28 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Make column buffers in Arrow's layout from record rows.
 
-``rows`` are those of ``kernels.record.scan``, or a table of places made here: int64, positions are indexes into
-``buf``. Arrow's offsets are int32, one more than rows. Its validity is one bit per row, least significant bit
-first. Every position is compared with the length of ``buf`` before it is read.
+Positions and lengths are columns of the rows of ``kernels.record.scan``: int64, positions are indexes into ``buf``.
+Arrow's offsets are int32, one more than rows. Its validity is one bit per row, least significant bit first. Every
+position is compared with the length of ``buf`` before it is read.
 """
 
 import cython
 
 if cython.compiled:
-    from cython.cimports.libc.string import memcmp, memcpy
+    from cython.cimports.libc.string import memcmp, memcpy, memmove
 
 from tailrace.kernels.shared.copying import copy_bytes, find_byte, inside, load_early
 from tailrace.kernels.shared.fnv import queue_hash_of
-from tailrace.kernels.shared.record_columns import (
-    _C_KEYS_LEN,
-    _C_KEYS_POS,
-    _C_PHY,
-    _C_PROPS_LEN,
-    _C_PROPS_POS,
-    _C_STORE_HOST_POS,
-    _C_SYS_FLAG,
-    _COLUMNS,
-)
 from tailrace.kernels.shared.record_layout import HOST_V4_SIZE, HOST_V6_SIZE, STOREHOST_V6
 
 SOURCE_SHA256 = ""
 
-
-_NAME_POS = cython.declare(cython.int, 0)
-_NAME_LEN = cython.declare(cython.int, 1)
-_VALUE_POS = cython.declare(cython.int, 2)
-_VALUE_LEN = cython.declare(cython.int, 3)
 
 _LIMIT = cython.declare(cython.longlong, 0x7FFFFFFF)
 _EARLY = cython.declare(cython.Py_ssize_t, 4)  # rows whose bytes are loaded while those of one are used
 _EARLY_BYTES = cython.declare(cython.Py_ssize_t, 4096)  # of such a row at most
 _SIGN_32 = cython.declare(cython.longlong, 0x80000000)
 
-NAME_POS = _NAME_POS
-NAME_LEN = _NAME_LEN
-VALUE_POS = _VALUE_POS
-VALUE_LEN = _VALUE_LEN
-PLACE_COLUMNS = 4
 HOST_BYTES = 32  # the longest text of an IPv4 host is shorter
 ID_BYTES = 56
 NO_ROOM = -2
@@ -79,6 +59,13 @@ def _copy_text(
     return copy_bytes(out, q, b, p, n)
 
 
+@cython.cfunc
+def _check_rows(count: cython.Py_ssize_t, others: cython.Py_ssize_t, offsets: cython.int[::1]):
+    """Raise ValueError if columns of rows differ in length, or ``offsets`` has not one value more than them."""
+    if others != count or offsets.shape[0] < count + 1:
+        raise ValueError(f"columns of {count} and {others} rows into {offsets.shape[0]} offsets")
+
+
 def is_ascii(data: cython.const[cython.uchar][::1]):
     """Return True if every byte is below 128."""
     p: cython.Py_ssize_t
@@ -93,29 +80,27 @@ def is_ascii(data: cython.const[cython.uchar][::1]):
 
 def copy_parts(
     buf: cython.const[cython.uchar][::1],
-    rows: cython.longlong[:, ::1],
-    at: cython.Py_ssize_t,
-    length: cython.Py_ssize_t,
+    at: cython.const[cython.longlong][:],
+    length: cython.const[cython.longlong][:],
     offsets: cython.int[::1],
     valid: cython.uchar[::1],
     out: cython.uchar[::1],
 ):
-    """Copy the parts with position in column ``at`` and length in column ``length`` one after the other into ``out``.
+    """Copy the part of each row, ``buf[at:at + length]``, one after the other into ``out``.
 
     Fill their offsets and validity. A part with a negative position is missing. Return (bytes of all parts, number of
     missing parts); the bytes are NO_ROOM if the parts do not fit ``out``.
     """
     n: cython.Py_ssize_t
     q: cython.Py_ssize_t = 0
-    count: cython.Py_ssize_t = rows.shape[0]
+    count: cython.Py_ssize_t = at.shape[0]
     limit: cython.longlong = len(buf)
     room: cython.Py_ssize_t = len(out)
     missing: cython.Py_ssize_t = 0
     bad: cython.Py_ssize_t = -1
-    if offsets.shape[0] < count + 1 or len(valid) < (count + 7) // 8 or room > _LIMIT:
-        raise ValueError(f"{count} rows need more offsets or bits, or {room} bytes are too many")
-    if count and not (0 <= at < rows.shape[1] and 0 <= length < rows.shape[1]):
-        raise ValueError(f"{rows.shape[1]} columns")
+    _check_rows(count, length.shape[0], offsets)
+    if len(valid) < (count + 7) // 8 or room > _LIMIT:
+        raise ValueError(f"{count} rows need more bits than {8 * len(valid)}, or {room} bytes are too many")
     with cython.nogil:
         for n in range((count + 7) // 8):
             valid[n] = 255
@@ -123,21 +108,20 @@ def copy_parts(
         for n in range(count):
             if cython.compiled:
                 if n + _EARLY < count:
-                    load_early(buf, cython.cast(cython.Py_ssize_t, rows[n + _EARLY, at]),
-                               cython.cast(cython.Py_ssize_t, rows[n + _EARLY, length]), _EARLY_BYTES)
-            if rows[n, at] < 0:
+                    load_early(buf, cython.cast(cython.Py_ssize_t, at[n + _EARLY]),
+                               cython.cast(cython.Py_ssize_t, length[n + _EARLY]), _EARLY_BYTES)
+            if at[n] < 0:
                 missing += 1
                 valid[n >> 3] = valid[n >> 3] & (255 ^ (1 << (n & 7)))
             else:
-                if not inside(rows[n, at], rows[n, length], limit):
+                if not inside(at[n], length[n], limit):
                     bad = n
                     break
-                if rows[n, length] > room - q:
+                if length[n] > room - q:
                     q = -2
                     break
                 q = _copy_text(
-                    out, q, buf, cython.cast(cython.Py_ssize_t, rows[n, at]),
-                    cython.cast(cython.Py_ssize_t, rows[n, length]))
+                    out, q, buf, cython.cast(cython.Py_ssize_t, at[n]), cython.cast(cython.Py_ssize_t, length[n]))
             offsets[n + 1] = cython.cast(cython.int, q)
         if count & 7:
             valid[count >> 3] = valid[count >> 3] & ((1 << (count & 7)) - 1)
@@ -146,21 +130,51 @@ def copy_parts(
     return q, missing
 
 
+def count_byte(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.const[cython.longlong][:],
+    length: cython.const[cython.longlong][:],
+    wanted: cython.uchar,
+):
+    """Return how often a byte is in the parts of all rows. A part with a negative position is missing."""
+    n: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    found: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = at.shape[0]
+    limit: cython.longlong = len(buf)
+    bad: cython.Py_ssize_t = -1
+    if length.shape[0] != count:
+        raise ValueError(f"{count} positions, {length.shape[0]} lengths")
+    with cython.nogil:
+        for n in range(count):
+            if at[n] >= 0:
+                if not inside(at[n], length[n], limit):
+                    bad = n
+                    break
+                for p in range(at[n], at[n] + length[n]):
+                    found += buf[p] == wanted
+    if bad >= 0:
+        raise ValueError(f"row {bad} leads out of the buffer")
+    return found
+
+
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def _same(
-    buf: cython.const[cython.uchar][::1],
-    one: cython.longlong,
-    other: cython.longlong,
+    one: cython.const[cython.uchar][::1],
+    at_one: cython.longlong,
+    other: cython.const[cython.uchar][::1],
+    at_other: cython.longlong,
     length: cython.longlong,
 ) -> cython.bint:
     k: cython.Py_ssize_t
     if cython.compiled:
-        return length <= 0 or memcmp(cython.address(buf[one]), cython.address(buf[other]), length) == 0
+        return length <= 0 or memcmp(
+            cython.address(one[at_one]), cython.address(other[at_other]), cython.cast(cython.size_t, length)) == 0
     for k in range(length):
-        if buf[one + k] != buf[other + k]:
+        if one[at_one + k] != other[at_other + k]:
             return False
     return True
 
@@ -169,32 +183,68 @@ def _same(
 @cython.nogil
 @cython.exceptval(check=False)
 def _find_name(
-    buf: cython.const[cython.uchar][::1],
-    places: cython.longlong[:, ::1],
+    names: cython.const[cython.uchar][::1],
+    ends: cython.const[cython.int][::1],
     first: cython.Py_ssize_t,
     until: cython.Py_ssize_t,
+    buf: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
     length: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Return the first of places [``first``, ``until``) with this name, or ``until``."""
+    """Return the first of names [``first``, ``until``) that equals ``buf[start:start + length]``, or ``until``."""
     k: cython.Py_ssize_t
     for k in range(first, until):
-        if places[k, _NAME_LEN] == length and _same(buf, places[k, _NAME_POS], start, length):
+        if ends[k + 1] - ends[k] == length and _same(names, ends[k], buf, start, length):
             return k
     return until
 
 
-def find_properties(
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _replace(
+    values: cython.uchar[::1],
+    ends: cython.int[::1],
+    k: cython.Py_ssize_t,
+    found: cython.Py_ssize_t,
     buf: cython.const[cython.uchar][::1],
-    rows: cython.longlong[:, ::1],
-    places: cython.longlong[:, ::1],
-    offsets: cython.int[::1],
-):
-    """Fill ``places`` with the positions of names and values of all properties; ``offsets`` has each row's first one.
+    start: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+) -> cython.bint:
+    """Make ``buf[start:start + length]`` value ``k`` of ``found`` values. Return False if there is no room."""
+    at: cython.Py_ssize_t = ends[k + 1]
+    rest: cython.Py_ssize_t = ends[found] - at
+    more: cython.Py_ssize_t = length - (at - ends[k])
+    i: cython.Py_ssize_t
+    if ends[found] + more > len(values):
+        return False
+    if cython.compiled:
+        if rest > 0:
+            memmove(cython.address(values[at + more]), cython.address(values[at]), cython.cast(cython.size_t, rest))
+    else:
+        view = memoryview(values).cast("B")
+        view[at + more : at + more + rest] = bytes(view[at : at + rest])
+    copy_bytes(values, ends[k], buf, start, length)
+    for i in range(k + 1, found + 1):
+        ends[i] += cython.cast(cython.int, more)
+    return True
 
-    Properties without a name or a value are left out. If a name is repeated, its last value is stored at its
-    first place. Return the number of properties, or NO_ROOM. A row has at most a quarter as many properties as
-    bytes, plus one.
+
+def property_texts(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.const[cython.longlong][:],
+    length: cython.const[cython.longlong][:],
+    offsets: cython.int[::1],
+    name_ends: cython.int[::1],
+    names: cython.uchar[::1],
+    value_ends: cython.int[::1],
+    values: cython.uchar[::1],
+):
+    """Copy names and values of the properties of all rows, those of a row after those of the row before.
+
+    ``offsets`` has each row's first property, ``name_ends`` and ``value_ends`` have the offsets of the texts.
+    Properties without a name or a value are left out. If a name is repeated, its last value is stored at its first
+    place. Return the number of properties, or NO_ROOM: names and values are together as long as all properties at most.
     """
     n: cython.Py_ssize_t
     p: cython.Py_ssize_t
@@ -204,37 +254,43 @@ def find_properties(
     k: cython.Py_ssize_t
     first: cython.Py_ssize_t
     found: cython.Py_ssize_t = 0
-    room: cython.Py_ssize_t = places.shape[0]
+    count: cython.Py_ssize_t = at.shape[0]
+    room: cython.Py_ssize_t = min(name_ends.shape[0], value_ends.shape[0]) - 1
     limit: cython.longlong = len(buf)
     bad: cython.Py_ssize_t = -1
-    if offsets.shape[0] < rows.shape[0] + 1:
-        raise ValueError(f"{rows.shape[0]} rows need more offsets")
-    if rows.shape[0] and (rows.shape[1] < _COLUMNS or places.shape[1] < 4):
-        raise ValueError(f"{rows.shape[1]} and {places.shape[1]} columns")
+    _check_rows(count, length.shape[0], offsets)
+    if room < 0 or len(names) > _LIMIT or len(values) > _LIMIT:
+        raise ValueError(f"room for {room} texts in {len(names)} and {len(values)} bytes")
     with cython.nogil:
-        offsets[0] = 0
-        for n in range(rows.shape[0]):
+        offsets[0] = name_ends[0] = value_ends[0] = 0
+        for n in range(count):
             first = found
-            if not inside(rows[n, _C_PROPS_POS], rows[n, _C_PROPS_LEN], limit):
+            if not inside(at[n], length[n], limit):
                 bad = n
                 break
-            p = cython.cast(cython.Py_ssize_t, rows[n, _C_PROPS_POS])
-            e = p + cython.cast(cython.Py_ssize_t, rows[n, _C_PROPS_LEN])
-            start = p
+            start = cython.cast(cython.Py_ssize_t, at[n])
+            e = start + cython.cast(cython.Py_ssize_t, length[n])
             while start < e:
                 p = find_byte(buf, start, e, 2)
                 value = find_byte(buf, start, p, 1) + 1
                 if value > start + 1 and p > value:
-                    k = _find_name(buf, places, first, found, start, value - 1 - start)
-                    if k == found:
-                        if found == room:
+                    k = _find_name(names, name_ends, first, found, buf, start, value - 1 - start)
+                    if k < found:
+                        if not _replace(values, value_ends, k, found, buf, value, p - value):
                             bad = -2
                             break
-                        places[k, _NAME_POS] = start
-                        places[k, _NAME_LEN] = value - 1 - start
+                    elif (
+                        found == room or value - 1 - start > len(names) - name_ends[found]
+                        or p - value > len(values) - value_ends[found]
+                    ):
+                        bad = -2
+                        break
+                    else:
+                        name_ends[found + 1] = cython.cast(
+                            cython.int, _copy_text(names, name_ends[found], buf, start, value - 1 - start))
+                        value_ends[found + 1] = cython.cast(
+                            cython.int, _copy_text(values, value_ends[found], buf, value, p - value))
                         found += 1
-                    places[k, _VALUE_POS] = value
-                    places[k, _VALUE_LEN] = p - value
                 start = p + 1
             if bad == -2:
                 break
@@ -244,46 +300,48 @@ def find_properties(
     return NO_ROOM if bad == -2 else found
 
 
-def find_keys(
+def key_texts(
     buf: cython.const[cython.uchar][::1],
-    rows: cython.longlong[:, ::1],
-    places: cython.longlong[:, ::1],
+    at: cython.const[cython.longlong][:],
+    length: cython.const[cython.longlong][:],
     offsets: cython.int[::1],
+    ends: cython.int[::1],
+    out: cython.uchar[::1],
 ):
-    """Fill ``places`` with the positions of the keys of all rows, split at spaces. Return their number, or NO_ROOM."""
+    """Copy the keys of all rows, which are parts split at spaces. Return the number of keys, or NO_ROOM.
+
+    ``offsets`` has each row's first key, ``ends`` the offsets of the texts. A part with a negative position is missing.
+    """
     n: cython.Py_ssize_t
     p: cython.Py_ssize_t
     e: cython.Py_ssize_t
     start: cython.Py_ssize_t
     found: cython.Py_ssize_t = 0
-    room: cython.Py_ssize_t = places.shape[0]
+    count: cython.Py_ssize_t = at.shape[0]
+    room: cython.Py_ssize_t = ends.shape[0] - 1
     limit: cython.longlong = len(buf)
     bad: cython.Py_ssize_t = -1
-    if offsets.shape[0] < rows.shape[0] + 1:
-        raise ValueError(f"{rows.shape[0]} rows need more offsets")
-    if rows.shape[0] and (rows.shape[1] < _COLUMNS or places.shape[1] < 2):
-        raise ValueError(f"{rows.shape[1]} and {places.shape[1]} columns")
+    _check_rows(count, length.shape[0], offsets)
+    if room < 0 or len(out) > _LIMIT:
+        raise ValueError(f"room for {room} keys in {len(out)} bytes")
     with cython.nogil:
-        offsets[0] = 0
-        for n in range(rows.shape[0]):
-            if rows[n, _C_KEYS_POS] >= 0:
-                if not inside(rows[n, _C_KEYS_POS], rows[n, _C_KEYS_LEN], limit):
+        offsets[0] = ends[0] = 0
+        for n in range(count):
+            if at[n] >= 0:
+                if not inside(at[n], length[n], limit):
                     bad = n
                     break
-                p = cython.cast(cython.Py_ssize_t, rows[n, _C_KEYS_POS])
-                e = p + cython.cast(cython.Py_ssize_t, rows[n, _C_KEYS_LEN])
-                start = p
-                while p <= e:
-                    if p == e or buf[p] == 32:
-                        if p > start:
-                            if found == room:
-                                bad = -2
-                                break
-                            places[found, _NAME_POS] = start
-                            places[found, _NAME_LEN] = p - start
-                            found += 1
-                        start = p + 1
-                    p += 1
+                start = cython.cast(cython.Py_ssize_t, at[n])
+                e = start + cython.cast(cython.Py_ssize_t, length[n])
+                while start < e:
+                    p = find_byte(buf, start, e, 32)
+                    if p > start:
+                        if found == room or p - start > len(out) - ends[found]:
+                            bad = -2
+                            break
+                        ends[found + 1] = cython.cast(cython.int, _copy_text(out, ends[found], buf, start, p - start))
+                        found += 1
+                    start = p + 1
                 if bad == -2:
                     break
             offsets[n + 1] = cython.cast(cython.int, found)
@@ -313,13 +371,13 @@ def _decimal(
 
 def host_texts(
     buf: cython.const[cython.uchar][::1],
-    rows: cython.longlong[:, ::1],
-    at: cython.Py_ssize_t,
+    at: cython.const[cython.longlong][:],
+    flags: cython.const[cython.longlong][:],
     v6: cython.longlong,
     offsets: cython.int[::1],
     out: cython.uchar[::1],
 ):
-    """Write ``address:port`` of every row's IPv4 host, whose position is in column ``at``. Return the number of bytes.
+    """Write ``address:port`` of every row's IPv4 host, whose position is in ``at``. Return the number of bytes.
 
     Return OTHER_HOST if a row has the bit ``v6`` in its system flag. ``out`` has HOST_BYTES per row.
     """
@@ -329,24 +387,23 @@ def host_texts(
     q: cython.Py_ssize_t = 0
     port: cython.longlong
     last: cython.Py_ssize_t = -1  # row before, whose host is usually the same
-    count: cython.Py_ssize_t = rows.shape[0]
+    count: cython.Py_ssize_t = at.shape[0]
     limit: cython.longlong = len(buf)
     bad: cython.Py_ssize_t = -1
-    if offsets.shape[0] < count + 1 or len(out) < count * 32 or len(out) > _LIMIT:
+    _check_rows(count, flags.shape[0], offsets)
+    if len(out) < count * 32 or len(out) > _LIMIT:
         raise ValueError(f"{count} rows into {len(out)} bytes")
-    if count and not (rows.shape[1] >= _COLUMNS and 0 <= at < rows.shape[1]):
-        raise ValueError(f"{rows.shape[1]} columns")
     with cython.nogil:
         offsets[0] = 0
         for n in range(count):
-            if rows[n, _C_SYS_FLAG] & v6:
+            if flags[n] & v6:
                 q = -3
                 break
-            if not inside(rows[n, at], 8, limit):
+            if not inside(at[n], 8, limit):
                 bad = n
                 break
-            p = cython.cast(cython.Py_ssize_t, rows[n, at])
-            if last >= 0 and _same(buf, p, rows[last, at], 8):
+            p = cython.cast(cython.Py_ssize_t, at[n])
+            if last >= 0 and _same(buf, p, buf, at[last], 8):
                 q = _copy_text(out, q, out, offsets[last], offsets[n] - offsets[last])
                 offsets[n + 1] = cython.cast(cython.int, q)
                 last = n
@@ -384,13 +441,16 @@ def _hex_digit(value: cython.int) -> cython.uchar:
 
 def message_ids(
     buf: cython.const[cython.uchar][::1],
-    rows: cython.longlong[:, ::1],
+    at: cython.const[cython.longlong][:],
+    flags: cython.const[cython.longlong][:],
+    places: cython.const[cython.longlong][:],
     offsets: cython.int[::1],
     out: cython.uchar[::1],
 ):
-    """Write the message id of every row, made of store host and position. Return the number of bytes.
+    """Write the message id of every row. Return the number of bytes.
 
-    ``out`` has ID_BYTES per row.
+    It is made of the store host, whose position is in ``at``, and of the record's place in the log. ``out`` has
+    ID_BYTES per row.
     """
     n: cython.Py_ssize_t
     k: cython.Py_ssize_t
@@ -400,22 +460,21 @@ def message_ids(
     last: cython.Py_ssize_t = 0  # position and size of the host of the row before, which is usually the same
     last_size: cython.Py_ssize_t = 0
     last_high: cython.longlong = 0  # high 32 bits of the position of the row before, usually the same, too
-    count: cython.Py_ssize_t = rows.shape[0]
+    count: cython.Py_ssize_t = at.shape[0]
     limit: cython.longlong = len(buf)
     bad: cython.Py_ssize_t = -1
-    if offsets.shape[0] < count + 1 or len(out) < count * 56 or len(out) > _LIMIT:
+    _check_rows(count, min(flags.shape[0], places.shape[0]), offsets)
+    if len(out) < count * 56 or len(out) > _LIMIT:
         raise ValueError(f"{count} rows into {len(out)} bytes")
-    if count and rows.shape[1] < _COLUMNS:
-        raise ValueError(f"{rows.shape[1]} columns")
     with cython.nogil:
         offsets[0] = 0
         for n in range(count):
-            size = HOST_V6_SIZE if rows[n, _C_SYS_FLAG] & STOREHOST_V6 else HOST_V4_SIZE
-            if not inside(rows[n, _C_STORE_HOST_POS], size, limit):
+            size = HOST_V6_SIZE if flags[n] & STOREHOST_V6 else HOST_V4_SIZE
+            if not inside(at[n], size, limit):
                 bad = n
                 break
-            p = cython.cast(cython.Py_ssize_t, rows[n, _C_STORE_HOST_POS])
-            if size == last_size and rows[n, _C_PHY] >> 32 == last_high and _same(buf, p, last, size):
+            p = cython.cast(cython.Py_ssize_t, at[n])
+            if size == last_size and places[n] >> 32 == last_high and _same(buf, p, buf, last, size):
                 q = _copy_text(out, q, out, offsets[n - 1], 2 * size + 8)
             else:
                 for k in range(size):
@@ -423,11 +482,11 @@ def message_ids(
                     out[q + 1] = _hex_digit(buf[p + k] & 15)
                     q += 2
                 for k in range(8):
-                    out[q + k] = _hex_digit((rows[n, _C_PHY] >> (60 - 4 * k)) & 15)
+                    out[q + k] = _hex_digit((places[n] >> (60 - 4 * k)) & 15)
                 q += 8
-            last, last_size, last_high = p, size, rows[n, _C_PHY] >> 32
+            last, last_size, last_high = p, size, places[n] >> 32
             for k in range(8):
-                out[q + k] = _hex_digit((rows[n, _C_PHY] >> (28 - 4 * k)) & 15)
+                out[q + k] = _hex_digit((places[n] >> (28 - 4 * k)) & 15)
             q += 8
             offsets[n + 1] = cython.cast(cython.int, q)
     if bad >= 0:
@@ -457,32 +516,16 @@ def _number(
     return value
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _named(
-    buf: cython.const[cython.uchar][::1],
-    p: cython.Py_ssize_t,
-    length: cython.longlong,
-    name: cython.const[cython.uchar][::1],
-) -> cython.bint:
-    k: cython.Py_ssize_t
-    if length != len(name):
-        return False
-    for k in range(length):
-        if buf[p + k] != name[k]:
-            return False
-    return True
-
-
 def deliver_times(
-    buf: cython.const[cython.uchar][::1],
-    places: cython.longlong[:, ::1],
     offsets: cython.const[cython.int][::1],
+    name_ends: cython.const[cython.int][::1],
+    names: cython.const[cython.uchar][::1],
+    value_ends: cython.const[cython.int][::1],
+    values: cython.const[cython.uchar][::1],
     out: cython.longlong[::1],
     valid: cython.uchar[::1],
 ):
-    """Write the delivery times of timer messages, in ms, from the places of their properties.
+    """Write the delivery times of timer messages, in ms, from what ``property_texts`` has made of their properties.
 
     Return the number of rows without a time. TIMER_DELIVER_MS is used before TIMER_OUT_MS. A value that is
     not a number is not a time.
@@ -491,34 +534,37 @@ def deliver_times(
     late: cython.const[cython.uchar][::1] = _OUT
     n: cython.Py_ssize_t
     k: cython.Py_ssize_t
+    size: cython.Py_ssize_t
     count: cython.Py_ssize_t = offsets.shape[0] - 1
+    texts: cython.Py_ssize_t = min(name_ends.shape[0], value_ends.shape[0]) - 1
     value: cython.longlong
     missing: cython.Py_ssize_t = 0
     bad: cython.bint = False
-    limit: cython.longlong = len(buf)
-    if out.shape[0] < count or len(valid) < (count + 7) // 8:
+    if count < 0 or out.shape[0] < count or len(valid) < (count + 7) // 8:
         raise ValueError(f"{count} rows into {out.shape[0]}")
-    if count > 0 and (places.shape[1] < 4 or offsets[0] < 0 or offsets[count] > places.shape[0]):
-        raise ValueError(f"{places.shape[1]} columns, {places.shape[0]} places")
     with cython.nogil:
         for n in range((count + 7) // 8):
             valid[n] = 0
         for n in range(count):
             value = -1
-            if offsets[n] < offsets[0] or offsets[n + 1] > offsets[count]:
+            if not 0 <= offsets[n] <= offsets[n + 1] <= texts:
                 bad = True
                 break
             for k in range(offsets[n], offsets[n + 1]):
-                if not inside(places[k, _NAME_POS], places[k, _NAME_LEN], limit) or not inside(
-                    places[k, _VALUE_POS], places[k, _VALUE_LEN], limit
+                size = name_ends[k + 1] - name_ends[k]
+                if size != len(deliver) and size != len(late):
+                    continue
+                if (
+                    not inside(name_ends[k], size, len(names))
+                    or not inside(value_ends[k], value_ends[k + 1] - value_ends[k], len(values))
                 ):
                     bad = True
                     break
-                if _named(buf, places[k, _NAME_POS], places[k, _NAME_LEN], deliver):
-                    value = _number(buf, places[k, _VALUE_POS], places[k, _VALUE_LEN])
+                if size == len(deliver) and _same(names, name_ends[k], deliver, 0, size):
+                    value = _number(values, value_ends[k], value_ends[k + 1] - value_ends[k])
                     break
-                if _named(buf, places[k, _NAME_POS], places[k, _NAME_LEN], late):
-                    value = _number(buf, places[k, _VALUE_POS], places[k, _VALUE_LEN])
+                if size == len(late) and _same(names, name_ends[k], late, 0, size):
+                    value = _number(values, value_ends[k], value_ends[k + 1] - value_ends[k])
             if bad:
                 break
             out[n] = max(value, 0)
@@ -527,5 +573,5 @@ def deliver_times(
             else:
                 missing += 1
     if bad:
-        raise ValueError("places lead out of the buffer")
+        raise ValueError("offsets lead out of the texts")
     return missing

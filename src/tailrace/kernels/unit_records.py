@@ -44,6 +44,7 @@ _PLACE_AT = cython.declare(cython.int, 0)  # index of the record in the buffer
 _PLACE_SIZE = cython.declare(cython.int, 1)
 _PLACE_OFFSET = cython.declare(cython.int, 2)  # queue offset of the unit
 _PLACE_COLUMNS = cython.declare(cython.int, 3)
+_NEXT = cython.declare(cython.Py_ssize_t, 16)  # records that are loaded for a reader that reads on
 
 # The same numbers for other modules; in the compiled module the names above are C integers and cannot be imported.
 SEEN_BYTES = 64 * 4096
@@ -115,6 +116,9 @@ def _find(
                 continue
         if n >= most or (total + size > room and (started or n > 0)):
             why = _UNITS_FULL
+            if cython.compiled:
+                for k in range(i, min(i + _NEXT, count)):
+                    load_record(buf, base, until, units, k)
             break
         at = message_at(
             buf, base, until, units, i, topic, queue_id, queue_offset + i, seen, last, pages, window)

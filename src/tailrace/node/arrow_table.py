@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
 from tailrace.arrow import pyarrow
-from tailrace.arrow.columns import Columns, Numbers
+from tailrace.arrow.columns import Columns, Fields
 from tailrace.arrow.inner_rows import message_rows
+from tailrace.arrow.memory import array
 from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import packed_rows, record, unit_records
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["arrow_table", "check_not_negative", "chosen_schema"]
 
-_ROWS: Final = 1 << 13
-_BODIES: Final = 8 << 20
-_TEXTS: Final = 2 << 20
+_ROWS: Final = 1 << 14
+_BODIES: Final = 16 << 20
+_TEXTS: Final = 4 << 20
 _SIZE: Final = np.dtype(">i4")
 
 
@@ -33,7 +34,7 @@ def arrow_table(
 ) -> pa.Table:
     """Return at most ``count`` messages of a queue with offsets in [``offset``, ``until``).
 
-    ``label`` is the value of the column ``store``. A record batch has at most 8,192 messages with 8 MiB of bodies, or
+    ``label`` is the value of the column ``store``. A record batch has at most 16,384 messages with 16 MiB of bodies, or
     one message, so the call needs the memory of its result and little more. Inner batches are unwrapped.
     """
     within = (offset, until) if reader.has_batch_queues(topic) else None
@@ -53,12 +54,12 @@ class _Pack:
 
     def __init__(self, schema: pa.Schema, label: str, count: int, within: tuple[int, int] | None) -> None:
         """``within`` is given for a queue whose records may have several messages: offsets [first, end)."""
-        self._schema, self._label, self._within, self._memory = schema, label, within, _ArrowMemory()
+        self._schema, self._label, self._within = schema, label, within
         self.left = count
         self._has_bodies = "body" in schema.names
-        self._rows = np.empty((min(count, _ROWS), record.COLUMNS), np.int64)
-        self._texts = np.empty(_TEXTS, np.uint8)
-        self._bodies, self._numbers = pyarrow().allocate_buffer(0), Numbers(0)
+        self._fields = Fields(min(count, _ROWS), schema.names)
+        self._row, self._texts = np.empty((1, record.COLUMNS), np.int64), array(_TEXTS)
+        self._bodies = pyarrow().allocate_buffer(0)
         self._count = self._texts_end = self._bodies_end = 0
         self._longest = self._room = 0
         self._batches: list[pa.RecordBatch] = []
@@ -79,9 +80,9 @@ class _Pack:
         before = self._count
         self._count, self._texts_end, self._bodies_end, at, why = packed_rows.pack_units(
             window.buffer, window.start, len(window.buffer), window.units, at, window.queue.record_topic,
-            window.queue.queue_id, window.offset, self.left, window.seen, self._rows[: self._room], before, self._texts,
+            window.queue.queue_id, window.offset, window.seen, self._row, before, self._room, self._texts,
             self._texts_end, np.frombuffer(self._bodies, np.uint8), self._bodies_end, self._has_bodies,
-            *self._numbers.places)
+            *self._fields.places)
         self.left -= self._count - before
         if why == unit_records.UNITS_FULL and self.left:
             if self._count:
@@ -103,8 +104,8 @@ class _Pack:
                 self._longest = int(rows[first, record.C_SIZE])
                 self._begin(self.left * int(rows[first:, record.C_SIZE].max()))
             first, self._count, self._texts_end, self._bodies_end = packed_rows.pack_rows(
-                window.buffer, rows, first, self._rows[: self._room], self._count, self._texts, self._texts_end,
-                np.frombuffer(self._bodies, np.uint8), self._bodies_end, self._has_bodies, *self._numbers.places)
+                window.buffer, rows, first, self._row, self._count, self._room, self._texts, self._texts_end,
+                np.frombuffer(self._bodies, np.uint8), self._bodies_end, self._has_bodies, *self._fields.places)
             if first < len(rows):
                 self._end_batch()
         self.left -= len(rows)
@@ -113,16 +114,16 @@ class _Pack:
     def _begin(self, size: int) -> None:
         """Get memory for records with ``size`` bytes, or at least for one with ``_longest``, and for their numbers."""
         if self._longest > len(self._texts):
-            self._texts = np.empty(self._longest, np.uint8)
+            self._texts = array(self._longest)
         room = max(min(_BODIES, size), self._longest) if self._has_bodies else 0
         self._bodies = pyarrow().allocate_buffer(room, resizable=True)
         self._room = min(self.left, _ROWS)
-        self._numbers = Numbers(self._room, self._schema.names)
+        self._fields.begin(self._room)
 
     def _end_batch(self) -> None:
         """Make a record batch of the rows. The next row begins another one."""
-        made = Columns(
-            self._texts.data, self._rows[: self._count], self._label, "stored", self._memory, self._numbers)
+        self._fields.count = self._count
+        made = Columns(self._texts.data, self._fields, self._label, "stored")
         arrays = [
             self._body_column(field.type) if field.name == "body" else made.make(field.name, field.type)
             for field in self._schema]
@@ -131,8 +132,8 @@ class _Pack:
 
     def _body_column(self, kind: pa.DataType) -> pa.Array:
         pa = pyarrow()
-        offsets = np.empty(self._count + 1, np.int32)
-        offsets[:-1], offsets[-1] = self._rows[: self._count, record.C_BODY_POS], self._bodies_end
+        offsets = array(self._count + 1, np.int32)
+        offsets[:-1], offsets[-1] = self._fields[record.C_BODY_POS], self._bodies_end
         # Some allocators copy to shrink, which is not worth it for a quarter.
         self._bodies.resize(self._bodies_end, shrink_to_fit=self._bodies_end < self._bodies.size // 4 * 3)
         return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(offsets), self._bodies])
@@ -156,15 +157,6 @@ def chosen_schema(columns: Sequence[str] | None) -> pa.Schema:
     if not columns:
         raise ValueError("columns must name at least one column")
     return arrow_schema(tuple(columns))
-
-
-@final
-class _ArrowMemory:
-    """Arrow's memory pool: it reuses what earlier tables have freed, and fresh memory costs page faults."""
-
-    def take(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return an array of ``size`` bytes with any content."""
-        return np.frombuffer(pyarrow().allocate_buffer(int(size)), np.uint8)
 
 
 def check_not_negative(**values: int | None) -> None:

@@ -308,7 +308,8 @@ def rows_with_odd_properties(chunk: LogChunk) -> list[int]:
     rows = np.ascontiguousarray(chunk.rows)
     offsets, valid = np.empty(len(rows) + 1, dtype=np.int32), np.empty(len(rows) // 8 + 1, dtype=np.uint8)
     text = np.empty(int(rows[:, record.C_PROPS_LEN].sum()), dtype=np.uint8)
-    columns.copy_parts(chunk.data, rows, record.C_PROPS_POS, record.C_PROPS_LEN, offsets, valid, text)
+    columns.copy_parts(
+        chunk.data, rows[:, record.C_PROPS_POS], rows[:, record.C_PROPS_LEN], offsets, valid, text)
     ends = offsets[1:].astype(np.int64)
     named = np.append(np.flatnonzero(text == ord(NAME_VALUE_SEPARATOR)), len(text))
     cuts = np.flatnonzero(text == ord(PROPERTY_SEPARATOR))

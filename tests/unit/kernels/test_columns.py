@@ -26,6 +26,11 @@ def interpreted(name):
 TWINS = [interpreted("columns"), kernels.columns]
 ROWS = {TWINS[0]: interpreted("record"), TWINS[1]: record}
 PACKED = {TWINS[0]: interpreted("packed_rows"), TWINS[1]: kernels.packed_rows}
+PACKED_FIELDS = np.array([
+    record.C_QUEUE_ID, record.C_BODY_CRC, record.C_PHY, record.C_BORN_HOST_POS, record.C_STORE_HOST_POS,
+    record.C_SYS_FLAG,
+    *(getattr(record, f"C_{name}_{place}") for name in ("BODY", "TOPIC", "PROPS", "KEYS", "UNIQ", "TAGS")
+      for place in ("POS", "LEN"))])
 NUMBERS = (
     np.array([record.C_QUEUE_ID, record.C_PHY]), np.zeros((1, 99), dtype=np.int32), np.zeros((1, 99), dtype=np.int64))
 quick = settings(
@@ -56,16 +61,17 @@ def scanned(items):
     return bytes(log[:at]), rows
 
 
+def fields_of(rows, *names):
+    return [np.ascontiguousarray(rows[:, getattr(record, f"C_{name}")]) for name in names]
+
+
 def made(module, data, rows):
     """Everything that one twin makes of the rows, errors too."""
     count = len(rows)
     room = int(np.clip(rows[:, record.C_PROPS_LEN], 0, 70_000).sum()) + count + 4
 
-    def table():
-        return np.zeros((room, 4), dtype=np.int64)
-
-    def offsets():
-        return np.zeros(count + 1, dtype=np.int32)
+    def offsets(size=count):
+        return np.zeros(size + 1, dtype=np.int32)
 
     def run(call, *buffers):
         try:
@@ -75,30 +81,40 @@ def made(module, data, rows):
         return result, *(bytes(memoryview(b)) for b in buffers)
 
     found = []
-    for at, length in ((record.C_BODY_POS, record.C_BODY_LEN), (record.C_TAGS_POS, record.C_TAGS_LEN)):
+    for name in ("BODY", "TAGS"):
+        at, length = (rows[:, getattr(record, f"C_{name}_{part}")] for part in ("POS", "LEN"))  # not contiguous
         o, v, out = offsets(), bytearray((count + 7) // 8), bytearray(room + 4096)
-        found.append(run(lambda: module.copy_parts(data, rows, at, length, o, v, out), o, v, out))  # noqa: B023
+        found.append(run(lambda: module.copy_parts(data, at, length, o, v, out), o, v, out))  # noqa: B023
         found.append(module.is_ascii(out))
     for bodies in (bytearray(0), bytearray(20), bytearray(len(data))):
-        kept, texts = np.zeros((count, record.COLUMNS), dtype=np.int64), bytearray(len(data))
+        row, texts = np.zeros((1, record.COLUMNS), dtype=np.int64), bytearray(len(data))
+        short, long = np.zeros((2, count + 2), dtype=np.int32), np.zeros((len(PACKED_FIELDS) - 2, count + 3), np.int64)
         found.append(run(
             lambda: PACKED[module].pack_rows(
-                data, rows, 0, kept, 0, texts, 1, bodies, 0, len(bodies) > 0, *NUMBERS),  # noqa: B023
-            kept, texts, bodies))
+                data, rows, 0, row, 0, count, texts, 1, bodies, 0, len(bodies) > 0, PACKED_FIELDS, short,  # noqa: B023
+                long),  # noqa: B023
+            short, long, texts, bodies))
     short, long = np.zeros((2, count + 2), dtype=np.int32), np.zeros((1, count + 1), dtype=np.int64)
     numbers = np.array([record.C_KEYS_POS, record.C_PHY, record.C_BODY_POS])
     found.append(run(lambda: ROWS[module].take_numbers(rows, numbers, short, long), short, long))
-    places, o = table(), offsets()
-    found.append(run(lambda: module.find_properties(data, rows, places, o), places, o))
+    properties, keys = fields_of(rows, "PROPS_POS", "PROPS_LEN"), fields_of(rows, "KEYS_POS", "KEYS_LEN")
+    found += [run(lambda: module.count_byte(data, *part, 2)) for part in (properties, keys)]  # noqa: B023
+    texts = [offsets(), offsets(room), bytearray(room), offsets(room), bytearray(room)]
+    found.append(run(lambda: module.property_texts(data, *properties, *texts), *texts))
+    for limit in (0, 1, 3, 9):
+        small = [offsets(), offsets(limit), bytearray(2 * limit), offsets(limit), bytearray(limit)]
+        found.append(run(lambda: module.property_texts(data, *properties, *small), *small))  # noqa: B023
+        found.append(run(lambda: module.key_texts(data, *keys, *small[:3]), *small[:3]))  # noqa: B023
     times, v = np.zeros(count, dtype=np.int64), bytearray((count + 7) // 8)
-    found.append(run(lambda: module.deliver_times(data, places, o, times, v), times, v))
-    keys, o2 = table(), offsets()
-    found.append(run(lambda: module.find_keys(data, rows, keys, o2), keys, o2))
+    found.append(run(lambda: module.deliver_times(*texts, times, v), times, v))
+    of_keys = [offsets(), offsets(room), bytearray(room)]
+    found.append(run(lambda: module.key_texts(data, *keys, *of_keys), *of_keys))
     out, o3 = bytearray(count * module.HOST_BYTES), offsets()
     found.append(run(
-        lambda: module.host_texts(data, rows, record.C_BORN_HOST_POS, 0x10, o3, out), out, o3))
+        lambda: module.host_texts(data, *fields_of(rows, "BORN_HOST_POS", "SYS_FLAG"), 0x10, o3, out), out, o3))
     out2, o4 = bytearray(count * module.ID_BYTES), offsets()
-    found.append(run(lambda: module.message_ids(data, rows, o4, out2), out2, o4))
+    found.append(run(
+        lambda: module.message_ids(data, *fields_of(rows, "STORE_HOST_POS", "SYS_FLAG", "PHY"), o4, out2), out2, o4))
     return found
 
 
@@ -131,23 +147,31 @@ def test_they_mean_what_the_formats_room_says(items):
     module = kernels.columns
     data, rows = scanned(items)
     count = len(rows)
-    places = np.zeros((len(data), 4), dtype=np.int64)
-    offsets = np.zeros(count + 1, dtype=np.int32)
-    module.find_properties(data, rows, places, offsets)
+    properties = fields_of(rows, "PROPS_POS", "PROPS_LEN")
+    room = module.count_byte(data, *properties, 2) + count
+    offsets, name_ends, value_ends = (np.zeros(size + 1, dtype=np.int32) for size in (count, room, room))
+    names, texts = bytearray(len(data)), bytearray(len(data))
+    assert 0 <= module.property_texts(data, *properties, offsets, name_ends, names, value_ends, texts) <= room
     times, valid = np.zeros(count, dtype=np.int64), bytearray((count + 7) // 8)
-    module.deliver_times(data, places, offsets, times, valid)
+    module.deliver_times(offsets, name_ends, names, value_ends, texts, times, valid)
     out, ends = bytearray(count * module.ID_BYTES), np.zeros(count + 1, dtype=np.int32)
-    module.message_ids(data, rows, ends, out)
+    module.message_ids(data, *fields_of(rows, "STORE_HOST_POS", "SYS_FLAG", "PHY"), ends, out)
     hosts, host_ends = bytearray(count * module.HOST_BYTES), np.zeros(count + 1, dtype=np.int32)
-    assert module.host_texts(data, rows, record.C_BORN_HOST_POS, 0x10, host_ends, hosts) >= 0
+    assert module.host_texts(data, *fields_of(rows, "BORN_HOST_POS", "SYS_FLAG"), 0x10, host_ends, hosts) >= 0
+    keys = fields_of(rows, "KEYS_POS", "KEYS_LEN")
+    key_room = module.count_byte(data, *keys, ord(" ")) + count
+    of_keys, key_ends, key_texts = np.zeros(count + 1, np.int32), np.zeros(key_room + 1, np.int32), bytearray(len(data))
+    assert 0 <= module.key_texts(data, *keys, of_keys, key_ends, key_texts) <= key_room
     for n, (_, properties, host, length) in enumerate(items):
         pairs = [
-            (data[p : p + a], data[v : v + b])
-            for p, a, v, b in places[offsets[n] : offsets[n + 1]].tolist()]
+            (bytes(names[name_ends[k] : name_ends[k + 1]]), bytes(texts[value_ends[k] : value_ends[k + 1]]))
+            for k in range(offsets[n], offsets[n + 1])]
         text = {k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in pairs}
         want = decode_properties(properties)
         assert text == want
         assert len({k for k, _ in pairs}) == len(pairs)
+        assert [bytes(key_texts[key_ends[k] : key_ends[k + 1]]) for k in range(of_keys[n], of_keys[n + 1])] == [
+            key for key in dict(pairs).get(b"KEYS", b"").split(b" ") if key]
         due = want.get("TIMER_DELIVER_MS") or want.get("TIMER_OUT_MS") or ""
         numeric = due.isascii() and due.isdigit() and len(due) < 16
         assert bool(valid[n >> 3] >> (n & 7) & 1) == numeric
@@ -160,33 +184,81 @@ def test_they_mean_what_the_formats_room_says(items):
 
 
 @pytest.mark.parametrize("module", TWINS)
+@pytest.mark.parametrize(("stored", "values"), [
+    (b"A\1long value\2B\1b\2A\1x\2", b"xb"),
+    (b"A\1x\2B\1b\2A\1long value\2C\1c", b"long valuebc"),
+    (b"A\1x\2A\1y\2A\1\2", b"y"),
+])
+def test_the_last_value_of_a_repeated_name_is_at_its_first_place(module, stored, values):
+    count, names, texts = stored.count(b"\2") + 1, bytearray(20), bytearray(40)
+    offsets, name_ends, value_ends = (np.zeros(size, np.int32) for size in (3, 2 * count + 1, 2 * count + 1))
+    rows = np.array([0, 0]), np.array([len(stored), len(stored)])  # the second row must not change the first one
+    found = module.property_texts(stored, *rows, offsets, name_ends, names, value_ends, texts)
+    assert offsets.tolist() == [0, found // 2, found]
+    assert bytes(texts[: value_ends[found]]) == 2 * values
+    assert bytes(names[: name_ends[found]]) == 2 * b"ABC"[: found // 2]
+
+
+@pytest.mark.parametrize("module", TWINS)
 def test_room_is_compared(module):
     data, rows = scanned([(b"abc", b"KEYS\1x y\2A\1b", bytes(8), 8)])
-    places, offsets = np.zeros((1, 4), dtype=np.int64), np.zeros(2, dtype=np.int32)
-    assert module.find_properties(data, rows, places, offsets) == module.NO_ROOM
-    assert module.find_keys(data, rows, places, offsets) == module.NO_ROOM
-    assert module.copy_parts(
-        data, rows, record.C_BODY_POS, record.C_BODY_LEN, offsets, bytearray(1), bytearray(2)) == (module.NO_ROOM, 0)
+    offsets, one, row = np.zeros(2, dtype=np.int32), np.zeros(2, dtype=np.int32), np.zeros_like(rows)
+    properties, keys = fields_of(rows, "PROPS_POS", "PROPS_LEN"), fields_of(rows, "KEYS_POS", "KEYS_LEN")
+    body, host = fields_of(rows, "BODY_POS", "BODY_LEN"), fields_of(rows, "STORE_HOST_POS", "SYS_FLAG")
+    nothing, two = np.zeros(0, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    assert module.property_texts(data, *properties, offsets, one, bytearray(9), one, bytearray(9)) == module.NO_ROOM
+    assert module.property_texts(
+        data, *properties, offsets, np.zeros(3, np.int32), bytearray(4), np.zeros(3, np.int32), bytearray(9)
+    ) == module.NO_ROOM
+    assert module.property_texts(
+        data, *properties, offsets, np.zeros(3, np.int32), bytearray(5), np.zeros(3, np.int32), bytearray(3)
+    ) == module.NO_ROOM
+    assert module.key_texts(data, *keys, offsets, one, bytearray(9)) == module.NO_ROOM
+    assert module.key_texts(data, *keys, offsets, np.zeros(3, np.int32), bytearray(1)) == module.NO_ROOM
+    assert module.copy_parts(data, *body, offsets, bytearray(1), bytearray(2)) == (module.NO_ROOM, 0)
+
+    def pack(source, first, work, count, room, t, b, numbers=NUMBERS):
+        return PACKED[module].pack_rows(
+            data, source, first, work, count, room, bytearray(9), t, bytearray(9), b, True, *numbers)
+
     for call in (
-        lambda: module.find_keys(data, rows, places, offsets[:1]),
-        lambda: module.message_ids(data, rows, offsets, bytearray(10)),
-        lambda: module.host_texts(data, rows, record.C_BORN_HOST_POS, 16, offsets, bytearray(10)),
-        lambda: module.copy_parts(data, rows, 99, 0, offsets, bytearray(1), bytearray(9)),
-        lambda: module.copy_parts(data, rows, 0, -1, offsets, bytearray(1), bytearray(9)),
-        lambda: module.copy_parts(data, rows, 0, 0, offsets[:1], bytearray(1), bytearray(9)),
-        lambda: module.copy_parts(data, rows, 0, 0, offsets, bytearray(0), bytearray(9)),
-        lambda: PACKED[module].pack_rows(data, rows, -1, rows, 0, bytearray(9), 0, bytearray(9), 0, True, *NUMBERS),
-        lambda: PACKED[module].pack_rows(data, rows, 0, rows, 0, bytearray(9), -1, bytearray(9), 0, True, *NUMBERS),
-        lambda: PACKED[module].pack_rows(data, rows, 0, places, 0, bytearray(9), 0, bytearray(9), 0, True, *NUMBERS),
-        lambda: PACKED[module].pack_rows(
-            data, rows, 0, np.zeros((100, record.COLUMNS), dtype=np.int64), 0, bytearray(9), 0, bytearray(9), 0, True,
-            *NUMBERS),
+        lambda: module.property_texts(data, *properties, offsets[:1], one, bytearray(9), one, bytearray(9)),
+        lambda: module.property_texts(data, properties[0], nothing, offsets, one, bytearray(9), one, bytearray(9)),
+        lambda: module.property_texts(data, *properties, offsets, one, bytearray(9), one[:0], bytearray(9)),
+        lambda: module.key_texts(data, *keys, offsets[:1], one, bytearray(9)),
+        lambda: module.key_texts(data, *keys, offsets, one[:0], bytearray(9)),
+        lambda: module.key_texts(data, two, keys[1], np.zeros(3, np.int32), one, bytearray(9)),
+        lambda: module.count_byte(data, two, keys[1], 32),
+        lambda: module.count_byte(data, np.array([len(data)]), np.array([1]), 32),
+        lambda: module.message_ids(data, *host, two, offsets, bytearray(10)),
+        lambda: module.message_ids(data, *host, nothing, offsets, bytearray(99)),
+        lambda: module.message_ids(data, host[0], nothing, two[:1], offsets, bytearray(99)),
+        lambda: module.host_texts(data, *host, 16, offsets, bytearray(10)),
+        lambda: module.host_texts(data, *host, 16, offsets[:1], bytearray(99)),
+        lambda: module.copy_parts(data, body[0], nothing, offsets, bytearray(1), bytearray(9)),
+        lambda: module.copy_parts(data, two[:0], body[1], offsets, bytearray(1), bytearray(9)),
+        lambda: module.copy_parts(data, *body, offsets[:1], bytearray(1), bytearray(9)),
+        lambda: module.copy_parts(data, *body, offsets, bytearray(0), bytearray(9)),
+        lambda: pack(rows, -1, row, 0, 1, 0, 0),
+        lambda: pack(rows, 0, row, 0, 1, -1, 0),
+        lambda: pack(rows, 0, row, 0, 1, 0, -1),
+        lambda: pack(rows, 0, row, -1, 1, 0, 0),
+        lambda: pack(rows, 0, row[:0], 0, 1, 0, 0),
+        lambda: pack(rows, 0, np.zeros((1, 4), np.int64), 0, 1, 0, 0),
+        lambda: pack(np.zeros((1, 4), np.int64), 0, row, 0, 1, 0, 0),
+        lambda: pack(rows, 0, row, 0, 100, 0, 0),
+        lambda: pack(rows, 0, row, 0, 1, 0, 0, (np.array([0, record.COLUMNS]), *NUMBERS[1:])),
         lambda: ROWS[module].take_numbers(
             rows, np.array([0, 99]), np.zeros((1, 1), dtype=np.int32), np.zeros((1, 1), dtype=np.int64)),
         lambda: ROWS[module].take_numbers(
             rows, np.array([0, 1]), np.zeros((1, 0), dtype=np.int32), np.zeros((1, 2), dtype=np.int64)),
         lambda: module.deliver_times(
-            data, places, np.array([0, 5], dtype=np.int32), np.zeros(1, dtype=np.int64), bytearray(1)),
+            np.array([0, 5], dtype=np.int32), one, b"", one, b"", np.zeros(1, dtype=np.int64), bytearray(1)),
+        lambda: module.deliver_times(
+            np.array([0, 1], dtype=np.int32), np.array([0, 12], np.int32), b"TIMER_OUT_M", one, b"",
+            np.zeros(1, dtype=np.int64), bytearray(1)),
+        lambda: module.deliver_times(offsets, one, b"", one, b"", np.zeros(0, dtype=np.int64), bytearray(1)),
+        lambda: module.deliver_times(offsets[:0], one, b"", one, b"", np.zeros(1, dtype=np.int64), bytearray(1)),
     ):
         with pytest.raises(ValueError):
             call()
@@ -198,14 +270,23 @@ def test_packed_rows_give_the_same_columns(twin):
     data, rows = scanned([
         (bytes([n]) * n, encode_properties({"KEYS": f"k{n}", "TAGS": "t" * n, "UNIQ_KEY": "u", "X": "y" * n}),
          bytes([n] * 8), 8 + 12 * (n % 2)) for n in range(1, 40)])
-    kept, texts, bodies = np.zeros_like(rows), bytearray(len(data)), bytearray(len(data))
-    n, count, t, b = module.pack_rows(data, rows[:5], 0, kept, 0, texts, 0, bodies, 0, True, *NUMBERS)
+    texts, bodies, row = bytearray(len(data)), bytearray(len(data)), np.zeros((1, record.COLUMNS), np.int64)
+    fields = PACKED_FIELDS, np.zeros((2, len(rows)), np.int32), np.zeros((len(PACKED_FIELDS) - 2, len(rows)), np.int64)
+
+    def pack(source, n, count, room, texts, t, bodies, b):
+        return module.pack_rows(data, source, n, row, count, room, texts, t, bodies, b, True, *fields)
+
+    n, count, t, b = pack(rows[:5], 0, 0, len(rows), texts, 0, bodies, 0)
     assert (n, count) == (5, 5)
-    assert module.pack_rows(data, rows, n, kept, count, texts[: t + 100], t, bodies, b, True, *NUMBERS)[0] < len(rows)
-    assert module.pack_rows(data, rows, n, kept, count, texts, t, bodies[: b + 100], b, True, *NUMBERS)[0] < len(rows)
-    assert module.pack_rows(data, rows, n, kept[:9], count, texts, t, bodies, b, True, *NUMBERS)[:2] == (9, 9)
-    n, count, t, b = module.pack_rows(data, rows, n, kept, count, texts, t, bodies, b, True, *NUMBERS)
+    assert pack(rows, n, count, len(rows), texts[: t + 100], t, bodies, b)[0] < len(rows)
+    assert pack(rows, n, count, len(rows), texts, t, bodies[: b + 100], b)[0] < len(rows)
+    assert pack(rows, n, count, 9, texts, t, bodies, b)[:2] == (9, 9)
+    n, count, t, b = pack(rows, n, count, len(rows), texts, t, bodies, b)
     assert (n, count, b) == (len(rows), len(rows), rows[:, record.C_BODY_LEN].sum())
+    kept = np.zeros_like(rows)
+    kept[:, PACKED_FIELDS[:2]], kept[:, PACKED_FIELDS[2:]] = fields[1].T, fields[2].T
+    same = PACKED_FIELDS[:3]
+    assert (kept[:, same] == rows[:, same]).all()
 
     def parts(source, table, at, length):
         return [bytes(source[p : p + size]) for p, size in table[:, [at, length]].tolist()]

@@ -73,6 +73,7 @@ _CHECK_BODY_CRC = cython.declare(cython.int, 1)
 _CHECK_PHY_OFFSET = cython.declare(cython.int, 2)
 _CHECK_PROP_CRC = cython.declare(cython.int, 4)
 _LEAVE_PROPERTIES = cython.declare(cython.int, 8)  # do not read the properties; rows have none of the known ones
+LEAVE_HASHES = cython.declare(cython.int, 16)  # do not fill queue hash and tags code
 _REASON_END = cython.declare(cython.int, 0)  # everything up to `until` was read
 _REASON_ROWS_FULL = cython.declare(cython.int, 1)
 _REASON_BLANK = cython.declare(cython.int, 2)  # the blank record that ends a file is at `stop`
@@ -208,9 +209,6 @@ def fill_row(
     rows[n, _C_QUEUE_OFFSET] = be64(b, p + AT_QUEUE_OFFSET)
     rows[n, _C_SYS_FLAG] = sys_flag
     rows[n, _C_BORN_TIMESTAMP] = be64(b, p + AT_BORN_TIMESTAMP)
-    rows[n, _C_QUEUE_HASH] = queue_hash_of(
-        b, rows[n, _C_TOPIC_POS], rows[n, _C_TOPIC_POS] + rows[n, _C_TOPIC_LEN], rows[n, _C_QUEUE_ID]
-    )
     rows[n, _C_DELAY_LEVEL] = 0
     rows[n, _C_KEYS_POS] = -1
     rows[n, _C_KEYS_LEN] = 0
@@ -224,6 +222,11 @@ def fill_row(
     rows[n, _C_LMQ_OFFSETS_LEN] = 0
     if not check & _LEAVE_PROPERTIES:
         _fill_properties(b, q, end, rows, n)
+    if check & LEAVE_HASHES:
+        return 0
+    rows[n, _C_QUEUE_HASH] = queue_hash_of(
+        b, rows[n, _C_TOPIC_POS], rows[n, _C_TOPIC_POS] + rows[n, _C_TOPIC_LEN], rows[n, _C_QUEUE_ID]
+    )
     rows[n, _C_TAGS_CODE] = (
         java_hash_of(b, rows[n, _C_TAGS_POS], rows[n, _C_TAGS_POS] + rows[n, _C_TAGS_LEN])
         if rows[n, _C_TAGS_POS] >= 0

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tailrace.arrow.columns import Columns, Rows, gather
+from tailrace.arrow.columns import Columns, Fields, Rows, gather
 from tailrace.formats.commitlog import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
 from tailrace.kernels import column_records, record
 from tailrace.spark.archive.layout import (
@@ -17,7 +17,7 @@ from tailrace.spark.archive.layout import (
     RECORD,
     SOURCE_COLUMNS,
 )
-from tailrace.spark.buffers import BufferPool, Scratch
+from tailrace.spark.buffers import Scratch
 
 __all__ = ["ENCODED_COLUMNS", "Piece", "RawRange", "bytes_of", "days_of",
            "first_difference", "raw_table_of", "table_of"]
@@ -92,33 +92,29 @@ def _magics(piece: Piece, rows: Rows) -> pa.Array:
     return pa.array(made.view(np.int32))
 
 
-def _hosts(piece: Piece, rows: Rows, at: int, v6: int, rooms: BufferPool) -> pa.Array:
-    places = np.empty((len(rows), 2), dtype=np.int64)
-    places[:, 0] = rows[:, at]
-    places[:, 1] = np.where(rows[:, record.C_SYS_FLAG] & v6, 20, 8)
-    return gather(piece.data, places, 0, 1, rooms)
+def _hosts(piece: Piece, rows: Rows, at: int, v6: int) -> pa.Array:
+    return gather(piece.data, rows[:, at], np.where(rows[:, record.C_SYS_FLAG] & v6, 20, 8))
 
 
 def table_of(
     piece: Piece, order: Rows, messages: np.ndarray[Any, np.dtype[np.bool_]], scratch: Scratch,
-    rooms: BufferPool,
 ) -> pa.Table:
     """Return a table of the records of a piece whose numbers are in ``order``, in that order.
 
     A record that cannot be restored from its columns keeps its bytes in ``raw``.
     """
     rows = np.ascontiguousarray(piece.rows[order])
-    made = Columns(piece.data, rows, "", "stored", rooms)
+    made = Columns(piece.data, Fields.of(rows, SOURCE_COLUMNS), "", "stored")
     kinds = pa.array([RECORD, MESSAGE])
     columns: dict[str, pa.Array] = {
         "kind": kinds.take(pa.array(messages[order].astype(np.int8))),
         "magic": _magics(piece, rows),
         "rawProperties": gather(
-            piece.data, rows, record.C_PROPS_POS, record.C_PROPS_LEN, rooms),
+            piece.data, rows[:, record.C_PROPS_POS], rows[:, record.C_PROPS_LEN]),
         "raw": pa.nulls(len(rows), pa.binary()),
     }
     for name, (at, v6) in _V6.items():
-        columns[name] = _hosts(piece, rows, at, v6, rooms)
+        columns[name] = _hosts(piece, rows, at, v6)
     for name in SOURCE_COLUMNS:
         columns[name] = made.make(name, ARCHIVE_SCHEMA.field(name).type)
     table = pa.table([columns[name] for name in ARCHIVE_SCHEMA.names], schema=ARCHIVE_SCHEMA)

@@ -37,7 +37,7 @@ from tailrace.spark.archive.pieces import pieces_of, read_into
 from tailrace.spark.archive.queue_units import named_in, units_between
 from tailrace.spark.archive.rows import Piece, days_of, raw_table_of, table_of
 from tailrace.spark.archive.verification import checked, compare
-from tailrace.spark.buffers import BufferPool, Scratch
+from tailrace.spark.buffers import Scratch
 from tailrace.spark.offset_ranges import OffsetRange, RowFilter
 from tailrace.store.archive_manifest import (
     HEAD_BYTES,
@@ -154,7 +154,7 @@ class _Writer:
         self._filter = RowFilter(list(task.wanted))
         self._directory = f"{staging_path(task.archive, task.segment)}/{attempt}"
         self._day = 0
-        self._scratch, self._read, self._rooms = Scratch(), Scratch(), BufferPool()
+        self._scratch, self._read = Scratch(), Scratch()
         self._sha = hashlib.sha256()
         self._crc = 0
         self._head = isal_zlib.crc32(head)
@@ -234,7 +234,7 @@ class _Writer:
                 pa.PythonFile(sink, "w"), ARCHIVE_SCHEMA, **write_options(most)
             ) as writer:
                 for group in groups:
-                    writer.write_table(table_of(piece, group, messages, self._scratch, self._rooms))
+                    writer.write_table(table_of(piece, group, messages, self._scratch))
                     sink.end_part()
                 if raw:
                     writer.write_table(raw_table_of(piece))

@@ -125,7 +125,7 @@ def _packed(chunk: LogChunk) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([
         *(pa.array(rows[:, column].astype(kind.to_pandas_dtype()))
           for column, kind in _NUMBERS.items()),
-        *(gather(chunk.data, rows, at, length) for at, length in _TEXTS.items()),
+        *(gather(chunk.data, rows[:, at], rows[:, length]) for at, length in _TEXTS.items()),
     ], schema=_SCHEMA)
 
 

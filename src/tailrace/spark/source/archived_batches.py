@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tailrace.arrow.columns import Columns, Rows
+from tailrace.arrow.columns import Columns, Fields, Rows
 from tailrace.arrow.inner_rows import message_rows
 from tailrace.arrow.schema import arrow_schema
 from tailrace.errors import CorruptionError
@@ -39,7 +39,7 @@ def batch_messages(
             shown = keep(message_rows(data, rows))
             if not len(shown):
                 continue
-            made = Columns(data, shown, label, options.body)
+            made = Columns(data, Fields.of(shown, options.columns), label, options.body)
             try:
                 yield pa.RecordBatch.from_arrays(
                     [made.make(field.name, field.type) for field in schema], schema=schema)

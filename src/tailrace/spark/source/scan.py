@@ -15,15 +15,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tailrace import events
-from tailrace.arrow.columns import Columns, Rows
+from tailrace.arrow.columns import Columns, Fields, Rows
 from tailrace.arrow.inner_rows import message_rows
+from tailrace.arrow.memory import array
 from tailrace.arrow.schema import arrow_schema
 from tailrace.env.filesystem import File, OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.kernels import record
 from tailrace.logs import get_logger
 from tailrace.spark.archive.directory import ArchivedDirectory
-from tailrace.spark.buffers import BufferPool
 from tailrace.spark.offset_ranges import OffsetRange, RowFilter, units_of
 from tailrace.spark.source.archive_scan import (
     ArchiveTask,
@@ -44,7 +44,6 @@ __all__ = ["ScanTask", "plan_scan", "plan_tasks", "read_scan", "read_task"]
 
 _log = get_logger(__name__)
 _READ: Final = 2 << 20  # for a longer record the walk reads again, with more bytes
-_rooms = BufferPool()  # shared by the tasks that a worker runs one after the other
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _OF_PROPERTIES: Final = frozenset({"keys", "tags", "uniqKey"})  # columns for which a walk parses properties
 
@@ -159,7 +158,7 @@ class _Segment:
                 return memoryview(b"")
         n = _READ if n == CHUNK else n
         if len(self._room) < n:
-            self._room = _rooms.take(n).data
+            self._room = array(n).data
         return self._room[: self._file.pread_into(self._room[:n], at)]
 
     def close(self) -> None:
@@ -245,7 +244,7 @@ def _vanished(task: ScanTask, stop: int, options: ReadOptions) -> ArchiveTask | 
 
 def _batch(task: ScanTask, chunk: LogChunk, options: ReadOptions) -> pa.RecordBatch:
     schema = arrow_schema(options.columns)
-    made = Columns(chunk.data, chunk.rows, task.label, options.body, _rooms)
+    made = Columns(chunk.data, Fields.of(chunk.rows, options.columns), task.label, options.body)
     return pa.RecordBatch.from_arrays(
         [made.make(field.name, field.type) for field in schema], schema=schema)
 
