@@ -36,15 +36,11 @@ from tailrace.timer.timer_message_store import TimerMessageStore
 __all__ = ["Timers"]
 
 _log = get_logger(__name__)
-_ENQUEUE_MS: Final = 20
-_SCHEDULE_MS: Final = 10
 _SCHEDULE_QUEUES: Final = 18
 """Number of queues of SCHEDULE_TOPIC_XXXX in ``topics.json``; it does not depend on the number of levels."""
 _METRICS_MS: Final = 5000
 _METRICS_CHECK_MS: Final = 45 * 60 * 1000
 _CLEAN_MS: Final = 30_000
-_DEQUEUE_MS: Final = 5
-"""Period of the step that finds due timers; a step without one takes some microseconds."""
 
 
 @final
@@ -95,14 +91,21 @@ class Timers:
 
     def start(self, scheduler: Scheduler) -> None:
         """Start the services."""
-        scheduler.every("ScheduleMessageService", _SCHEDULE_MS, self.schedule.step)
+        scheduler.every("ScheduleMessageService", self.schedule.wait_ms, self.schedule.step)
         scheduler.every(
             "DelayOffsetPersist", lambda: self._config.flush_delay_offset_interval, self.persist_delay_offsets)
         timers = self.messages
         if timers is None:
             return
-        scheduler.every("TimerEnqueueService", _ENQUEUE_MS, timers.enqueue_step)
-        scheduler.every("TimerDequeueService", _DEQUEUE_MS, timers.dequeue_step)
+        dequeue = scheduler.every("TimerDequeueService", timers.dequeue_wait_ms, timers.dequeue_step)
+
+        def enqueue() -> bool:
+            more = timers.enqueue_step()
+            if timers.due.slots:  # it may have put a timer into a slot that is being delivered
+                dequeue.wake()
+            return more
+
+        scheduler.every("TimerEnqueueService", timers.enqueue_wait_ms, enqueue)
         scheduler.every(
             "TimerFlushService", lambda: self._config.timer_flush_interval_ms, timers.flush_step)
         scheduler.every("TimerLogCleanService", _CLEAN_MS, timers.clean_step).wake()

@@ -58,6 +58,8 @@ _MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _FLAG_LIMIT: Final = 1 << 31
 _NOT_IN_BATCHES: Final = frozenset({
     INNER_MULTI_DISPATCH, "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
+_PREPARE_MS: Final = 20
+_PREPARE_IDLE_MS: Final = 100
 _POPULATED: Final = 16 << 20
 """Bytes after the last record that are brought into memory: what a fast writer stores in one period of the service."""
 
@@ -142,6 +144,7 @@ class CommitLog:
         """Appends the records of a writer, see ``kernels.appender.Appender.append``."""
         self.rules = RecordRules(config, self.tail.topics)
         self.multi_dispatch = MultiDispatch(config, self.queue_offsets)
+        self._prepared_at = -1
 
     # -- positions
 
@@ -355,9 +358,14 @@ class CommitLog:
 
     def prepare_ahead(self) -> None:
         """Make the next file, and bring pages after the last record into memory, before a writer needs them."""
+        self._prepared_at = self.max_offset
         self.allocate_service.step()
         if files := self.queue.files:
             files[-1].populate(_POPULATED)
+
+    def prepare_wait_ms(self) -> int:
+        """Return the ms until the next ``prepare_ahead``: 20 while the log grows, else 100."""
+        return _PREPARE_IDLE_MS if self.max_offset == self._prepared_at else _PREPARE_MS
 
     def roll(self, file: MappedFile) -> bool:
         """End the last file before it is full and start the next one. Unused blocks of the file are freed.

@@ -186,7 +186,7 @@ class DefaultMessageStore:
         scheduler.every(
             "CompactionService", config.compaction_schedule_internal,
             lambda: self.compaction.step() if self.is_writeable else None)
-        scheduler.every("AllocateMappedFileService", 20, self.commit_log.prepare_ahead)
+        scheduler.every("AllocateMappedFileService", self.commit_log.prepare_wait_ms, self.commit_log.prepare_ahead)
         scheduler.every("StoreStatsService", 1000, self.stats.sample)
 
     def _flush_step(self) -> bool:

@@ -52,6 +52,8 @@ __all__ = ["NO_REAL_TOPICS", "DelayOffsets", "ScheduleMessageService"]
 _log = get_logger(__name__)
 _BATCH: Final = 200
 _RETRY_MS: Final = 100
+_MOST_WAIT_MS: Final = 100
+"""New messages are looked for that often; the least delay of a level is usually a second."""
 _MARKS: Final = 64
 NO_REAL_TOPICS: Final = frozenset({"", "RMQ_SYS_TRANS_HALF_TOPIC", SCHEDULE_TOPIC})
 """Topics to which no message is delivered: such messages are parked."""
@@ -155,6 +157,12 @@ class ScheduleMessageService:
             _log, level=level.number, offset=known, to=offset, min_offset=low, max_offset=high)
         self._offsets.update(level.number, offset)
         return offset
+
+    def wait_ms(self) -> int:
+        """Return the ms until the next step: until a message that a step has seen is due, at most 100."""
+        now = self._clock.now_ms()
+        return min([_MOST_WAIT_MS, *(
+            level.wait_until_ms - now for level in self._levels if level.wait_until_ms > now)])
 
     def step(self) -> bool:
         """Put back the due messages of every level. Return True if there are more."""

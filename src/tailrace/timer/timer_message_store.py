@@ -71,6 +71,11 @@ _log = get_logger(__name__)
 _BATCH: Final = 512
 _SLOT_MARGIN: Final = 60
 _INT_MAX: Final = 0x7FFFFFFF
+_ENQUEUE_MS: Final = 20
+_ENQUEUE_IDLE_MS: Final = 50
+_IDLE_NS: Final = 10_000_000_000
+_DEQUEUE_MS: Final = 5
+_DEQUEUE_IDLE_MS: Final = 100
 PENDING_BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 """Upper bounds, s, of the classes in which pending timers are counted (RocketMQ's timerDist)."""
 _NO_TIME: Final = (1 << 63) - 1
@@ -110,6 +115,7 @@ class TimerMessageStore:
         self._version = 0
         self._version_ms = 0
         self._last_progress_ns = clock.monotonic_ns()
+        self._enqueued_ns = self._last_progress_ns - _IDLE_NS
         self.state = TimerState(self.precision_ms, self.precision_ms)
         self._last_figures = (0, 0, 0, 0, 0)
         self.metrics = TimerMetrics(clock, self._topic_at)
@@ -359,9 +365,27 @@ class TimerMessageStore:
             return False
         with self._lock:
             self.dequeue.watch_clock(self._clock.now_ms())
-            return self.enqueue.step()
+            before = self.queue_offset
+            more = self.enqueue.step()
+            if self.queue_offset != before:
+                self._enqueued_ns = self._clock.monotonic_ns()
+            return more
+
+    def enqueue_wait_ms(self) -> int:
+        """Return the ms until the next ``enqueue_step``: 20, and 50 if there was no message for 10 s."""
+        idle = self._clock.monotonic_ns() - self._enqueued_ns >= _IDLE_NS
+        return _ENQUEUE_IDLE_MS if idle else _ENQUEUE_MS
 
     # -- dequeue
+
+    def dequeue_wait_ms(self) -> int:
+        """Return the ms until the next ``dequeue_step``: 5 while there are timers to deliver, else until the next slot.
+
+        At most 100, because the wall clock may be set. A timer that comes into a slot whose time has come must wake
+        the service.
+        """
+        left = self.state.frontier_ms - self._clock.now_ms()
+        return _DEQUEUE_MS if self.due.slots or left <= 0 else min(left, _DEQUEUE_IDLE_MS)
 
     def dequeue_step(self) -> bool:
         """Read slots whose time has come and deliver due timers. Return True if there is more to do."""

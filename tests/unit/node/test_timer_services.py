@@ -70,8 +70,7 @@ def recorded(monkeypatch, name):
     ("TimerLogCleanService", "clean_step", 30_000, [0]),
     ("TimerMetricsCheck", "check_metrics_step", 45 * MINUTE, [0]),
     ("TimerFlushService", "flush_step", 1000, []),
-    ("TimerEnqueueService", "enqueue_step", 20, []),
-    ("TimerDequeueService", "dequeue_step", 5, []),
+    ("TimerEnqueueService", "enqueue_step", 50, []),
 ])
 def test_a_service_makes_its_step_in_its_period(monkeypatch, service, step, period, at_start):
     times = recorded(monkeypatch, step)
@@ -79,6 +78,72 @@ def test_a_service_makes_its_step_in_its_period(monkeypatch, service, step, peri
     del times[:]  # an open makes some of them, too
     place.run(4 * period + period // 2)
     assert times == [*at_start, period, 2 * period, 3 * period, 4 * period]
+    place.store.close()
+
+
+DELIVERY = ("TimerEnqueueService", "TimerDequeueService", "ScheduleMessageService", "ReputMessageService")
+
+
+def test_messages_are_moved_into_the_wheel_more_often_while_there_are_some(monkeypatch):
+    times = recorded(monkeypatch, "enqueue_step")
+    place = Place("TimerEnqueueService", "ReputMessageService")
+    del times[:]  # an open makes some of them, too
+    place.run(1000)
+    place.store.put(Message(topic="T", body=b"x", delay=60))
+    place.run(10_000)
+    assert times[:20] == list(range(50, 1001, 50))
+    assert set(map(int.__sub__, times[23:], times[22:])) == {20}
+    place.run(1000)
+    del times[:-10]
+    assert set(map(int.__sub__, times[1:], times)) == {50}
+    place.store.close()
+
+
+def test_slots_are_looked_at_when_they_begin_and_more_often_while_timers_wait_in_one(monkeypatch):
+    times = recorded(monkeypatch, "dequeue_step")
+    place = Place(*DELIVERY)
+    place.run(10)  # so that no step is made at a whole second by chance
+    place.run(3000)
+    assert {1000, 2000, 3000} <= set(times)
+    assert len(times) < 40
+    place.store.put(Message(topic="T", body=b"x", delay=2.49))
+    place.run(4000)
+    assert set(map(int.__sub__, times, [0, *times])) <= set(range(101))
+    waiting = [time for time in times if 5000 <= time < 5500]
+    assert waiting[0] == 5000
+    assert max(map(int.__sub__, waiting[1:], waiting)) == 5
+    assert len(times) < 200
+    place.store.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_timers_are_delivered_within_some_milliseconds_although_services_wait_long(seed):
+    entropy, place = SeededEntropy(seed), Place(*DELIVERY)
+    due = {}
+    for number in range(150):
+        place.run(entropy.randrange(400))
+        delay = [entropy.randrange(60), entropy.randrange(1500), entropy.randrange(9000)][number % 3] + 1
+        due[b"%d" % number] = place.clock.now_ms() + delay, delay
+        assert place.store.put(Message(topic="T", body=b"%d" % number, delay=delay / 1000)).ok
+    place.run(10_000)
+    late = {message.body: message.store_timestamp - due[message.body][0] for message in place.store.read("T")}
+    assert late.keys() == due.keys()
+    # A message is dispatched within 50 ms and in the wheel 50 ms later; if it is due before, it is late by as much.
+    assert all(0 <= ms <= 5 + max(0, 105 - due[body][1]) for body, ms in late.items()), late
+    place.store.close()
+
+
+def test_levels_are_delivered_when_they_are_due():
+    place = Place(*DELIVERY)
+    due = {}
+    for number in range(60):
+        place.run(37)
+        due[b"%d" % number] = place.clock.now_ms() + 1000 * (1, 5)[number % 2]
+        assert place.store.put(Message(topic="T", body=b"%d" % number, properties={"DELAY": str(1 + number % 2)})).ok
+    place.run(6000)
+    late = [message.store_timestamp - due[message.body] for message in place.store.read("T")]
+    assert (len(late), min(late)) == (60, 0)
+    assert max(late) <= 1
     place.store.close()
 
 
@@ -121,8 +186,8 @@ def test_everything_that_is_to_run_does():
     place = Place()
     assert {name: period for name, period in place.scheduler.periods.items()
             if "Timer" in name or "Delay" in name or "Schedule" in name} == {
-        "ScheduleMessageService": 10, "DelayOffsetPersist": CONFIG.flush_delay_offset_interval,
-        "TimerEnqueueService": 20, "TimerDequeueService": 5,
+        "ScheduleMessageService": 100, "DelayOffsetPersist": CONFIG.flush_delay_offset_interval,
+        "TimerEnqueueService": 50, "TimerDequeueService": 5,
         "TimerFlushService": CONFIG.timer_flush_interval_ms, "TimerLogCleanService": 30_000,
         "TimerMetricsPersist": 5000, "TimerMetricsCheck": 45 * MINUTE}
     place.store.close()
