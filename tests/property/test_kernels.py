@@ -13,6 +13,7 @@ from tailrace import kernels
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.shared import record_columns
 from tailrace.model import places_of
 
 ROOM = pathlib.Path(kernels.__file__).parent
@@ -578,10 +579,8 @@ def test_sorting_by_queue_stays_inside_its_rooms(module):
         module.sort_by_queue(room, 4, room, room)
 
 
-def test_columns_that_kernels_share_are_the_same():
-    text = {name: (ROOM / f"{name}.py").read_text() for name in ("index_entries", "queue_units")}
-    import re
-
-    for source in text.values():
-        for name, number in re.findall(r"^_(C_[A-Z_]+) = cython\.declare\(cython\.int, (\d+)\)", source, re.MULTILINE):
-            assert getattr(kernels.record, name) == int(number), name
+def test_columns_of_compiled_rows_are_those_of_their_declaration():
+    declared = {name[1:]: number for name, number in vars(record_columns).items() if name.startswith("_C_")}
+    assert sorted(declared.values()) == list(range(record_columns._COLUMNS))
+    assert kernels.record.COLUMNS == record_columns._COLUMNS
+    assert {name: getattr(kernels.record, name) for name in declared} == declared
