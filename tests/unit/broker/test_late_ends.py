@@ -50,6 +50,35 @@ def bodies(world):
     return [m.body for m in world.store.read(TOPIC, 0)]
 
 
+def test_many_ends_wait_for_the_dispatch_once(world, monkeypatch):
+    for number in range(20):
+        world.send(b"%d" % number, half=True)
+    passes(world, 2)
+    ends = [(int(asked.ext["tranStateTableOffset"]), int(asked.ext["commitLogOffset"]))
+            for asked in world.connection.asked[-20:]]
+    waits, wait = [], world.store.wait_dispatched
+    monkeypatch.setattr(world.store, "wait_dispatched", lambda: waits.append(1) or wait())
+    answers = [world.end_transaction(*one, commit=True, check=True) for one in ends]
+    world.loop.run()
+    assert [world.answer(number).code for number in answers] == [0] * 20
+    assert len(waits) == 1
+    assert sorted(bodies(world)) == sorted(b"%d" % number for number in range(20))
+
+
+def test_ends_are_refused_while_the_dispatch_is_not_complete(world, monkeypatch):
+    world.send(b"half", half=True)
+    passes(world, 2)
+    monkeypatch.setattr(world.store, "wait_dispatched", lambda: False)
+    refused = world.end_transaction(*asked(world), commit=True, check=True)
+    world.loop.run()
+    assert "not built yet" in world.answer(refused).remark
+    monkeypatch.undo()
+    number = world.end_transaction(*asked(world), commit=True, check=True)
+    world.loop.run()
+    assert world.answer(number).code == 0
+    assert bodies(world) == [b"half"]
+
+
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_no_check_asks_about_a_half_message_whose_answer_waits(world, monkeypatch, count):
     world.send(b"half", half=True)

@@ -142,10 +142,14 @@ class EndTransactionProcessor:
 
     def _look(self, part: list[_Waiting]) -> list[Found | Exception]:
         looked: list[Found | Exception] = []
+        try:
+            since = self._service.begin_search()
+        except Exception as error:  # noqa: BLE001 - as below
+            return [error] * len(part)
         for one in part:
             try:
                 half = self._service.half_at(one.header.commit_log_offset)
-                looked.append(self._service.look(half, with_copies=True))
+                looked.append(self._service.look(half, since, with_copies=True))
             except Exception as error:  # noqa: BLE001 - it is answered on the event loop
                 looked.append(error)
         return looked

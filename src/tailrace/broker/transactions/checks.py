@@ -162,8 +162,10 @@ class TransactionChecks:
         if not is_half(half):
             return Checked(offset, Verdict.GONE, half)
         verdict = self._verdict(half)
-        if verdict in {Verdict.ASK, Verdict.GIVE_UP} and self._service.look(half).is_committed:
-            verdict = Verdict.COMMITTED
+        if verdict in {Verdict.ASK, Verdict.GIVE_UP}:
+            since = self._service.begin_search()
+            if self._service.look(half, since).is_committed:
+                verdict = Verdict.COMMITTED
         return Checked(offset, verdict, half)
 
     def _verdict(self, half: MessageExt) -> Verdict:

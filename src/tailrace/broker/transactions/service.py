@@ -215,11 +215,20 @@ class TransactionService:
         """Return a half message that this process has just put. Raises RefusalError if the record is not one."""
         return Found(self.half_at(phy_offset), is_committed=False, since=self._commits)
 
-    def look(self, half: MessageExt, *, with_copies: bool = False) -> Found:
-        """Search the log for the committed message of a half message, and for copies; runs in a thread."""
-        latest, since = None, self._commits
-        if not self._store.wait_dispatched():  # the index does not have the latest messages yet
+    def begin_search(self) -> int:
+        """Wait until the index has every message; return ``since`` for ``look``. Runs in a thread.
+
+        One wait is enough for many calls of ``look``: what is committed after it began is known without a search.
+        Raises RefusalError if it takes too long.
+        """
+        since = self._commits
+        if not self._store.wait_dispatched():
             raise RefusalError(ResponseCode.SYSTEM_BUSY, "the queues are not built yet; try again later")
+        return since
+
+    def look(self, half: MessageExt, since: int, *, with_copies: bool = False) -> Found:
+        """Search the log for the committed message of a half message, and for copies; runs in a thread."""
+        latest = None
         if with_copies:
             copies = [
                 m for m in self._named(half, HALF_TOPIC, QUEUE_ID, self.queue.base)
@@ -247,8 +256,8 @@ class TransactionService:
         key = half.properties.get(UNIQ_KEY)
         since = max(0, min(half.born_timestamp, half.store_timestamp) - SKEW_MS)
         if key and self._store.config.message_index_enable:
-            yield from (
-                m for m in self._store.query_message(topic, key, COPIES_MAX, since) if m.unique_key == key)
+            found = map(decode_message, self._store.query_records(topic, key, COPIES_MAX, since))
+            yield from (m for m in found if m.unique_key == key)
             return
         if offset is None:
             offset = self._store.get_offset_in_queue_by_time(topic, queue_id, since)
