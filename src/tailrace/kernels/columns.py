@@ -512,7 +512,7 @@ def _number(
     for k in range(length):
         if not 48 <= buf[p + k] <= 57:
             return -1
-        value = value * 10 + (buf[p + k] - 48)
+        value = value * 10 + (cython.cast(cython.longlong, buf[p + k]) - 48)
     return value
 
 

@@ -99,7 +99,7 @@ def made(module, data, rows):
     found.append(run(lambda: ROWS[module].take_numbers(rows, numbers, short, long), short, long))
     properties, keys = fields_of(rows, "PROPS_POS", "PROPS_LEN"), fields_of(rows, "KEYS_POS", "KEYS_LEN")
     found += [run(lambda: module.count_byte(data, *part, 2)) for part in (properties, keys)]  # noqa: B023
-    texts = [offsets(), offsets(room), bytearray(room), offsets(room), bytearray(room)]
+    texts = [offsets(), offsets(room), np.zeros(room, np.uint8), offsets(room), np.zeros(room, np.uint8)]
     found.append(run(lambda: module.property_texts(data, *properties, *texts), *texts))
     for limit in (0, 1, 3, 9):
         small = [offsets(), offsets(limit), bytearray(2 * limit), offsets(limit), bytearray(limit)]
@@ -107,7 +107,7 @@ def made(module, data, rows):
         found.append(run(lambda: module.key_texts(data, *keys, *small[:3]), *small[:3]))  # noqa: B023
     times, v = np.zeros(count, dtype=np.int64), bytearray((count + 7) // 8)
     found.append(run(lambda: module.deliver_times(*texts, times, v), times, v))
-    of_keys = [offsets(), offsets(room), bytearray(room)]
+    of_keys = [offsets(), offsets(room), np.zeros(room, np.uint8)]
     found.append(run(lambda: module.key_texts(data, *keys, *of_keys), *of_keys))
     out, o3 = bytearray(count * module.HOST_BYTES), offsets()
     found.append(run(
