@@ -79,7 +79,8 @@ class Broker:
         return result
 
     def end(self, phy_offset, *, commit):
-        found = self.service.look(self.service.half_at(phy_offset), with_copies=True)
+        since = self.service.begin_search()
+        found = self.service.look(self.service.half_at(phy_offset), since, with_copies=True)
         self.service.end(found, commit=commit)
 
     def run_pass(self):
@@ -133,7 +134,8 @@ class Life:
             queue, at = broker.service.queue, -1
             while (at := queue.next_pending(at + 1)) < queue.until:
                 half, = broker.store.read(HALF_TOPIC, 0, at, max_count=1)
-                broker.service.end(broker.service.look(half, with_copies=True), commit=True)
+                since = broker.service.begin_search()
+                broker.service.end(broker.service.look(half, since, with_copies=True), commit=True)
             broker.store.wait_dispatched()
         found = collections.Counter(m.body.decode() for m in broker.store.read("orders", 0))
         assert set(found.values()) <= {1}, (what, found)
