@@ -1,7 +1,5 @@
 """Both twins of the appender and of table rows write the same bytes and count the same."""
 
-import importlib.util
-import pathlib
 import threading
 import types
 
@@ -9,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreted_kernels import interpreted
 
 from tailrace import Message, kernels
 from tailrace.errors import MessageIllegalError
@@ -19,15 +18,7 @@ from tailrace.store.multi_dispatch import MARK
 from tailrace.store.running_flags import RunningFlags
 from tailrace.timer.put_hook import may_wait
 
-ROOM = pathlib.Path(kernels.__file__).parent
 FILE = 4096
-
-
-def interpreted(name):
-    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", ROOM / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 TWINS = (interpreted("appender"), kernels.appender)

@@ -1,13 +1,12 @@
 """Both twins of every kernel give the same results, on good and on damaged bytes."""
 
-import importlib.util
-import pathlib
 import struct
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interpreted_kernels import interpreted
 
 from tailrace import kernels
 from tailrace.formats.commitlog import java_string_hash
@@ -15,16 +14,6 @@ from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
 from tailrace.kernels.properties import encode_properties
 from tailrace.kernels.shared import record_columns
 from tailrace.model import places_of
-
-ROOM = pathlib.Path(kernels.__file__).parent
-
-
-def interpreted(name):
-    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", ROOM / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, UNIT_RECORDS, PACKED = map(
     interpreted,

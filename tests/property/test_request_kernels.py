@@ -1,26 +1,15 @@
 """Both twins of the kernels that requests need give the same results, on good and on damaged bytes."""
 
-import importlib.util
-import pathlib
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interpreted_kernels import interpreted
 
 from tailrace import kernels
 from tailrace.formats.commitlog import decode_properties, encode_batch
 from tailrace.formats.remoting import encode_binary_header
 from tailrace.model import create_message_id
-
-ROOM = pathlib.Path(kernels.__file__).parent
-
-
-def interpreted(name):
-    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", ROOM / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 RECORD, HEADER = map(interpreted, ("record", "header"))
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")

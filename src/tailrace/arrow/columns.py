@@ -146,7 +146,7 @@ class Columns:
             case "store":
                 label = self._store.encode()
                 offsets = np.arange(self._count + 1, dtype=np.int32) * np.int32(len(label))
-                return _strings(offsets, np.frombuffer(label * self._count, np.uint8))
+                return _column(pa.string(), offsets, np.frombuffer(label * self._count, np.uint8))
             case "damaged":
                 return pa.nulls(self._count, kind)
             case "properties":
@@ -178,11 +178,11 @@ class Columns:
         pa = pyarrow()
         made = self._properties
         try:
-            names = _utf8(_binary(made.name_ends, made.names))
+            names = _utf8(_column(pa.binary(), made.name_ends, made.names))
         except pa.ArrowInvalid:  # names that are not UTF-8 may become equal: decode them one by one
             return pa.array(
                 [list(decode_properties(part).items()) for part in self._slices(_PROPERTIES)], kind)
-        values = _text(_binary(made.value_ends, made.values))
+        values = _text(_column(pa.binary(), made.value_ends, made.values))
         pairs = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
         return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(made.offsets)], children=[pairs])
 
@@ -193,14 +193,14 @@ class Columns:
         offsets, ends = array(self._count + 1, np.int32), array(room + 1, np.int32)
         count = columns.key_texts(self._data, at, length, offsets, ends, out)
         assert count >= 0
-        keys = _text(_binary(ends[: count + 1], out))
+        keys = _text(_column(pa.binary(), ends[: count + 1], out))
         return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(offsets)], children=[keys])
 
     def _hosts(self, at: int, v6: int) -> pa.Array:
         places, flags = self._fields[at], self._fields[record.C_SYS_FLAG]
         offsets, out = array(self._count + 1, np.int32), array(self._count * columns.HOST_BYTES)
         if columns.host_texts(self._data, places, flags, v6, offsets, out) >= 0:
-            return _strings(offsets, out)
+            return _column(pyarrow().string(), offsets, out)
         texts = []
         for place, flag in zip(places.tolist(), flags.tolist(), strict=True):
             ip, port = unpack_host(bytes(self._data[place : place + (20 if flag & v6 else 8)]))
@@ -211,7 +211,7 @@ class Columns:
         offsets, out = array(self._count + 1, np.int32), array(self._count * columns.ID_BYTES)
         at, flags, places = (self._fields[field] for field in _NEEDED["msgId"])
         columns.message_ids(self._data, at, flags, places, offsets, out)
-        return _strings(offsets, out)
+        return _column(pyarrow().string(), offsets, out)
 
     def _deliver_times(self, kind: pa.DataType) -> pa.Array:
         made = self._properties
@@ -245,18 +245,11 @@ def gather(data: bytes | memoryview, at: Rows, length: Rows) -> pa.Array:
     offsets, valid, out = array(count + 1, np.int32), array((count + 7) // 8), array(total)
     copied, missing = columns.copy_parts(data, at, length, offsets, valid, out)
     assert copied == total, f"{copied} bytes of {total}"
-    return _binary(offsets, out, valid if missing else None)
+    return _column(pyarrow().binary(), offsets, out, valid if missing else None)
 
 
-def _binary(ends: Array, out: Array, valid: Array | None = None) -> pa.Array:
-    return _texts(pyarrow().binary(), ends, out, valid)
-
-
-def _strings(ends: Array, out: Array) -> pa.Array:
-    return _texts(pyarrow().string(), ends, out)
-
-
-def _texts(kind: pa.DataType, ends: Array, out: Array, valid: Array | None = None) -> pa.Array:
+def _column(kind: pa.DataType, ends: Array, out: Array, valid: Array | None = None) -> pa.Array:
+    """Return a column of texts or bytes, one after the other in ``out``."""
     pa = pyarrow()
     return pa.Array.from_buffers(
         kind, len(ends) - 1,

@@ -1,4 +1,4 @@
-"""Memory for columns, which is used again as soon as nothing refers to it.
+"""Memory for columns, which is reused as soon as nothing refers to it.
 
 The operating system clears every page before a process gets it, and an allocator returns large blocks when they are
 free. With new memory for each batch of columns, a page fault every 4 KiB would take as long as the columns of some

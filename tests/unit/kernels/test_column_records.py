@@ -1,14 +1,12 @@
 """Records from columns: both twins are equal, give back what was scanned, and stay inside buffers."""
 
-import importlib.util
-import pathlib
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interpreted_kernels import interpreted
 
-from tailrace import kernels
 from tailrace.kernels import appender
 from tailrace.kernels import column_records as compiled
 
@@ -17,15 +15,7 @@ quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def interpreted():
-    path = pathlib.Path(kernels.__file__).parent / "column_records.py"
-    spec = importlib.util.spec_from_file_location("interpreted_column_records", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TWINS = [interpreted(), compiled]
+TWINS = [interpreted("column_records"), compiled]
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 items = st.lists(st.tuples(

@@ -1,27 +1,17 @@
 """Column buffers: both twins are equal, and agree with the room `formats`."""
 
-import importlib.util
-import pathlib
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interpreted_kernels import interpreted
 
 from tailrace import kernels
 from tailrace.formats.commitlog import decode_properties, unpack_host
 from tailrace.kernels import appender, record
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import create_message_id
-
-
-def interpreted(name):
-    path = pathlib.Path(kernels.__file__).parent / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 TWINS = [interpreted("columns"), kernels.columns]
 ROWS = {TWINS[0]: interpreted("record"), TWINS[1]: record}

@@ -1,14 +1,12 @@
 """Timers in bulk: both twins are equal on whole and on damaged bytes, and agree with timers handled one by one."""
 
-import importlib.util
-import pathlib
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interpreted_kernels import interpreted
 
-from tailrace import kernels
 from tailrace.formats.commitlog import decode_message, java_string_hash
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
 from tailrace.kernels import appender, record, timer_lists, timer_put_back
@@ -18,14 +16,6 @@ from tailrace.timer.properties import due_ms, identity_of, out_ms, put_back_prop
 
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def interpreted(name):
-    path = pathlib.Path(kernels.__file__).parent / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 TWINS = [interpreted("timer_records"), compiled]
