@@ -102,9 +102,9 @@ class ConsumeQueue:
         self.max_offset = 0
         self.last_store_timestamp = 0
         self.last_phy_offset = -1
-        self._version = 0
-        """Grows when the end moves back or units before it change, so that ``_ahead`` is no longer used."""
-        self._ahead: tuple[int, int, bytes] = 0, 0, b""
+        self.version = 0
+        """Grows when the end moves back or units before it change, so that ``ahead`` is no longer used."""
+        self.ahead: tuple[int, int, bytes] = 0, 0, b""
         """Units of the last read of ``units_ahead``: version, number of the first unit, the bytes."""
         self.read_ahead = range(0)
         """Offsets of the messages that the last read from the disk may have brought into memory; a hint for readers."""
@@ -141,7 +141,7 @@ class ConsumeQueue:
         """Remove every file of the queue, also files that were not loaded."""
         self.files.remove_all()
         self._min_offset = self.max_offset = 0
-        self._version += 1
+        self.version += 1
 
     def find_end(self) -> None:
         """End the queue after the last unit in its files."""
@@ -156,7 +156,7 @@ class ConsumeQueue:
         """End the queue at ``max_offset``. Units after it stay on disk until ``settle``."""
         self.max_offset = max_offset
         self._min_offset = min(self._min_offset, max_offset)
-        self._version += 1
+        self.version += 1
 
     def rewind(self, phy_offset: int) -> None:
         """End the queue after its last unit that names a record below ``phy_offset``.
@@ -327,11 +327,11 @@ class ConsumeQueue:
 
         With ``only_cached`` do not wait for the disk: return None if a unit is not in the page cache.
         """
-        version, left = self._version, self.max_offset - offset
+        version, left = self.version, self.max_offset - offset
         count = min(count, left)
         if count <= 0:
             return b""
-        known, first, ahead = self._ahead
+        known, first, ahead = self.ahead
         at = (offset - first) * _UNIT
         end = at + count * _UNIT
         if known == version and at >= 0 and end <= len(ahead):
@@ -340,7 +340,7 @@ class ConsumeQueue:
         units = read(offset * _UNIT, min(max(count, _AHEAD), left) * _UNIT)
         if units is None or len(units) <= count * _UNIT:
             return units
-        self._ahead = version, offset, units
+        self.ahead = version, offset, units
         return units[: count * _UNIT]
 
     def is_written(self, offset: int, units: bytes | memoryview) -> bool:
@@ -393,7 +393,7 @@ class ConsumeQueue:
         start = max(offset - 1, 0) // per_file * per_file
         self._extend(start, PRE_BLANK * (offset - start))
         self._min_offset = self.max_offset = offset
-        self._version += 1
+        self.version += 1
 
     def forget_messages(self, end: int) -> None:
         """Drop every message durably: the queue ends at ``end``, and its last file has pre-blank units only.
@@ -413,7 +413,7 @@ class ConsumeQueue:
         if not units:
             return
         self._write_at(offset * _UNIT, units)
-        self._version += offset < self.max_offset
+        self.version += offset < self.max_offset
         self.max_offset = max(self.max_offset, offset + len(units) // _UNIT)
 
     def _write_at(self, at: int, units: bytes | memoryview) -> None:

@@ -89,6 +89,7 @@ class MessageReader:
         self._seen = SeenPages(0)
         """Pages that were in the page cache since ``_seen_ns``, see ``_seen_pages``."""
         self._seen_ns = -_SEEN_NS
+        self._cached = unit_records.CachedReader(commit_log.queue.find, self._seen_pages, self._most, self._room)
 
     def get_message(
         self,
@@ -112,6 +113,10 @@ class MessageReader:
         queue = self._queues.table.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        if codes is None and property_filter is None:
+            usual = self._cached.read(queue, offset, max_msg_nums, max_bytes, only_cached)
+            if usual is not None:
+                return usual
         low, high = queue.min_offset, queue.max_offset
         if not low <= offset < high:
             return _outside(offset, low, high)
