@@ -65,6 +65,18 @@ def test_many_ends_wait_for_the_dispatch_once(world, monkeypatch):
     assert sorted(bodies(world)) == sorted(b"%d" % number for number in range(20))
 
 
+def test_the_checks_of_many_half_messages_wait_for_the_dispatch_once(world, monkeypatch):
+    for number in range(20):
+        world.send(b"%d" % number, half=True)
+    world.clock.advance(7_000)
+    world.dispatch()
+    waits, wait = [], world.store.wait_dispatched
+    monkeypatch.setattr(world.store, "wait_dispatched", lambda: waits.append(1) or wait())
+    world.check_pass()
+    assert len(world.connection.asked) == 20
+    assert len(waits) == 1
+
+
 def test_ends_are_refused_while_the_dispatch_is_not_complete(world, monkeypatch):
     world.send(b"half", half=True)
     passes(world, 2)

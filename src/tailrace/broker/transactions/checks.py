@@ -140,16 +140,21 @@ class TransactionChecks:
     def _look(self, offsets: list[int]) -> list[Checked]:
         """Return the verdicts of half messages; fewer than given if they are long or young."""
         looked: list[Checked] = []
-        size = 0
+        size, since = 0, None
         for offset in offsets:
-            looked.append(self._look_at(offset))
-            half = looked[-1].half
-            size += half.store_size if half is not None else 0
-            if looked[-1].verdict is Verdict.YOUNG or size >= BATCH_BYTES:
+            one = self._read(offset)
+            if one.half is not None and one.verdict in {Verdict.ASK, Verdict.GIVE_UP}:
+                since = self._service.begin_search() if since is None else since
+                if self._service.look(one.half, since).is_committed:
+                    one = one._replace(verdict=Verdict.COMMITTED)
+            looked.append(one)
+            size += one.half.store_size if one.half is not None else 0
+            if one.verdict is Verdict.YOUNG or size >= BATCH_BYTES:
                 break
         return looked
 
-    def _look_at(self, offset: int) -> Checked:
+    def _read(self, offset: int) -> Checked:
+        """Return a half message with its verdict by age and number of checks."""
         result = self._broker.store.get_message(HALF_TOPIC, QUEUE_ID, offset, 1)
         if result.queue_offsets != [offset]:
             if offset >= result.max_offset:  # it has just been put and is not dispatched yet
@@ -161,12 +166,7 @@ class TransactionChecks:
             return Checked(offset, Verdict.GONE)
         if not is_half(half):
             return Checked(offset, Verdict.GONE, half)
-        verdict = self._verdict(half)
-        if verdict in {Verdict.ASK, Verdict.GIVE_UP}:
-            since = self._service.begin_search()
-            if self._service.look(half, since).is_committed:
-                verdict = Verdict.COMMITTED
-        return Checked(offset, verdict, half)
+        return Checked(offset, self._verdict(half), half)
 
     def _verdict(self, half: MessageExt) -> Verdict:
         """Return the verdict by age and number of checks."""
