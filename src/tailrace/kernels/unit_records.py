@@ -33,7 +33,6 @@ from tailrace.kernels.shared.unit_reading import (
     located,
     look_ahead,
     message_at,
-    pages_of,
     properties_at,
 )
 from tailrace.model import GetMessageResult, GetMessageStatus
@@ -301,9 +300,10 @@ class CachedReader:
         units: bytes
         at: cython.Py_ssize_t
         count: cython.Py_ssize_t = max(min(most, self._most), 1)
+        topic: bytes = queue.record_topic
         low = queue.min_offset
         high = queue.max_offset
-        if not low <= offset < high:
+        if not topic or not low <= offset < high:  # records of an LMQ queue have other topics
             return None
         version, first, units = queue.ahead
         at = offset - first if version == queue.version else -1
@@ -311,7 +311,7 @@ class CachedReader:
             if queue.is_batch:
                 return None
             units, first, at = queue.units_ahead(offset, 2 * count, only_cached=only_cached), offset, 0
-        if not units or len(units) < 20 * (at + 1) or not queue.record_topic:
+        if not units or len(units) < 20 * (at + 1):
             return None
         file = self._find_file(be64(units, 20 * at))
         view = None if file is None else file.hold_view()
@@ -320,8 +320,8 @@ class CachedReader:
         try:
             base = file.file_from_offset
             found = _read(
-                view, base, file.wrote_position, units, at, self._any_code, queue.record_topic, queue.queue_id, first,
-                count, min(room, self._room), False, self._seen_pages()[base])
+                view, base, file.wrote_position, units, at, self._any_code, topic, queue.queue_id, first, count,
+                min(room, self._room), False, self._seen_pages()[base])
         finally:
             file.release()
         data, places, n, at, why = found
@@ -419,9 +419,7 @@ def read_matching(
     if until > len(buf):
         until = len(buf)
     if cython.compiled:
-        window[0] = window[1] = 0
-        if len(seen):
-            last = pages_of(units, i, count, base, until)
+        last = look_ahead(buf, base, until, units, i, count, seen, window)
     while i < count:
         size = be32(units, 20 * i + 8)
         if size == PRE_BLANK:
