@@ -19,15 +19,22 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.packages: requirements/dev.txt $(VENV)/.made
+$(VENV)/.tools: requirements/build.txt $(VENV)/.made
+	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
+	@touch $@
+
+$(VENV)/.packages: requirements/dev.txt $(VENV)/.tools
 	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@touch $@
 
 # Kernels are compiled here when there is a C compiler; without one they run interpreted. An editable install
 # compiles no module to bytecode, and with PYTHONDONTWRITEBYTECODE each start would do that again, in half a second.
-$(VENV)/.installed: $(VENV)/.packages $(SOURCES)
+$(VENV)/.compiled: $(VENV)/.tools $(SOURCES)
 	$(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(PY) -m compileall -q src/tailrace
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.packages $(VENV)/.compiled  # both at the same time with make -j2
 	@$(PY) tools/point_spark_here.py
 	@touch $@
 
@@ -57,7 +64,7 @@ docs: $(VENV)/.docs  ## The site of docs/ in build/site, its API reference inclu
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 	@echo "open build/site/index.html"
 
-test: $(VENV)/.installed  ## All tests except those of make long, in two processes more than processors; those of bytes once more with interpreted kernels
+test: $(VENV)/.installed  ## All tests except those of make long, in one process more than processors; those of bytes once more with interpreted kernels
 	$(PY) tools/run_tests.py
 
 long: $(VENV)/.installed  ## The tests of a minute or more that make test leaves out, and pyright if npm is there

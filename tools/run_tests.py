@@ -22,8 +22,8 @@ WITH_OTHER_PROGRAMS = (
     "tests/browser/", "tests/integration/", "tests/interop/", "tests/spark/",
     "tests/unit/broker/", "tests/unit/client/", "tests/unit/proxy/", "tests/unit/remoting/")
 BYTES = [f"tests/unit/{room}" for room in ("formats", "kernels", "spark", "store", "timer")]
-WORKERS = ("-n", str((os.cpu_count() or 1) + 2), "--dist", "loadfile", "--no-loadscope-reorder")
-"""Two more than processors, because tests with other programs wait for two fifths of their time."""
+WORKERS = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile", "--no-loadscope-reorder")
+"""One more than processors, because tests with other programs wait for a third of their time."""
 NOT_INHERITED = {"PYTHONDONTWRITEBYTECODE"}
 """Tests start hundreds of processes. Each of them would compile all it imports, half of the time of a short one."""
 ALWAYS = {"OPENBLAS_NUM_THREADS": "1"}
