@@ -9,6 +9,7 @@ import inspect
 import pathlib
 
 import pytest
+from longer_reads import NothingIsCached
 
 import tailrace.node.message_store as opening
 from tailrace.errors import StoreError, StoreLockedError
@@ -41,17 +42,9 @@ def _no_progress(patch):
     patch.setattr(RecoveryStart, "mismatch", lambda *_: "not looked at")
 
 
-class _NothingIsCached:
-    def __init__(self, *_):
-        pass
-
-    def read(self, *_):
-        return None
-
-
 def _no_short_reads(patch):
     """Let every read take the longer way, which has the weakness."""
-    patch.setattr(unit_records, "CachedReader", _NothingIsCached)
+    patch.setattr(unit_records, "CachedReader", NothingIsCached)
 
 
 def _ends_found(self):

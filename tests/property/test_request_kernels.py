@@ -1,6 +1,5 @@
 """Both twins of the kernels that requests need give the same results, on good and on damaged bytes."""
 
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -172,6 +172,7 @@ def find_units(
     return n, i, why
 
 
+@cython.ccall
 def read_units(
     buf: cython.const[cython.uchar][::1],
     base: cython.longlong,
@@ -186,7 +187,7 @@ def read_units(
     room: cython.longlong,
     started: cython.bint,
     seen: cython.uchar[::1],
-):
+) -> tuple:
     """Verify and copy the records of queue units, up to the first one that is not in ``buf[:until]``.
 
     ``buf[0]`` is at position ``base`` of the log. ``units[0]`` has the queue offset ``queue_offset``. Reading
@@ -200,34 +201,14 @@ def read_units(
     Return (the records as one bytes object; two native 64-bit numbers per record: its end in that object and its
     queue offset; number of records; index of the unit at which reading stopped; reason UNITS_*).
     """
-    if first < 0 or until < 0:
-        raise ValueError(f"first {first}, until {until}")
-    return _read(buf, base, until, units, first, codes, topic, queue_id, queue_offset, most, room, started, seen)
-
-
-@cython.cfunc
-def _read(
-    buf: cython.const[cython.uchar][::1],
-    base: cython.longlong,
-    until: cython.Py_ssize_t,
-    units: cython.const[cython.uchar][::1],
-    first: cython.Py_ssize_t,
-    codes: cython.const[cython.longlong][::1],
-    topic: cython.const[cython.uchar][::1],
-    queue_id: cython.longlong,
-    queue_offset: cython.longlong,
-    most: cython.Py_ssize_t,
-    room: cython.longlong,
-    started: cython.bint,
-    seen: cython.uchar[::1],
-) -> tuple:
-    """Do what ``read_units`` does."""
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t
     k: cython.Py_ssize_t
     why: cython.int
     total: cython.Py_ssize_t = 0
     data: bytes
+    if first < 0 or until < 0:
+        raise ValueError(f"first {first}, until {until}")
     most = min(max(most, 0), len(units) // 20)
     if cython.compiled:
         places = cython.declare(cython.p_longlong)
@@ -319,7 +300,7 @@ class CachedReader:
             return None
         try:
             base = file.file_from_offset
-            found = _read(
+            found = read_units(
                 view, base, file.wrote_position, units, at, self._any_code, topic, queue.queue_id, first, count,
                 min(room, self._room), False, self._seen_pages()[base])
         finally:

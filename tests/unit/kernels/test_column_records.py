@@ -1,6 +1,5 @@
 """Records from columns: both twins are equal, give back what was scanned, and stay inside buffers."""
 
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings

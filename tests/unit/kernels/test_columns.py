@@ -1,6 +1,5 @@
 """Column buffers: both twins are equal, and agree with the room `formats`."""
 
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings

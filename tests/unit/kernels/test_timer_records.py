@@ -1,6 +1,5 @@
 """Timers in bulk: both twins are equal on whole and on damaged bytes, and agree with timers handled one by one."""
 
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from longer_reads import NothingIsCached
 
 from tailrace import Message, MessageStore, kernels
 from tailrace.config import StoreConfig
@@ -141,13 +142,6 @@ def test_pages_that_were_cached_are_not_looked_up_again_for_a_moment(tmp_path, m
         now += 100_000_000
         assert store.get_message("T", 0, 100, 32, only_cached=True).is_cold
         assert not any(reader._seen[0])
-
-
-class NothingIsCached:
-    """Instead of a `unit_records.CachedReader`: each read takes the longer way."""
-
-    def read(self, *_):
-        return None
 
 
 def read_as_if_nothing_was_cached(monkeypatch, store):
