@@ -34,7 +34,9 @@ $(VENV)/.compiled: $(VENV)/.tools $(SOURCES)
 	@$(PY) -m compileall -q src/tailrace
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.packages $(VENV)/.compiled  # both at the same time with make -j2
+# Kernels are compiled while packages are loaded.
+$(VENV)/.installed: requirements/dev.txt $(VENV)/.tools $(SOURCES)
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.packages $(VENV)/.compiled
 	@$(PY) tools/point_spark_here.py
 	@touch $@
 
@@ -44,15 +46,15 @@ $(VENV)/.docs: requirements/docs.txt $(VENV)/.installed
 
 setup: $(VENV)/.installed  ## The environment in .venv, which every other target makes by itself
 
-# The demo needs what users install, not the tools of dev.txt; kernels are compiled while packages are loaded.
-$(VENV)/.demo: requirements/build.txt requirements/spark.txt requirements/grpc.txt $(VENV)/.made $(SOURCES)
-	@if [ ! -e $(VENV)/.installed ]; then set -e; \
-	  $(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt; \
-	  ($(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . && \
-	    $(PY) -m compileall -q src/tailrace) & \
-	  $(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/spark.txt \
-	    -r requirements/grpc.txt; \
-	  wait $$!; \
+$(VENV)/.user-packages: requirements/spark.txt requirements/grpc.txt $(VENV)/.tools
+	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/spark.txt \
+	  -r requirements/grpc.txt
+	@touch $@
+
+# The demo needs what users install, not the tools of dev.txt.
+$(VENV)/.demo: requirements/spark.txt requirements/grpc.txt $(VENV)/.tools $(SOURCES)
+	@if [ ! -e $(VENV)/.installed ]; then \
+	  $(MAKE) --no-print-directory -j2 $(VENV)/.user-packages $(VENV)/.compiled && \
 	  $(PY) tools/point_spark_here.py; fi
 	@touch $@
 
