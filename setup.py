@@ -1,9 +1,8 @@
 """Build the compiled twins of the kernels; everything else is in pyproject.toml.
 
 Each kernel is copied below ``build/kernels`` with the files of ``kernels/shared`` in the place of the
-lines that import them, numbers in the place of the names that ``NUMBERS`` files give them (a name would
-be a variable in C), and the SHA-256 of its source put in, and compiled as
-``tailrace.kernels._compiled.<name>``. Without Cython or a C compiler the package
+lines that import them, numbers in the place of the names that stand for them, and the SHA-256 of its
+source put in, and compiled as ``tailrace.kernels._compiled.<name>``. Without Cython or a C compiler the package
 installs all the same and the kernels run interpreted.
 """
 
@@ -25,8 +24,9 @@ KERNELS = (
     "timer_replay", "properties", "table_records", "unit_records", "packed_rows",
 )
 SOURCES = Path("src/tailrace/kernels")
-INT_MAX = 0x7FFFFFFF
+INT_MAX, LONG_MAX = 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
 NUMBERS = {"record_layout", "record_columns", "timer_columns"}
+DECLARED = re.compile(r"^(\w+) = cython\.declare\(cython\.(\w+), (\d+|0x[0-9A-F]+)\)", re.MULTILINE)
 SHARED = re.compile(
     r"^from tailrace\.kernels\.shared\.(\w+) import (?:[\w, ]+|\([\w,\s]+\))$", re.MULTILINE)
 
@@ -43,31 +43,36 @@ def with_shared(text: str, there: set[str]) -> str:
             return ""
         there.add(found[1])
         if found[1] in NUMBERS:
-            return "\n".join(
-                f"{name} = cython.declare(cython.longlong, {number})"
-                for name, number in numbers_of({found[1]}).items() if int(number) > INT_MAX)
+            return numbers_of(found[1])
         return with_shared(shared_text(found[1]), there)
     return SHARED.sub(put, text)
 
 
-def numbers_of(files: set[str]) -> dict[str, str]:
-    """What files of ``NUMBERS`` name."""
-    text = "".join((SOURCES / "shared" / f"{name}.py").read_text() for name in sorted(files))
-    return dict(re.findall(r"^(\w+) = (\d+)", text, re.MULTILINE))
+def numbers_of(name: str) -> str:
+    """The declarations of what a file of ``NUMBERS`` names."""
+    numbers = re.findall(r"^(\w+) = (\d+)", (SOURCES / "shared" / f"{name}.py").read_text(), re.MULTILINE)
+    return "\n".join(
+        f"{name} = cython.declare(cython.{'longlong' if int(number) > INT_MAX else 'int'}, {number})"
+        for name, number in numbers)
 
 
-def with_numbers(text: str, files: set[str]) -> str:
-    """A source with each number in the place of its name; larger ones are variables (Cython: objects)."""
-    numbers = {name: number for name, number in numbers_of(files).items() if int(number) <= INT_MAX}
+def with_numbers(text: str) -> str:
+    """A source with each number that it declares in the place of its name.
+
+    A name would be a variable in C. A compiler cannot know that it never changes, so each use would load it, and a
+    division by it would be a slow instruction. Cython has no C literals above ``LONG_MAX``.
+    """
+    numbers = {name: f"cython.cast(cython.{kind}, {number})"
+               for name, kind, number in DECLARED.findall(text) if int(number, 0) <= LONG_MAX}
+    text = DECLARED.sub(lambda found: "" if found[1] in numbers else found[0], text)
     return re.sub(r"\b(?:" + "|".join(numbers) + r")\b", lambda found: numbers[found[0]], text) if numbers else text
 
 
 def source_of(name: str) -> str:
     """What is compiled as a kernel."""
-    paths = [*sorted((SOURCES / "shared").glob("*.py")), SOURCES / f"{name}.py"]
+    paths = [*sorted((SOURCES / "shared").glob("*.p[yx]*")), SOURCES / f"{name}.py"]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()  # as kernels/__init__.py
-    there: set[str] = set()
-    text = with_numbers(with_shared(paths[-1].read_text(), there), there & NUMBERS)
+    text = with_numbers(with_shared(paths[-1].read_text(), set()))
     return text.replace('SOURCE_SHA256 = ""', f'SOURCE_SHA256 = "{digest}"', 1)
 
 

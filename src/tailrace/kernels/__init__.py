@@ -48,7 +48,7 @@ __all__ = [
 
 _log = get_logger(__name__)
 _ROOM = Path(__file__).parent
-_SHARED = b"".join(path.read_bytes() for path in sorted((_ROOM / "shared").glob("*.py")))
+_SHARED = b"".join(path.read_bytes() for path in sorted((_ROOM / "shared").glob("*.p[yx]*")))
 _interpreted: list[str] = []
 
 
