@@ -167,7 +167,8 @@ class Columns:
     @cached_property
     def _properties(self) -> _PropertyTexts:
         at, length = (self._fields[field] for field in _PROPERTIES)
-        total, room = int(length.sum()), columns.count_byte(self._data, at, length, 2) + self._count
+        total = int(length.sum())
+        room = (total + self._count) // 4  # a property takes a name, a value and two separators, the last one three bytes
         names, values = array(total), array(total)
         offsets, name_ends, value_ends = (array(n + 1, np.int32) for n in (self._count, room, room))
         count = columns.property_texts(self._data, at, length, offsets, name_ends, names, value_ends, values)
@@ -189,7 +190,8 @@ class Columns:
     def _keys(self, kind: pa.DataType) -> pa.Array:
         pa = pyarrow()
         at, length = (self._fields[field] for field in _KEYS)
-        out, room = array(length.sum()), columns.count_byte(self._data, at, length, ord(" ")) + self._count
+        total = int(length.sum())
+        out, room = array(total), (total + self._count) // 2  # a key takes a character and a space, the last one no space
         offsets, ends = array(self._count + 1, np.int32), array(room + 1, np.int32)
         count = columns.key_texts(self._data, at, length, offsets, ends, out)
         assert count >= 0

@@ -11,6 +11,7 @@ import cython
 if cython.compiled:
     from cython.cimports.libc.string import memcmp, memcpy, memmove
 
+from tailrace.kernels.shared.big_endian import be32, be32u, be64, put64
 from tailrace.kernels.shared.copying import copy_bytes, find_byte, inside, load_early
 from tailrace.kernels.shared.fnv import queue_hash_of
 from tailrace.kernels.shared.record_layout import HOST_V4_SIZE, HOST_V6_SIZE, STOREHOST_V6
@@ -21,7 +22,13 @@ SOURCE_SHA256 = ""
 _LIMIT = cython.declare(cython.longlong, 0x7FFFFFFF)
 _EARLY = cython.declare(cython.Py_ssize_t, 4)  # rows whose bytes are loaded while those of one are used
 _EARLY_BYTES = cython.declare(cython.Py_ssize_t, 4096)  # of such a row at most
-_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
+_LOW_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
+_PAIRS = cython.declare(cython.longlong, 0x0000FFFF0000FFFF)
+_BYTES = cython.declare(cython.longlong, 0x00FF00FF00FF00FF)
+_DIGITS = cython.declare(cython.longlong, 0x0F0F0F0F0F0F0F0F)
+_ONES = cython.declare(cython.longlong, 0x0101010101010101)
+_SIXES = cython.declare(cython.longlong, 0x0606060606060606)
+_ZEROS = cython.declare(cython.longlong, 0x3030303030303030)  # "0" in each byte
 
 HOST_BYTES = 32  # the longest text of an IPv4 host is shorter
 ID_BYTES = 56
@@ -130,34 +137,6 @@ def copy_parts(
     return q, missing
 
 
-def count_byte(
-    buf: cython.const[cython.uchar][::1],
-    at: cython.const[cython.longlong][:],
-    length: cython.const[cython.longlong][:],
-    wanted: cython.uchar,
-):
-    """Return how often a byte is in the parts of all rows. A part with a negative position is missing."""
-    n: cython.Py_ssize_t
-    p: cython.Py_ssize_t
-    found: cython.Py_ssize_t = 0
-    count: cython.Py_ssize_t = at.shape[0]
-    limit: cython.longlong = len(buf)
-    bad: cython.Py_ssize_t = -1
-    if length.shape[0] != count:
-        raise ValueError(f"{count} positions, {length.shape[0]} lengths")
-    with cython.nogil:
-        for n in range(count):
-            if at[n] >= 0:
-                if not inside(at[n], length[n], limit):
-                    bad = n
-                    break
-                for p in range(at[n], at[n] + length[n]):
-                    found += buf[p] == wanted
-    if bad >= 0:
-        raise ValueError(f"row {bad} leads out of the buffer")
-    return found
-
-
 @cython.cfunc
 @cython.inline
 @cython.nogil
@@ -244,7 +223,8 @@ def property_texts(
 
     ``offsets`` has each row's first property, ``name_ends`` and ``value_ends`` have the offsets of the texts.
     Properties without a name or a value are left out. If a name is repeated, its last value is stored at its first
-    place. Return the number of properties, or NO_ROOM: names and values are together as long as all properties at most.
+    place. Return the number of properties, or NO_ROOM: names and values are together as long as all properties at most,
+    and a property takes four bytes, the last one of a row three.
     """
     n: cython.Py_ssize_t
     p: cython.Py_ssize_t
@@ -403,7 +383,7 @@ def host_texts(
                 bad = n
                 break
             p = cython.cast(cython.Py_ssize_t, at[n])
-            if last >= 0 and _same(buf, p, buf, at[last], 8):
+            if last >= 0 and be64(buf, p) == be64(buf, cython.cast(cython.Py_ssize_t, at[last])):
                 q = _copy_text(out, q, out, offsets[last], offsets[n] - offsets[last])
                 offsets[n + 1] = cython.cast(cython.int, q)
                 last = n
@@ -413,13 +393,7 @@ def host_texts(
                 q = _decimal(out, q, buf[p + k])
                 out[q] = 46 if k < 3 else 58
                 q += 1
-            port = (
-                (cython.cast(cython.longlong, buf[p + 4]) << 24)
-                | (cython.cast(cython.longlong, buf[p + 5]) << 16)
-                | (cython.cast(cython.longlong, buf[p + 6]) << 8)
-                | buf[p + 7]
-            )
-            port = (port ^ _SIGN_32) - _SIGN_32
+            port = be32(buf, p + 4)
             if port < 0:
                 out[q] = 45
                 q += 1
@@ -435,8 +409,14 @@ def host_texts(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _hex_digit(value: cython.int) -> cython.uchar:
-    return 48 + value if value < 10 else 55 + value
+def _put_hex(out: cython.uchar[::1], q: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
+    """Write the low 32 bits of a number as eight hexadecimal digits. Return the position after them."""
+    x: cython.longlong = value & _LOW_32
+    x = (x << 16 | x) & _PAIRS
+    x = (x << 8 | x) & _BYTES
+    x = (x << 4 | x) & _DIGITS  # a digit in each byte
+    put64(out, q, x + _ZEROS + (((x + _SIXES) >> 4) & _ONES) * 7)  # "A" is 7 after the character after "9"
+    return q + 8
 
 
 def message_ids(
@@ -454,12 +434,8 @@ def message_ids(
     """
     n: cython.Py_ssize_t
     k: cython.Py_ssize_t
-    p: cython.Py_ssize_t
     q: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t
-    last: cython.Py_ssize_t = 0  # position and size of the host of the row before, which is usually the same
-    last_size: cython.Py_ssize_t = 0
-    last_high: cython.longlong = 0  # high 32 bits of the position of the row before, usually the same, too
     count: cython.Py_ssize_t = at.shape[0]
     limit: cython.longlong = len(buf)
     bad: cython.Py_ssize_t = -1
@@ -473,21 +449,10 @@ def message_ids(
             if not inside(at[n], size, limit):
                 bad = n
                 break
-            p = cython.cast(cython.Py_ssize_t, at[n])
-            if size == last_size and places[n] >> 32 == last_high and _same(buf, p, buf, last, size):
-                q = _copy_text(out, q, out, offsets[n - 1], 2 * size + 8)
-            else:
-                for k in range(size):
-                    out[q] = _hex_digit(buf[p + k] >> 4)
-                    out[q + 1] = _hex_digit(buf[p + k] & 15)
-                    q += 2
-                for k in range(8):
-                    out[q + k] = _hex_digit((places[n] >> (60 - 4 * k)) & 15)
-                q += 8
-            last, last_size, last_high = p, size, places[n] >> 32
-            for k in range(8):
-                out[q + k] = _hex_digit((places[n] >> (28 - 4 * k)) & 15)
-            q += 8
+            for k in range(0, size, 4):
+                q = _put_hex(out, q, be32u(buf, cython.cast(cython.Py_ssize_t, at[n]) + k))
+            q = _put_hex(out, q, places[n] >> 32)
+            q = _put_hex(out, q, places[n])
             offsets[n + 1] = cython.cast(cython.int, q)
     if bad >= 0:
         raise ValueError(f"row {bad} leads out of the buffer")

@@ -87,7 +87,6 @@ def made(module, data, rows):
     numbers = np.array([record.C_KEYS_POS, record.C_PHY, record.C_BODY_POS])
     found.append(run(lambda: ROWS[module].take_numbers(rows, numbers, short, long), short, long))
     properties, keys = fields_of(rows, "PROPS_POS", "PROPS_LEN"), fields_of(rows, "KEYS_POS", "KEYS_LEN")
-    found += [run(lambda: module.count_byte(data, *part, 2)) for part in (properties, keys)]  # noqa: B023
     texts = [offsets(), offsets(room), np.zeros(room, np.uint8), offsets(room), np.zeros(room, np.uint8)]
     found.append(run(lambda: module.property_texts(data, *properties, *texts), *texts))
     for limit in (0, 1, 3, 9):
@@ -137,7 +136,7 @@ def test_they_mean_what_the_formats_room_says(items):
     data, rows = scanned(items)
     count = len(rows)
     properties = fields_of(rows, "PROPS_POS", "PROPS_LEN")
-    room = module.count_byte(data, *properties, 2) + count
+    room = (int(properties[1].sum()) + count) // 4  # as in arrow.columns
     offsets, name_ends, value_ends = (np.zeros(size + 1, dtype=np.int32) for size in (count, room, room))
     names, texts = bytearray(len(data)), bytearray(len(data))
     assert 0 <= module.property_texts(data, *properties, offsets, name_ends, names, value_ends, texts) <= room
@@ -148,7 +147,7 @@ def test_they_mean_what_the_formats_room_says(items):
     hosts, host_ends = bytearray(count * module.HOST_BYTES), np.zeros(count + 1, dtype=np.int32)
     assert module.host_texts(data, *fields_of(rows, "BORN_HOST_POS", "SYS_FLAG"), 0x10, host_ends, hosts) >= 0
     keys = fields_of(rows, "KEYS_POS", "KEYS_LEN")
-    key_room = module.count_byte(data, *keys, ord(" ")) + count
+    key_room = (int(keys[1].sum()) + count) // 2
     of_keys, key_ends, key_texts = np.zeros(count + 1, np.int32), np.zeros(key_room + 1, np.int32), bytearray(len(data))
     assert 0 <= module.key_texts(data, *keys, of_keys, key_ends, key_texts) <= key_room
     for n, (_, properties, host, length) in enumerate(items):
@@ -217,8 +216,6 @@ def test_room_is_compared(module):
         lambda: module.key_texts(data, *keys, offsets[:1], one, bytearray(9)),
         lambda: module.key_texts(data, *keys, offsets, one[:0], bytearray(9)),
         lambda: module.key_texts(data, two, keys[1], np.zeros(3, np.int32), one, bytearray(9)),
-        lambda: module.count_byte(data, two, keys[1], 32),
-        lambda: module.count_byte(data, np.array([len(data)]), np.array([1]), 32),
         lambda: module.message_ids(data, *host, two, offsets, bytearray(10)),
         lambda: module.message_ids(data, *host, nothing, offsets, bytearray(99)),
         lambda: module.message_ids(data, host[0], nothing, two[:1], offsets, bytearray(99)),
