@@ -168,7 +168,7 @@ class Columns:
     def _properties(self) -> _PropertyTexts:
         at, length = (self._fields[field] for field in _PROPERTIES)
         total = int(length.sum())
-        room = (total + self._count) // 4  # a property takes a name, a value and two separators, the last one three bytes
+        room = (total + self._count) // 4  # a property has at least four bytes, the last one three
         names, values = array(total), array(total)
         offsets, name_ends, value_ends = (array(n + 1, np.int32) for n in (self._count, room, room))
         count = columns.property_texts(self._data, at, length, offsets, name_ends, names, value_ends, values)
@@ -191,7 +191,7 @@ class Columns:
         pa = pyarrow()
         at, length = (self._fields[field] for field in _KEYS)
         total = int(length.sum())
-        out, room = array(total), (total + self._count) // 2  # a key takes a character and a space, the last one no space
+        out, room = array(total), (total + self._count) // 2  # a key has at least two bytes, the last one one
         offsets, ends = array(self._count + 1, np.int32), array(room + 1, np.int32)
         count = columns.key_texts(self._data, at, length, offsets, ends, out)
         assert count >= 0

@@ -45,6 +45,7 @@ _PLACE_AT = cython.declare(cython.int, 0)  # index of the record in the buffer
 _PLACE_SIZE = cython.declare(cython.int, 1)
 _PLACE_OFFSET = cython.declare(cython.int, 2)  # queue offset of the unit
 _PLACE_COLUMNS = cython.declare(cython.int, 3)
+_SEEN_NS = cython.declare(cython.longlong, 100_000_000)
 _NEXT = cython.declare(cython.Py_ssize_t, 16)  # records that are loaded for a reader that reads on
 
 # The same numbers for other modules; in the compiled module the names above are C integers and cannot be imported.
@@ -246,6 +247,36 @@ def read_units(
 
 
 @cython.cclass
+class SeenPages:
+    """``seen`` of ``read_units`` for each segment, for 100 ms.
+
+    The system call that tells which pages are in the page cache takes 1 to 3 us, a fifth of a read. A page that was
+    evicted in the meantime is still read right, but that read waits for the disk.
+    """
+
+    _monotonic_ns: object
+    _length: cython.Py_ssize_t
+    _since: cython.longlong
+    _segments: dict
+
+    def __init__(self, file_size: cython.longlong, monotonic_ns):
+        """``monotonic_ns`` is that of the clock; no segment is longer than ``file_size`` bytes."""
+        self._monotonic_ns = monotonic_ns
+        self._length = (file_size + SEEN_BYTES - 1) // SEEN_BYTES
+        self._since, self._segments = 0, {}
+
+    @cython.ccall
+    def of(self, start) -> bytearray:
+        """Return ``seen`` of the segment at position ``start``."""
+        now: cython.longlong = self._monotonic_ns()
+        if not 0 <= now - self._since < _SEEN_NS:
+            self._segments, self._since = {}, now
+        segments: dict = self._segments  # another thread may replace it
+        pages: bytearray = segments.get(start)
+        return segments.setdefault(start, bytearray(self._length)) if pages is None else pages
+
+
+@cython.cclass
 class CachedReader:
     """Reads messages of a queue that are in the page cache, all in one segment of the log.
 
@@ -254,19 +285,23 @@ class CachedReader:
     """
 
     _find_file: object
-    _seen_pages: object
+    _file: object
+    _start: cython.longlong
+    _end: cython.longlong
+    _seen: SeenPages
     _most: object
     _room: object
     _any_code: cython.const[cython.longlong][::1]
 
-    def __init__(self, find_file, seen_pages, most, room):
+    def __init__(self, find_file, seen: SeenPages, most, room):
         """Read at most ``most`` records with ``room`` bytes.
 
-        ``find_file`` is ``find`` of the log's `MappedFileQueue`. ``seen_pages`` returns ``seen`` of ``read_units`` by
-        start of segment.
+        ``find_file`` is ``find`` of the log's `MappedFileQueue`.
         """
         self._find_file = find_file
-        self._seen_pages = seen_pages
+        self._file = None  # the file that was read last, from position _start up to _end
+        self._start = self._end = 0
+        self._seen = seen
         self._most = most
         self._room = room
         self._any_code = memoryview(array.array("q"))
@@ -280,6 +315,7 @@ class CachedReader:
         found: tuple
         units: bytes
         at: cython.Py_ssize_t
+        phy_offset: cython.longlong
         count: cython.Py_ssize_t = max(min(most, self._most), 1)
         topic: bytes = queue.record_topic
         low = queue.min_offset
@@ -294,15 +330,23 @@ class CachedReader:
             units, first, at = queue.units_ahead(offset, 2 * count, only_cached=only_cached), offset, 0
         if not units or len(units) < 20 * (at + 1):
             return None
-        file = self._find_file(be64(units, 20 * at))
-        view = None if file is None else file.hold_view()
+        phy_offset = be64(units, 20 * at)
+        file = self._file
+        if file is None or not self._start <= phy_offset < self._end:
+            file = self._find_file(phy_offset)
+            if file is None:
+                return None
+            self._file, self._start = file, file.file_from_offset
+            self._end = self._start + file.size
+        view = file.hold_view()
         if view is None:
+            self._file = None  # it is closed, and another one may have its place
             return None
         try:
             base = file.file_from_offset
             found = read_units(
                 view, base, file.wrote_position, units, at, self._any_code, topic, queue.queue_id, first, count,
-                min(room, self._room), False, self._seen_pages()[base])
+                min(room, self._room), False, self._seen.of(base))
         finally:
             file.release()
         data, places, n, at, why = found

@@ -19,7 +19,7 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.multi_dispatch import holds_unit
 from tailrace.store.walk.scan import Rows
 
-__all__ = ["NOT_MAPPED", "SeenPages", "Sink", "Window", "scan_queue"]
+__all__ = ["NOT_MAPPED", "Sink", "Window", "scan_queue"]
 
 _UNIT: Final = CQ_UNIT.size
 _unit: Final = CQ_UNIT.struct.unpack_from
@@ -33,19 +33,6 @@ NOT_MAPPED: Final = bytearray()
 """``seen`` of ``kernels.unit_records`` for bytes that are not mapped."""
 Tell = Callable[[ConsumeQueue, int, int], None]
 """Notes a damaged record: its queue, its queue offset and its position."""
-
-
-@final
-class SeenPages(dict[int, bytearray]):
-    """``seen`` of ``kernels.unit_records`` by start of segment, made when it is first used."""
-
-    def __init__(self, file_size: int) -> None:
-        super().__init__()
-        self._length = -(-file_size // unit_records.SEEN_BYTES)
-
-    def __missing__(self, start: int) -> bytearray:
-        """Return memory without a page."""
-        return self.setdefault(start, bytearray(self._length))
 
 
 @final
@@ -98,12 +85,11 @@ class Sink(Protocol):
 
 def scan_queue(
     log: CommitLog, queue: ConsumeQueue, offset: int, until: int, sink: Sink, tell: Tell,
-    seen_pages: Callable[[], SeenPages],
+    seen: unit_records.SeenPages,
 ) -> None:
     """Give ``sink`` the messages with queue offsets in [``offset``, ``until``), in order, until its ``left`` is 0.
 
-    ``tell`` is called for each damaged record with the queue, its queue offset and its position. ``seen_pages``
-    returns the pages that were in the page cache a moment ago.
+    ``tell`` is called for each damaged record with the queue, its queue offset and its position.
     """
     offset = max(offset, queue.min_offset)
     at, units, mapped = 0, b"", True
@@ -121,9 +107,9 @@ def scan_queue(
         first = at
         held, view, start, there = log.queue.hold_around(phy_offset, wanted, mapped=mapped)
         try:
-            seen = NOT_MAPPED if held is None else seen_pages()[start]
+            pages = NOT_MAPPED if held is None else seen.of(start)
             with memoryview(view)[:there] as buffer:
-                at, why = sink.take(Window(queue, buffer, start, units, offset, seen, tell), at)
+                at, why = sink.take(Window(queue, buffer, start, units, offset, pages, tell), at)
         finally:
             if held is not None:
                 held.release()

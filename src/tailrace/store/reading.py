@@ -34,7 +34,7 @@ from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.hooks import PropertyFilter
 from tailrace.store.index_service import IndexService
 from tailrace.store.multi_dispatch import holds_unit
-from tailrace.store.queue_scan import NOT_MAPPED, SeenPages, Sink, scan_queue
+from tailrace.store.queue_scan import NOT_MAPPED, Sink, scan_queue
 from tailrace.store.queue_search import first_stored
 from tailrace.store.walk.scan import has_unit, is_record
 
@@ -62,8 +62,6 @@ _GAP_AHEAD: Final = 64 << 10
 """Two records with at most this many bytes between them are read ahead in one piece for a consumer that reads on."""
 _AHEAD_BYTES: Final = 2 << 20
 """Bytes that are read ahead at most."""
-_SEEN_NS: Final = 100_000_000
-"""Time for which a page that was in the page cache counts as being there."""
 
 
 @final
@@ -85,11 +83,8 @@ class MessageReader:
         self._queues = queues
         self._index = index
         self._logged: set[tuple[str, int, int]] = set()
-        self._monotonic_ns = clock.monotonic_ns
-        self._seen = SeenPages(0)
-        """Pages that were in the page cache since ``_seen_ns``, see ``_seen_pages``."""
-        self._seen_ns = -_SEEN_NS
-        self._cached = unit_records.CachedReader(commit_log.queue.find, self._seen_pages, self._most, self._room)
+        self._seen = unit_records.SeenPages(commit_log.queue.file_size, clock.monotonic_ns)
+        self._cached = unit_records.CachedReader(commit_log.queue.find, self._seen, self._most, self._room)
 
     def get_message(
         self,
@@ -155,14 +150,14 @@ class MessageReader:
         One kernel call reads the records up to the end of a segment. A unit whose record was deleted or is
         damaged is skipped and does not count for ``most``.
         """
-        topic, seen, hold_around = queue.record_topic, self._seen_pages(), self._log.queue.hold_around
+        topic, hold_around = queue.record_topic, self._log.queue.hold_around
         parts: list[bytes] = []
         total, at, removed, mapped, look, asked = 0, 0, False, True, _LOOK_BYTES, -1
         phy_offset, size, _ = _unit(units, 0)
         while True:
             held, buffer, start, there = hold_around(phy_offset, size, mapped=mapped)
             try:
-                pages = NOT_MAPPED if held is None else seen[start]
+                pages = NOT_MAPPED if held is None else self._seen.of(start)
                 if keep is None:
                     data, places, count, at, why = unit_records.read_units(
                         buffer, start, there, units, at, codes, topic, queue.queue_id, offset,
@@ -214,17 +209,6 @@ class MessageReader:
         elif removed:
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
 
-    def _seen_pages(self) -> SeenPages:
-        """Return which pages were in the page cache within the last ``_SEEN_NS``.
-
-        The system call that tells takes 1 to 3 us, a fifth of a read. A page that was evicted in the meantime is
-        still read right, but that read waits for the disk.
-        """
-        now = self._monotonic_ns()
-        if not 0 <= now - self._seen_ns < _SEEN_NS:
-            self._seen, self._seen_ns = SeenPages(self._log.queue.file_size), now
-        return self._seen
-
     def has_batch_queues(self, topic: str) -> bool:
         """Return True if the queues of a topic are batch queues."""
         return self._queues.has_batch_queues(topic)
@@ -237,7 +221,7 @@ class MessageReader:
         queue = self._queues.get(topic, queue_id)
         if queue is not None:
             offset = queue.begin_of(max(offset, queue.min_offset))
-            scan_queue(self._log, queue, offset, until, sink, self._log_damage, self._seen_pages)
+            scan_queue(self._log, queue, offset, until, sink, self._log_damage, self._seen)
 
     def _of_lmq(
         self, queue: ConsumeQueue, data: bytes, places: bytes, count: int

@@ -16,6 +16,7 @@ from tailrace.kernels import unit_records
 from tailrace.segments import MappedFile, MappedFileQueue
 from tailrace.store import reading
 from tailrace.store.commit_log import CommitLog
+from tailrace.testing.sim_clock import SimClock
 
 
 def damage(log: CommitLog, phy_offset: int) -> None:
@@ -122,26 +123,26 @@ def test_a_read_that_may_not_wait_returns_what_is_cached(tmp_path):
 
 
 @pytest.mark.skipif(not kernels.compiled(), reason="the interpreted kernel does not look at the page cache")
-def test_pages_that_were_cached_are_not_looked_up_again_for_a_moment(tmp_path, monkeypatch):
+def test_pages_that_were_cached_are_not_looked_up_again_for_a_moment(tmp_path):
     with MessageStore.open(tmp_path, services=False) as store:
         store.put_many([Message(topic="T", body=b"%04d" % n * 1000) for n in range(200)])
     (segment,) = (tmp_path / "commitlog").iterdir()
-    with MessageStore.open(tmp_path, services=False) as store:
-        reader, now = store._store.reader, 5_000_000_000
-        monkeypatch.setattr(reader, "_monotonic_ns", lambda: now)
+    clock = SimClock()
+    with MessageStore.open(tmp_path, services=False, clock=clock) as store:
+        seen = store._store.reader._seen
         evict(segment)
         if not store.get_message("T", 0, 100, 32, only_cached=True).is_cold:
             pytest.skip("this file system keeps what should leave the page cache")
-        assert not any(reader._seen[0]), "a page that is not there is looked up every time"
+        assert not any(seen.of(0)), "a page that is not there is looked up every time"
         found = store.get_message("T", 0, 0, 200)
         assert store.get_message("T", 0, 0, 200, only_cached=True) == found
-        assert sum(reader._seen[0]) * 4096 >= sum(map(len, found.records)), "every page counts"
+        assert sum(seen.of(0)) * 4096 >= sum(map(len, found.records)), "every page counts"
         evict(segment)
         assert store.get_message("T", 0, 0, 200, only_cached=True) == found, "it may wait for the disk, once"
         evict(segment)
-        now += 100_000_000
+        clock.advance(100)
         assert store.get_message("T", 0, 100, 32, only_cached=True).is_cold
-        assert not any(reader._seen[0])
+        assert not any(seen.of(0))
 
 
 def read_as_if_nothing_was_cached(monkeypatch, store):
