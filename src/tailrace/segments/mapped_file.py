@@ -74,8 +74,8 @@ class MappedFile:
         self._file_system = file_system
         self._mapped = mapped
         self._step = allocate_step or size
-        self._reserved = 0
-        self._populated = 0
+        self._reserved = self._tried = self._populated = 0
+        self._reserving = threading.RLock()
         self._wrote_after = -1
         self._open_files = open_files
         self._file: File | None = None
@@ -129,18 +129,13 @@ class MappedFile:
             with sync_may_be_refused:
                 file_system.sync_dir(path.rpartition("/")[0])
         except (OSError, DiskFullError, FatalStorageError) as error:
-            made._discard()
+            made.close()
+            with contextlib.suppress(OSError):  # the caller gets the first error
+                file_system.remove(path)
             if isinstance(error, OSError):
                 _raise_if_full(path, error)
             raise
         return made
-
-    def _discard(self) -> None:
-        self.close()
-        try:
-            self._file_system.remove(self.path)
-        except OSError:
-            pass  # the caller raises the first error
 
     def _open(self, *, create: bool = False) -> File:
         file = self._file
@@ -333,21 +328,32 @@ class MappedFile:
         return self.wrote_position == self.size
 
     def reserve(self, until: int) -> int:
-        """Allocate disk blocks for every byte below ``until``, and more ahead. Return the position after the last one.
+        """Allocate disk blocks up to ``until``, and more ahead. Return their end. Raises DiskFullError."""
+        with self._reserving:
+            if until > self._reserved:
+                until = min(self.size, -(-until // self._step) * self._step)
+                try:
+                    with self as file:
+                        file.allocate(self._reserved, until - self._reserved)
+                except OSError as error:
+                    _raise_if_full(self.path, error)
+                    raise
+                self._reserved = until
+        return self._reserved
 
-        Raises DiskFullError.
+    def reserve_ahead(self, ahead: int) -> None:
+        """Reserve the next ``ahead`` bytes after the last written one, a step at most, beside a writer.
+
+        Otherwise the writer waits for it, at times for a sync as well. Each step is tried once, and an error is left to
+        the writer that needs the blocks. Nothing is done before a writer has used the file.
         """
-        if until <= self._reserved:
-            return self._reserved
-        until = min(self.size, -(-until // self._step) * self._step)
-        try:
-            with self as file:
-                file.allocate(self._reserved, until - self._reserved)
-        except OSError as error:
-            _raise_if_full(self.path, error)
-            raise
-        self._reserved = until
-        return until
+        until = min(self.size, self.wrote_position + min(ahead, self._step))
+        if until <= self._reserved or self._reserved == self._tried:
+            return
+        self._tried = self._reserved
+        with self._reserving, contextlib.suppress(DiskFullError, StoreClosedError, OSError):
+            if not self.is_full():  # give_back may have freed the blocks of a full file
+                self.reserve(until)
 
     def populate(self, ahead: int) -> None:
         """Bring the next ``ahead`` bytes after the last written one into memory, beside a writer.
@@ -380,7 +386,7 @@ class MappedFile:
         if start >= self.size or not self._available:
             return
         try:
-            with self as file:
+            with self._reserving, self as file:
                 file.punch_hole(start, self.size - start)
         except OSError as error:
             events.BLOCKS_ARE_KEPT.log(_log, file=self.path, cause=error)

@@ -61,7 +61,7 @@ _NOT_IN_BATCHES: Final = frozenset({
 _PREPARE_MS: Final = 20
 _PREPARE_IDLE_MS: Final = 100
 _POPULATED: Final = 16 << 20
-"""Bytes after the last record that are brought into memory: what a fast writer stores in one period of the service."""
+"""Bytes after the last record that are reserved and brought into memory ahead of a writer."""
 
 
 def long_put_limits(file_size: int) -> tuple[int, int]:
@@ -357,10 +357,11 @@ class CommitLog:
         return appender.MadeRecords(keys, count, bound, np.zeros(len(keys), np.int64), write)
 
     def prepare_ahead(self) -> None:
-        """Make the next file, and bring pages after the last record into memory, before a writer needs them."""
+        """Make the next file, reserve blocks and bring pages into memory, before a writer needs them."""
         self._prepared_at = self.max_offset
         self.allocate_service.step()
         if files := self.queue.files:
+            files[-1].reserve_ahead(_POPULATED)
             files[-1].populate(_POPULATED)
 
     def prepare_wait_ms(self) -> int:

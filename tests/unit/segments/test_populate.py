@@ -1,4 +1,4 @@
-"""Pages after the last written byte are in memory before a writer stores there."""
+"""Blocks are reserved, and pages are in memory, before a writer stores there."""
 
 from __future__ import annotations
 
@@ -115,3 +115,85 @@ def test_a_write_that_fails_halfway_leaves_no_bytes(file, monkeypatch, number, k
     assert struck[:2] == [0, 1000]
     assert not any(file.buffer[:size])
     assert file.wrote_position == 0
+
+
+@pytest.fixture
+def reserved(monkeypatch):
+    """Ranges (start, length) for which blocks were allocated."""
+    made: list[tuple[int, int]] = []
+    real = os.posix_fallocate
+
+    def posix_fallocate(descriptor, start, length):
+        made.append((start, length))
+        real(descriptor, start, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", posix_fallocate)
+    return made
+
+
+def wrote(file, until):
+    file.reserve(until)
+    file.advance(until - file.wrote_position)
+
+
+def test_blocks_are_reserved_before_the_writer_needs_them(file, reserved):
+    wrote(file, 2 * MIB)
+    file.reserve_ahead(MIB)
+    assert not reserved, "4 MiB are reserved since the file was made"
+    wrote(file, 3 * MIB + 1)
+    file.reserve_ahead(MIB)
+    assert reserved == [(4 * MIB, 4 * MIB)]
+    assert file.reserve(8 * MIB) == 8 * MIB
+    wrote(file, 8 * MIB - 1)
+    file.reserve_ahead(MIB)
+    assert len(reserved) == 1, "the file ends there"
+
+
+def test_no_more_than_a_step_is_reserved_ahead(file, reserved):
+    wrote(file, 1)
+    file.reserve_ahead(64 * MIB)
+    assert reserved == [(4 * MIB, 4 * MIB)]
+
+
+def test_blocks_are_left_to_a_writer_of_a_file_that_was_opened(file, reserved):
+    opened = MappedFile(OsFileSystem(), file.path, 0, 8 * MIB, mapped=True, allocate_step=4 * MIB)
+    opened.reserve_ahead(MIB)
+    assert not reserved
+    opened.close()
+
+
+def test_blocks_that_were_given_back_are_not_reserved_again(file, reserved):
+    wrote(file, 3 * MIB + 1)
+    file.advance(5 * MIB - 1)
+    file.give_back(3 * MIB + 1)
+    before = os.stat(file.path).st_blocks
+    file.reserve_ahead(MIB)
+    assert not reserved
+    assert os.stat(file.path).st_blocks == before
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EIO, OSError)])
+def test_the_writer_reports_that_blocks_cannot_be_reserved(file, monkeypatch, number, kind):
+    tried = []
+
+    def posix_fallocate(descriptor, start, length):
+        tried.append(start)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", posix_fallocate)
+    wrote(file, 3 * MIB + 1)
+    file.reserve_ahead(MIB)
+    file.reserve_ahead(MIB)
+    wrote(file, 3 * MIB + 2)
+    file.reserve_ahead(MIB)
+    assert tried == [4 * MIB], "each step is tried once"
+    with pytest.raises(kind, match="00000000000000000000"):
+        file.reserve(4 * MIB + 1)
+    assert len(tried) == 2
+
+
+def test_a_closed_file_is_not_reserved_ahead(file, reserved):
+    wrote(file, 3 * MIB + 1)
+    file.close()
+    file.reserve_ahead(MIB)
+    assert not reserved
