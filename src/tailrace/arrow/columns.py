@@ -140,8 +140,7 @@ class Columns:
         if name == "body" and self._body == "decoded":
             return self._decoded(kind)
         if name in _PARTS:
-            made = self._parts(_PARTS[name])
-            return made if kind == pa.binary() else _text(made)
+            return self._parts(name) if kind == pa.binary() else _texts(*self._gathered(name))
         match name:
             case "store":
                 label = self._store.encode()
@@ -160,9 +159,12 @@ class Columns:
             case _:
                 raise AssertionError(name)
 
-    def _parts(self, part: tuple[int, int]) -> pa.Array:
-        at, length = part
-        return gather(self._data, self._fields[at], self._fields[length])
+    def _gathered(self, name: str) -> tuple[Array, Array, Array | None]:
+        at, length = (self._fields[field] for field in _PARTS[name])
+        return _gathered(self._data, at, length)
+
+    def _parts(self, name: str) -> pa.Array:
+        return _column(pyarrow().binary(), *self._gathered(name))
 
     @cached_property
     def _properties(self) -> _PropertyTexts:
@@ -179,11 +181,11 @@ class Columns:
         pa = pyarrow()
         made = self._properties
         try:
-            names = _utf8(_column(pa.binary(), made.name_ends, made.names))
+            names = _utf8(made.name_ends, made.names)
         except pa.ArrowInvalid:  # names that are not UTF-8 may become equal: decode them one by one
             return pa.array(
                 [list(decode_properties(part).items()) for part in self._slices(_PROPERTIES)], kind)
-        values = _text(_column(pa.binary(), made.value_ends, made.values))
+        values = _texts(made.value_ends, made.values)
         pairs = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
         return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(made.offsets)], children=[pairs])
 
@@ -195,7 +197,7 @@ class Columns:
         offsets, ends = array(self._count + 1, np.int32), array(room + 1, np.int32)
         count = columns.key_texts(self._data, at, length, offsets, ends, out)
         assert count >= 0
-        keys = _text(_column(pa.binary(), ends[: count + 1], out))
+        keys = _texts(ends[: count + 1], out)
         return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(offsets)], children=[keys])
 
     def _hosts(self, at: int, v6: int) -> pa.Array:
@@ -230,7 +232,7 @@ class Columns:
     def _decoded(self, kind: pa.DataType) -> pa.Array:
         flags = self._fields[record.C_SYS_FLAG]
         if not (flags & SysFlag.COMPRESSED).any():
-            return self._parts(_PARTS["body"])
+            return self._parts("body")
         places = self._fields[record.C_PHY].tolist()
         found = []
         for body, flag, place in zip(self._slices(_PARTS["body"]), flags.tolist(), places, strict=True):
@@ -243,11 +245,16 @@ class Columns:
 
 def gather(data: bytes | memoryview, at: Rows, length: Rows) -> pa.Array:
     """Return a binary column of parts of the data. A part with a negative position is null and has length 0."""
+    return _column(pyarrow().binary(), *_gathered(data, at, length))
+
+
+def _gathered(data: bytes | memoryview, at: Rows, length: Rows) -> tuple[Array, Array, Array | None]:
+    """Return offsets, bytes and, if a part is missing, validity of the column that ``gather`` returns."""
     count, total = len(at), int(length.sum())
     offsets, valid, out = array(count + 1, np.int32), array((count + 7) // 8), array(total)
     copied, missing = columns.copy_parts(data, at, length, offsets, valid, out)
     assert copied == total, f"{copied} bytes of {total}"
-    return _column(pyarrow().binary(), offsets, out, valid if missing else None)
+    return offsets, out, valid if missing else None
 
 
 def _column(kind: pa.DataType, ends: Array, out: Array, valid: Array | None = None) -> pa.Array:
@@ -258,20 +265,21 @@ def _column(kind: pa.DataType, ends: Array, out: Array, valid: Array | None = No
         [None if valid is None else pa.py_buffer(valid), pa.py_buffer(ends), pa.py_buffer(out[: ends[-1]])])
 
 
-def _utf8(made: pa.Array) -> pa.Array:
-    """Return a binary column as a column of texts, without a copy. Raises ArrowInvalid for bytes that are not UTF-8."""
+def _utf8(ends: Array, out: Array, valid: Array | None = None) -> pa.Array:
+    """Return a column of texts. Raises ArrowInvalid for bytes that are not UTF-8."""
     pa = pyarrow()
-    valid, offsets, out = made.buffers()
-    if columns.is_ascii(memoryview(out).cast("B")):  # the cast looks at each value by itself, which takes much longer
-        return pa.Array.from_buffers(pa.string(), len(made), [valid, offsets, out])
-    return made.cast(pa.string())
+    if columns.is_ascii(out[: ends[-1]]):  # the cast looks at each value by itself, which takes much longer
+        return _column(pa.string(), ends, out, valid)
+    return _column(pa.binary(), ends, out, valid).cast(pa.string())
 
 
-def _text(made: pa.Array) -> pa.Array:
+def _texts(ends: Array, out: Array, valid: Array | None = None) -> pa.Array:
+    """Return a column of texts. Bytes that are not UTF-8 are replaced by U+FFFD."""
     pa = pyarrow()
     try:
-        return _utf8(made)
-    except pa.ArrowInvalid:  # bytes that are not UTF-8 are replaced by U+FFFD
+        return _utf8(ends, out, valid)
+    except pa.ArrowInvalid:
         return pa.array(
-            [None if part is None else part.decode("utf-8", "replace") for part in made.to_pylist()],
+            [None if part is None else part.decode("utf-8", "replace")
+             for part in _column(pa.binary(), ends, out, valid).to_pylist()],
             pa.string())
