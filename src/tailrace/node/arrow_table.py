@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, SupportsIndex, final
 
 import numpy as np
 
@@ -160,7 +160,11 @@ def chosen_schema(columns: Sequence[str] | None) -> pa.Schema:
 
 
 def check_not_negative(**values: int | None) -> None:
-    """Raise ValueError for the first value below 0; the message names it."""
+    """Raise ValueError for the first value below 0, TypeError for one that is no whole number. The message names it."""
     for name, value in values.items():
-        if value is not None and value < 0:
+        if value is None:
+            continue
+        if not isinstance(value, SupportsIndex):
+            raise TypeError(f"{name} must be a whole number, not {value!r}")
+        if value < 0:
             raise ValueError(f"{name} must not be negative: {value}")

@@ -224,11 +224,14 @@ def test_an_lmq_queue_is_read_as_read_does(tmp_path, monkeypatch, places, part, 
 
 
 @pytest.mark.parametrize("name", ["queue_id", "offset", "count"])
-def test_a_negative_argument_is_named(tmp_path, name):
+def test_a_wrong_argument_is_named(tmp_path, name):
     with opened(tmp_path / "store") as store:
         store.put(Message(topic="T", body=b"x"))
         with pytest.raises(ValueError, match=f"^{name} must not be negative: -3$"):
             store.to_arrow("T", **{name: -3})
+        for value in ("5", 1.5):
+            with pytest.raises(TypeError, match=f"^{name} must be a whole number, not {value!r}$"):
+                store.to_arrow("T", **{name: value})
         assert store.to_arrow("T", offset=1).num_rows == store.to_arrow("T", count=0).num_rows == 0
 
 
