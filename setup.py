@@ -26,7 +26,7 @@ KERNELS = (
 SOURCES = Path("src/tailrace/kernels")
 INT_MAX, LONG_MAX = 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
 NUMBERS = {"record_layout", "record_columns", "timer_columns"}
-DECLARED = re.compile(r"^(\w+) = cython\.declare\(cython\.(\w+), (\d+|0x[0-9A-F]+)\)", re.MULTILINE)
+DECLARED = re.compile(r"^(\w+) = cython\.declare\(cython\.(\w+), (0x[0-9A-F]+|[\d_]+)\)", re.MULTILINE)
 SHARED = re.compile(
     r"^from tailrace\.kernels\.shared\.(\w+) import (?:[\w, ]+|\([\w,\s]+\))$", re.MULTILINE)
 

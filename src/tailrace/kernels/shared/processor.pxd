@@ -1,4 +1,4 @@
-# What the compiled kernels use of the processor. It changes how long a kernel takes, never what it returns.
+# What the compiled kernels take from C. It changes how long a kernel takes, never what it returns.
 
 cdef extern from *:
     """
