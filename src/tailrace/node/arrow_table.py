@@ -160,7 +160,7 @@ def chosen_schema(columns: Sequence[str] | None) -> pa.Schema:
 
 
 def check_not_negative(**values: int | None) -> None:
-    """Raise ValueError for the first value below 0, TypeError for one that is no whole number. The message names it."""
+    """Raise ValueError for the first value below 0, TypeError for another type. The message names it."""
     for name, value in values.items():
         if value is None:
             continue

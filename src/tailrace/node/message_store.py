@@ -600,7 +600,7 @@ class MessageStore:
         """Return what ``read`` yields, at most ``count`` messages, in the columns of the Spark source.
 
         ``columns`` chooses columns and their order; None means all of them. Raises ValueError
-        for a negative argument or an unknown column, TypeError for an argument that is no whole number,
+        for a negative argument or an unknown column, TypeError for an argument of another type,
         MissingPackageError if pyarrow is not installed.
         """
         check_not_negative(queue_id=queue_id, offset=offset, count=count)
