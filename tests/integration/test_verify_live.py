@@ -47,3 +47,16 @@ def test_a_store_that_is_written_to_is_sound(tmp_path):
     *found, summary = verify(str(path))
     assert found == []
     assert summary["summary"]["records"] >= counts[-1]
+
+
+@pytest.mark.parametrize("size", [0, 40 + 500 * 4 + 20_000 * 20])
+def test_an_index_file_that_is_just_made_is_sound(tmp_path, size):
+    """Its name is there before its length, and its length before its header."""
+    path = tmp_path / "store"
+    with MessageStore.open(path, config=CONFIG) as store:
+        store.put(Message(topic="T", body=b"x", keys=["k"]))
+        store.wait_dispatched()
+        (path / "index" / "29991231235959999").write_bytes(bytes(size))
+        *found, summary = verify(str(path))
+        assert found == []
+        assert summary["summary"]["state"].startswith("live")

@@ -54,15 +54,20 @@ def check_index_file(
 ) -> IndexFileCheck:
     """Verify length, header and chains of the index file with this number.
 
-    If the file ``grows``, its slots may name newer entries than were read, so slots are not compared.
+    If the file ``grows``, its slots may name newer entries than were read, so slots are not compared. It may also be a
+    new one, whose name is there before its length, and its length before its header.
     """
     slots, room = config.max_hash_slot_num, config.max_index_num
     size = index_file_size(slots, room)
+    if grows and not file.size:
+        return IndexFileCheck([], [], 0)
     if file.size != size:
         return IndexFileCheck(
             [Finding("index-file-length", file.path, 0, f"{file.size} bytes, not {size}")], [], 0)
     header = INDEX_HEADER.unpack_from(file.read(0, INDEX_HEADER.size))
     count = header.index_count
+    if grows and not count:
+        return IndexFileCheck([], [], 0)
     if not 1 <= count <= room:
         return IndexFileCheck([Finding("index-header", file.path, 0, f"{count} entries")], [], 0)
     start = INDEX_HEADER.size + slots * INDEX_SLOT.size
