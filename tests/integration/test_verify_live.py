@@ -8,6 +8,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.doctor.verify import verify
+from tailrace.formats.indexfile import index_file_size
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 CONFIG = StoreConfig(
@@ -49,7 +50,7 @@ def test_a_store_that_is_written_to_is_sound(tmp_path):
     assert summary["summary"]["records"] >= counts[-1]
 
 
-@pytest.mark.parametrize("size", [0, 40 + 500 * 4 + 20_000 * 20])
+@pytest.mark.parametrize("size", [0, index_file_size(CONFIG.max_hash_slot_num, CONFIG.max_index_num)])
 def test_an_index_file_that_is_just_made_is_sound(tmp_path, size):
     """Its name is there before its length, and its length before its header."""
     path = tmp_path / "store"

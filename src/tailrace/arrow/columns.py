@@ -140,7 +140,8 @@ class Columns:
         if name == "body" and self._body == "decoded":
             return self._decoded(kind)
         if name in _PARTS:
-            return self._parts(name) if kind == pa.binary() else _texts(*self._gathered(name))
+            places = self._places(_PARTS[name])
+            return gather(self._data, *places) if kind == pa.binary() else _texts(*_gathered(self._data, *places))
         match name:
             case "store":
                 label = self._store.encode()
@@ -159,16 +160,13 @@ class Columns:
             case _:
                 raise AssertionError(name)
 
-    def _gathered(self, name: str) -> tuple[Array, Array, Array | None]:
-        at, length = (self._fields[field] for field in _PARTS[name])
-        return _gathered(self._data, at, length)
-
-    def _parts(self, name: str) -> pa.Array:
-        return _column(pyarrow().binary(), *self._gathered(name))
+    def _places(self, part: tuple[int, int]) -> tuple[Rows, Rows]:
+        at, length = part
+        return self._fields[at], self._fields[length]
 
     @cached_property
     def _properties(self) -> _PropertyTexts:
-        at, length = (self._fields[field] for field in _PROPERTIES)
+        at, length = self._places(_PROPERTIES)
         total = int(length.sum())
         room = (total + self._count) // 4  # a property has at least four bytes, the last one three
         names, values = array(total), array(total)
@@ -191,9 +189,9 @@ class Columns:
 
     def _keys(self, kind: pa.DataType) -> pa.Array:
         pa = pyarrow()
-        at, length = (self._fields[field] for field in _KEYS)
+        at, length = self._places(_KEYS)
         total = int(length.sum())
-        out, room = array(total), (total + self._count) // 2  # a key has at least two bytes, the last one one
+        out, room = array(total), (total + self._count) // 2  # a key and its space have two bytes; the last has none
         offsets, ends = array(self._count + 1, np.int32), array(room + 1, np.int32)
         count = columns.key_texts(self._data, at, length, offsets, ends, out)
         assert count >= 0
@@ -226,13 +224,13 @@ class Columns:
             kind, self._count, [pyarrow().py_buffer(valid) if missing else None, pyarrow().py_buffer(times)])
 
     def _slices(self, part: tuple[int, int]) -> list[bytes]:
-        at, length = (self._fields[field].tolist() for field in part)
-        return [bytes(self._data[p : p + n]) for p, n in zip(at, length, strict=True)]
+        at, length = self._places(part)
+        return [bytes(self._data[p : p + n]) for p, n in zip(at.tolist(), length.tolist(), strict=True)]
 
     def _decoded(self, kind: pa.DataType) -> pa.Array:
         flags = self._fields[record.C_SYS_FLAG]
         if not (flags & SysFlag.COMPRESSED).any():
-            return self._parts("body")
+            return gather(self._data, *self._places(_PARTS["body"]))
         places = self._fields[record.C_PHY].tolist()
         found = []
         for body, flag, place in zip(self._slices(_PARTS["body"]), flags.tolist(), places, strict=True):

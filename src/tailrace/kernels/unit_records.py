@@ -286,8 +286,6 @@ class CachedReader:
 
     _find_file: object
     _file: object
-    _start: cython.longlong
-    _end: cython.longlong
     _seen: SeenPages
     _most: object
     _room: object
@@ -299,8 +297,7 @@ class CachedReader:
         ``find_file`` is ``find`` of the log's `MappedFileQueue`.
         """
         self._find_file = find_file
-        self._file = None  # the file that was read last, from position _start up to _end
-        self._start = self._end = 0
+        self._file = None  # the file that was read last
         self._seen = seen
         self._most = most
         self._room = room
@@ -332,12 +329,10 @@ class CachedReader:
             return None
         phy_offset = be64(units, 20 * at)
         file = self._file
-        if file is None or not self._start <= phy_offset < self._end:
-            file = self._find_file(phy_offset)
+        if file is None or not file.file_from_offset <= phy_offset < file.file_from_offset + file.size:
+            file = self._file = self._find_file(phy_offset)
             if file is None:
                 return None
-            self._file, self._start = file, file.file_from_offset
-            self._end = self._start + file.size
         view = file.hold_view()
         if view is None:
             self._file = None  # it is closed, and another one may have its place

@@ -11,7 +11,7 @@ Owns one file. Invariants:
   M6  With ``open_files`` an idle file closes its descriptor and mapping and opens them again on demand, but
       not while it has unsynced bytes: a failed write may be reported to the old descriptor only.
 Commit point: ``advance`` for readers, ``flush`` for durability.
-Concurrency: one writer; any number of readers and one flusher beside it.
+Concurrency: one writer; beside it any number of readers, one flusher, and one service for ``reserve_ahead``.
 Durable on return: ``flush`` all bytes below the position it returns; nothing else.
 """
 
@@ -75,7 +75,7 @@ class MappedFile:
         self._mapped = mapped
         self._step = allocate_step or size
         self._reserved = self._tried = self._populated = 0
-        self._reserving = threading.RLock()
+        self._reserving = threading.RLock()  # keeps ``reserve_ahead`` apart from the writer and from ``give_back``
         self._wrote_after = -1
         self._open_files = open_files
         self._file: File | None = None
@@ -329,8 +329,10 @@ class MappedFile:
 
     def reserve(self, until: int) -> int:
         """Allocate disk blocks up to ``until``, and more ahead. Return their end. Raises DiskFullError."""
+        if until <= self._reserved:
+            return self._reserved
         with self._reserving:
-            if until > self._reserved:
+            if until > self._reserved:  # still: the service may have reserved it
                 until = min(self.size, -(-until // self._step) * self._step)
                 try:
                     with self as file:
@@ -344,8 +346,8 @@ class MappedFile:
     def reserve_ahead(self, ahead: int) -> None:
         """Reserve the next ``ahead`` bytes after the last written one, a step at most, beside a writer.
 
-        Otherwise the writer waits for it, at times for a sync as well. Each step is tried once, and an error is left to
-        the writer that needs the blocks. Nothing is done before a writer has used the file.
+        Without this call the writer waits for the file system, and at times for a sync. Each step is tried once, and
+        only the writer that needs the blocks reports an error. Nothing is done before a writer has used the file.
         """
         until = min(self.size, self.wrote_position + min(ahead, self._step))
         if until <= self._reserved or self._reserved == self._tried:

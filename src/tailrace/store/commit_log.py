@@ -60,7 +60,7 @@ _NOT_IN_BATCHES: Final = frozenset({
     INNER_MULTI_DISPATCH, "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
 _PREPARE_MS: Final = 20
 _PREPARE_IDLE_MS: Final = 100
-_POPULATED: Final = 16 << 20
+_AHEAD: Final = 16 << 20
 """Bytes after the last record that are reserved and brought into memory ahead of a writer."""
 
 
@@ -361,8 +361,8 @@ class CommitLog:
         self._prepared_at = self.max_offset
         self.allocate_service.step()
         if files := self.queue.files:
-            files[-1].reserve_ahead(_POPULATED)
-            files[-1].populate(_POPULATED)
+            files[-1].reserve_ahead(_AHEAD)
+            files[-1].populate(_AHEAD)
 
     def prepare_wait_ms(self) -> int:
         """Return the ms until the next ``prepare_ahead``: 20 while the log grows, else 100."""

@@ -23,18 +23,23 @@ def file(tmp_path):
     made.close()
 
 
+def ranges_of(monkeypatch, room, name):
+    """Return the list to which each later call of a function of (object, start, length) adds (start, length)."""
+    made: list[tuple[int, int]] = []
+    real = getattr(room, name)
+
+    def call(what, start, length):
+        made.append((start, length))
+        return real(what, start, length)
+
+    monkeypatch.setattr(room, name, call)
+    return made
+
+
 @pytest.fixture
 def calls(monkeypatch):
     """Ranges that were brought into memory."""
-    made: list[tuple[int, int]] = []
-    real = linux_calls.populate
-
-    def populate(view, start, length):
-        made.append((start, length))
-        return real(view, start, length)
-
-    monkeypatch.setattr(linux_calls, "populate", populate)
-    return made
+    return ranges_of(monkeypatch, linux_calls, "populate")
 
 
 def test_reserved_pages_after_the_writer_are_brought_into_memory_once(file, calls):
@@ -119,16 +124,8 @@ def test_a_write_that_fails_halfway_leaves_no_bytes(file, monkeypatch, number, k
 
 @pytest.fixture
 def reserved(monkeypatch):
-    """Ranges (start, length) for which blocks were allocated."""
-    made: list[tuple[int, int]] = []
-    real = os.posix_fallocate
-
-    def posix_fallocate(descriptor, start, length):
-        made.append((start, length))
-        real(descriptor, start, length)
-
-    monkeypatch.setattr(os, "posix_fallocate", posix_fallocate)
-    return made
+    """Ranges for which blocks were allocated."""
+    return ranges_of(monkeypatch, os, "posix_fallocate")
 
 
 def wrote(file, until):

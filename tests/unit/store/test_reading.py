@@ -16,7 +16,7 @@ from tailrace.kernels import unit_records
 from tailrace.segments import MappedFile, MappedFileQueue
 from tailrace.store import reading
 from tailrace.store.commit_log import CommitLog
-from tailrace.testing.sim_clock import SimClock
+from tailrace.testing import SimClock
 
 
 def damage(log: CommitLog, phy_offset: int) -> None:
