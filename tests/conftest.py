@@ -6,10 +6,11 @@ import signal
 
 import pytest
 
-# A JVM of Spark lives for seconds here: the second compiler and the threads of G1 cost more than they save.
+# A JVM lives for seconds here: the second compiler and the threads of G1 cost more than they save.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(name, JVM)
+os.environ.setdefault("ROCKETMQ_JAVA_OPTS", f"-Xms256m -Xmx1g {JVM}")
 
 LONGEST = (
     "integration/test_odd_files.py", "crash/test_store_failures.py", "spark/", "integration/test_dist.py",

@@ -19,7 +19,7 @@ from tailrace.formats.requests.table import REQUESTS, Role
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 ROOT = access_matrix.ROOT
-MEMORY = {"ROCKETMQ_JAVA_OPTS": "-Xms64m -Xmx512m"}
+MEMORY = {"ROCKETMQ_JAVA_OPTS": f"{os.environ['ROCKETMQ_JAVA_OPTS']} -Xms64m -Xmx512m"}
 
 
 @contextlib.contextmanager

@@ -19,7 +19,6 @@ from tailrace.errors import RemotingError
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
 COUNT = 20
 PATIENCE_S = 90
-HEAP = "-Xms256m -Xmx1g"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +44,7 @@ def client_settings(ca, files=None):
 
 def java_env(settings):
     options = " ".join(f"-D{name}={value}" for name, value in settings.items())
-    return {**os.environ, "ROCKETMQ_JAVA_OPTS": f"{HEAP} {options}"}
+    return {**os.environ, "ROCKETMQ_JAVA_OPTS": f"{os.environ['ROCKETMQ_JAVA_OPTS']} {options}"}
 
 
 def pull_clients(reference, namesrv, where, settings):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.arrow import pyarrow
@@ -54,6 +55,7 @@ def _arrow_types() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def arrow_schema(columns: tuple[str, ...] = COLUMN_NAMES) -> pa.Schema:
     """The Arrow form of some columns, in their order. Raises MissingPackageError without pyarrow."""
     types = _arrow_types()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, SupportsIndex, final
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
@@ -164,7 +164,7 @@ def check_not_negative(**values: int | None) -> None:
     for name, value in values.items():
         if value is None:
             continue
-        if not isinstance(value, SupportsIndex):
+        if not hasattr(value, "__index__"):
             raise TypeError(f"{name} must be a whole number, not {value!r}")
         if value < 0:
             raise ValueError(f"{name} must not be negative: {value}")

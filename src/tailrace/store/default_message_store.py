@@ -174,6 +174,7 @@ class DefaultMessageStore:
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services. ``pid`` is written to the hint for readers without the lock."""
         self._pid = pid
+        self._tell_flushed()
         config = self.config
         self._reput_handle = scheduler.every(
             "ReputMessageService", _REPUT_MS * 50, self.reput.step, rest_ms=_REPUT_MS)
@@ -191,22 +192,22 @@ class DefaultMessageStore:
 
     def _flush_step(self) -> bool:
         more = self.flush_commit_log.step()
-        try:
-            self._write_flushed()
-        except OSError as error:  # only a hint: other processes show what the last one covers
-            events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)
+        self._tell_flushed()
         if self.flush_commit_log.sync and self._reput_handle is not None:
             self._reput_handle.wake()
         return more
 
-    def _write_flushed(self) -> None:
+    def _tell_flushed(self) -> None:
         """Write the hint ``tailrace/flushed``: the position up to which other processes may show records."""
-        if self._flushed_file is None:
-            self._file_system.makedirs(f"{self.root}/{filenames.OWN}")
-            self._flushed_file = open_hint(
-                self._file_system, f"{self.root}/{filenames.FLUSHED}")
         text = orjson.dumps({"pid": self._pid, "flushed": self.commit_log.queue.flushed_where})
-        self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
+        try:
+            if self._flushed_file is None:
+                self._file_system.makedirs(f"{self.root}/{filenames.OWN}")
+                self._flushed_file = open_hint(
+                    self._file_system, f"{self.root}/{filenames.FLUSHED}")
+            self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
+        except OSError as error:  # only a hint: other processes show what the last one covers
+            events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)
 
     def services_ended(self) -> None:
         """Note that no service runs any more, so that callers flush and dispatch themselves."""

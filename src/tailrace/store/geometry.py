@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 from typing import Any, Final
@@ -72,6 +73,8 @@ def _queue_file_size(file_system: FileSystem, queues: str, unit: int, hint: int)
 
 def _with_sizes(config: StoreConfig, found: dict[str, Any]) -> StoreConfig:
     """Return ``config`` with the valid ones of some sizes; cut files and old hints may give invalid sizes."""
+    with contextlib.suppress(ConfigError):
+        return dataclasses.replace(config, **found)
     for name, size in found.items():
         try:
             config = dataclasses.replace(config, **{name: size})

@@ -444,18 +444,18 @@ class IndexService:
         found: list[int] = []
         room = np.empty(max(max_num, 1), dtype=np.int64)
         for file in reversed(self.files):
-            header = self.header(file)
-            if header.index_count <= 1:
+            lease = file.select(0, self._size, mapped=True)  # a look-up reads only a few bytes
+            if lease is None:  # retention has deleted the file
                 continue
-            if header.begin_timestamp <= end_ms and header.end_timestamp >= begin_ms:
-                lease = file.select(0, self._size, mapped=True)  # a look-up reads only a few bytes
-                if lease is None:
+            with lease:
+                header = INDEX_HEADER.unpack_from(lease.buffer)
+                if header.index_count <= 1:
                     continue
-                with lease:
+                if header.begin_timestamp <= end_ms and header.end_timestamp >= begin_ms:
                     n = index_entries.search(
                         lease.buffer, self._slots, self._entries, wanted, begin_ms, end_ms,
                         room[: max_num - len(found)])
-                found.extend(room[:n].tolist())
+                    found.extend(room[:n].tolist())
             if header.begin_timestamp < begin_ms or len(found) >= max_num:
                 break
         return found

@@ -292,18 +292,22 @@ class MessageReader:
 
     def decode_at(self, phy_offset: int) -> MessageExt | None:
         """Return the message at a position, or None without a valid record."""
-        data = self._log.record_at(phy_offset)
+        return self._decode(self._log.record_at(phy_offset), phy_offset)
+
+    def visible_at(self, phy_offset: int) -> MessageExt | None:
+        """Return the message at a position, or None without a valid record or if its topic has released it."""
+        message = self.decode_at(phy_offset)
+        return None if message is None or self._is_released(message) else message
+
+    @staticmethod
+    def _decode(data: bytes | None, phy_offset: int) -> MessageExt | None:
+        """Return the message of a stored record, or None if it is none of this position."""
         if data is None or not is_record(data, phy_offset):
             return None
         try:
             return decode_message(data)
         except CorruptionError:
             return None
-
-    def visible_at(self, phy_offset: int) -> MessageExt | None:
-        """Return the message at a position, or None without a valid record or if its topic has released it."""
-        message = self.decode_at(phy_offset)
-        return None if message is None or self._is_released(message) else message
 
     def _is_released(self, message: MessageExt) -> bool:
         queue = self._queues.get(message.topic, message.queue_id)
@@ -326,8 +330,8 @@ class MessageReader:
             found = []
             for phy_offset in sorted(set(positions), reverse=True):
                 data = self._log.record_at(phy_offset)
-                message = self.visible_at(phy_offset)
-                if data is None or message is None or message.topic != topic:
+                message = self._decode(data, phy_offset)
+                if data is None or message is None or message.topic != topic or self._is_released(message):
                     continue
                 if not begin_ms <= message.store_timestamp <= end_ms:
                     continue
