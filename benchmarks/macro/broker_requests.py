@@ -108,7 +108,7 @@ def measure_transactions(side: str, scratch: Path, arguments: argparse.Namespace
     flush = "SYNC_FLUSH" if arguments.sync else "ASYNC_FLUSH"
     with broker_of(side, scratch, flush) as (pid, namesrv, broker):
         wait_for_route(namesrv)
-        found = run_program(TRANSACTIONS, namesrv, broker, pid, arguments.seconds)
+        found = run_program(namesrv, broker, pid, program=TRANSACTIONS, seconds=arguments.seconds)
     clear(scratch)
     return {"transactions": found}
 

@@ -145,7 +145,7 @@ def main() -> None:
         try:
             for name in options.what or WHAT:
                 note(f"client {name}")
-                uvloop.run(WHAT[name](broker.namesrv, options.count))  # type: ignore[arg-type]
+                uvloop.run(WHAT[name](broker.namesrv, options.count))
         finally:
             broker.stop()
 

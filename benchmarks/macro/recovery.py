@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,10 @@ def measure(
     return metrics
 
 
+def reference_open(act: str, path: Path) -> dict[str, Any]:
+    return {"ms": number_of(r"load ms ([\d.]+)", reference("store-bench", act, path, FILE_SIZE))}
+
+
 def measure_reference(scratch: Path, count: int, size: int, rebuilds: int) -> dict[str, Any]:
     """The same opens by the reference's store."""
     path = scratch / "reference"
@@ -136,8 +141,7 @@ def measure_reference(scratch: Path, count: int, size: int, rebuilds: int) -> di
         if name == "open_clean":
             reference("store-bench", "get", path, FILE_SIZE)
         act = "get" if name == "open_clean" else "open"
-        metrics[name] = opens(path, name, rebuilds, lambda act=act: {
-            "ms": number_of(r"load ms ([\d.]+)", reference("store-bench", act, path, FILE_SIZE))})
+        metrics[name] = opens(path, name, rebuilds, partial(reference_open, act, path))
         note(f"reference {count} messages, {name}: {metrics[name]}")
     shutil.rmtree(path)
     return metrics
@@ -155,9 +159,9 @@ def terabyte(scratch: Path, queues: int) -> dict[str, Any]:
         capture_output=True, text=True, check=True).stdout.splitlines()[0])["store"]["maxPhyOffset"]
     if end >= GIB:
         raise SystemExit("the first records do not fit one segment")
-    with first.open("r+b") as file:
-        file.seek(end)
-        file.write(BLANK.pack(GIB - end, BLANK_MAGIC))
+    with first.open("r+b") as segment:
+        segment.seek(end)
+        segment.write(BLANK.pack(GIB - end, BLANK_MAGIC))
     for number in range(1, 1023):
         with (segments / filenames.offset_to_file_name(number * GIB)).open("wb") as file:
             file.write(BLANK.pack(GIB, BLANK_MAGIC))
@@ -174,7 +178,8 @@ def main() -> int:
     if sys.argv[1:2] == ["--act"]:
         act, path, *rest = sys.argv[2:]
         if act == "write":
-            write(path, *map(int, rest[:4]), kill=rest[4] == "1")
+            count, size, queues, run = map(int, rest[:4])
+            write(path, count, size, queues, run, kill=rest[4] == "1")
         else:
             open_(path)
         return 0

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ from tailrace.kernels import compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+# A benchmark that gets SIGTERM stops the servers and programs that it has started, as it does after Ctrl-C.
+signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def processor() -> str:

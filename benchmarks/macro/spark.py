@@ -23,7 +23,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 from peer import number_of, reference
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 from results import note, report
 
 from tailrace.client import PullConsumer
@@ -55,11 +56,11 @@ class RepeatReader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
         self.options = options
 
-    def partitions(self):
+    def partitions(self) -> list[InputPartition]:
         count = int(self.options["partitions"])
         return [InputPartition(int(self.options["rows"]) // count) for _ in range(count)]
 
-    def read(self, partition):
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with pa.memory_map(self.options["path"]) as source:
             batch = pa.ipc.open_file(source).get_batch(0)
         left = partition.value
@@ -70,16 +71,16 @@ class RepeatReader(DataSourceReader):
 
 class RepeatSource(DataSource):
     @classmethod
-    def name(cls):
+    def name(cls) -> str:
         return "repeat"
 
-    def schema(self):
+    def schema(self) -> StructType:
         from tailrace.spark.source.schema import column_names, spark_schema
 
         names = tuple(name for name in self.options["columns"].split(",") if name)
         return spark_schema(names or column_names("FAILFAST"))
 
-    def reader(self, schema):
+    def reader(self, schema: StructType) -> RepeatReader:
         return RepeatReader(dict(self.options))
 
 
@@ -211,7 +212,8 @@ def fill_segments(path: str, count: int, size: int, segment: int, kind: str) -> 
 def consume(broker: str, target: str, most: int) -> float:
     """GB/s of our pull consumer that writes what it gets of a topic as Parquet."""
     with PullConsumer(broker=broker) as consumer:
-        began, size, rows = time.perf_counter(), 0, []
+        began, size = time.perf_counter(), 0
+        rows: list[dict[str, Any]] = []
         for queue in consumer.queues(CONSUMED):
             at = consumer.min_offset(queue)
             while len(rows) < most:

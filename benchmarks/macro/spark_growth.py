@@ -66,7 +66,7 @@ def measure(spark: SparkSession, path: Path, scratch: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, columns in COLUMNS.items():
         scan = spark.read.format("tailrace").option("columns", columns).load(str(path))
-        found[name] = cost(lambda scan=scan: scan.write.format("noop").mode("overwrite").save())
+        found[name] = cost(scan.write.format("noop").mode("overwrite").save)
         note(f"  {NAMES[name]}: {found[name]}")
     source = TailraceDataSource({"path": str(path), "columns": COLUMNS["body"]})
     found["planning"] = cost(lambda: source.reader(None).partitions())

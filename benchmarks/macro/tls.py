@@ -21,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tailrace.client import Producer, TlsOptions
@@ -32,13 +34,13 @@ UNDER_WAY = 64
 START_S = 90
 
 
-def processor_s(pid):
+def processor_s(pid: int) -> float:
     """User and system time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def certificate(where):
+def certificate(where: Path) -> tuple[Path, Path]:
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
          "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
@@ -47,25 +49,28 @@ def certificate(where):
 
 
 @contextlib.contextmanager
-def tailrace(where, cert, key):
+def tailrace(where: Path, cert: Path, key: Path) -> Iterator[tuple[int, str]]:
     conf = where / "serve.conf"
     conf.write_text(f"tls.server.certPath={cert}\ntls.server.keyPath={key}\n")
-    command = [sys.executable, "-m", "tailrace.cli", "serve", where / "store", "--listen", "127.0.0.1:0",
-               "--namesrv-listen", "none", "--config", conf, "--log-level", "error"]
+    command: list[str | Path] = [
+        sys.executable, "-m", "tailrace.cli", "serve", where / "store", "--listen", "127.0.0.1:0",
+        "--namesrv-listen", "none", "--config", conf, "--log-level", "error"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
+            assert process.stdout is not None
             yield process.pid, process.stdout.readline().split()[1].partition("=")[2]
         finally:
             process.terminate()
 
 
 @contextlib.contextmanager
-def java(reference, where, cert, key):
+def java(reference: Path, where: Path, cert: Path, key: Path) -> Iterator[tuple[int, str]]:
     port = random.SystemRandom().randrange(12_000, 32_000)
     conf = where / "broker.conf"
     conf.write_text(
         f"brokerIP1=127.0.0.1\nlistenPort={port}\nnamesrvAddr=127.0.0.1:9\nstorePathRootDir={where}/java\n"
         f"storePathCommitLog={where}/java/commitlog\nmappedFileSizeCommitLog=268435456\n"
+        "transactionMetricFlushInterval=100\n"  # it spins until such an interval is over, see peer.py
         "waitTimeMillsInSendQueue=60000\nosPageCacheBusyTimeOutMills=60000\n")
     env = {**os.environ, "ROCKETMQ_JAVA_OPTS": f"-Xms1g -Xmx1g -Dtls.test.mode.enable=false "
            f"-Dtls.server.certPath={cert} -Dtls.server.keyPath={key}"}
@@ -82,7 +87,7 @@ def java(reference, where, cert, key):
             process.kill()
 
 
-async def send(address, frames, context):
+async def send(address: str, frames: list[bytes], context: ssl.SSLContext | None) -> None:
     """Send all frames over one connection and wait for their answers; all must be SUCCESS."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=context, limit=1 << 22)
@@ -105,7 +110,7 @@ async def send(address, frames, context):
     writer.close()
 
 
-def frames_of(count, size):
+def frames_of(count: int, size: int) -> list[bytes]:
     ext = {"a": "bench", "b": "bench", "c": "TBW102", "d": "4", "f": "0", "g": "0", "h": "0", "i": "", "j": "0",
            "k": "false"}
     body = os.urandom(size)
@@ -116,7 +121,7 @@ def frames_of(count, size):
     return made
 
 
-def make_topic(address):
+def make_topic(address: str) -> None:
     until = time.monotonic() + START_S
     with Producer(broker=address, tls=TlsOptions(auth_server=False)) as producer:
         while True:
@@ -129,7 +134,7 @@ def make_topic(address):
                 time.sleep(0.2)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--size", type=int, default=1024)
@@ -142,7 +147,8 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         where = Path(directory)
         cert, key = certificate(where)
-        servers = {"tailrace": lambda: tailrace(where, cert, key)}
+        servers: dict[str, Callable[[], AbstractContextManager[tuple[int, str]]]] = {
+            "tailrace": lambda: tailrace(where, cert, key)}
         if options.reference:
             servers["reference"] = lambda: java(Path(options.reference).absolute(), where, cert, key)
         for name, serve in servers.items():

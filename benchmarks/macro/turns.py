@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def measures(path: str) -> dict[str, Callable[[], float]]:
         "put": put, "get of 32": lambda: get(32), "get of 1": lambda: get(1),
         "to_arrow, a message": lambda: to_arrow(None),
         "to_arrow of 3 columns, a message": lambda: to_arrow(["queueOffset", "keys", "body"]),
-        **{f"dispatch of {count}": lambda count=count: dispatch(count) for count in (1, 2, 4, 40)},
+        **{f"dispatch of {count}": partial(dispatch, count) for count in (1, 2, 4, 40)},
     }
 
 

@@ -74,8 +74,8 @@ def run_java(root: str, directory: str, release: str, stop: str, port: str) -> N
     conf.write_text("".join(f"{name}={value}\n" for name, value in {
         # Until the first such interval is over, 10 s by default, the broker spins on one processor.
         **SIZES, "transactionMetricFlushInterval": 100, "brokerClusterName": "DefaultCluster",
-        "brokerName": "broker-a", "brokerId": 0, "brokerIP1": "127.0.0.1", "listenPort": port, "namesrvAddr": "127.0.0.1:9",
-        "storePathRootDir": root, "storePathCommitLog": f"{root}/commitlog"}.items()))
+        "brokerName": "broker-a", "brokerId": 0, "brokerIP1": "127.0.0.1", "listenPort": port,
+        "namesrvAddr": "127.0.0.1:9", "storePathRootDir": root, "storePathCommitLog": f"{root}/commitlog"}.items()))
     with open(f"{directory}/broker.log", "w") as log:
         broker = subprocess.Popen(
             [REFERENCE, "broker", conf], stdout=log, stderr=log,

@@ -301,7 +301,7 @@ class MessageReader:
 
     @staticmethod
     def _decode(data: bytes | None, phy_offset: int) -> MessageExt | None:
-        """Return the message of a stored record, or None if it is none of this position."""
+        """Return the message of a stored record, or None if it is not one of this position."""
         if data is None or not is_record(data, phy_offset):
             return None
         try:
