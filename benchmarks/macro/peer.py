@@ -99,8 +99,8 @@ def reference_broker(
 ) -> Iterator[tuple[list[subprocess.Popen[bytes]], str, str, float]]:
     """A Java name server and broker: processes, name server, broker, seconds until it served."""
     namesrv, listen = free_port(), free_port()
-    # The broker spins on one processor until the first interval of its transaction metrics is over, by default
-    # 10 s after its start. No user measures that.
+    # The broker keeps one processor busy until the first interval of its transaction metrics is over, by default
+    # 10 s. That would count as the cost of the first messages.
     extra = ("transactionMetricFlushInterval=100", *extra)
     conf = scratch / "reference.conf"
     conf.write_text("\n".join((

@@ -72,7 +72,7 @@ def run_java(root: str, directory: str, release: str, stop: str, port: str) -> N
     """A Java broker serves the directory for a third of a minute."""
     conf = pathlib.Path(directory) / "broker.conf"
     conf.write_text("".join(f"{name}={value}\n" for name, value in {
-        # Until the first such interval is over, 10 s by default, the broker spins on one processor.
+        # The broker keeps one processor busy until the first such interval is over, by default 10 s.
         **SIZES, "transactionMetricFlushInterval": 100, "brokerClusterName": "DefaultCluster",
         "brokerName": "broker-a", "brokerId": 0, "brokerIP1": "127.0.0.1", "listenPort": port,
         "namesrvAddr": "127.0.0.1:9", "storePathRootDir": root, "storePathCommitLog": f"{root}/commitlog"}.items()))

@@ -26,8 +26,8 @@ SIZES = {
 SHORT_LIFE = {"transactionMetricFlushInterval": 100, "reviveInterval": 100}
 """For a Java broker that lives for seconds, in ms.
 
-It spins on one processor until the first interval of the transaction metrics is over, which is 10 s by default. Each of
-its eight POP revive services sleeps for an interval, a second by default, before a stop can go on.
+It keeps one processor busy until the first interval of its transaction metrics is over, by default 10 s. When it stops,
+it waits for each of its eight POP revive services, which sleep for their interval, by default 1 s.
 """
 
 
