@@ -277,7 +277,7 @@ def test_readers_without_the_lock_see_expired_messages_as_gone_never_as_garbage(
         opened.put(Message(topic="t", body=b"last"))
         opened.wait_dispatched()
         opened.flush()
-        opened._store._tell_flushed()
+        opened._store._write_flushed()
         before = StoreDirectory(str(store))
         want = {
             offset: data for queue in before.queues() for offset, _, data in before.records(queue)}

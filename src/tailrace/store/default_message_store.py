@@ -174,7 +174,7 @@ class DefaultMessageStore:
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services. ``pid`` is written to the hint for readers without the lock."""
         self._pid = pid
-        self._tell_flushed()
+        self._write_flushed()
         config = self.config
         self._reput_handle = scheduler.every(
             "ReputMessageService", _REPUT_MS * 50, self.reput.step, rest_ms=_REPUT_MS)
@@ -192,12 +192,12 @@ class DefaultMessageStore:
 
     def _flush_step(self) -> bool:
         more = self.flush_commit_log.step()
-        self._tell_flushed()
+        self._write_flushed()
         if self.flush_commit_log.sync and self._reput_handle is not None:
             self._reput_handle.wake()
         return more
 
-    def _tell_flushed(self) -> None:
+    def _write_flushed(self) -> None:
         """Write the hint ``tailrace/flushed``: the position up to which other processes may show records."""
         text = orjson.dumps({"pid": self._pid, "flushed": self.commit_log.queue.flushed_where})
         try:

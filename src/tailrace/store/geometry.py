@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import itertools
 from typing import Any, Final
@@ -54,9 +53,8 @@ def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreC
         found["mapper_file_size_batch_consume_queue"] = size
     if (slots := hint.get("maxHashSlotNum")) and (entries := hint.get("maxIndexNum")):
         found.update(max_hash_slot_num=slots, max_index_num=entries)
-        config = _with_sizes(config, found)
-    found.update(_index_geometry(file_system, f"{root}/{filenames.INDEX}", config))
-    return _with_sizes(config, found)
+    config = _with_sizes(config, found)
+    return _with_sizes(config, _index_geometry(file_system, f"{root}/{filenames.INDEX}", config))
 
 
 def _queue_file_size(file_system: FileSystem, queues: str, unit: int, hint: int) -> int:
@@ -73,8 +71,6 @@ def _queue_file_size(file_system: FileSystem, queues: str, unit: int, hint: int)
 
 def _with_sizes(config: StoreConfig, found: dict[str, Any]) -> StoreConfig:
     """Return ``config`` with the valid ones of some sizes; cut files and old hints may give invalid sizes."""
-    with contextlib.suppress(ConfigError):
-        return dataclasses.replace(config, **found)
     for name, size in found.items():
         try:
             config = dataclasses.replace(config, **{name: size})
