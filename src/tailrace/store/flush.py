@@ -22,6 +22,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import ServiceHandle
 from tailrace.env.shortage import is_disk_full, is_shortage
 from tailrace.errors import FatalStorageError
+from tailrace.formats.checkpoint import CHECKPOINT
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageStatus
 from tailrace.store.commit_log import CommitLog
@@ -295,9 +296,10 @@ class FlushConsumeQueueService:
             logics_physical_offset=progress.last, logics_msg_timestamp=progress.last_timestamp)
         if self._index is not None:
             self._checkpoint.update(index_msg_timestamp=self._index.full_until)
+        fields = self._checkpoint.fields  # the flush of the log may update them during the two writes
         self._progress_file.write(
-            replace(progress, checkpoints=[before, self._checkpoint.fields_hex]))
-        self._checkpoint.flush()
+            replace(progress, checkpoints=[before, CHECKPOINT.pack(*fields).hex()]))
+        self._checkpoint.flush(fields)
         del self._pending[: len(covered)]
         self._written = Position(
             progress.start, progress.last, progress.until - progress.last, progress.last_timestamp)

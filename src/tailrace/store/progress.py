@@ -7,7 +7,8 @@ bytes of the checkpoint, the last segment, the checksum of the last record, the 
 every queue. A slot that does not match is ignored; recovery then walks more, and no message is lost.
 
 Commit point: the sync of a slot. The checkpoint is written after the slot that has its bytes, so a slot
-has the checkpoint's bytes before and after that write.
+has the checkpoint's bytes before and after that write. The bytes after it are one snapshot, which is also what
+the file gets: another thread updates the checkpoint's fields during these writes.
 """
 
 from __future__ import annotations

@@ -39,23 +39,20 @@ class StoreCheckpoint:
 
     @property
     def fields(self) -> Checkpoint:
-        """The fields that the next ``flush`` writes."""
+        """A snapshot of the fields. Another thread may update them at any moment."""
         return self._fields
-
-    @property
-    def fields_hex(self) -> str:
-        """The bytes that the next ``flush`` writes, as hexadecimal digits."""
-        return CHECKPOINT.pack(*self._fields).hex()
 
     def update(self, **fields: int) -> None:
         """Set fields by name. Call it after the sync that they stand for (FL3)."""
         with self._lock:
             self._fields = self._fields._replace(**fields)
 
-    def flush(self) -> None:
-        """Write and sync the file if a field has changed. Raises OSError."""
+    def flush(self, fields: Checkpoint) -> None:
+        """Write and sync these fields if they are not the last ones written. Raises OSError.
+
+        The caller passes a snapshot, because progress must name exactly the bytes that the file gets.
+        """
         with self._lock:
-            fields = self._fields
             if fields == self._written:
                 return
             write_file(

@@ -123,8 +123,41 @@ def test_a_checkpoint_that_cannot_be_right_reads_as_nothing(damage):
     assert read_checkpoint(files, "/s/checkpoint") == Checkpoint(0, 0, 0, 0, 0, 0)
     checkpoint = StoreCheckpoint(files, "/s/checkpoint")
     checkpoint.update(physic_msg_timestamp=5)
-    checkpoint.flush()
+    checkpoint.flush(checkpoint.fields)
     assert read_checkpoint(files, "/s/checkpoint").physic_msg_timestamp == 5
+
+
+@pytest.mark.parametrize("kind", list(FlushDiskType))
+def test_a_put_during_the_write_of_progress_does_not_make_progress_worthless(kind):
+    store, files, clock, steps = opened(kind)
+    flush_log = next(step for name, step in steps.items() if name in {"GroupCommitService", "FlushRealTimeService"})
+    for _ in range(100):
+        store.put_inner(inner())
+    clock.advance(20_000)
+    flush_log()
+    steps["ReputMessageService"]()
+    inside = []
+
+    def watch(_number, name, path):
+        if name == "sync_data" and "/progress." in path:
+            inside.append(path)
+            files.before = None
+            clock.advance(20_000)
+            store.put_inner(inner(b"another thread"))
+            flush_log()
+            files.before = watch
+
+    for _ in range(3):
+        files.before = watch
+        clock.advance(60_000)
+        steps["FlushConsumeQueueService"]()
+        files.before = None
+        steps["ReputMessageService"]()
+        again, _, _, _ = opened(kind, files.killed())
+        assert again.recovery_report["decision"] == "PROGRESS", again.recovery_report["why"]
+        again.close()
+    assert len(inside) == 3
+    store.close()
 
 
 def test_one_sync_answers_all_waiting_puts():

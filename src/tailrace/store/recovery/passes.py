@@ -435,7 +435,7 @@ class Recovery:
             logics_physical_offset=min(fields.logics_physical_offset, max(phy_offset, 0)))
         if lowered != fields:
             self._checkpoint.update(**lowered._asdict())
-            self._checkpoint.flush()
+            self._checkpoint.flush(self._checkpoint.fields)
 
     def _forget_queues(self) -> None:
         """The log is empty: copy the queue files to quarantine, drop their units, and keep the queues' ends.
