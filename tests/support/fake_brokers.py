@@ -278,8 +278,12 @@ class FakeRemoting:
     async def invoke(self, address, code, ext, body=b"", *, timeout_ms=3000):
         if self.closed:
             raise RemotingError("the client is closed")
-        await asyncio.sleep(0.001)
+        await self.travel()
         return await self.broker.serve(self, code, ext, body, timeout_ms)
+
+    async def travel(self):
+        """Wait until a request has come to the broker."""
+        await asyncio.sleep(0.001)
 
     async def answer(self, address, response):
         self.answers.append(response)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,9 +25,13 @@ _log = get_logger(__name__)
 AUTO_CREATE_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
 """Number of queues that a send requests if it creates its topic; it must not choose a queue beyond them."""
+EVICTED_MAX: Final = 8
+"""Routes that are dropped at most when one is kept, so that no call takes long."""
 QUEUES_MAX = 1 << 31
 MASTER_ID: Final = 0
 REFRESH_NS = 30_000_000_000
+KEPT_MAX: Final = 10_000
+"""Number of topics whose routes are kept; the routes that were fetched first are dropped."""
 _READ, _WRITE = 4, 2
 _BROKER_NAME: Final = re.compile(r"^brokerName=(\S+)\s*$", re.MULTILINE)
 
@@ -84,6 +90,8 @@ class Route:
 class Routes:
     """Routes of topics, kept for 30 seconds.
 
+    Calls that need the same route at the same time share one request.
+
     A static topic is refused (RemotingError): its queues have other numbers for clients. ``physical`` gives the
     queues of brokers instead.
     """
@@ -100,6 +108,9 @@ class Routes:
         self.broker = broker
         self._broker_name = ""
         self._kept: dict[str, tuple[int, Route]] = {}
+        """Time of the request and route by topic, in the order of the times. Routes that are too old are dropped."""
+        self._asked: dict[tuple[str, str], asyncio.Task[Route]] = {}
+        """Requests that have no answer yet, by the topic that was asked for and the topic of the route."""
 
     async def of(self, topic: str, *, for_write: bool = False) -> Route:
         """Return the route of a topic.
@@ -108,22 +119,51 @@ class Routes:
         Raises RemotingCommandError with code TOPIC_NOT_EXIST, or the error of the connection.
         """
         kept = self._kept.get(topic)
-        now = self._clock.monotonic_ns()
-        if kept is not None and now - kept[0] < REFRESH_NS:
+        if kept is not None and self._clock.monotonic_ns() - kept[0] < REFRESH_NS:
             return kept[1]
         try:
-            route = await self._ask(topic, topic)
+            return await self._shared(topic, topic)
         except RemotingCommandError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST or not for_write:
                 raise
             # Not cached, because the first send creates the topic, which then has its own route.
-            return await self._ask(AUTO_CREATE_TOPIC, topic)
-        self._kept[topic] = now, route
+            return await self._shared(AUTO_CREATE_TOPIC, topic)
+
+    async def _shared(self, asked: str, topic: str) -> Route:
+        """Return the result of `_ask`, of the request that is under way if there is one."""
+        key = asked, topic
+        task = self._asked.get(key)
+        if task is None:
+            task = self._asked[key] = asyncio.create_task(self._fetch(asked, topic))
+            task.add_done_callback(lambda done: self._answered(key, done))
+        return await asyncio.shield(task)  # a caller that is cancelled leaves the request to the others
+
+    def _answered(self, key: tuple[str, str], task: asyncio.Task[Route]) -> None:
+        if self._asked.get(key) is task:
+            del self._asked[key]
+        if not task.cancelled():
+            task.exception()  # marked as seen, even if all callers were cancelled
+
+    async def _fetch(self, asked: str, topic: str) -> Route:
+        began_ns = self._clock.monotonic_ns()
+        route = await self._ask(asked, topic)
+        if asked == topic and self._asked.get((asked, topic)) is asyncio.current_task():  # not forgotten since
+            self._keep(topic, began_ns, route)
         return route
+
+    def _keep(self, topic: str, began_ns: int, route: Route) -> None:
+        self._kept.pop(topic, None)
+        self._kept[topic] = began_ns, route
+        oldest_ns = self._clock.monotonic_ns() - REFRESH_NS
+        for name, (fetched_ns, _) in list(itertools.islice(self._kept.items(), EVICTED_MAX)):
+            if fetched_ns > oldest_ns and len(self._kept) <= KEPT_MAX:
+                break
+            del self._kept[name]
 
     def forget(self, topic: str) -> None:
         """Drop the route, so that the next use fetches it again."""
         self._kept.pop(topic, None)
+        self._asked.pop((topic, topic), None)  # its answer may be of before
 
     def is_name_server(self, address: str) -> bool:
         """Return whether routes are asked for at this address, and it is not a broker."""
@@ -140,8 +180,8 @@ class Routes:
                     address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
             except RemotingError as error:
                 last = error
-                # The next call starts with another name server.
-                self._namesrv.append(self._namesrv.pop(0))
+                if self._namesrv[0] == address:  # unless another call has moved it to the end before
+                    self._namesrv.append(self._namesrv.pop(0))
                 continue
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
