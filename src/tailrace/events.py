@@ -394,12 +394,14 @@ OFFSET_RESET_BY_THE_BROKER: Final = _event(
     "info", "offset reset by the broker", "group topic broker queue offset",
     "An administrator has reset the offset of this group; the queue is consumed from there.")
 OFFSET_OF_A_QUEUE_IS_CORRECTED: Final = _event(
-    "warning", "offset of a queue is corrected", "topic broker queue offset to",
-    "The offset to pull lies outside of the queue, because messages have expired or an administrator has reset it. "
-    "The queue is consumed from the offset that the broker names.")
+    "warning", "offset of a queue is corrected", "topic broker queue offset to reason",
+    "The offset to pull lies outside of the queue. If the queue begins later, its topic was deleted and made again, or "
+    "messages have expired before they were consumed; the queue is consumed from its first message. If it ends before, "
+    "a power loss took its last messages, or an administrator has reset the offset; it is consumed from there.")
 PULL_FAILED: Final = _event(
     "warning", "pull failed, it is tried again", "topic broker queue offset reason",
-    "Tried again after 1 s, later 30 s; logged once until it works.")
+    "Tried again after 1 s, later 30 s; every second if the topic does not exist (code 17), so that a topic that is "
+    "made again is read from its first message. Logged once until it works.")
 POP_FAILED: Final = _event(
     "warning", "pop failed, it is tried again", "topic broker queue reason",
     "A queue in mode POP; tried again after 1 s, later 30 s; logged once until it works.")

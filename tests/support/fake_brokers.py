@@ -15,6 +15,8 @@ from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.kernels.properties import encode_properties
 
 ADDRESS = "10.0.0.1:10911"
+LIFE = 1_000
+"""Offsets of a queue whose topic was deleted and made again begin at a multiple of this number."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -84,6 +86,8 @@ class FakeBroker:
         self.topics = dict(topics)
         """Name of a topic and number of its queues."""
         self.stored = {}
+        self.begins = {}
+        """Least offset of a queue by topic and queue, 0 if it is not named."""
         self.committed = {}
         self.members = {}
         self.locks = {}
@@ -103,9 +107,28 @@ class FakeBroker:
 
     def put(self, topic, queue_id, body, reconsume_times=0, **properties):
         queue = self.stored.setdefault((topic, queue_id), [])
-        queue.append(record(topic, queue_id, len(queue), next(self._phy), body, properties, reconsume_times))
+        offset = self.begins.get((topic, queue_id), 0) + len(queue)
+        queue.append(record(topic, queue_id, offset, next(self._phy), body, properties, reconsume_times))
+        self._wake()
+
+    def _wake(self):
         self._arrived.set()
         self._arrived = asyncio.Event()
+
+    def delete_topic(self, topic):
+        """Delete a topic with the offsets of its groups; queues of its next life begin after those of this one."""
+        del self.topics[topic]
+        for key in [key for key in self.stored if key[0] == topic]:
+            self.begins[key] = (self._end(*key) // LIFE + 1) * LIFE
+            del self.stored[key]
+        self.committed = {key: at for key, at in self.committed.items() if key[1] != topic}
+        self._wake()
+
+    def _begin(self, topic, queue_id):
+        return self.begins.get((topic, int(queue_id)), 0)
+
+    def _end(self, topic, queue_id):
+        return self._begin(topic, queue_id) + len(self.stored.get((topic, int(queue_id)), ()))
 
     def count(self, code):
         return sum(one == code for one, _ in self.asked)
@@ -182,14 +205,16 @@ class FakeBroker:
             RemotingCommand(0, {"offset": str(found)}))
 
     async def _update_consumer_offset(self, remoting, ext, body):
+        if ext["topic"] not in self.topics:
+            return RemotingCommand(ResponseCode.TOPIC_NOT_EXIST)
         self.committed[ext["consumerGroup"], ext["topic"], int(ext["queueId"])] = int(ext["commitOffset"])
         return RemotingCommand(0)
 
     async def _get_max_offset(self, remoting, ext, body):
-        return RemotingCommand(0, {"offset": str(len(self.stored.get((ext["topic"], int(ext["queueId"])), ())))})
+        return RemotingCommand(0, {"offset": str(self._end(ext["topic"], ext["queueId"]))})
 
     async def _get_min_offset(self, remoting, ext, body):
-        return RemotingCommand(0, {"offset": "0"})
+        return RemotingCommand(0, {"offset": str(self._begin(ext["topic"], ext["queueId"]))})
 
     async def _search_offset_by_timestamp(self, remoting, ext, body):
         return RemotingCommand(0, {"offset": ext["timestamp"]})
@@ -226,12 +251,16 @@ class FakeBroker:
             self.committed[group, topic, queue_id] = int(ext["commitOffset"])
         end = asyncio.get_running_loop().time() + int(ext["suspendTimeoutMillis"]) / 1000
         while True:
-            stored = self.stored.get((topic, queue_id), [])
-            found = stored[offset : offset + int(ext["maxMsgNums"])]
-            places = {"suggestWhichBrokerId": str(self.suggested), "minOffset": "0", "maxOffset": str(len(stored))}
-            if offset > len(stored):
+            if topic not in self.topics:
+                return RemotingCommand(ResponseCode.TOPIC_NOT_EXIST)
+            if queue_id >= self.topics[topic]:
+                return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"queueId[{queue_id}] is illegal")
+            low, high = self._begin(topic, queue_id), self._end(topic, queue_id)
+            places = {"suggestWhichBrokerId": str(self.suggested), "minOffset": str(low), "maxOffset": str(high)}
+            if not low <= offset <= high:
                 return RemotingCommand(
-                    ResponseCode.PULL_OFFSET_MOVED, {**places, "nextBeginOffset": str(len(stored))})
+                    ResponseCode.PULL_OFFSET_MOVED, {**places, "nextBeginOffset": str(low if offset < low else high)})
+            found = self.stored.get((topic, queue_id), [])[offset - low :][: int(ext["maxMsgNums"])]
             if found:
                 return RemotingCommand(0, {**places, "nextBeginOffset": str(offset + len(found))}, b"".join(found))
             try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeGuard, final
 
 from tailrace import events
-from tailrace.client.broker_calls import BrokerCalls
+from tailrace.client.broker_calls import BrokerCalls, PullResult
 from tailrace.client.offset_store import OffsetStore
 from tailrace.client.pop_queues import Popping, PopQueue
 from tailrace.client.process_queue import ProcessQueue
@@ -39,11 +39,25 @@ _NOT_REGISTERED: Final = frozenset({
 
 _FINAL: Final = frozenset({
     ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER,
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.TOPIC_NOT_EXIST})
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST})
 
 
-def _pause_s(failures: int) -> float:
+def _why_moved(offset: int, found: PullResult) -> str:
+    if offset < found.min_offset:
+        return "the queue begins later: its topic was made again, or its messages have expired"
+    if offset > found.max_offset:
+        return "the queue ends before it: its last messages were lost"
+    return "an administrator has reset it"
+
+
+def _pause_s(failures: int, error: Exception) -> float:
+    if _is_gone(error):
+        return AGAIN_S  # the topic of a queue was deleted; the first messages of a new one are not left waiting
     return min(AGAIN_S * 2 ** min(failures - 1, 10), AGAIN_MAX_S)
+
+
+def _is_gone(error: Exception) -> bool:
+    return isinstance(error, RemotingCommandError) and error.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +108,8 @@ class AssignedQueues:
         """Queues whose pull waits for the limit of bytes."""
         self._paused: set[MessageQueue] = set()
         self._all_paused = False
+        self.topic_changed: Callable[[], None] = lambda: None
+        """Called when a topic seems to have been made again, so that it may have other queues."""
 
     def all(self) -> list[ProcessQueue]:
         """Return the queues that are assigned."""
@@ -357,6 +373,7 @@ class AssignedQueues:
                         _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id)
                 failures = 0
                 if moved is not None:
+                    self._look_at(one.queue.topic)
                     await self.restart(one, moved)
                     return
             except Exception as error:  # noqa: BLE001 - or the queue would stand still without a word
@@ -375,7 +392,14 @@ class AssignedQueues:
                     events.PULL_FAILED.log(
                         _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
                         offset=one.next_offset, reason=repr(error))
-                await asyncio.sleep(_pause_s(failures))
+                if _is_gone(error):
+                    self._look_at(one.queue.topic)
+                await asyncio.sleep(_pause_s(failures, error))
+
+    def _look_at(self, topic: str) -> None:
+        """Fetch the route of a topic again: it was deleted, or made again, perhaps with other queues."""
+        self._calls.instance.routes.forget(topic)
+        self.topic_changed()
 
     async def _pop(self, one: PopQueue) -> None:
         assert self._popping is not None
@@ -395,7 +419,9 @@ class AssignedQueues:
                     events.POP_FAILED.log(
                         _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
                         reason=repr(error))
-                await asyncio.sleep(_pause_s(failures))
+                if _is_gone(error):
+                    self._look_at(one.queue.topic)
+                await asyncio.sleep(_pause_s(failures, error))
                 continue
             if failures:
                 events.PULL_WORKS_AGAIN.log(
@@ -415,7 +441,8 @@ class AssignedQueues:
     def _is_final(self, error: Exception) -> TypeGuard[RemotingCommandError]:
         """Return whether a broker has refused a pull for good.
 
-        A name server does not list the topics of brokers that are down, and they come back.
+        A topic that does not exist is not refused for good: it was there when its queues were assigned, and may be
+        made again. A name server does not list the topics of brokers that are down, and they come back.
         """
         return (isinstance(error, RemotingCommandError) and error.code in _FINAL
                 and bool(error.address) and not self._calls.instance.routes.is_name_server(error.address))
@@ -448,7 +475,8 @@ class AssignedQueues:
         if found.status == "OFFSET_ILLEGAL":
             events.OFFSET_OF_A_QUEUE_IS_CORRECTED.log(
                 _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
-                offset=one.next_offset, to=found.next_begin_offset)
+                offset=one.next_offset, to=found.next_begin_offset,
+                reason=_why_moved(one.next_offset, found))
             return found.next_begin_offset
         for message in found.messages:
             if message.topic == self._retry_topic:  # consumers know it by the topic it was sent to

@@ -105,6 +105,7 @@ class GroupMember:
         self._served: dict[int, Served] = {
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status, **served}
+        queues.topic_changed = self.members_changed
         self._changed = asyncio.Event()
         self._first_pass = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -260,7 +261,7 @@ class GroupMember:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 self._at_first.setdefault(topic, frozenset())
             raise
-        self._at_first.setdefault(topic, frozenset(queues))
+        self._note_first(topic, queues)
         if self._settings.broadcasting:
             return set(queues), 1
         me = self._calls.instance.client_id
@@ -274,10 +275,14 @@ class GroupMember:
         found = self._settings.strategy(me, sorted(queues), list(dict.fromkeys(members)))
         return set(found), len(members)
 
+    def _note_first(self, topic: str, queues: list[MessageQueue]) -> None:
+        """Note the queues that a topic has had without a break; one that it loses is a new one if it comes again."""
+        self._at_first[topic] = self._at_first.get(topic, frozenset(queues)).intersection(queues)
+
     async def _assigned(self, topic: str) -> set[MessageQueue]:
         """Return the queues that the broker allocates to this member, and note which of them are popped."""
         queues = await self._calls.queues(topic)
-        self._at_first.setdefault(topic, frozenset(queues))
+        self._note_first(topic, queues)
         found = await self._calls.assignment(topic, self._settings.broker_strategy)
         if found is None:
             raise RemotingError(f"the broker does not know topic {topic} or group {self.group} yet")

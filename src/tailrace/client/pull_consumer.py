@@ -368,6 +368,7 @@ class _Reading:
         self._offsets = BrokerOffsets(self._calls)
         self._member: GroupMember | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._topic_changed = asyncio.Event()
         self.handed: list[tuple[ProcessQueue, MessageExt]] = []
         """Messages that the last `poll` has returned."""
         self.queues = AssignedQueues(
@@ -396,11 +397,15 @@ class _Reading:
             await self.queues.commit()  # a failed commit is retried with the next one
 
     def add_new_queues(self, topic: str) -> None:
+        self.queues.topic_changed = self._topic_changed.set
         self._tasks.append(asyncio.create_task(self._look_for_queues(topic)))
 
     async def _look_for_queues(self, topic: str) -> None:
         while True:
-            await asyncio.sleep(NEW_QUEUES_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(NEW_QUEUES_S):
+                    await self._topic_changed.wait()
+            self._topic_changed.clear()
             with contextlib.suppress(RemotingError):
                 for queue in await self._calls.queues(topic):
                     if self.queues.find(queue) is None:
