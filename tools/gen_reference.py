@@ -114,7 +114,7 @@ def protocol() -> str:
 
 
 def _access(request: Request) -> str:
-    named = ", ".join(f"`{part.partition(':')[2].rstrip('~=?;,') or part}`" for part in request.named.split())
+    named = ", ".join(f"`{part.partition(':')[2].rstrip('~^=?;,') or part}`" for part in request.named.split())
     mark = "" if request.reference or request.role is Role.CLIENT else "\\*"
     return f"{_names(request.action)} {_names(request.resource)}{f' ({named})' if named else ''}{mark}"
 

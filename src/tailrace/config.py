@@ -592,7 +592,8 @@ class BrokerConfig(_Config):
     max_pop_polling_size: int = _option(
         100_000, "Pops that may wait for messages, of all groups together.", low=1)
     enable_retry_topic_v2: bool = _option(
-        False, "Whether popped messages come back in `%RETRY%group+topic`; else in `%RETRY%group_topic`.")
+        False, "Whether popped messages come back in `%RETRY%group+topic`; else in `%RETRY%group_topic`, which a Java "
+        "broker reads with its own defaults. A topic of the first form is popped whenever it exists.")
     retrieve_message_from_pop_retry_topic_v1: bool = _option(
         True, "With enableRetryTopicV2: whether `%RETRY%group_topic` is popped as well.")
     pop_from_retry_probability: int = _option(

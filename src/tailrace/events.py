@@ -203,6 +203,12 @@ LITE_TOPICS_COULD_NOT_BE_DELETED: Final = _event(
 POPPED_MESSAGE_DOES_NOT_COME_BACK: Final = _event(
     "warning", "popped message does not come back, it is gone", "topic queue offset status",
     "Retention removed a message while it was popped and not acknowledged.")
+POPPED_MESSAGE_IS_OF_ANOTHER_GROUP: Final = _event(
+    "warning", "popped message is of another group, it is not put into its retry topic again",
+    "topic group queue offset",
+    "A group has popped a message that another group has popped before, from a retry topic whose name both have. "
+    "A broker that does not look whose such messages are has handed it out, or a client has named an offset that it "
+    "was not given. The other group gets the message.")
 POPPED_MESSAGE_IS_TRIED_LATER: Final = _event(
     "warning", "popped message is tried later", "topic queue offset wait_ms reason",
     "A message that was not acknowledged could not be put into the retry topic of its group; it is tried again after "

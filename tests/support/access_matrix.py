@@ -95,7 +95,7 @@ def _fields(row, topic):
     for part in row.named.split():
         kind, _, field = part.partition(":")
         if field:
-            ext[field.rstrip("~=?;,")] = {"Topic": topic, "Group": GROUP, "Cluster": CLUSTER}[kind]
+            ext[field.rstrip("~^=?;,")] = {"Topic": topic, "Group": GROUP, "Cluster": CLUSTER}[kind]
     return {**ext, **_MORE.get(row.code, {})}
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, final
 
 from tailrace.errors import ConfigError
 from tailrace.formats import fastjson
+from tailrace.formats.pop import is_retry_topic_of, normal_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.formats.requests.table import REQUESTS, Action, Request, Role
 
@@ -25,7 +26,7 @@ GROUP: Final = "Group"
 CLUSTER: Final = "Cluster"
 SUB: Final = Action.SUB
 VALUES_MAX: Final = 50_000
-_SIGNS: Final = "~=?;,"
+_SIGNS: Final = "~^=?;,"
 
 
 class Access(NamedTuple):
@@ -102,21 +103,21 @@ class Accesses:
                     if value is not None and not value.strip():
                         continue
                 if value is not None:
-                    found += self._named(kind, value, signs, row.action)
+                    found += self._named(kind, value, signs, row.action, ext.get("consumerGroup") or "")
         if not found and not optional:
             return [Access(CLUSTER, self._cluster, row.action)]
         if row.code in _REPLIES and found[0].name.endswith(REPLY):
             return []
         return found
 
-    def _named(self, kind: str, value: str, signs: str, actions: Action) -> Iterator[Access]:
+    def _named(self, kind: str, value: str, signs: str, actions: Action, group: str) -> Iterator[Access]:
         separator = ";" if ";" in signs else "," if "," in signs else ""
         for name in filter(None, value.split(separator)) if separator else (value,):
             if kind == TOPIC:
                 if "=" in signs:
                     yield Access(TOPIC, name, actions)
-                elif "~" not in signs or not name.startswith(RETRY):
-                    yield topic_access(name, actions)
+                elif "~" not in signs or not is_retry_topic_of(name, group):
+                    yield topic_access(normal_topic(name, group) if "^" in signs else name, actions)
             else:
                 yield group_access(name, actions) if kind == GROUP else Access(kind, name, actions)
 

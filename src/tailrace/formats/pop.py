@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from sys import intern
 from typing import Any, Final, NamedTuple, TypeVar
@@ -22,9 +22,10 @@ from tailrace.formats import fastjson
 from tailrace.formats.requests.custom_header import Int64
 
 __all__ = [
-    "ACK_TAG", "BATCH_ACK_TAG", "CK_TAG", "ORDER_REVIVE_QUEUE", "POP_MAX", "REVIVE_GROUP", "Ack", "ExtraInfo",
-    "PopCheckPoint", "ack_offsets", "is_pop_retry_topic_v2", "msg_offset_info", "normal_topic", "order_count",
-    "pop_retry_topic", "queue_offset_order_count", "real_topic", "retry_flag", "revive_topic", "start_offset_info",
+    "ACK_TAG", "BATCH_ACK_TAG", "CK_TAG", "ORDER_REVIVE_QUEUE", "ORIGIN_GROUP", "POP_MAX", "REVIVE_GROUP", "Ack",
+    "ExtraInfo", "PopCheckPoint", "ack_offsets", "is_pop_retry_topic_v2", "is_retry_topic_of", "msg_offset_info",
+    "normal_topic", "order_count", "pop_retry_topic", "pop_retry_topics", "queue_offset_order_count", "real_topic",
+    "retry_flag", "retry_owner", "retry_topic_users", "revive_topic", "start_offset_info",
 ]
 
 CK_TAG: Final = "ck"
@@ -34,6 +35,8 @@ REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 """Group whose offsets are those up to which the queues of the revive topic are processed."""
 ORDER_REVIVE_QUEUE: Final = 999
 """Revive queue in the receipts of orderly pops, which have no checkpoint."""
+ORIGIN_GROUP: Final = "ORIGIN_GROUP"
+"""Property of a message in a POP retry topic: the group that has popped it."""
 POP_MAX: Final = 32
 """Greatest number of messages of a pop; a checkpoint has a bit for each."""
 BIT_SET_MAX: Final = 8 * 1024
@@ -55,6 +58,53 @@ def revive_topic(cluster: str) -> str:
 def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
     """Return the topic to which messages of ``topic`` return that ``group`` has not acknowledged."""
     return f"{_RETRY}{group}{'+' if v2 else '_'}{topic}"
+
+
+def pop_retry_topics(topic: str, group: str) -> tuple[str, str]:
+    """Return both forms of the POP retry topic of a topic and a group: with ``_``, and with ``+``."""
+    return pop_retry_topic(topic, group), pop_retry_topic(topic, group, v2=True)
+
+
+def retry_topic_users(name: str) -> Iterator[tuple[str, str]]:
+    """Yield each (group, topic) whose POP retry topic may have this name, and (group, "") for a group that pulls it.
+
+    The form with ``_`` may have several users: ``%RETRY%g_a_x`` is the topic of group ``g_a`` with topic ``x``, of
+    group ``g`` with topic ``a_x``, and of group ``g_a_x`` itself. Whether they exist is not looked up.
+    """
+    if not name.startswith(_RETRY):
+        return
+    rest = name[len(_RETRY):]
+    separator = "+" if "+" in rest else "_"
+    if separator == "_" and rest:
+        yield rest, ""
+    for at, character in enumerate(rest):
+        if character == separator and 0 < at < len(rest) - 1:
+            yield rest[:at], rest[at + 1 :]
+            if separator == "+":
+                return
+
+
+def is_retry_topic_of(name: str, group: str) -> bool:
+    """Return True if a topic is the retry topic of a group, or one of its POP retry topics."""
+    return name.startswith(_RETRY) and name.startswith(group, len(_RETRY)) and (
+        name[len(_RETRY) + len(group):][:1] in {"", "_", "+"})
+
+
+def retry_owner(name: str, origin_group: str | None, real_topic: str | None, retry_topic: str | None) -> str | None:
+    """Return the group to which a message in a retry topic belongs, None if the message does not say.
+
+    The arguments after ``name`` are the message's properties ORIGIN_GROUP, REAL_TOPIC and RETRY_TOPIC. A message
+    that was sent back comes through the delay levels, so REAL_TOPIC names its retry topic; one that was popped has
+    the group of the pop. Brokers before RocketMQ 5.2 do not write that group.
+    """
+    rest = name[len(_RETRY):]
+    group, plus, _ = rest.partition("+")
+    if plus:
+        return group
+    if real_topic != name and origin_group and rest.startswith(f"{origin_group}_"):
+        return origin_group
+    is_classic = real_topic == name or origin_group == rest or retry_topic is not None
+    return rest if is_classic else None
 
 
 def is_pop_retry_topic_v2(topic: str) -> bool:

@@ -202,7 +202,7 @@ def test_every_request_says_who_may_send_it():
             kind, _, field = part.partition(":")
             if field and row.header is not None:
                 names = row.header.__struct_encode_fields__
-                assert field.rstrip("~=?;,") in names, (code.name, part)
+                assert field.rstrip("~^=?;,") in names, (code.name, part)
                 assert kind.upper() in str(row.resource), code.name
 
 
@@ -213,6 +213,28 @@ def test_a_request_that_names_nothing_is_about_the_cluster():
         assert [(one.kind, one.name) for one in found] == [("Cluster", "C")]
     assert accesses.of(RemotingCommand(99_999, {})) == [("Cluster", "C", Action.UPDATE)]
     assert accesses.of(RemotingCommand(RequestCode.END_TRANSACTION, {})) == []  # as old producers send it
+
+
+@pytest.mark.parametrize("code", [RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME])
+@pytest.mark.parametrize(("group", "topic", "named"), [
+    ("g", "%RETRY%g_orders", ("Topic", "orders")), ("g", "%RETRY%g+orders", ("Topic", "orders")),
+    ("g", "orders", ("Topic", "orders")),
+    ("g", "%RETRY%g_a_x", ("Topic", "a_x")), ("g_a", "%RETRY%g_a_x", ("Topic", "x")),
+    ("g", "%RETRY%other_x", ("Group", "other_x")), ("g", "%RETRY%gg_x", ("Group", "gg_x")),
+])
+def test_an_acknowledgement_of_a_retry_needs_what_its_pop_needed(code, group, topic, named):
+    found = Accesses("C").of(RemotingCommand(code, {"consumerGroup": group, "topic": topic}))
+    assert found == [("Group", group, Action.SUB), (*named, Action.SUB)]
+
+
+@pytest.mark.parametrize(("topic", "named"), [
+    ("%RETRY%g", []), ("%RETRY%g_orders", []), ("%RETRY%g+orders", []), ("orders", [("Topic", "orders")]),
+    ("%RETRY%h", [("Group", "h")]), ("%RETRY%gh_orders", [("Group", "gh_orders")]),
+])
+def test_a_pull_of_retries_of_other_groups_needs_a_permission_for_them(topic, named):
+    for code in (RequestCode.PULL_MESSAGE, RequestCode.QUERY_CONSUMER_OFFSET):
+        found = Accesses("C").of(RemotingCommand(code, {"consumerGroup": "g", "topic": topic}))
+        assert {tuple(one[:2]) for one in found} == {("Group", "g"), *named}
 
 
 def test_replies_need_no_permission_for_the_topic_of_replies_alone():

@@ -19,7 +19,7 @@ from tailrace.logs import get_logger
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.store.hooks import PropertyFilter
 
-__all__ = ["MessageFilter", "MessageFilters"]
+__all__ = ["EVERYTHING", "MessageFilter", "MessageFilters"]
 
 _log = get_logger(__name__)
 RETRY_TOPIC: Final = b"RETRY_TOPIC"
@@ -42,6 +42,10 @@ class MessageFilter:
         """Return whether a message with these stored properties matches the property filter, if there is one."""
         wanted = self.properties
         return wanted is None or wanted.matches(unit_records.property_values(properties, wanted.names))
+
+
+EVERYTHING: Final = MessageFilter()
+"""The filter that every message matches."""
 
 
 @final

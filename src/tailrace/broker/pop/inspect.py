@@ -8,7 +8,8 @@ from typing import Final, final
 
 from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
+from tailrace.broker.filters.retry_owner import own_messages
 from tailrace.broker.pop.fields import check_names, check_poppable, filter_of
 from tailrace.broker.pop.polling import (
     ALL_QUEUES,
@@ -17,9 +18,10 @@ from tailrace.broker.pop.polling import (
     Waiting,
     has_match,
 )
+from tailrace.broker.pop.requests import retry_topics
 from tailrace.broker.turns import in_turns
 from tailrace.errors import RefusalError
-from tailrace.formats.pop import POP_MAX, pop_retry_topic
+from tailrace.formats.pop import POP_MAX, pop_retry_topics
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     NotificationRequestHeader,
@@ -31,13 +33,17 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.model import GetMessageStatus
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["PopInspectProcessor"]
 
 MAX_BYTES: Final = 4 << 20
 READ_BYTES: Final = 256 * 1024
-_EVERYTHING: Final = MessageFilter()
+READS_MAX: Final = 64
+"""Number of reads of a peek in one queue after one that returned no message."""
+_READ_ON: Final = frozenset({
+    GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.NO_MATCHED_MESSAGE})
 _Key = tuple[str, int]
 
 
@@ -94,9 +100,7 @@ class PopInspectProcessor:
 
     def _queues(self, group: str, topic: str, queue_id: int) -> Iterator[_Key]:
         """Yield the queues of a topic and of the group's retry topics."""
-        names = [pop_retry_topic(topic, group)]
-        if self._broker.config.enable_retry_topic_v2:
-            names.append(pop_retry_topic(topic, group, v2=True))
+        names = retry_topics(self._broker, topic, group)
         if queue_id == ALL_QUEUES:
             names.insert(0, topic)
         else:
@@ -125,7 +129,8 @@ class PopInspectProcessor:
             for key in self._queues(group, topic, queue_id):
                 if header.order and self._order.is_blocked(header.attempt_id, key[0], group, key[1], 0):
                     continue
-                found = self._has_message(group, key, wanted if key[0] == topic else _EVERYTHING)
+                found = self._has_message(
+                    group, key, own_messages(key[0], group, wanted if key[0] == topic else EVERYTHING))
                 if found:
                     return
                 yield
@@ -145,25 +150,27 @@ class PopInspectProcessor:
 
     def _filter(self, header: NotificationRequestHeader) -> MessageFilter:
         if not (self._broker.config.use_message_filter_for_notification and header.exp_type and header.exp):
-            return _EVERYTHING
+            return EVERYTHING
         return filter_of(self._broker, header.topic, header.consumer_group, header.exp_type, header.exp)
 
     def _has_message(self, group: str, key: _Key, wanted: MessageFilter) -> bool:
         """Return whether a group has a message in a queue.
 
-        If few messages are left, one of them must match the tags. As in RocketMQ, SQL92 expressions are evaluated
-        only when a message arrives.
+        If few messages are left, one of them must match the tags, and in a retry topic it must belong to the group.
+        As in RocketMQ, SQL92 expressions are evaluated only when a message arrives.
         """
-        offset = self._offset(group, *key)
+        offset, (topic, _) = self._offset(group, *key), key
         rest = self._store.max_offset_in_queue(*key) - offset
-        if rest <= 0 or wanted.codes is None or rest >= self._broker.config.max_message_filter_num_for_notification:
+        is_open = wanted.codes is None and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        if rest <= 0 or is_open or rest >= self._broker.config.max_message_filter_num_for_notification:
             return rest > 0
-        result = self._store.get_message(*key, offset, 1, max_bytes=1, codes=wanted.codes, only_cached=True)
+        result = self._store.get_message(
+            *key, offset, 1, max_bytes=1, codes=wanted.codes, property_filter=wanted.properties, only_cached=True)
         return result.is_cold or result.status is not GetMessageStatus.NO_MATCHED_MESSAGE
 
     def _arrivals(self, group: str, topic: str) -> int:
         """Return how many messages have arrived since the start on the topics of a notification."""
-        topics = topic, pop_retry_topic(topic, group), pop_retry_topic(topic, group, v2=True)
+        topics = topic, *pop_retry_topics(topic, group)
         return sum(map(self._broker.traffic.arrivals, topics))
 
     def _polling_info(self, channel: Channel, request: RemotingCommand) -> Answer:
@@ -189,9 +196,14 @@ class PopInspectProcessor:
             rest += max(0, self._store.max_offset_in_queue(*key) - offset)
             if count >= most or size >= MAX_BYTES:
                 continue
-            read = partial(self._store.get_message, *key, max_msg_nums=most - count, max_bytes=READ_BYTES)
+            wanted = own_messages(key[0], group)
+            read = partial(
+                self._store.get_message, *key, max_msg_nums=most - count, max_bytes=READ_BYTES,
+                property_filter=wanted.properties)
             result = read(offset=offset)
-            if result.status in {GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY}:
+            for _ in range(READS_MAX):
+                if result.status not in _READ_ON or result.next_begin_offset == result.max_offset:
+                    break
                 result = read(offset=result.next_begin_offset)
             parts.append(result.data)
             count += result.message_count

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, final
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.waiting import memory_of
 from tailrace.env.clock import Clock
-from tailrace.formats.pop import pop_retry_topic
+from tailrace.formats.pop import pop_retry_topics
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.model import GetMessageStatus
 from tailrace.node.message_store import MessageStore
@@ -100,8 +100,8 @@ class PopLongPollingService:
         self._count = 0
         self._held: dict[str, dict[str, dict[int, dict[Waiting, None]]]] = {}
         """Requests by topic, group and queue, in the order of their arrival."""
-        self._retries: dict[str, tuple[str, str]] = {}
-        """For each retry topic that a held request also reads: topic and group of the request."""
+        self._retries: dict[str, dict[tuple[str, str], None]] = {}
+        """For each retry topic that held requests also read: topics and groups of these requests."""
         self._arrived: deque[Arrival] = deque()
         self._drain_scheduled = False
         self._ready: deque[Waiting] = deque()
@@ -129,9 +129,8 @@ class PopLongPollingService:
             return PollResult.FULL
         of_key[waiting] = None
         self._count += 1
-        for v2 in (False, True):
-            retry = pop_retry_topic(waiting.topic, waiting.group, v2=v2)
-            self._retries[retry] = waiting.topic, waiting.group
+        for retry in pop_retry_topics(waiting.topic, waiting.group):
+            self._retries.setdefault(retry, {})[waiting.topic, waiting.group] = None
         waiting.channel.hold(1, waiting.size)
         waiting.timer = self._loop.call_later(left_ms / 1000, self._wake, waiting)
         if has_grown():
@@ -210,10 +209,9 @@ class PopLongPollingService:
         while self._arrived:
             arrival = self._arrived.popleft()
             topic, queue_id = arrival.topic, arrival.queue_id
-            retried = self._retries.get(topic)
-            if retried is not None:
-                for queue in (ALL_QUEUES, *self._held.get(retried[0], {}).get(retried[1], ())):
-                    if self.notify(*retried, queue):
+            for pair in tuple(self._retries.get(topic, ())):  # the name may be that of several pairs
+                for queue in (ALL_QUEUES, *self._held.get(pair[0], {}).get(pair[1], ())):
+                    if self.notify(*pair, queue):
                         break
             for group in tuple(self._held.get(topic, ())):
                 self.notify(topic, group, ALL_QUEUES, arrival)
@@ -252,7 +250,10 @@ class PopLongPollingService:
             del queues[waiting.queue_id]
         if not queues:
             del groups[group]
-            for v2 in (False, True):
-                self._retries.pop(pop_retry_topic(topic, group, v2=v2), None)
+            for retry in pop_retry_topics(topic, group):
+                pairs = self._retries[retry]
+                del pairs[topic, group]
+                if not pairs:
+                    del self._retries[retry]
         if not groups:
             del self._held[topic]

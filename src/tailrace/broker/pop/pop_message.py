@@ -17,7 +17,8 @@ from tailrace import events
 from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
-from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
+from tailrace.broker.filters.retry_owner import own_messages
 from tailrace.broker.pop.fields import check_names, check_poppable, check_writable, filter_of
 from tailrace.broker.pop.offsets import WRONG_OFFSET, init_offset
 from tailrace.broker.pop.polling import (
@@ -35,6 +36,7 @@ from tailrace.broker.pop.requests import (
     check_in_time,
     check_numbers,
     read_cold,
+    retry_topics,
 )
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.turns import in_turns
@@ -44,7 +46,7 @@ from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
     ExtraInfo,
     PopCheckPoint,
-    pop_retry_topic,
+    pop_retry_topics,
 )
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
@@ -64,7 +66,6 @@ FROM_START: Final = 0
 """Value of initMode; any other number means the end of the queue, as in RocketMQ."""
 _PASSED_OVER: Final = frozenset({
     GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING})
-_EVERYTHING: Final = MessageFilter()
 _Key = tuple[str, int]
 
 
@@ -182,7 +183,8 @@ class PopMessageProcessor:
         if pop.queue_id == ALL_QUEUES:
             normal = self._turned(pop.topic, draw)
         retries = [] if pop.order else [
-            key for topic in self._retry_topics(pop, looks_first) for key in self._turned(topic, draw)]
+            key for topic in retry_topics(self._broker, pop.topic, pop.consumer_group, looks_first)
+            for key in self._turned(topic, draw)]
         if looks_first < retry_probability:
             yield from (*retries, *normal)
         else:
@@ -202,15 +204,6 @@ class PopMessageProcessor:
         places = range(count)
         return [(topic, (place + draw) % count)
                 for place in (reversed(places) if self._broker.config.priority_order_asc else places)]
-
-    def _retry_topics(self, pop: PopMessageRequestHeader, draw: int) -> list[str]:
-        config = self._broker.config
-        if not config.enable_retry_topic_v2:
-            return [pop_retry_topic(pop.topic, pop.consumer_group)]
-        found = [pop_retry_topic(pop.topic, pop.consumer_group, v2=True)]
-        if config.retrieve_message_from_pop_retry_topic_v1:
-            found.insert(draw % 2, pop_retry_topic(pop.topic, pop.consumer_group))
-        return found
 
     # -- one queue
 
@@ -285,7 +278,8 @@ class PopMessageProcessor:
         cold = made.cold
         if cold is not None and (cold.key, cold.offset) == ((topic, queue_id), offset):
             return cold.result
-        wanted = made.wanted if topic == made.pop.topic else _EVERYTHING
+        wanted = own_messages(
+            topic, made.pop.consumer_group, made.wanted if topic == made.pop.topic else EVERYTHING)
         read = partial(
             self._store.get_message, topic, queue_id, offset, made.pop.max_msg_nums - made.count, max_bytes=READ_BYTES,
             codes=wanted.codes, property_filter=wanted.properties)
@@ -379,5 +373,5 @@ class PopMessageProcessor:
 
     def _arrivals(self, pop: PopMessageRequestHeader) -> int:
         """Return how many messages have arrived since the start on the topics of a pop."""
-        topics = [pop.topic] if pop.order else [pop.topic, *self._retry_topics(pop, 0)]
+        topics = [pop.topic] if pop.order else [pop.topic, *pop_retry_topics(pop.topic, pop.consumer_group)]
         return sum(map(self._broker.traffic.arrivals, topics))

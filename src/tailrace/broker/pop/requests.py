@@ -9,7 +9,7 @@ from tailrace.broker.answers_later import answer_failure
 from tailrace.broker.cold_reads import ColdRead
 from tailrace.broker.context import BrokerContext
 from tailrace.errors import RefusalError
-from tailrace.formats.pop import POP_MAX
+from tailrace.formats.pop import POP_MAX, pop_retry_topics
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.formats.requests.message_headers import (
     PopLiteMessageRequestHeader,
@@ -18,7 +18,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import GetMessageResult
 from tailrace.remoting import Channel
 
-__all__ = ["MAX_BYTES", "READ_BYTES", "Cold", "check_in_time", "check_numbers", "read_cold"]
+__all__ = ["MAX_BYTES", "READ_BYTES", "Cold", "check_in_time", "check_numbers", "read_cold", "retry_topics"]
 
 LATE_MS: Final = 500
 """A pop that arrives this long after its time is refused, because its client no longer waits."""
@@ -51,6 +51,21 @@ def check_numbers(broker: BrokerContext, request: RemotingCommand, pop: _Pop, me
     if not pop.born_time:
         pop.born_time = broker.clock.now_ms()
         request.ext["bornTime"] = str(pop.born_time)  # for later runs of the same request
+
+
+def retry_topics(broker: BrokerContext, topic: str, group: str, draw: int = 0) -> list[str]:
+    """Return the retry topics from which a group pops messages of a topic; ``draw`` decides which is first.
+
+    With enableRetryTopicV2=false the topic of the second form is popped too if it exists, because a broker that had
+    the directory before may have left messages in it.
+    """
+    config, (first, second) = broker.config, pop_retry_topics(topic, group)
+    if config.enable_retry_topic_v2:
+        if not config.retrieve_message_from_pop_retry_topic_v1:
+            return [second]
+    elif broker.topics.select(second) is None:
+        return [first]
+    return [second, first] if draw % 2 else [first, second]
 
 
 def check_in_time(broker: BrokerContext, pop: _Pop) -> int:

@@ -33,11 +33,14 @@ from tailrace.formats.pop import (
     ACK_TAG,
     BATCH_ACK_TAG,
     CK_TAG,
+    ORIGIN_GROUP,
     REVIVE_GROUP,
     Ack,
     PopCheckPoint,
+    is_retry_topic_of,
     normal_topic,
     pop_retry_topic,
+    retry_owner,
 )
 from tailrace.kernels.unit_records import property_values
 from tailrace.logs import get_logger
@@ -45,16 +48,15 @@ from tailrace.model import GetMessageStatus, MessageExt, PutMessageStatus
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.timer.parking import NEVER, inner_message
-from tailrace.timer.properties import DELAY, TIMER_TOPIC
+from tailrace.timer.properties import DELAY, REAL_TOPIC, TIMER_TOPIC
 
 __all__ = ["PopReviveService"]
 
 _log = get_logger(__name__)
 _TAGS: Final = (b"TAGS",)
+RETRY_TOPIC: Final = "RETRY_TOPIC"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
-ORIGIN_GROUP: Final = "ORIGIN_GROUP"
 CHECKPOINTS_MAX: Final = 20_000
 """Number of checkpoints of one queue in memory. Further ones are read again when these are finished."""
 READ_MAX: Final = 32
@@ -260,6 +262,7 @@ class PopReviveService:
         if not left:
             return
         topic, group = checkpoint.topic, checkpoint.group
+        retry = self._retry_topic(topic, group)
         if self._store.topics.select(normal_topic(topic, group)) is None or self._groups.select(group) is None:
             events.POPPED_MESSAGES_DO_NOT_COME_BACK.log(_log, topic=topic, group=group, count=len(left))
             return
@@ -272,11 +275,20 @@ class PopReviveService:
                     _log, topic=topic, queue=checkpoint.queue_id, offset=message_offset, status=result.status.name)
                 continue
             message = decode_message(result.records[0])
-            retry = topic if topic.startswith(RETRY_GROUP_TOPIC_PREFIX) else pop_retry_topic(
-                topic, group, v2=self._config.enable_retry_topic_v2)
+            if not _is_of(group, message):
+                events.POPPED_MESSAGE_IS_OF_ANOTHER_GROUP.log(
+                    _log, topic=topic, group=group, queue=checkpoint.queue_id, offset=message_offset)
+                self._metrics.settled(topic, group, checkpoint.queue_id, 1, checkpoint.pop_time)
+                continue
             if offset >= queue.known_until or not self._has_come_back(retry, message, checkpoint):
                 self._put(queue, checkpoint, message, message_offset, retry)
                 checkpoint.acknowledge((message_offset,))  # not again, if a later message stops the pass
+
+    def _retry_topic(self, topic: str, group: str) -> str:
+        """Return the topic to which messages return that a group has popped from ``topic``."""
+        if is_retry_topic_of(topic, group):
+            return topic
+        return pop_retry_topic(topic, group, v2=self._config.enable_retry_topic_v2)
 
     def _has_come_back(self, retry: str, message: MessageExt, checkpoint: PopCheckPoint) -> bool:
         """Return whether a copy of a message was stored after its checkpoint was due."""
@@ -310,6 +322,8 @@ class PopReviveService:
         if not message.reconsume_times or FIRST_POP_TIME not in properties:
             properties[FIRST_POP_TIME] = str(checkpoint.pop_time)
         properties[ORIGIN_GROUP] = checkpoint.group
+        if properties.get(REAL_TOPIC) == retry:  # would mark a message that was sent back
+            del properties[REAL_TOPIC]
         copy = inner_message(message, retry, 0, properties)
         copy.born_host = self._store.store_host
         copy.reconsume_times += not checkpoint.suspend
@@ -342,6 +356,17 @@ class PopReviveService:
             suspend=checkpoint.suspend), queue.queue_id)
         if result.status is not PutMessageStatus.PUT_OK and not result.status.appended:
             raise _StoppedError(f"{result.status.name} {result.remark}")
+
+
+def _is_of(group: str, message: MessageExt) -> bool:
+    """Return whether a message is not one of another group in a retry topic.
+
+    Brokers that do not look whose a message is have handed such messages out.
+    """
+    if not is_retry_topic_of(message.topic, group):
+        return True
+    return retry_owner(
+        message.topic, *map(message.properties.get, (ORIGIN_GROUP, REAL_TOPIC, RETRY_TOPIC))) in {None, group}
 
 
 def _forget_namesake(queue: _Queue, done: PopCheckPoint) -> None:

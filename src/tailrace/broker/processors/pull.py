@@ -18,6 +18,7 @@ from tailrace.broker.consumer_checks import (
 )
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.filters.retry_owner import own_messages
 from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalPull
@@ -282,10 +283,13 @@ class PullMessageProcessor:
         self, channel: Channel, group_config: SubscriptionGroupConfig, header: PullMessageRequestHeader
     ) -> MessageFilter:
         """Return the filter of a pull, from its own subscription or from that of its group's heartbeat."""
+        filters, group = self._broker.filters, header.consumer_group
         if header.sys_flag & SUBSCRIPTION:
-            return self._broker.filters.of_request(_own_subscription(header), header.consumer_group)
-        return self._broker.filters.of_group(
-            self._subscription(channel, group_config, header), header.consumer_group, header.sub_version)
+            wanted = filters.of_request(_own_subscription(header), group)
+        else:
+            wanted = filters.of_group(
+                self._subscription(channel, group_config, header), group, header.sub_version)
+        return own_messages(header.topic, group, wanted)
 
     def _subscription(
         self, channel: Channel, group_config: SubscriptionGroupConfig, header: PullMessageRequestHeader

@@ -73,8 +73,9 @@ class Request:
     named: str = ""
     """The fields that name its resources, such as ``Topic:topic Group:consumerGroup``.
 
-    ``body``: its body names them. Signs after a field: ``~`` a retry topic is left out, ``=`` a retry topic is a
-    topic (else it is its group), ``?`` an empty one names nothing, ``;`` and ``,`` separate several names.
+    ``body``: its body names them. Signs after a field: ``~`` a retry topic of the consumer group is left out, ``^`` a
+    POP retry topic of the consumer group is the topic it was popped from, ``=`` a retry topic is a topic (else it is
+    its group), ``?`` an empty one names nothing, ``;`` and ``,`` separate several names.
     """
     reference: bool = True
     """Whether a Java broker checks permissions for it; if not, the check is one of Tailrace."""
@@ -210,12 +211,12 @@ _BROKER: Final = (
     Request(Code.POP_MESSAGE, SUB, TOPIC | GROUP, m.PopMessageRequestHeader, m.PopMessageResponseHeader,
             f"{_LOG}, consumerOffset.json, consumerOrderInfo.json", named="Group:consumerGroup Topic:topic"),
     Request(Code.ACK_MESSAGE, SUB, TOPIC | GROUP, m.AckMessageRequestHeader,
-            changes=f"{_LOG}, consumerOffset.json, consumerOrderInfo.json", named="Group:consumerGroup Topic:topic"),
+            changes=f"{_LOG}, consumerOffset.json, consumerOrderInfo.json", named="Group:consumerGroup Topic:topic^"),
     Request(Code.PEEK_MESSAGE, SUB, TOPIC | GROUP, m.PeekMessageRequestHeader, m.PopMessageResponseHeader,
             named="Topic:topic Group:consumerGroup"),
     Request(Code.CHANGE_MESSAGE_INVISIBLETIME, SUB, TOPIC | GROUP, m.ChangeInvisibleTimeRequestHeader,
             m.ChangeInvisibleTimeResponseHeader, f"{_LOG}, consumerOrderInfo.json",
-            named="Group:consumerGroup Topic:topic"),
+            named="Group:consumerGroup Topic:topic^"),
     Request(Code.NOTIFICATION, SUB, TOPIC | GROUP, m.NotificationRequestHeader, m.NotificationResponseHeader,
             named="Group:consumerGroup Topic:topic"),
     Request(Code.POLLING_INFO, GET, TOPIC | GROUP, m.PollingInfoRequestHeader, m.PollingInfoResponseHeader,

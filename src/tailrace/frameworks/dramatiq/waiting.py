@@ -9,7 +9,7 @@ from tailrace.client.pull_consumer import AsyncPullConsumer
 from tailrace.client.routes import MessageQueue
 from tailrace.env.clock import Clock
 from tailrace.errors import RemotingCommandError
-from tailrace.formats.pop import pop_retry_topic
+from tailrace.formats.pop import pop_retry_topics
 from tailrace.formats.remoting import ResponseCode
 from tailrace.frameworks.dramatiq.connection import Clients
 
@@ -70,8 +70,8 @@ class Waiting:
                     await reader.commit(queue, end)
 
     def _topics(self) -> tuple[str, ...]:
-        group = self._topic
-        return (self._topic, pop_retry_topic(self._topic, group), pop_retry_topic(self._topic, group, v2=True))
+        topic = group = self._topic
+        return topic, *pop_retry_topics(topic, group)
 
 
 async def _ends(reader: AsyncPullConsumer, topic: str) -> list[tuple[MessageQueue, int]]:
