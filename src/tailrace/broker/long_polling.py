@@ -1,8 +1,8 @@
 """Long polling: pulls that found no message are held until one arrives (PullRequestHoldService).
 
 Pulls are held by queue. A held pull runs again when a message arrives whose tag matches, when its deadline
-has passed, or when its queue has grown, which is checked every 5 s. The second run always answers, with or
-without messages.
+has passed, when its queue has grown, which is checked every 5 s, or when its queue can no longer be read, because its
+topic was deleted or changed. The second run always answers, with or without messages.
 
 The dispatch thread reports arrivals; everything else runs on the event loop. After a pull is held, the end
 of its queue is compared once more, so a message that arrived in between is not missed.
@@ -55,8 +55,9 @@ class HeldPull:
 class PullRequestHoldService:
     """Holds pulls until they can be answered.
 
-    The broker passes in three functions: ``max_offset(topic, queue_id)``, ``run_again(pull)``, and
-    ``has_match(pull)``, which is called for pulls with a property filter when their queue has grown.
+    The broker passes in four functions: ``max_offset(topic, queue_id)``, ``run_again(pull)``,
+    ``has_match(pull)``, which is called for pulls with a property filter when their queue has grown, and
+    ``is_readable(topic, queue_id)``, which is called for each queue when topics have changed.
     """
 
     def __init__(
@@ -65,11 +66,14 @@ class PullRequestHoldService:
         max_offset: Callable[[str, int], int],
         run_again: Callable[[HeldPull], None],
         has_match: Callable[[HeldPull], bool],
+        is_readable: Callable[[str, int], bool],
     ) -> None:
         self._loop = loop
         self._max_offset = max_offset
         self._run_again = run_again
         self._has_match = has_match
+        self._is_readable = is_readable
+        self._check_scheduled = False
         self._held: dict[tuple[str, int], list[HeldPull]] = {}
         self._arrived: deque[tuple[tuple[str, int], int, Sequence[int]]] = deque()
         self._drain_scheduled = False
@@ -106,6 +110,15 @@ class PullRequestHoldService:
             except RuntimeError:  # the loop has been closed, and the connections with it
                 self._arrived.clear()
 
+    def topics_changed(self) -> None:
+        """Run the pulls of queues again that can no longer be read. Any thread may call this."""
+        if self._held and not self._check_scheduled:
+            self._check_scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._check)
+            except RuntimeError:  # the loop has been closed, and the connections with it
+                self._check_scheduled = False
+
     def release_all(self) -> list[HeldPull]:
         """Drop and return all held pulls, for a stop."""
         if self._timer is not None:
@@ -115,6 +128,11 @@ class PullRequestHoldService:
             pull.channel.hold(-1, -pull.size)
         self._held.clear()
         return held
+
+    def _check(self) -> None:
+        self._check_scheduled = False
+        for key in [key for key in self._held if not self._is_readable(*key)]:
+            self._wake(key, self._held.get(key, []))
 
     def _drain(self) -> None:
         self._drain_scheduled = False

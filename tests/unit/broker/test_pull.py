@@ -334,6 +334,21 @@ async def test_a_filtered_pull_is_looked_at_again_now_and_then(wait, store):
 
 
 @waiting
+async def test_a_pull_that_waits_is_answered_when_its_topic_is_deleted_or_loses_its_queue(wait, store):
+    for queue_id in (0, 3):
+        assert wait.pull(queueId=str(queue_id)) is None
+    wait.broker.topics.update(TopicConfig(topic_name="others"))
+    await asyncio.sleep(0.02)
+    assert len(wait.hold) == 2
+    wait.broker.topics.update(TopicConfig(topic_name="orders", read_queue_nums=3))
+    answer = await wait.answer()
+    assert (answer.code, "readQueueNums:[3]" in answer.remark) == (29, True)
+    await asyncio.to_thread(wait.broker.topics.delete, "orders")
+    answer = await wait.answer()
+    assert (answer.code, len(wait.hold), wait.channel.held) == (17, 0, 0)
+
+
+@waiting
 async def test_a_pull_whose_client_has_gone_is_dropped(wait, store):
     assert wait.pull() is None
     wait.channel.closed = True

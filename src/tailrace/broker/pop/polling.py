@@ -180,6 +180,12 @@ class PopLongPollingService:
             except RuntimeError:  # the loop has been closed: no request waits any more
                 self._arrived.clear()
 
+    def wake_topics(self, is_gone: Callable[[str], bool]) -> None:
+        """Run all requests for topics again that cannot be popped any more."""
+        for waiting in self._all():
+            if is_gone(waiting.topic):
+                self._wake(waiting)
+
     def release_all(self) -> list[Waiting]:
         """Drop and return all requests, for a stop."""
         held = self._all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import final
 
@@ -41,6 +42,7 @@ class PopConsumption:
         self.acks = AckMessageProcessor(broker, revive_log, self.order, self.polling, durable)
         self.inspect = PopInspectProcessor(broker, self.order, self.polling)
         self._notifications = self.inspect.polling
+        broker.topics.on_change(self.topics_changed)
         self.revive = PopReviveService(
             store, config, broker.clock, broker.offsets, broker.groups, revive_log,
             broker.pop_metrics)
@@ -70,6 +72,19 @@ class PopConsumption:
         """Note messages that have become readable; called from any thread."""
         self.polling.arriving(topic, queue_id, next_offset, tags_codes, size)
         self._notifications.arriving(topic, queue_id, next_offset, tags_codes, size)
+
+    def topics_changed(self) -> None:
+        """Answer the requests that wait for a topic which was deleted. Any thread may call this."""
+        if len(self.polling) or len(self._notifications):
+            with contextlib.suppress(RuntimeError):  # the loop has been closed, and the connections with it
+                self._broker.loop.call_soon_threadsafe(self._answer_without_topic)
+
+    def _answer_without_topic(self) -> None:
+        for polling in (self.polling, self._notifications):
+            polling.wake_topics(self._is_gone)
+
+    def _is_gone(self, topic: str) -> bool:
+        return self._broker.topics.select(topic) is None
 
     def drop_closed(self) -> None:
         """Drop the requests of connections that have closed; called periodically."""

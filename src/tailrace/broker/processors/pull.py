@@ -72,8 +72,9 @@ class PullMessageProcessor:
         self._store = broker.store
         self._mappings = broker.static_topics.table
         self.hold = PullRequestHoldService(
-            broker.loop, broker.store.max_offset_in_queue, self.run_again, self.has_match)
+            broker.loop, broker.store.max_offset_in_queue, self.run_again, self.has_match, self._is_readable)
         """Pulls that wait for a message."""
+        broker.topics.on_change(self.hold.topics_changed)
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -114,6 +115,10 @@ class PullMessageProcessor:
             return True
         pull.looked = result.next_begin_offset
         return result.next_begin_offset < result.max_offset
+
+    def _is_readable(self, topic: str, queue_id: int) -> bool:
+        config = self._broker.topics.select(topic)
+        return config is not None and config.readable and queue_id < config.read_queue_nums
 
     def _answer_cold(
         self, channel: Channel, request: RemotingCommand, result: GetMessageResult | Exception, *, first: bool,

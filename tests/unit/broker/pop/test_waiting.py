@@ -240,3 +240,24 @@ def test_topics_with_many_queues_are_popped_from_different_ones(world):
         world.send(b"%d" % queue_id, topic="wide", queue_id=queue_id)
     firsts = {world.pop(topic="wide", consumerGroup=f"g{n}", maxMsgNums=1)[0].body for n in range(40)}
     assert len(firsts) > 4
+
+
+def test_pops_and_notifications_that_wait_are_answered_when_their_topic_is_deleted(world, waiting_pop, turns):
+    world.store.topics.create_if_missing("others", 2)
+    waiting_pop()
+    waiting_pop(queueId=1, consumerGroup="h")
+    kept = waiting_pop(topic="others")
+    assert world.ask(world.pop_part.inspect.notification, {
+        "consumerGroup": "g", "topic": "orders", "queueId": -1, "pollTime": 15_000,
+        "bornTime": world.clock.now_ms()}, code=200_054) is None
+    world.store.topics.create_if_missing("new", 2)
+    turns()
+    assert world.channel.sent == []
+    world.store.topics.delete("orders")
+    turns()
+    assert [answer.code for answer in world.channel.sent] == [17, 17, 17]
+    assert (world.channel.held, len(world.pop_part.polling)) == (1, 1)
+    world.send(topic="others")
+    world.pop_part.arriving("others", 0, 1, [0], 100)
+    turns()
+    assert world.channel.sent[-1].opaque == kept
