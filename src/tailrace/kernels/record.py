@@ -244,12 +244,38 @@ def take_numbers(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _uses_multi_dispatch(
+def _begins_odd(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t) -> cython.bint:
+    """Return True if the bytes ``b[p:e]`` begin as the name of a property that a batch cannot honour.
+
+    The beginnings are INNER_MULTI_, DELAY and byte 1, TIMER_D, TRAN_, __LI and _SYS.
+    """
+    c: cython.uchar = b[p]
+    left: cython.Py_ssize_t = e - p
+    if c == 73:
+        return left >= 12 and is_inner_multi(b, p)
+    if c == 68:
+        return left >= 6 and (
+            b[p + 1] == 69 and b[p + 2] == 76 and b[p + 3] == 65 and b[p + 4] == 89 and b[p + 5] == 1)
+    if c == 84:
+        if left >= 7 and b[p + 1] == 73:
+            return b[p + 2] == 77 and b[p + 3] == 69 and b[p + 4] == 82 and b[p + 5] == 95 and b[p + 6] == 68
+        return left >= 5 and b[p + 1] == 82 and b[p + 2] == 65 and b[p + 3] == 78 and b[p + 4] == 95
+    if c == 95:
+        return left >= 4 and (
+            (b[p + 1] == 95 and b[p + 2] == 76 and b[p + 3] == 73)
+            or (b[p + 1] == 83 and b[p + 2] == 89 and b[p + 3] == 83))
+    return False
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _may_be_odd(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.bint:
-    """Return True if a name or a value in stored properties ``b[p:e]`` begins with INNER_MULTI_."""
-    while p + 12 <= e:
-        if is_inner_multi(b, p):
+    """Return True if a name or a value in stored properties ``b[p:e]`` begins as ``_begins_odd`` says."""
+    while p < e:
+        if _begins_odd(b, p, e):
             return True
         p = min(find_byte(b, p, e, 1), find_byte(b, p, e, 2)) + 1
     return False
@@ -258,8 +284,9 @@ def _uses_multi_dispatch(
 def check_batch(data: bytes):
     """Check the body of a batch request.
 
-    Return (messages, longest body, longest properties, bytes of all bodies and properties, whether a message may use
-    multi-dispatch). The number of messages is -1 if lengths do not add up or the last message is cut off.
+    Return (messages, longest body, longest properties, bytes of all bodies and properties, whether a message may have
+    a property that a batch cannot honour). The number of messages is -1 if lengths do not add up or the last message
+    is cut off.
     """
     view: cython.const[cython.uchar][::1] = data
     limit: cython.Py_ssize_t = len(data)
@@ -272,7 +299,7 @@ def check_batch(data: bytes):
     size: cython.longlong
     body: cython.longlong
     props: cython.longlong
-    multi: cython.bint = False
+    odd: cython.bint = False
     while at < limit:
         if limit - at < _ITEM_HEAD:
             return -1, 0, 0, 0, False
@@ -285,8 +312,8 @@ def check_batch(data: bytes):
         longest, most = max(longest, body), max(most, props)
         total += body + props
         end = at + cython.cast(cython.Py_ssize_t, size)
-        if not multi:
-            multi = _uses_multi_dispatch(view, end - cython.cast(cython.Py_ssize_t, props), end)
+        if not odd:
+            odd = _may_be_odd(view, end - cython.cast(cython.Py_ssize_t, props), end)
         at = end
         count += 1
-    return count, longest, most, total, bool(multi)
+    return count, longest, most, total, bool(odd)

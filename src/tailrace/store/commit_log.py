@@ -48,7 +48,7 @@ from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageSt
 from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue, OpenFiles
 from tailrace.store.log_paths import LogPaths
 from tailrace.store.multi_dispatch import MARK, MultiDispatch
-from tailrace.store.record_rules import RecordRules
+from tailrace.store.record_rules import RecordRules, refuse_in_batch
 from tailrace.store.running_flags import RunningFlags
 
 __all__ = ["CommitLog", "MakeRecords", "RecordWriter"]
@@ -250,11 +250,14 @@ class CommitLog:
         properties.pop(INNER_BASE, None)
         if wrong := _NOT_IN_BATCHES & properties.keys():
             raise MessageIllegalError("innerBatch", f"an inner batch cannot have {', '.join(sorted(wrong))}")
-        count = record.check_batch(bytes(message.body))[0]
+        count, _, _, _, odd = record.check_batch(bytes(message.body))
         if count < 0:
             decode_batch(message.body)  # raises an error that says what is wrong
         if not 0 < count <= INNER_NUM_MAX:
             raise MessageIllegalError("batch", f"has {count} messages, it may have 1 to {INNER_NUM_MAX}")
+        refuse_in_batch(properties, "the inner batch")
+        for number, (_, _, inside) in enumerate(decode_batch(message.body) if odd else ()):
+            refuse_in_batch(decode_properties(inside), f"message {number} of the inner batch")
         if properties.get(INNER_NUM) != str(count):
             raise MessageIllegalError(
                 "innerBatch", f"{INNER_NUM} is {properties.get(INNER_NUM, 'missing')}, the body has {count} messages")
@@ -302,7 +305,7 @@ class CommitLog:
         """Check a batch body, which must fit one segment, and return its writer. Raises MessageIllegalError."""
         if message.sys_flag & SysFlag.TRANSACTION_MASK:
             raise MessageIllegalError("sysFlag", "a batch cannot be part of a transaction")
-        count, longest, most, total, multi_dispatch = record.check_batch(encoded)
+        count, longest, most, total, odd = record.check_batch(encoded)
         if count < 0:
             decode_batch(encoded)  # raises an error that says what is wrong
         if not count:
@@ -310,9 +313,13 @@ class CommitLog:
         if len(encoded) > self._config.max_message_size:
             raise MessageIllegalError(
                 "batch", f"{len(encoded)} bytes, maxMessageSize allows {self._config.max_message_size}")
-        if multi_dispatch:
-            items = self.multi_dispatch.checked_batch(message.topic, decode_batch(encoded))
-            return self.items_writer(message, items, whole=True)
+        if odd:
+            items = decode_batch(encoded)
+            for number, (_, _, properties) in enumerate(items):
+                refuse_in_batch(decode_properties(properties), f"message {number} of the batch")
+            if MARK in encoded:
+                items = self.multi_dispatch.checked_batch(message.topic, items)
+                return self.items_writer(message, items, whole=True)
         topic = self.rules.topic_bytes(message.topic)
         hosts = len(message.born_host) + len(self.store_host)
         if not self.rules.are_short(len(topic), hosts, longest, most):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final, final
 
 from tailrace.config import StoreConfig
@@ -15,11 +16,41 @@ from tailrace.formats.commitlog import (
     MAX_TOPIC_LENGTH_V1,
     record_size,
 )
+from tailrace.formats.lite import LITE_TOPIC
 
-__all__ = ["RecordRules"]
+__all__ = ["RecordRules", "refuse_in_batch"]
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MOST_KNOWN: Final = 100_000
+_WHOLE: Final = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
+_TIMES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+
+
+def refuse_in_batch(properties: Mapping[str, str], whose: str) -> None:
+    """Raise MessageIllegalError for a property that takes effect only in a message that is sent by itself.
+
+    A batch would store the message at its place in the queue: readable immediately although it has a delay, for
+    consumers although its transaction has not ended, and not in its Lite topic. ``whose`` names the message.
+    """
+    why = ""
+    if _number(properties.get("DELAY", "")) > 0:
+        why = "DELAY"
+    elif "TIMER_OUT_MS" not in properties:  # a timer that was delivered has that property
+        why = next((name for name in _TIMES if properties.get(name)), "")
+    if not why and properties.get("TRAN_MSG", "").lower() == "true":
+        why = "TRAN_MSG"
+    if not why and properties.get(LITE_TOPIC):
+        why = LITE_TOPIC
+    if not why and _number(properties.get("_SYS_MSG_PRIORITY_", "")) >= 0:
+        why = "_SYS_MSG_PRIORITY_"
+    if why:
+        raise MessageIllegalError(
+            "batch", f"{whose} has the property {why}={properties[why][:40]}, which a batch cannot honour; "
+            "send such a message by itself")
+
+
+def _number(text: str) -> int:
+    return int(text) if _WHOLE.fullmatch(text) else -1
 
 
 @final
