@@ -1103,6 +1103,11 @@ MESSAGE_PARKED: Final = _event(
     "error", "message parked", "phy_offset topic reason",
     "A due message that can never be put into its topic is in %DLQ%TAILRACE_TIMER, with the reason in its "
     "properties.")
+PROPERTIES_LEFT_OUT_OF_A_COPY: Final = _event(
+    "warning", "properties left out of a copy", "topic message copy left_out",
+    "A message of an older release or of a Java broker has nearly as many bytes of properties as a record may have. "
+    "A retry, dead letter or parked message has more of them, so its copy lacks these; the message itself has all. "
+    "New sends of that size are refused.")
 FAR_TIMERS_COST_A_RECORD_IN_EACH_ROUND: Final = _event(
     "warning", "far timers cost a record in each round", "max_delay_s rounds window_s",
     "This timerMaxDelaySec allows timers that are rolled more than once: each round writes the message to the "

@@ -46,6 +46,7 @@ from tailrace.errors import (
     RequestTimeoutError,
 )
 from tailrace.formats.commitlog import SysFlag, encode_batch
+from tailrace.formats.copied_properties import COPY_ROOM, fitting
 from tailrace.formats.recall_handle import parse_handle
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import CreateTopicRequestHeader
@@ -61,6 +62,9 @@ __all__ = ["AsyncProducer", "Producer", "QueueSelector", "send_again"]
 
 _OF_BROKERS: Final = frozenset({"TRAN_MSG", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "POP_CK", "1ST_POP_TIME"})
 """Properties that a message loses when a consumer sends it again."""
+_KEPT: Final = frozenset({"ORIGIN_MESSAGE_ID", "RETRY_TOPIC", "DELAY"})
+RETRY_ROOM: Final = COPY_ROOM // 2
+"""Bytes that a broker adds to a message that is sent to a retry topic."""
 FIRST_RETRY_LEVEL: Final = 3
 """Delay level of the first retry."""
 SHARDING_KEY: Final = "__SHARDINGKEY"
@@ -480,9 +484,10 @@ async def send_again(
     The broker makes it a dead letter if ``reconsume_times`` is above ``most``. Raises what ``send`` raises.
     """
     kept = {name: value for name, value in message.properties.items() if name not in _OF_BROKERS}
-    copy = Message(topic=retry_topic, body=message.body, flag=message.flag, properties={
+    properties, _ = fitting({
         "ORIGIN_MESSAGE_ID": message.msg_id, **kept, "RETRY_TOPIC": message.topic,
-        "DELAY": str(FIRST_RETRY_LEVEL + message.reconsume_times)})
+        "DELAY": str(FIRST_RETRY_LEVEL + message.reconsume_times)}, _KEPT, RETRY_ROOM)
+    copy = Message(topic=retry_topic, body=message.body, flag=message.flag, properties=properties)
     await producer._send_one(copy, {}, None, None, (reconsume_times, most))
 
 

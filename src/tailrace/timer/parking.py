@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from tailrace import events
-from tailrace.formats.commitlog import SysFlag, pack_host
+from tailrace.formats.commitlog import (
+    CRC_PROPERTY_LENGTH,
+    MAX_PROPERTIES_LENGTH,
+    SysFlag,
+    pack_host,
+)
+from tailrace.formats.copied_properties import fitting
 from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageStatus
@@ -20,12 +26,14 @@ from tailrace.timer.properties import (
     UNIQ_KEY,
 )
 
-__all__ = ["NEVER", "Parking", "inner_message"]
+__all__ = ["NEVER", "Parking", "fitting_copy", "inner_message", "log_left_out"]
 
 _log = get_logger(__name__)
 _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
 NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 """Refusals that a retry would get again."""
+LEFT_OUT_SHOWN: Final = 200
+_KEPT_PARKED: Final = frozenset({REAL_TOPIC, REAL_QID, UNIQ_KEY, TIMER_OUT_MS, TIMER_PARKED_REASON})
 
 
 @final
@@ -43,11 +51,7 @@ class Parking:
         """Put a message into the topic of parked messages, with the reason. Return True if it is stored."""
         self._ensure_topic(PARKED_TOPIC)
         properties = {**message.properties, TIMER_PARKED_REASON: _plain(reason)}
-        result = self._store.put(inner_message(message, PARKED_TOPIC, 0, properties))
-        if result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
-            kept = (REAL_TOPIC, REAL_QID, UNIQ_KEY, TIMER_OUT_MS, TIMER_PARKED_REASON)
-            properties = {k: v for k, v in properties.items() if k in kept}
-            result = self._store.put(inner_message(message, PARKED_TOPIC, 0, properties))
+        result = self._store.put(fitting_copy(message, PARKED_TOPIC, 0, properties, _KEPT_PARKED))
         if result.status.appended:
             self.parked += 1
             events.MESSAGE_PARKED.log(_log, phy_offset=message.phy_offset, topic=message.topic, reason=reason)
@@ -66,3 +70,25 @@ def inner_message(
         topic, queue_id, message.body, encode_properties(properties), message.flag,
         message.sys_flag & ~_HOSTS, message.born_timestamp, pack_host(*message.born_host),
         message.reconsume_times, 0, wait_store_msg_ok=False)
+
+
+def fitting_copy(
+    message: MessageExt, topic: str, queue_id: int, properties: Mapping[str, str], keep: frozenset[str], room: int = 0
+) -> MessageExtBrokerInner:
+    """As ``inner_message``, without the properties that do not fit a record, which are logged.
+
+    Those in ``keep`` are never left out. ``room`` is the number of bytes that the copy gets later.
+    """
+    made = inner_message(message, topic, queue_id, properties)
+    if len(made.properties) + room + CRC_PROPERTY_LENGTH < MAX_PROPERTIES_LENGTH:
+        return made
+    fit, left_out = fitting(properties, keep, room)
+    if left_out:
+        log_left_out(message.topic, message.msg_id, topic, left_out)
+    return inner_message(message, topic, queue_id, fit)
+
+
+def log_left_out(topic: str, message_id: str, copy: str, left_out: tuple[str, ...]) -> None:
+    """Log that a copy of a message, in the topic ``copy``, lacks these properties."""
+    events.PROPERTIES_LEFT_OUT_OF_A_COPY.log(
+        _log, topic=topic, message=message_id, copy=copy, left_out=",".join(left_out)[:LEFT_OUT_SHOWN])

@@ -10,6 +10,7 @@ from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.errors import FatalStorageError, RefusalError
 from tailrace.formats.commitlog import decode_message, encode_batch
+from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
 from tailrace.formats.remoting import encode
 from tailrace.model import PutMessageStatus
 from tailrace.node.topic_config import TopicConfig
@@ -423,3 +424,44 @@ def test_only_wait_false_waits_not_for_the_disk(store, kit, channel, properties,
         assert (answer is None) == waits
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("properties", [
+    "DELAY\x013\x02", "TIMER_DELAY_SEC\x0160\x02", "TIMER_DELAY_MS\x0160000\x02",
+    "TIMER_DELIVER_MS\x0199999999999999\x02", "TRAN_MSG\x01true\x02", "__LITE_TOPIC\x01one\x02",
+    "_SYS_MSG_PRIORITY_\x011\x02"])
+@pytest.mark.parametrize(("code", "batch"), [(320, "true"), (320, "false"), (310, "true")])
+def test_the_header_of_a_batch_may_not_ask_for_what_a_batch_cannot_honour(send, store, properties, code, batch):
+    answer = send(ext(m=batch, i=properties), encode_batch([(0, b"x", b"")]), code=code)
+    assert answer.code == 13
+    assert properties.partition("\x01")[0] in answer.remark
+    assert not store.log
+
+
+@pytest.mark.parametrize("character", ["x", "ü"])
+def test_a_send_leaves_room_for_the_properties_of_a_retry(send, store, character):
+    size = len(character.encode())
+    low, high = 1, 40_000
+    while low + 1 < high:
+        middle = (low + high) // 2
+        taken = send(ext(i=f"p\x01{character * middle}\x02")).code == 0
+        low, high = (middle, high) if taken else (low, middle)
+    assert SENT_PROPERTIES_MAX - 200 < low * size <= SENT_PROPERTIES_MAX
+    answer = send(ext(i=f"p\x01{character * high}\x02"))
+    assert answer.code == 13
+    assert f"over the limit of {SENT_PROPERTIES_MAX}" in answer.remark
+    item = b"p\x01" + b"x" * SENT_PROPERTIES_MAX + b"\x02"
+    answer = send(ext(m="true"), encode_batch([(0, b"x", item)]), code=320)
+    assert answer.code == 13
+    assert f"limit of {SENT_PROPERTIES_MAX}" in answer.remark
+
+
+@pytest.mark.parametrize("times", [0, 17])
+def test_what_a_consumer_sends_to_its_retry_topic_always_fits(send, store, times):
+    text = f"RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01id\x02DELAY\x013\x02p\x01{'x' * 32_740}\x02"
+    assert send(ext("%RETRY%g", j=str(times), i=text, l="16")).code == 0
+    found = decode_message(store.log[-1])
+    assert found.topic == ("%DLQ%g" if times else "%RETRY%g")
+    assert found.properties["TAILRACE_LEFT_OUT"] == "p"
+    assert found.properties["RETRY_TOPIC"] == "orders"
+    assert found.properties["DELAY"] == ("-1" if times else "3")

@@ -4,6 +4,7 @@ import pytest
 
 from tailrace.broker.processors.send_back import SendBackProcessor
 from tailrace.formats.commitlog import decode_message
+from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
 from tailrace.formats.remoting import decode_frame
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
@@ -132,3 +133,32 @@ def test_an_answer_waits_until_the_message_is_durable(stored, broker, channel, k
     assert until > decode_message(store.log[1]).phy_offset
     missing = made.send_back(channel, kit.request(36, {**ext, "offset": "999999"}))
     assert missing.code != 0, "a refusal waits for nothing"
+
+
+def test_a_message_near_the_limit_is_retried_and_becomes_a_dead_letter(back, store, caplog):
+    """A Java broker and older releases accept properties that leave no room for those of a retry."""
+    store.put_inner(MessageExtBrokerInner(
+        "orders", 2, b"body", encode_properties({"UNIQ_KEY": "U", "TAGS": "t", "p": "x" * 32_700, "q": "1"}), 7,
+        0, 1_600_000_000_000, b"\x01\2\3\4\0\0\0\5", 0))
+    assert back(0, maxReconsumeTimes="1").code == 0
+    assert back(decode_message(store.log[-1]).phy_offset, maxReconsumeTimes="1").code == 0
+    first, again, dead = map(decode_message, store.log)
+    assert (again.topic, again.properties["DELAY"], dead.topic) == ("%RETRY%g", "3", "%DLQ%g")
+    for copy in (again, dead):
+        assert copy.properties["RETRY_TOPIC"] == "orders"
+        assert copy.properties["ORIGIN_MESSAGE_ID"] == first.msg_id
+        assert (copy.tags, copy.unique_key, copy.properties["q"]) == ("t", "U", "1")
+        assert "p" not in copy.properties
+        assert copy.properties["TAILRACE_LEFT_OUT"] == "p"
+        assert len(copy.msg_id) == 32
+        assert copy.body == b"body"
+    assert caplog.text.count("properties left out of a copy") == 1  # the dead letter is made of the copy
+
+
+def test_the_longest_message_that_a_send_takes_is_retried_whole(back, broker, channel, kit, store):
+    stored_size = SENT_PROPERTIES_MAX
+    store.put_inner(MessageExtBrokerInner(
+        "orders", 2, b"body", encode_properties({"p": "x" * (stored_size - 3)}), 7, 0, 1, b"\x01\2\3\4\0\0\0\5", 0))
+    for _ in range(3):
+        assert back(decode_message(store.log[-1]).phy_offset).code == 0
+    assert decode_message(store.log[-1]).properties["p"] == "x" * (stored_size - 3)

@@ -19,14 +19,13 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.processors.send import (
     BUSY,
-    PROPERTIES_MAX,
     SendMessageProcessor,
     plain_sys_flag,
 )
 from tailrace.broker.traffic import message_type
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import RefusalError, RemotingConnectError, RemotingTimeoutError
-from tailrace.formats.commitlog import decode_properties
+from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, decode_properties
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     ReplyMessageRequestHeader,
@@ -166,15 +165,15 @@ class ReplyMessageProcessor:
     def _properties(self, text: str) -> tuple[dict[str, str], bytes]:
         """Return the properties of a reply with those that the broker sets, as a dict and encoded."""
         size = len(text)
-        if size <= PROPERTIES_MAX:
+        if size <= MAX_PROPERTIES_LENGTH:
             properties = {**decode_properties(text.encode()), **self._common_ext}
             stored = encode_properties(properties)
             size = len(stored)
-            if size <= PROPERTIES_MAX:
+            if size <= MAX_PROPERTIES_LENGTH:
                 return properties, stored
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"the properties take {size} bytes, over the limit of {PROPERTIES_MAX}")
+            f"the properties take {size} bytes, over the limit of {MAX_PROPERTIES_LENGTH}")
 
     def _push_header(
         self, channel: Channel, header: SendMessageRequestHeader, properties: str

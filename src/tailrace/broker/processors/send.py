@@ -17,10 +17,12 @@ from tailrace.broker.transactions.half_messages import FreshHalf, transactional_
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats.commitlog import (
     INNER_MULTI_DISPATCH,
+    MAX_PROPERTIES_LENGTH,
     SysFlag,
     decode_batch,
     decode_properties,
 )
+from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX, fitting, room_to_wait
 from tailrace.formats.inner_batch import INNER_BATCH_BITS, INNER_NUM
 from tailrace.formats.lite import LITE_TOPIC, is_lite_name, lite_queue
 from tailrace.formats.remoting import (
@@ -53,6 +55,8 @@ from tailrace.node.topic_config import (
     validate_topic,
 )
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.store.record_rules import refuse_in_batch
+from tailrace.timer.parking import log_left_out
 
 __all__ = ["SendMessageProcessor", "plain_sys_flag"]
 
@@ -61,8 +65,10 @@ HOST_BITS: Final = 0x30
 BATCH_MAX: Final = 16_384
 """Number of messages in a batch, because the event loop splits it."""
 NAME_SHOWN: Final = 100
-PROPERTIES_MAX: Final = 32_767
-"""Largest size of the properties of a message, in bytes; the record format has no room for more."""
+PROPERTIES_READ_MAX: Final = 4 * MAX_PROPERTIES_LENGTH
+"""Largest number of characters of properties that are looked at. A consumer that sends a message again, because the
+broker has refused to take it back, may add more than a record has room for."""
+_KEPT_IN_RETRY: Final = frozenset({"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "WAIT", "CLUSTER"})
 # If a message has one of these properties, all its properties are decoded and checked. Such messages are rare.
 REMARKABLE: Final = (
     "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01", "INNER_NUM\x01",
@@ -208,6 +214,7 @@ class SendMessageProcessor:
             raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
         if batch:
             _refuse_many(request.body)
+            _refuse_in_batch(header.properties or "")
         if config.attributes and config.has_batch_queues and (batch or sys_flag & SysFlag.INNER_BATCH):
             inner = self._inner_batch(channel, request, header, queue_id, batch=batch)
             if inner is not None:
@@ -218,15 +225,18 @@ class SendMessageProcessor:
         if topic[0] == "%" and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             config, queue_id = self._retry_or_dlq(
                 config, queue_id, request, header, times, batch=batch)
-            if config.topic_name != topic:  # a dead letter is delivered without a delay
-                properties = encode_properties(
-                    {**decode_properties(properties.encode()), "DELAY": "-1"}).decode()
+            properties = _of_retry(properties, dead=config.topic_name != topic, topic=config.topic_name)
             topic = config.topic_name
         if LITE_TOPIC in properties and not batch:
             properties = _with_lite_queue(properties, topic)
         if PRIORITY in properties and not batch:
             properties, queue_id = _prioritised(properties, queue_id, config)
         stored = properties.encode()
+        if len(stored) > SENT_PROPERTIES_MAX and topic[0] != "%":
+            raise RefusalError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties have {len(stored)} bytes with those of the broker, over the limit of "
+                f"{SENT_PROPERTIES_MAX}: a copy for a retry needs the rest of a record")
         transactional = None if batch else transactional_properties(stored, times)
         if transactional is not None:
             sys_flag &= ~TRANSACTION_BITS
@@ -327,14 +337,11 @@ class SendMessageProcessor:
 
     def _properties(self, text: str, *, batch: bool) -> tuple[str, str]:
         """Return the properties as they are stored, and the unique key."""
-        if len(text) > PROPERTIES_MAX:
+        if len(text) > PROPERTIES_READ_MAX:
             raise RefusalError(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the properties have {len(text)} characters, over the limit of {PROPERTIES_MAX}")
+                f"the properties have {len(text)} characters, over the limit of {SENT_PROPERTIES_MAX}")
         if batch:  # the messages of a batch have their own properties
-            if "DELAY\x01" in text and _number(decode_properties(text.encode()).get("DELAY", "0")) > 0:
-                raise RefusalError(
-                    ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot have a delay level")
             return text, ""
         for name in REMARKABLE:
             if name in text:
@@ -530,10 +537,45 @@ def _refuse_without_keys(batch: bytes, properties: str) -> None:
 
 
 def _refuse_many(body: bytes) -> None:
-    """Raise RefusalError if a batch has too many messages. The store says what is wrong with an incomplete one."""
-    if record.check_batch(body)[0] > BATCH_MAX:
+    """Raise RefusalError if a batch has too many messages, or one of them too many properties.
+
+    The store says what is wrong with an incomplete one.
+    """
+    count, _, longest, _, _ = record.check_batch(body)
+    if count > BATCH_MAX:
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL, f"the batch has more than {BATCH_MAX} messages; send several")
+    if longest > SENT_PROPERTIES_MAX:
+        raise RefusalError(
+            ResponseCode.MESSAGE_ILLEGAL, f"the properties of a message of the batch have {longest} bytes, over the "
+            f"limit of {SENT_PROPERTIES_MAX}: a copy for a retry needs the rest of a record")
+
+
+def _refuse_in_batch(properties: str) -> None:
+    """Raise RefusalError if the properties of a whole batch have one that a batch cannot honour."""
+    if properties:
+        try:
+            refuse_in_batch(decode_properties(properties.encode()), "the batch")
+        except MessageIllegalError as error:
+            raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+
+
+def _of_retry(properties: str, *, dead: bool, topic: str) -> str:
+    """Return the properties of a message that its consumer sends to the retry topic of its group.
+
+    They fit a record, because a refusal would stop the queue of the consumer. A dead letter gets no delay.
+    """
+    stored = properties.encode()
+    room = room_to_wait(topic)
+    if not dead and len(stored) + room <= SENT_PROPERTIES_MAX:
+        return properties
+    found = decode_properties(stored)
+    if dead:
+        found["DELAY"] = "-1"
+    fit, left_out = fitting(found, _KEPT_IN_RETRY, room)
+    if left_out:
+        log_left_out(found.get("RETRY_TOPIC", ""), found.get("ORIGIN_MESSAGE_ID", ""), topic, left_out)
+    return encode_properties(fit).decode()
 
 
 def _waits(properties: str) -> bool:

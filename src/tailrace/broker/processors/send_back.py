@@ -12,18 +12,20 @@ from tailrace.broker.answers_later import ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.errors import RefusalError
+from tailrace.formats.copied_properties import room_to_wait
 from tailrace.formats.remoting import VERSION_V3_4_9, RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import ConsumerSendMsgBackRequestHeader
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, TopicConfig
 from tailrace.remoting import Channel, RemotingServer
-from tailrace.timer.parking import inner_message
+from tailrace.timer.parking import fitting_copy
 from tailrace.timer.properties import DELAY
 
 __all__ = ["SendBackProcessor"]
 
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+_KEPT: Final = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID, DELAY, "WAIT"})
 FIRST_LEVEL: Final = 3
 UNIT_SUB_FLAG: Final = 2
 OWNER_MAX: Final = 100
@@ -103,10 +105,13 @@ class SendBackProcessor:
 def _again(
     message: MessageExt, topic: str, queue_id: int, level: int
 ) -> MessageExtBrokerInner:
-    """Return the message to put again; its properties name its original topic and message id."""
+    """Return the message to put again; its properties name its original topic and message id.
+
+    Properties that do not fit the copy are left out, because a refusal would stop the queue of the consumer.
+    """
     properties = {RETRY_TOPIC: message.topic, **message.properties, "WAIT": "false"}
     properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
     properties[DELAY] = str(level)
-    made = inner_message(message, topic, queue_id, properties)
+    made = fitting_copy(message, topic, queue_id, properties, _KEPT, room_to_wait(topic))
     made.reconsume_times += 1
     return made
