@@ -186,6 +186,8 @@ class MessageExtBrokerInner(msgspec.Struct, gc=False):
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     wait_store_msg_ok: bool = True
+    is_copy: bool = False
+    """True for a copy of a stored message. maxMessageSize, which may have been larger then, does not apply to it."""
 
 
 @functools.lru_cache(maxsize=64)

@@ -228,7 +228,8 @@ class CommitLog:
         _check_kinds({body.__class__}, {message.flag})
         if not 0 <= message.queue_id <= _MAX_QUEUE_ID:
             raise MessageIllegalError("queueId", f"{message.queue_id} is outside 0 to {_MAX_QUEUE_ID}")
-        self.rules.check_sizes(body, properties, topic, len(message.born_host) + len(self.store_host))
+        self.rules.check_sizes(
+            body, properties, topic, len(message.born_host) + len(self.store_host), is_copy=message.is_copy)
         if MARK in properties:
             names, properties = self.multi_dispatch.names(message)
             if names:

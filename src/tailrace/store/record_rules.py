@@ -89,21 +89,23 @@ class RecordRules:
         """True if records end with the checksum property."""
         return self._config.enabled_append_prop_crc
 
-    def check_sizes(self, body: bytes, properties: bytes, topic: bytes, hosts: int) -> None:
+    def check_sizes(
+        self, body: bytes, properties: bytes, topic: bytes, hosts: int, *, is_copy: bool = False
+    ) -> None:
         """As ``check_lengths``, with the parts instead of their lengths."""
         separator = int(properties[-1:] != b"\x02")
-        self.check_lengths(len(body), len(properties), len(topic), hosts, separator)
+        self.check_lengths(len(body), len(properties), len(topic), hosts, separator, is_copy=is_copy)
 
     def check_lengths(
-        self, body: int, properties: int, topic: int, hosts: int, separator: int = 0
+        self, body: int, properties: int, topic: int, hosts: int, separator: int = 0, *, is_copy: bool = False
     ) -> None:
         """Raise MessageIllegalError if a part of a record has too many bytes.
 
         ``hosts`` is the length of both addresses together. ``separator`` is 1 if the properties need a
-        separator before the checksum property.
+        separator before the checksum property. maxMessageSize does not apply to a copy of a stored message.
         """
         config = self._config
-        if body > config.max_message_size:
+        if body > config.max_message_size and not is_copy:
             raise MessageIllegalError(
                 "body", f"{body} bytes, maxMessageSize allows {config.max_message_size}")
         reserved = CRC_PROPERTY_LENGTH + separator if self.appends_crc else 0

@@ -69,7 +69,7 @@ def inner_message(
     return MessageExtBrokerInner(
         topic, queue_id, message.body, encode_properties(properties), message.flag,
         message.sys_flag & ~_HOSTS, message.born_timestamp, pack_host(*message.born_host),
-        message.reconsume_times, 0, wait_store_msg_ok=False)
+        message.reconsume_times, 0, wait_store_msg_ok=False, is_copy=True)
 
 
 def fitting_copy(

@@ -231,3 +231,11 @@ def test_nothing_is_stored_in_blocks_that_were_not_allocated(files):
         assert len(taken) == 5, "as many as the first 4096 bytes hold with the blank record"
         assert results[-1].status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
         assert store.max_phy_offset <= CONFIG.commit_log_allocate_step
+
+
+def test_a_stored_message_can_be_copied_after_max_message_size_was_lowered(store):
+    """A retry that is refused would stop the queue of its consumer."""
+    body = bytes(6001)
+    assert store.put_inner(inner(body=body)).status is ILLEGAL
+    assert store.put_inner(inner(body=body, is_copy=True)).status is PutMessageStatus.PUT_OK
+    assert store.put_inner(inner(body=bytes(9000), is_copy=True)).status is ILLEGAL  # over a segment
