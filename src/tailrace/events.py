@@ -949,6 +949,10 @@ FLUSH_FAILED: Final = _event(
     "critical", "flush failed, waiting puts are not acknowledged", "cause",
     "A sync of the log failed. Waiting puts are answered as not durable, and no sync is retried. Check the disk, "
     "then restart.")
+AN_ANSWER_TO_A_PUT_FAILED: Final = _event(
+    "error", "an answer to a put failed", "status",
+    "The program that put a message raised an error when it was called with the result of the sync. Other puts get their "
+    "answers. The traceback follows.")
 THE_CHECKPOINT_CANNOT_BE_WRITTEN: Final = _event(
     "warning", "the checkpoint cannot be written, the old one stays", "cause",
     "The disk is full or fails, or descriptors or memory are short. A recovery would start further back, and no "

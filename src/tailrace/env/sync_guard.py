@@ -66,6 +66,7 @@ class _GuardedFile:
         self._file.pwrite_with_lock(data, pos)
 
     def allocate(self, pos: int, n: int) -> None:
+        self._guard.check_ours()
         self._file.allocate(pos, n)
 
     def truncate(self, size: int) -> None:

@@ -379,28 +379,37 @@ class CommitLog:
     def roll(self, file: MappedFile) -> bool:
         """End the last file before it is full and start the next one. Unused blocks of the file are freed.
 
-        Return False if ``file`` is not the last one any more, or is empty. Raises DiskFullError or OSError.
+        Return False if ``file`` is not the last one any more, or is empty. Raises DiskFullError or OSError; the
+        file may then be ended, and the next call starts the next one.
         """
-        with self._lock:
-            at = file.wrote_position
-            if not at or self.queue.files[-1] is not file:
-                return False
-            self.tail.drop()
-            if file.is_full():
+        unused = file.size
+        try:
+            with self._lock:
+                at = file.wrote_position
+                if not at or self.queue.files[-1] is not file:
+                    return False
+                self.tail.drop()
+                if not file.is_full():
+                    self._end(file)
+                    unused = at + END_FILE_MIN_BLANK_LENGTH
                 self.queue.last_file(0)
-                return True
-            self._roll(file)
-        file.give_back(at + END_FILE_MIN_BLANK_LENGTH)
+        finally:  # also if there is no room for the next file: these blocks are room
+            file.give_back(unused)
         return True
 
     def _roll(self, file: MappedFile) -> None:
         """End ``file`` with a blank record and create the next one (L2)."""
+        self._end(file)
+        self.queue.last_file(0)
+
+    @staticmethod
+    def _end(file: MappedFile) -> None:
+        """End a file with a blank record."""
         at = file.wrote_position
         rest = file.size - at
         file.reserve(at + END_FILE_MIN_BLANK_LENGTH)
         BLANK.struct.pack_into(file.buffer, at, rest, BLANK_MAGIC)
         file.advance(rest)
-        self.queue.last_file(0)
 
 
 def _check_kinds(kinds: set[type], flags: set[object]) -> None:

@@ -107,7 +107,7 @@ class DefaultMessageStore:
         self.progress = ProgressFile(file_system, root)
         self.flush_consume_queue = FlushConsumeQueueService(
             clock, file_system, config, self.commit_log, self.queues, self.index, self.reput,
-            self.flags, self.checkpoint, self.progress)
+            self.checkpoint, self.progress)
         self.reader = MessageReader(clock, config, self.commit_log, self.queues, self.index)
         self.compaction = CompactionStore(
             clock, file_system, config, root, self.commit_log, self.queues, self.reader, self.open_files,

@@ -20,7 +20,6 @@ from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import ServiceHandle
-from tailrace.env.shortage import is_disk_full, is_shortage
 from tailrace.errors import FatalStorageError
 from tailrace.formats.checkpoint import CHECKPOINT
 from tailrace.logs import get_logger
@@ -137,8 +136,7 @@ class FlushCommitLogService:
         with self._lock:
             self.failed = True
             waiting, self._waiting = self._waiting, []
-        for *_, callback in waiting:
-            callback(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        _call_all([entry[3] for entry in waiting], PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
     def _answer(self, flushed_where: int) -> bool:
         """Answer the puts that are durable or late. Return True if others still wait."""
@@ -155,11 +153,18 @@ class FlushCommitLogService:
                 self._waiting = [entry for entry in self._waiting if entry[2] > now]
                 heapq.heapify(self._waiting)
             more = bool(self._waiting)
-        for callback in done:
-            callback(PutMessageStatus.PUT_OK)
-        for callback in late:
-            callback(PutMessageStatus.FLUSH_DISK_TIMEOUT)
+        _call_all(done, PutMessageStatus.PUT_OK)
+        _call_all(late, PutMessageStatus.FLUSH_DISK_TIMEOUT)
         return more
+
+
+def _call_all(callbacks: list[DurableCallback], status: PutMessageStatus) -> None:
+    """Answer waiting puts. A callback that raises is logged, and the puts after it are answered."""
+    for callback in callbacks:
+        try:
+            callback(status)
+        except Exception:  # noqa: BLE001 - the code of a caller: its error must not cost another put its answer
+            events.AN_ANSWER_TO_A_PUT_FAILED.log(_log, status=status.name, exc_info=True)
 
 
 @final
@@ -175,7 +180,6 @@ class FlushConsumeQueueService:
         queues: ConsumeQueueStore,
         index: IndexService | None,
         reput: ReputMessageService,
-        flags: RunningFlags,
         checkpoint: StoreCheckpoint,
         progress: ProgressFile,
     ) -> None:
@@ -186,7 +190,6 @@ class FlushConsumeQueueService:
         self._queues = queues
         self._index = index
         self._reput = reput
-        self._flags = flags
         self._checkpoint = checkpoint
         self._progress_file = progress
         self._last_thorough_ns = -1
@@ -229,13 +232,13 @@ class FlushConsumeQueueService:
         """Sync queues with at least ``least_pages`` dirty pages; with 0 also the index, then write progress.
 
         ``clean`` marks the last flush before a clean stop. Any thread may call it.
-        Raises FatalStorageError.
+        Raises FatalStorageError; with ``clean`` also OSError, which is otherwise logged, and the next flush retries.
         """
         with self._lock:
             self._flush(least_pages, clean=clean)
 
     def _flush(self, least_pages: int, *, clean: bool) -> None:
-        thorough, at_hints = least_pages == 0, False
+        thorough = least_pages == 0
         try:
             progress = self._make_progress(clean=clean) if thorough else None
             everything = self._queues.flush(least_pages)
@@ -248,18 +251,16 @@ class FlushConsumeQueueService:
                 self.durable_until = progress.until
                 self._pending.append(progress)
                 del self._pending[1 : -_MAX_PENDING]  # keep the first: it can be written soonest
-            at_hints = True
             self._write_progress()
             self._put_off = False
         except OSError as error:
-            if (at_hints or is_disk_full(error) or is_shortage(error)) and not clean:
-                # Old progress makes a recovery longer and loses no message. The next pass writes it again.
-                if not self._put_off:
-                    events.THE_CHECKPOINT_CANNOT_BE_WRITTEN.log(_log, cause=error)
-                self._put_off = True
-                return
-            self._flags.set(NOT_WRITEABLE, f"the checkpoint cannot be written: {error}")
-            raise FatalStorageError("checkpoint", str(error)) from error
+            # Not a failed sync, which is a FatalStorageError. Old progress makes a recovery longer and loses no message.
+            # The next pass writes it again.
+            if clean:
+                raise
+            if not self._put_off:
+                events.THE_CHECKPOINT_CANNOT_BE_WRITTEN.log(_log, cause=error)
+            self._put_off = True
 
     def forget(self) -> None:
         """Let the next flush write progress, even if no message was put since the last one."""

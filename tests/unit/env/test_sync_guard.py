@@ -10,7 +10,7 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.scheduler import ThreadScheduler
 from tailrace.env.sync_guard import SyncGuard
 from tailrace.env.whole_files import replace_file
-from tailrace.errors import FatalStorageError
+from tailrace.errors import FatalStorageError, LockLostError
 from tailrace.testing import CrashFileSystem, FaultyFileSystem, SimClock, SimScheduler
 
 
@@ -169,3 +169,17 @@ def test_a_service_ends_when_the_store_is_fatal():
     simulated.every("S", 10, step)
     simulated.run(100)
     assert step.calls == 1
+
+
+@pytest.mark.parametrize("change", [
+    lambda file: file.pwrite(b"x", 0), lambda file: file.pwrite_with_lock(memoryview(bytearray(b"x")), 0),
+    lambda file: file.allocate(0, 4096), lambda file: file.truncate(0), lambda file: file.punch_hole(0, 4096),
+    lambda file: file.sync_data(),
+], ids=["pwrite", "pwrite_with_lock", "allocate", "truncate", "punch_hole", "sync_data"])
+def test_no_change_of_an_open_file_after_the_lock_is_lost(change):
+    place = Place()
+    file = place.file("one")
+    place.guard.give_up("/d/lock", "it leads to another file")
+    with pytest.raises(LockLostError):
+        change(file)
+    assert file.size() == 0

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from tailrace import MessageStore, StoreConfig
-from tailrace.errors import MessageIllegalError
+from tailrace.errors import DiskFullError, MessageIllegalError
 from tailrace.formats.commitlog import (
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
@@ -239,3 +239,25 @@ def test_a_stored_message_can_be_copied_after_max_message_size_was_lowered(store
     assert store.put_inner(inner(body=body)).status is ILLEGAL
     assert store.put_inner(inner(body=body, is_copy=True)).status is PutMessageStatus.PUT_OK
     assert store.put_inner(inner(body=bytes(9000), is_copy=True)).status is ILLEGAL  # over a segment
+
+
+def test_a_file_that_is_ended_early_gives_its_blocks_back_even_if_there_is_no_room_for_the_next_one(store, files):
+    store.put_inner(inner())
+    log = store._store.commit_log
+    file, full, freed = log.queue.files[-1], [True], []
+
+    def before(_number, name, path):
+        if name == "create" and full[0]:
+            raise OSError(errno.ENOSPC, "injected", path)
+        if name == "punch_hole":
+            freed.append(path)
+
+    files.before = before
+    with pytest.raises(DiskFullError):
+        log.roll(file)
+    assert freed == [file.path]
+    full[0] = False
+    assert log.roll(file)
+    assert log.queue.files[-1] is not file
+    assert freed == [file.path]
+    assert store.put_inner(inner()).ok
