@@ -84,13 +84,18 @@ class SendMessageActivity:
         topic = check_topic(first.topic)
         if len(messages) == 1:
             properties = self._made(caller, topic, first)[1]
-            system = first.system_properties
-            queue_id = self._queue(topic, system.message_group or system.lite_topic)
+            queue_id = self._queue(topic, _sharding_key(first))
             return self._response([await self._store(caller, topic, queue_id, first, properties)])
         if any(message.topic != first.topic for message in messages):
             raise GrpcError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
         made = [self._made(caller, topic, message) for message in messages]
-        entries = await together(self._store_or_say_why(caller, topic, ANY_QUEUE, *one) for one in made)
+        keys = [_sharding_key(message) for message in messages]
+        queues = {key: self._queue(topic, key) if key else ANY_QUEUE for key in dict.fromkeys(keys)}
+        failed: dict[str, GrpcError] = {}
+        # Each message is put before the next one begins, so the messages of a key are in order in their queue.
+        entries = await together(
+            self._store_or_say_why(caller, topic, queues[key], *one, key, failed)
+            for one, key in zip(made, keys, strict=True))
         return self._response(entries)
 
     @staticmethod
@@ -183,11 +188,18 @@ class SendMessageActivity:
         return properties
 
     async def _store_or_say_why(
-        self, caller: Caller, topic: str, queue_id: int, message: Any, properties: dict[str, str]
+        self, caller: Caller, topic: str, queue_id: int, message: Any, properties: dict[str, str], key: str,
+        failed: dict[str, GrpcError],
     ) -> Any:
+        """Return the entry of a message of a list. After one that is not stored, no later one of its key is."""
+        if key and key in failed:
+            return service.SendResultEntry(status=status(
+                failed[key].code,
+                f"not stored, because an earlier message of its group was not: {failed[key].message}"))
         try:
             return await self._store(caller, topic, queue_id, message, properties)
         except GrpcError as error:
+            failed[key] = error
             return service.SendResultEntry(status=status(error.code, error.message))
 
     async def _store(
@@ -230,6 +242,12 @@ class SendMessageActivity:
         if answer.code != ResponseCode.SUCCESS:
             raise of_refusal(answer)
         return service.RecallMessageResponse(status=OK, message_id=answer.ext["msgId"])
+
+
+def _sharding_key(message: Any) -> str:
+    """Return the text that chooses the queue of a message: its message group or Lite topic, else ""."""
+    system = message.system_properties
+    return system.message_group or system.lite_topic
 
 
 def _user_properties(message: Any) -> dict[str, str]:

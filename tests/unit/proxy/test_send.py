@@ -1,4 +1,7 @@
-"""The queue of a message group."""
+"""The queue of a message group, and lists of messages."""
+
+import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -6,6 +9,10 @@ pytest.importorskip("rocketmq.grpc_protocol")
 
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.lite import consistent_hash
+from tailrace.formats.remoting import RemotingCommand
+from tailrace.node.topic_config import TopicConfig
+from tailrace.proxy.protocol import definition, service
+from tailrace.proxy.send import SendMessageActivity
 
 
 # What Guava's Hashing.consistentHash(long, int) returns.
@@ -22,3 +29,69 @@ def test_few_groups_move_when_a_queue_is_added():
     after = [consistent_hash(java_string_hash(f"group-{n}"), 9) for n in range(1000)]
     assert set(before) == set(range(8))
     assert {new for old, new in zip(before, after, strict=True) if old != new} == {8}
+
+
+class Broker:
+    """A broker that stores what it gets, and refuses bodies in ``refused``."""
+
+    def __init__(self, queues=8, message_type="FIFO"):
+        config = TopicConfig(
+            topic_name="t", read_queue_nums=queues, write_queue_nums=queues, attributes={"message.type": message_type})
+        self.topics = SimpleNamespace(select=lambda name: config)
+        self.store = SimpleNamespace(config=SimpleNamespace(max_message_size=1000))
+        self.clock = SimpleNamespace(now_ms=lambda: 1)
+        self.stored = []
+        self.refused = set()
+        self.later = {}
+
+    async def call(self, caller, code, header, body):
+        if body in self.refused:
+            return RemotingCommand(2, remark="busy")
+        self.stored.append((body, header.queue_id))
+        for _ in range(self.later.get(body, 0)):
+            await asyncio.sleep(0)  # as an answer that waits for the disk
+        return RemotingCommand(0, {"queueOffset": str(len(self.stored)), "queueId": "0", "msgId": "0" * 32})
+
+
+def send(broker, *messages):
+    activity = SendMessageActivity(broker, broker, SimpleNamespace())
+    request = service.SendMessageRequest(messages=[
+        definition.Message(
+            topic=definition.Resource(name="t"), body=body,
+            system_properties=definition.SystemProperties(message_id=body.hex(), **system))
+        for body, system in messages])
+    return asyncio.run(activity.send(request, SimpleNamespace(peer=("127.0.0.1", 1), client_id="c")))
+
+
+@pytest.mark.parametrize(("field", "kind"), [("message_group", "FIFO"), ("lite_topic", "LITE")])
+def test_a_list_lies_where_single_sends_of_its_keys_lie_in_order(field, kind):
+    alone, together = Broker(message_type=kind), Broker(message_type=kind)
+    messages = [(b"%s%02d" % (key.encode(), n), {field: key}) for n in range(16) for key in ("a", "b", "c")]
+    for one in messages:
+        send(alone, one)
+    together.later = {body: n % 5 for n, (body, _) in enumerate(messages)}
+    answer = send(together, *messages)
+    assert together.stored == alone.stored
+    assert {queue for body, queue in alone.stored if body[:1] == b"b"} == {
+        consistent_hash(java_string_hash("b"), 8)}
+    assert [entry.message_id for entry in answer.entries] == [body.hex() for body, _ in messages]
+
+
+def test_after_a_message_that_is_not_stored_none_of_its_group_is():
+    broker = Broker()
+    broker.refused = {b"a2"}
+    answer = send(broker, *((body, {"message_group": body[:1].decode()}) for body in (
+        b"a1", b"b1", b"a2", b"b2", b"a3", b"a4")))
+    assert [body for body, _ in broker.stored] == [b"a1", b"b1", b"b2"]
+    codes = [entry.status.code for entry in answer.entries]
+    assert codes[:2] == codes[3:4] * 2
+    assert codes[2] == codes[4] == codes[5] != codes[0]
+    assert "an earlier message of its group was not: busy" in answer.entries[5].status.message
+    assert answer.status.code not in codes[:1]
+
+
+def test_messages_without_a_group_are_stored_in_spite_of_another_one():
+    broker = Broker(message_type="NORMAL")
+    broker.refused = {b"1"}
+    send(broker, *((b"%d" % n, {}) for n in range(3)))
+    assert broker.stored == [(b"0", -1), (b"2", -1)]
