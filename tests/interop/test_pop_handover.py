@@ -113,8 +113,8 @@ def pop(address, invisible_ms, most=32, *, topic=POP_TOPIC, group="PG"):
 def ack(address, one, *, topic=POP_TOPIC, group="PG"):
     info = ExtraInfo.decode(one[1])
     answer = ask(address, ACK, {
-        "consumerGroup": group, "topic": real_topic(topic, group, info.flag), "queueId": str(info.queue_id), "extraInfo": one[1],
-        "offset": str(info.queue_offset)})
+        "consumerGroup": group, "topic": real_topic(topic, group, info.flag), "queueId": str(info.queue_id),
+        "extraInfo": one[1], "offset": str(info.queue_offset)})
     assert answer.code == 0, answer.remark
 
 

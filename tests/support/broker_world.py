@@ -208,7 +208,8 @@ class BrokerWorld:
     def persist(self):
         """As `BrokerController._persist_offsets`, which goes on after an error."""
         self.broker.offsets.persist_if_changed()
-        self.pop_part.persist()
+        self.pop_part.prepare()
+        self.pop_part.write_prepared()
 
     def persisted_offsets(self):
         """(topic, group, queue) to offset, as they are now."""

@@ -16,6 +16,7 @@ it closes it after ``stop``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
@@ -232,9 +233,9 @@ class BrokerController:
             CountedArrivals(self._broker.traffic, self._pull.hold, self._pop, self._lite))
         self._scheduler.every(
             "ConsumerOffsetPersist", lambda: self._config.flush_consumer_offset_interval,
-            self._persist_offsets,
+            self._persist_offsets_later,
         )
-        self._scheduler.every("ConsumerFilterPersist", FILTERS_MS, self._persist_filters)
+        self._scheduler.every("ConsumerFilterPersist", FILTERS_MS, self._persist_filters_later)
         self._pop.start(self._scheduler)
         self._lite.start(self._scheduler, self._every)
         self._scheduler.every("BrokerStats", SAMPLE_MS, self._broker.stats.step)
@@ -389,17 +390,32 @@ class BrokerController:
         await self._close_servers()
         await self._end_writing()
         self._scheduler.stop_all()
+        self._pop.prepare()
+        self._consumer_filters.prepare()
         self._persist_offsets()
         self._persist_metrics()
         self._persist_filters()
         events.BROKER_STOPPED.log(_log, broker=self.broker_address)
+
+    def _prepare(self, step: Callable[[], None]) -> None:
+        """Have the event loop encode a table that belongs to it; what it encodes later is written the next time."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._broker.loop.call_soon_threadsafe(step)
+
+    def _persist_offsets_later(self) -> None:
+        self._prepare(self._pop.prepare)
+        self._persist_offsets()
+
+    def _persist_filters_later(self) -> None:
+        self._prepare(self._consumer_filters.prepare)
+        self._persist_filters()
 
     def _persist_offsets(self) -> None:
         if self._store.lost_lock:
             return  # the file now belongs to another process
         try:
             self._broker.offsets.persist_if_changed()
-            self._pop.persist()
+            self._pop.write_prepared()
         except (StoreError, OSError) as error:  # a stop goes on, so that the store is closed
             events.CONSUMER_OFFSETS_COULD_NOT_BE_WRITTEN.log(_log, cause=error)
 
@@ -415,7 +431,7 @@ class BrokerController:
         if self._store.lost_lock:
             return
         try:
-            self._consumer_filters.persist_if_changed()
+            self._consumer_filters.write_prepared()
         except (StoreError, OSError) as error:
             events.CONSUMER_FILTERS_COULD_NOT_BE_WRITTEN.log(_log, cause=error)
 

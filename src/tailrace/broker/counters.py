@@ -5,6 +5,7 @@ Keys are the reference's (BrokerStatsManager): parts separated by ``@``.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final, final
@@ -45,11 +46,13 @@ class Flow:
 
 @final
 class Counters:
-    """Flows by statistic and key. Only one thread at a time may add to a statistic."""
+    """Flows by statistic and key. Only one thread at a time may add to a key; keys may be dropped at any time."""
 
     def __init__(self, most: int = COUNTERS_MAX) -> None:
         self._most = most
         self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        """Held while a key is added or dropped."""
         self._named = False
         self.flows: dict[tuple[str, str], Flow] = {}
 
@@ -60,20 +63,31 @@ class Counters:
         """
         flow = self.flows.get((name, key))
         if flow is None:
-            if self._counts[name] >= self._most or len(key) > KEY_MAX:
-                if not self._named:
-                    self._named = True
-                    events.STATISTICS_ARE_FULL.log(_log, name=name, key=key[:KEY_MAX], limit=self._most)
+            with self._lock:
+                flow = self._new(name, key)
+            if flow is None:
                 return
-            flow = self.flows[name, key] = Flow()
-            self._counts[name] += 1
         flow.add(value, size, times)
+
+    def _new(self, name: str, key: str) -> Flow | None:
+        """Return the flow of a new key; None if there is no room for it."""
+        if self._counts[name] >= self._most or len(key) > KEY_MAX:
+            if not self._named:
+                self._named = True
+                events.STATISTICS_ARE_FULL.log(_log, name=name, key=key[:KEY_MAX], limit=self._most)
+            return None
+        found = self.flows.get((name, key))
+        if found is None:
+            found = self.flows[name, key] = Flow()
+            self._counts[name] += 1
+        return found
 
     def forget(self, key: tuple[str, str]) -> None:
         """Drop a count that is idle."""
-        if self.flows.pop(key, None) is not None:
-            self._counts[key[0]] -= 1
-            self._named = False
+        with self._lock:
+            if self.flows.pop(key, None) is not None:
+                self._counts[key[0]] -= 1
+                self._named = False
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counts of a topic that is deleted."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.node.config_manager import ConfigManager, Draft
+from tailrace.node.config_manager import ConfigManager, Draft, Owned
 
 __all__ = ["ORDER_TOPIC_CONFIG", "KVConfigManager"]
 
@@ -26,6 +26,8 @@ ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
 class KVConfigManager(ConfigManager[tuple[str, str], str]):
     """Values by namespace and key. A change is durable and visible when its call returns."""
+
+    owned = Owned.BY_DRAFT
 
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
         super().__init__(file_system, config_dir, "tailrace-kvConfig.json")

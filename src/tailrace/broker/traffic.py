@@ -195,7 +195,7 @@ class Traffic:
     def _forget(self, place: int, name: str, *tables: dict[tuple[str, str], Any]) -> None:
         for table in tables:
             for key in [key for key in list(table) if key[place] == name]:
-                del table[key]
+                table.pop(key, None)  # two topics or groups may be deleted at the same time
 
 
 @final

@@ -14,7 +14,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there
 from tailrace.errors import ConfigError, StoreError
 from tailrace.formats import fastjson, filenames
-from tailrace.node.config_manager import ConfigManager, Draft
+from tailrace.node.config_manager import ConfigManager, Draft, Owned
 
 __all__ = ["AclManager", "UserManager"]
 
@@ -24,6 +24,8 @@ V = TypeVar("V")
 
 class _AccessManager(ConfigManager[str, V]):
     """A table by name of user, in a list of the file."""
+
+    owned = Owned.BY_DRAFT
 
     private = True
     member = ""

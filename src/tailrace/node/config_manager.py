@@ -15,22 +15,24 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import enum
 import errno
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.owner import ThreadOwner
 from tailrace.env.permissions import make_private
 from tailrace.env.whole_files import read_if_there, write_file
 from tailrace.errors import FatalStorageError
 from tailrace.formats import fastjson
 from tailrace.logs import get_logger
 
-__all__ = ["ConfigManager", "DataVersion", "Draft", "read_config", "write_config"]
+__all__ = ["ConfigManager", "DataVersion", "Draft", "Owned", "read_config", "write_config"]
 
 _log = get_logger(__name__)
 _NOT_FINAL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
@@ -143,6 +145,15 @@ class Draft(Generic[K, V]):
         return table
 
 
+class Owned(enum.Enum):
+    """Who may change the table of a `ConfigManager`."""
+
+    BY_DRAFT = "any thread, by a change that is durable before it is visible; a lock keeps the changes apart"
+    BY_STEP = "any thread, by single operations of dict; a reader that iterates takes a copy first"
+    BY_ONE_THREAD = "the thread that constructs it, usually that of the event loop; another one writes the file"
+    BY_LOCK = "any thread that holds the lock of the service to which the table belongs"
+
+
 class _Change(NamedTuple):
     edit: Callable[[Any], Any]
     also: Callable[[], None] | None
@@ -150,12 +161,14 @@ class _Change(NamedTuple):
 
 
 class ConfigManager(abc.ABC, Generic[K, V]):
-    """A table that is stored in a state file. Any thread may call its methods.
+    """A table that is stored in a state file. ``owned`` of each subclass says which thread may change it.
 
     ``_table`` is changed in place, by single operations of ``dict``. A reader that iterates takes a
-    copy first (``list(table)``), which is one operation too.
+    copy first (``list(table)``), which is one operation too. A table that is owned by one thread is encoded by that
+    thread (`prepare`), and any thread writes what is prepared (`write_prepared`).
     """
 
+    owned: ClassVar[Owned]
     private = False
     """Whether only the owner of the file may read it."""
 
@@ -174,6 +187,9 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         self.data_version = DataVersion()
         self.writes = 0
         """Number of times the file was written."""
+        self._prepared: deque[dict[str, Any]] = deque()
+        """Contents of the file that are not written; the last one counts."""
+        self._owner = ThreadOwner(f"{type(self).__name__} ({name})")
         self._unknown: dict[str, Any] = {}
 
     @property
@@ -335,6 +351,35 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         except BaseException:
             self._dirty = True
             raise
+
+    def check_owner(self) -> None:
+        """Raise AssertionError if the table belongs to one thread and another one calls."""
+        if self.owned is Owned.BY_ONE_THREAD:
+            self._owner.check()
+
+    def prepare(self) -> None:
+        """Keep the content of the file for `write_prepared` if the table has changed. Its owner calls."""
+        self.check_owner()
+        if self._dirty:
+            self._dirty = False
+            self._prepared.append(self.to_json())
+
+    def write_prepared(self) -> None:
+        """Write what was prepared last, if it is not written; durable on return. Any thread may call.
+
+        Raises OSError or FatalStorageError; then the next call writes it.
+        """
+        with self._lock:
+            content = None
+            while self._prepared:
+                content = self._prepared.popleft()
+            if content is None:
+                return
+            try:
+                self._replace(fastjson.dumps_pretty(content))
+            except BaseException:
+                self._prepared.appendleft(content)  # before one that was prepared in the meantime
+                raise
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file."""

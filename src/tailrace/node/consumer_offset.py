@@ -16,7 +16,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_PREFIX, LMQ_QUEUE_ID
 from tailrace.logs import get_logger
-from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, read_config
+from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, read_config
 
 __all__ = ["ConsumerOffsetManager"]
 
@@ -33,6 +33,8 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
     A commit is visible before it is written, as in RocketMQ. A change by an administrator (a reset, the removal
     of a topic or of a group) is durable before it is visible.
     """
+
+    owned = Owned.BY_STEP
 
     def __init__(
         self, file_system: FileSystem, config_dir: str, clock: Clock, limit: int = 1_000_000, *,

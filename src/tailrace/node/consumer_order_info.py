@@ -14,7 +14,7 @@ from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.logs import get_logger
-from tailrace.node.config_manager import ConfigManager
+from tailrace.node.config_manager import ConfigManager, Owned
 
 __all__ = ["NOT_COMMITTED", "NOT_POPPED", "ConsumerOrderInfoManager", "OrderInfo"]
 
@@ -93,10 +93,13 @@ _Queues = dict[int, OrderInfo]
 
 @final
 class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
-    """The last orderly pop of each queue, by ``topic@group``. `persist_if_changed` is called at intervals.
+    """The last orderly pop of each queue, by ``topic@group``. One thread uses it: the one that constructs it.
 
+    `prepare` and `write_prepared` are called at intervals.
     After a crash an older state may be read: messages come again, in order, from the group's offset.
     """
+
+    owned = Owned.BY_ONE_THREAD
 
     def __init__(self, file_system: FileSystem, config_dir: str, clock: Clock) -> None:
         super().__init__(file_system, config_dir, "consumerOrderInfo.json")
@@ -106,16 +109,18 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
 
     def entries(self) -> list[tuple[str, str, int, OrderInfo]]:
         """Return (topic, group, queue id, last pop) of all queues."""
+        self.check_owner()
         found = []
-        for key, queues in list(self._table.items()):
+        for key, queues in self._table.items():
             topic, _, group = key.partition("@")
-            found += [(topic, group, queue_id, info) for queue_id, info in dict(queues).items()]
+            found += [(topic, group, queue_id, info) for queue_id, info in queues.items()]
         return found
 
     def is_blocked(
         self, attempt_id: str | None, topic: str, group: str, queue_id: int, invisible_time: int
     ) -> bool:
         """Return True if a pop must wait for an earlier one. A retry of the same attempt does not wait."""
+        self.check_owner()
         info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
         if info is None or (info.attempt_id is not None and info.attempt_id == attempt_id):
             return False
@@ -137,6 +142,7 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
         invisible_time: int, offsets: Sequence[int],
     ) -> OrderInfo:
         """Note a pop; return it, with the number of earlier pops of its messages."""
+        self.check_owner()
         queues = self._table.setdefault(f"{topic}@{group}", {})
         made = OrderInfo(pop_time, invisible_time, list(offsets), self._clock.now_ms(), attempt_id)
         before = queues.get(queue_id)
@@ -151,6 +157,7 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> int:
         """Note an acknowledgement; return the offset to commit, `NOT_POPPED` or `NOT_COMMITTED`."""
+        self.check_owner()
         info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
         # Without a pop of the queue a Java broker commits ``offset + 1``, and so loses the messages before it.
         if info is None or pop_time != info.pop_time:
@@ -165,6 +172,7 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
         self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, visible_at: int
     ) -> None:
         """Set when a message is visible again; a receipt of an older pop changes nothing."""
+        self.check_owner()
         info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
         if info is not None and info.pop_time == pop_time and offset in info.offsets:
             info.next_visible[offset] = visible_at
@@ -172,6 +180,7 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
 
     def suspend(self, topic: str, group: str, queue_id: int, pop_time: int, visible_at: int) -> None:
         """Have all messages of a pop visible again at a time, without counting a delivery of them."""
+        self.check_owner()
         info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
         if info is not None and info.pop_time == pop_time:
             info.consumed = {offset: count - 1 if count > 0 else count for offset, count in info.consumed.items()}
@@ -181,8 +190,13 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
         """Forget the pop of a queue because its offset was set by an administrator."""
-        if self._table.get(f"{topic}@{group}", {}).pop(queue_id, None) is not None:
+        self.check_owner()
+        key = f"{topic}@{group}"
+        queues = self._table.get(key, {})
+        if queues.pop(queue_id, None) is not None:
             self._dirty = True
+            if not queues:
+                del self._table[key]
 
     def drop_unused(self, is_used: Callable[[str, str, int], bool]) -> None:
         """Forget entries of deleted topics, groups and queues, and old entries."""
@@ -190,8 +204,6 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
         for topic, group, queue_id, info in self.entries():
             if not is_used(topic, group, queue_id) or now - info.last_consume_ms > KEPT_MS:
                 self.clear(topic, group, queue_id)
-        for key in [key for key, queues in list(self._table.items()) if not queues]:
-            del self._table[key]
 
     def _changed(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
         self._dirty = True
@@ -218,5 +230,5 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
 
     def _encode(self, table: dict[str, _Queues]) -> dict[str, Any]:
         return {"table": {
-            key: {str(queue_id): info.to_json() for queue_id, info in dict(queues).items()}
+            key: {str(queue_id): info.to_json() for queue_id, info in queues.items()}
             for key, queues in table.items() if queues}}

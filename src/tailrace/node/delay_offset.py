@@ -7,7 +7,7 @@ from typing import Any, Final, final
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.filenames import is_number
-from tailrace.node.config_manager import ConfigManager, write_config
+from tailrace.node.config_manager import ConfigManager, Owned, write_config
 
 __all__ = ["DelayOffsetManager"]
 
@@ -18,6 +18,8 @@ VERSION_STEP: Final = 200
 @final
 class DelayOffsetManager(ConfigManager[int, int]):
     """Next offsets by level. The file is written as a Java broker writes it, numbers as keys."""
+
+    owned = Owned.BY_LOCK
 
     def __init__(self, file_system: FileSystem, config_dir: str, clock: Clock) -> None:
         super().__init__(file_system, config_dir, "delayOffset.json")

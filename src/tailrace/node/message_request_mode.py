@@ -7,7 +7,7 @@ from typing import Any, Final, final
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.node.config_manager import ConfigManager, Draft
+from tailrace.node.config_manager import ConfigManager, Draft, Owned
 
 __all__ = ["POP", "PULL", "MessageRequestModeManager"]
 
@@ -19,6 +19,8 @@ MODES_MAX: Final = 100_000
 @final
 class MessageRequestModeManager(ConfigManager[tuple[str, str], dict[str, Any]]):
     """Modes by topic and group, as requests set them. Every change is durable before it is visible."""
+
+    owned = Owned.BY_DRAFT
 
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
         super().__init__(file_system, config_dir, "messageRequestMode.json")

@@ -11,7 +11,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_PREFIX
-from tailrace.node.config_manager import ConfigManager, DataVersion, Draft
+from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned
 from tailrace.node.topic_config import PERM_READ
 
 __all__ = [
@@ -198,6 +198,8 @@ def _check_value(name: str, value: str) -> None:
 
 class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
     """The consumer groups, by name. Every change is durable and visible when its call returns, not earlier."""
+
+    owned = Owned.BY_DRAFT
 
     def __init__(
         self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock

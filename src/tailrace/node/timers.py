@@ -120,10 +120,10 @@ class Timers:
         """
         if not self.delay_offsets.dirty:
             return
-        text = self.delay_offsets.encode()
-        # Before the sync: an update during the sync sets it again.
+        # Before the text is made: an update after that, or during the sync, sets it again.
         self.delay_offsets.dirty = False
         try:
+            text = self.delay_offsets.encode()
             self._store.sync_log()
             self.delay_offsets.write(text)
         except BaseException:

@@ -12,7 +12,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_PREFIX
-from tailrace.node.config_manager import ConfigManager, DataVersion, Draft
+from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned
 from tailrace.node.topic_queue_mapping import TopicQueueMappingManager
 from tailrace.store.queue_types import BATCH_CQ, CLEANUP_POLICY, COMPACTION, QUEUE_TYPE
 from tailrace.store.retention.topic_rules import (
@@ -200,6 +200,8 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
 
     ``creation`` and ``creation_in_send`` are changes for `submit`, for callers that must not wait.
     """
+
+    owned = Owned.BY_DRAFT
 
     def __init__(
         self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock

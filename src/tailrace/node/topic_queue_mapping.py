@@ -23,7 +23,7 @@ from typing import Any, Final, final
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.node.config_manager import ConfigManager, DataVersion, Draft
+from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned
 
 __all__ = [
     "GLOBAL_SCOPE", "LogicQueueMappingItem", "TopicQueueMappingDetail", "TopicQueueMappingManager", "check_items",
@@ -275,6 +275,8 @@ MappingEdit = Callable[[Draft[str, TopicQueueMappingDetail]], None]
 @final
 class TopicQueueMappingManager(ConfigManager[str, TopicQueueMappingDetail]):
     """The mappings of static topics, by topic. Every change is durable when its call returns, and shows only then."""
+
+    owned = Owned.BY_DRAFT
 
     def __init__(self, file_system: FileSystem, config_dir: str, clock: Clock) -> None:
         super().__init__(file_system, config_dir, "topicQueueMapping.json")

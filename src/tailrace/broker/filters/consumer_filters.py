@@ -20,7 +20,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import FilterExpressionError
 from tailrace.logs import get_logger
-from tailrace.node.config_manager import ConfigManager
+from tailrace.node.config_manager import ConfigManager, Owned
 
 __all__ = ["ConsumerFilterData", "ConsumerFilterManager"]
 
@@ -71,10 +71,12 @@ class ConsumerFilterData:
 
 @final
 class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
-    """Expressions by group and topic. `persist_if_changed` is called periodically.
+    """Expressions by group and topic. `prepare` and `write_prepared` are called periodically.
 
     With enablePropertyFilter=false nothing is registered, and the file stays as it is.
     """
+
+    owned = Owned.BY_ONE_THREAD
 
     def __init__(
         self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock
@@ -115,6 +117,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
 
         A version that is not newer than the known one has no effect, as in the reference.
         """
+        self.check_owner()
         known = self._table.get(group)
         topics = set()
         for subscription in subscriptions:
@@ -127,6 +130,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
 
     def gone(self, group: str) -> None:
         """Mark the expressions of a group without members as dead."""
+        self.check_owner()
         for data in tuple(self._table.get(group, {}).values()):
             if not data.is_dead:
                 self._die(data)
@@ -186,19 +190,15 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
         return True
 
     def _add(self, data: ConsumerFilterData) -> None:
-        # A new dict each time, because the thread that writes the file may be iterating over the old one.
-        self._table[data.consumer_group] = {
-            **self._table.get(data.consumer_group, {}), data.topic: data}
+        self._table.setdefault(data.consumer_group, {})[data.topic] = data
         self._count += 1
         self._characters += len(data.expression)
         self._dirty = True
 
     def _forget(self, data: ConsumerFilterData) -> None:
-        topics = {
-            topic: kept for topic, kept in self._table[data.consumer_group].items() if kept is not data}
-        if topics:
-            self._table[data.consumer_group] = topics
-        else:
+        topics = self._table[data.consumer_group]
+        del topics[data.topic]
+        if not topics:
             del self._table[data.consumer_group]
         self._count -= 1
         self._characters -= len(data.expression)
@@ -218,9 +218,10 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
 
     def expire(self) -> None:
         """Remove the expressions that have been dead for filterDataCleanTimeSpan."""
+        self.check_owner()
         limit = self._clock.now_ms() - self._keep_ms
         for topics in list(self._table.values()):
-            for data in topics.values():
+            for data in tuple(topics.values()):
                 if data.is_dead and data.dead_time <= limit:
                     self._forget(data)
 

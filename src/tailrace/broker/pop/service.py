@@ -95,10 +95,17 @@ class PopConsumption:
         """End the running pass of the revive service."""
         self.revive.stop()
 
-    def persist(self) -> None:
-        """Write the unacknowledged messages of groups that pop in order, if they have changed. Raises OSError."""
+    def prepare(self) -> None:
+        """Have the unacknowledged messages of groups that pop in order written if they have changed.
+
+        Runs on the event loop, to which their table belongs; `write_prepared` writes what it has encoded.
+        """
         self.order.drop_unused(self._is_used)
-        self.order.persist_if_changed()
+        self.order.prepare()
+
+    def write_prepared(self) -> None:
+        """Write what was prepared; any thread may call. Raises OSError or FatalStorageError."""
+        self.order.write_prepared()
 
     def release_all(self) -> list[Waiting]:
         """Drop and return the requests that wait, for a stop."""

@@ -205,7 +205,7 @@ class AdminTopicsProcessor:
                 broker.loop.call_soon_threadsafe(broker.forget_lite_queues, lite)
             broker.traffic.forget_topic(name)
             broker.pop_metrics.forget_topic(name)
-            broker.transactions.metrics.forget_topic(name)
+            broker.loop.call_soon_threadsafe(broker.transactions.metrics.forget_topic, name)
             return request.answer()
 
         return broker.worker.in_thread(delete)(channel, request)

@@ -22,7 +22,10 @@ _BUCKETS_S: Final = FINISH_LATENCY.buckets
 
 @final
 class TransactionMetrics:
-    """Counts of pending half messages, and of those committed and rolled back since the start."""
+    """Counts of pending half messages, and of those committed and rolled back since the start.
+
+    The event loop changes them; another thread writes the file, from a copy.
+    """
 
     def __init__(self, clock: Clock, file_system: FileSystem, config_dir: str) -> None:
         self._clock = clock

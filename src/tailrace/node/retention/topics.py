@@ -21,7 +21,7 @@ from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType
-from tailrace.node.config_manager import ConfigManager
+from tailrace.node.config_manager import ConfigManager, Owned
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -49,6 +49,8 @@ QueueKey = tuple[str, int]
 @final
 class _MinOffsets(ConfigManager[QueueKey, LogicalMin]):
     """The state file: logical minima of all queues that have one, and deleted topics."""
+
+    owned = Owned.BY_LOCK
 
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
         super().__init__(file_system, config_dir, filenames.MIN_OFFSETS)

@@ -43,9 +43,13 @@ class PopWorld:
         return self
 
     def close(self):
-        self.broker.offsets.persist_if_changed()
-        self.pop_part.persist()
+        self.persist()
         self.store.close()
+
+    def persist(self):
+        self.broker.offsets.persist_if_changed()
+        self.pop_part.prepare()
+        self.pop_part.write_prepared()
 
     def kill(self):
         """What a killed process leaves: files as they are, state files as they were last written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -139,6 +140,62 @@ def test_a_file_that_the_reference_wrote_is_read(tmp_path, clock):
     assert (order.commit("topic", "group", 1, 7, 1_700_000_000_223), order.commit("t", "g", 0, 7, 1)) == (-1, -2)
     order.drop_unused(lambda *_: False)
     assert order.entries() == []
+
+
+def in_thread(step):
+    """The result of ``step`` in another thread; raises what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(step).result(10)
+
+
+@pytest.mark.parametrize("step", [
+    lambda world: world.pop_part.prepare(),
+    lambda world: world.pop_part.order.drop_unused(lambda *_: False),
+    lambda world: world.pop_part.order.clear("orders", "g", 0),
+    lambda world: world.pop_part.order.popped(None, "orders", "g", 0, 1, 1, [7]),
+    lambda world: world.pop_part.order.commit("orders", "g", 0, 0, 1),
+    lambda world: world.pop_part.order.change_visible("orders", "g", 0, 0, 1, 1),
+    lambda world: world.pop_part.order.is_blocked(None, "orders", "g", 0, 1),
+])
+def test_pops_in_order_belong_to_one_thread(three, step):
+    """A thread that writes the file and drops old entries took the table of a pop away that had just begun."""
+    with pytest.raises(AssertionError, match="belongs to another thread"):
+        in_thread(lambda: step(three))
+
+
+def test_the_file_is_written_by_another_thread_from_what_the_owner_has_encoded(three, tmp_path):
+    world = three
+    first = pop(world, maxMsgNums=1)
+    world.pop_part.prepare()
+    world.ack(first[0])
+    pop(world)  # not in the file yet
+    in_thread(world.pop_part.write_prepared)
+    file = tmp_path / "store" / "config" / "consumerOrderInfo.json"
+    assert fastjson.loads(file.read_bytes())["table"]["orders@g"]["0"]["o"] == [0]
+    in_thread(world.pop_part.write_prepared)  # nothing new
+    assert world.pop_part.order.writes == 1
+    world.pop_part.prepare()
+    in_thread(world.pop_part.write_prepared)
+    assert fastjson.loads(file.read_bytes())["table"]["orders@g"]["0"]["o"] == [1, 1]
+
+
+def test_a_write_that_fails_is_made_by_the_next_call(three, tmp_path, monkeypatch):
+    world = three
+    pop(world, maxMsgNums=1)
+    order = world.pop_part.order
+    world.pop_part.prepare()
+
+    def full(text):
+        raise OSError(28, "no space")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(order, "_replace", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="no space"):
+                order.write_prepared()
+            order.prepare()
+    order.write_prepared()
+    assert fastjson.loads((tmp_path / "store" / "config" / "consumerOrderInfo.json").read_bytes())["table"]
 
 
 def test_a_reset_ends_the_block(three):
