@@ -635,7 +635,12 @@ THE_TIMERS_COULD_NOT_BE_CLOSED_CLEANLY: Final = _event(
     "State of the timers was not written at the close; the next open recovers it.")
 QUEUES_OF_DELETED_TOPICS_ARE_REMOVED: Final = _event(
     "warning", "queues of deleted topics are removed", "topics",
-    "Queues that were rebuilt from the log belong to deleted topics; they are removed again.")
+    "Queues that have only messages of deleted topics are removed: a crash left them, or another program has built "
+    "them from the log.")
+FILES_OF_A_DELETED_TOPIC_STAY: Final = _event(
+    "warning", "files of a deleted topic stay", "file cause",
+    "The topic is deleted, but some files of its queues could not be removed. They are not used any more. The next "
+    "open removes those of queues; remove a foreign file by hand.")
 ATTRIBUTE_IGNORED: Final = _event(
     "warning", "attribute ignored", "topic cause",
     "A retention attribute of a topic has an invalid value. The settings of the broker decide how long the topic "

@@ -16,7 +16,6 @@ from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError, Od
 from tailrace.formats import filenames
 from tailrace.logs import get_logger
 from tailrace.node.foreign_engines import name_rocksdb_configs
-from tailrace.node.retention.topics import remove_deleted
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.log_paths import log_paths, segment_files
@@ -141,7 +140,6 @@ def load_topics(
     topics.enable_lmq = store.config.enable_lmq
     topics.multi_dispatch = store.config.multi_dispatch
     topics.load()
-    remove_deleted(file_system, store)
     _name_lmq_queues(store)
     topics.mappings.load()
     queues: dict[str, int] = {}

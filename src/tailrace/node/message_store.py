@@ -77,7 +77,8 @@ from tailrace.segments import Lease
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
-from tailrace.store.hooks import MessageArrivingListener, PropertyFilter
+from tailrace.store.hooks import MessageArrivingListener, PropertyFilter, TopicLives
+from tailrace.store.lives import Ended
 from tailrace.store.own_settings import remembered, write_settings
 from tailrace.store.walk.stitched import LogScanner
 from tailrace.timer.pending_timer import PendingTimer
@@ -291,6 +292,11 @@ class MessageStore:
             raise StoreNotWritableError(self.read_only)
 
     # -- what it is
+
+    @property
+    def lives(self) -> TopicLives:
+        """Says which records belong to topics that were deleted."""
+        return self._store.lives
 
     @property
     def config(self) -> StoreConfig:
@@ -679,9 +685,17 @@ class MessageStore:
         return self._store.lease(phy_offset, size)
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the first message of a queue, 0 if there is no such queue."""
+        """Return the offset of the first message of a queue, or of its first one to come if the queue is empty."""
         queue = self._store.queues.get(topic, queue_id)
-        return self._store.compaction.min_offset(topic, queue_id, queue.min_offset if queue is not None else 0)
+        return self._store.compaction.min_offset(
+            topic, queue_id, queue.min_offset if queue is not None else self.begin_of_life(topic, queue_id))
+
+    def begin_of_life(self, topic: str, queue_id: int) -> int:
+        """Return the offset at which a queue began, 0 unless its topic was deleted before.
+
+        If it is the least offset of the queue, the queue still has the first message of its life.
+        """
+        return self._store.lives.begin(topic, queue_id)
 
     def max_offset_in_queue(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
         """Return the offset after the last message of a queue that can be read.
@@ -689,7 +703,8 @@ class MessageStore:
         With ``committed=False`` messages count that were put and cannot be read yet.
         """
         queue = self._store.queues.get(topic, queue_id)
-        readable = self._store.compaction.max_offset(topic, queue_id, queue.max_offset if queue is not None else 0)
+        readable = self._store.compaction.max_offset(
+            topic, queue_id, queue.max_offset if queue is not None else self.begin_of_life(topic, queue_id))
         return readable if committed else max(
             readable, self._store.next_queue_offset(topic, queue_id))
 
@@ -714,39 +729,42 @@ class MessageStore:
     ) -> None:
         """Remove the queues of topics. Their records stay in the log until retention deletes the files.
 
+        A queue offset is never used twice: queues of these topics that get messages later continue at higher offsets.
         ``forget`` makes the caller's part of the deletion durable and calls its argument, which notes the
         deletion in the store. Raises OSError; then nothing is removed.
         """
         self._check_may_change()
-        note = partial(self.retention.topics.note_deleted, topics)
+        with self.retention.topics.paused():
+            self._store.delete_topics(topics, partial(self._note, forget))
+        self._timers.forget_topics(topics)
+
+    def _note(self, forget: Callable[[Callable[[], None]], object] | None, ended: Mapping[str, Ended]) -> None:
+        note = partial(self.retention.topics.note_ended, ended)
         if forget is None:
             note()
         else:
             forget(note)
-        self._store.delete_topics(topics)
-        self._timers.forget_topics(topics)
 
     def delete_idle_queues(
-        self, ends: Mapping[str, int], forget: Callable[[Callable[[], None]], object]
+        self, ends: Mapping[str, int], forget: Callable[[set[str], Callable[[], None]], object]
     ) -> set[str]:
         """Remove LMQ queues whose next offset is still the one in ``ends``; return their names.
 
-        ``forget`` is that of `delete_topics`. A queue that got a message in the meantime stays. Raises OSError; then
-        nothing is removed.
+        ``forget`` is as that of `delete_topics`; it gets the names before. A queue that got a message in the
+        meantime stays. Raises OSError; then nothing is removed.
         """
         self._check_may_change()
-        places = {}
-        for name, end in ends.items():
-            queue = self._store.queues.get(name, LMQ_QUEUE_ID)
-            last = queue.unit(end - 1) if queue is not None else None
-            places[name] = last.phy_offset + 1 if last is not None else self._store.min_phy_offset
-        forget(partial(self.retention.topics.note_deleted, places))
-        return {name for name, _ in self._store.delete_idle_queues(
-            {(name, LMQ_QUEUE_ID): end for name, end in ends.items()})}
+
+        def note(ended: Mapping[str, Ended]) -> None:
+            forget(set(ended), partial(self.retention.topics.note_ended, ended))
+
+        with self.retention.topics.paused():
+            return self._store.delete_idle_queues(
+                {(name, LMQ_QUEUE_ID): end for name, end in ends.items()}, note)
 
     def delete_unused_topics(self) -> set[str]:
         """Remove the queues of topics that do not exist any more; return these topics (cleanUnusedTopic)."""
-        unused = {topic for topic, _ in self._store.queues.table} - set(self.topics.table)
+        unused = {topic for topic, _ in list(self._store.queues.table)} - set(self.topics.table)
         unused = {topic for topic in unused if not topic.startswith("%LMQ%")
                   and not self.topics.is_system_topic(topic)}
         if unused:

@@ -6,18 +6,32 @@ Queues of topics with ``queue.type=BatchCQ`` are in ``batchconsumequeue/TOPIC/ID
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Collection
-from typing import Any, final
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT
+from tailrace.logs import get_logger
 from tailrace.segments import OpenFiles
 from tailrace.store.batch_consume_queue import BatchConsumeQueue
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.queue_types import queue_directories, whole_units
 
 __all__ = ["ConsumeQueueStore"]
+
+_log = get_logger(__name__)
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Context that logs an OSError of a removal and continues."""
+    try:
+        yield
+    except OSError as error:
+        events.FILES_OF_A_DELETED_TOPIC_STAY.log(_log, file=error.filename or path, cause=error)
 
 
 @final
@@ -32,6 +46,8 @@ class ConsumeQueueStore:
         self._directory = directory
         self._batch_directory = batch_directory
         self._file_size = whole_units(file_size, CQ_UNIT.size)
+        self.units_per_file: Final = self._file_size // CQ_UNIT.size
+        """Number of units of one ConsumeQueue file."""
         self._batch_file_size = whole_units(batch_file_size, BATCH_CQ_UNIT.size)
         self._open_files = open_files
         self._batch_topics: set[str] = set()
@@ -39,6 +55,8 @@ class ConsumeQueueStore:
         self.is_batch: Callable[[str], bool] = lambda _: False
         """Returns True if new queues of a topic are batch queues (``queue.type=BatchCQ``)."""
         self._lock = threading.Lock()
+        self.deleting = threading.Lock()
+        """Held while files of queues are deleted."""
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.dirty: set[ConsumeQueue] = set()
 
@@ -89,20 +107,27 @@ class ConsumeQueueStore:
         return queue
 
     def delete(self, keys: Collection[tuple[str, int]]) -> None:
-        """Remove queues, and the directories of topics without other queues. Their records stay in the log."""
-        for key in sorted(keys):
-            queue = self.table.pop(key, None)
-            if queue is None:
-                continue
-            self.dirty.discard(queue)
-            if queue.files.files:
-                queue.files.destroy()
-        for topic in sorted({topic for topic, _ in keys}):
-            for directory in (self._directory, self._batch_directory):
-                path = f"{directory}/{topic}"
-                if self._file_system.exists(path) and not self._file_system.list(path):
-                    self._file_system.rmdir(path)
-                    self._batch_topics.discard(topic)
+        """Remove queues, and the directories of topics without other queues. Their records stay in the log.
+
+        A file that cannot be removed stays. The next open removes it, because the deletion is noted.
+        """
+        with self.deleting:
+            for key in sorted(keys):
+                queue = self.table.pop(key, None)
+                if queue is None:
+                    continue
+                self.dirty.discard(queue)
+                directory = queue.files.directories[0]
+                with _named(directory):
+                    if self._file_system.exists(directory):
+                        queue.files.destroy()
+            for topic in sorted({topic for topic, _ in keys}):
+                for directory in (self._directory, self._batch_directory):
+                    path = f"{directory}/{topic}"
+                    with _named(path):
+                        if self._file_system.exists(path) and not self._file_system.list(path):
+                            self._file_system.rmdir(path)
+                            self._batch_topics.discard(topic)
 
     def flush(self, least_pages: int) -> bool:
         """Sync the queues with at least ``least_pages`` dirty pages of 4 KiB.

@@ -6,7 +6,7 @@ the services. Order of stop: refuse puts, dispatch the rest, flush log, queues a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, final
 
@@ -37,6 +37,7 @@ from tailrace.store.flush import (
     FlushConsumeQueueService,
 )
 from tailrace.store.index_service import IndexService
+from tailrace.store.lives import Ended, EndedLives
 from tailrace.store.log_paths import log_paths
 from tailrace.store.progress import ProgressFile
 from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE, read_batch_topics
@@ -44,14 +45,18 @@ from tailrace.store.reading import MessageReader
 from tailrace.store.recovery.passes import Recovery, RecoveryReport
 from tailrace.store.recovery.quarantine import Quarantine
 from tailrace.store.reput import ReputMessageService
+from tailrace.store.retention.min_offsets import read_ended
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
 from tailrace.store.walk.stitched import LogScanner
 
-__all__ = ["HINTS", "DefaultMessageStore"]
+__all__ = ["HINTS", "DefaultMessageStore", "NoteEnded"]
 
 _log = get_logger(__name__)
+QueueKey = tuple[str, int]
+NoteEnded = Callable[[Mapping[str, Ended]], object]
+"""Makes the end of the life of topics durable."""
 _REPUT_MS: Final = 1
 _FAR_BEHIND: Final = 32 << 20
 _FOLLOW_MS: Final = 50
@@ -96,8 +101,11 @@ class DefaultMessageStore:
             IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}", self.open_files)
             if config.message_index_enable else None
         )
+        self.lives = EndedLives(self.queues.units_per_file)
+        """The topics that were deleted, and where their queues begin again."""
+        self.commit_log.multi_dispatch.lives = self.lives
         self.dispatcher = Dispatcher(
-            self.queues, self.index, parse_delay_levels(config.message_delay_level))
+            self.queues, self.index, parse_delay_levels(config.message_delay_level), self.lives)
         self.reput = ReputMessageService(
             self.commit_log, self.dispatcher, self.confirm_offset, self.flags)
         self.flush_commit_log = FlushCommitLogService(
@@ -108,10 +116,10 @@ class DefaultMessageStore:
         self.flush_consume_queue = FlushConsumeQueueService(
             clock, file_system, config, self.commit_log, self.queues, self.index, self.reput,
             self.checkpoint, self.progress)
-        self.reader = MessageReader(clock, config, self.commit_log, self.queues, self.index)
+        self.reader = MessageReader(clock, config, self.commit_log, self.queues, self.index, self.lives)
         self.compaction = CompactionStore(
             clock, file_system, config, root, self.commit_log, self.queues, self.reader, self.open_files,
-            self.sync_log, self._quarantine().keep)
+            self.lives, self.sync_log, self._quarantine().keep)
         self.flush_consume_queue.copy_compacted = self.compaction.flush
         self.stats = StoreStatsService(clock, self._counts)
         self.report = RecoveryReport()
@@ -161,9 +169,10 @@ class DefaultMessageStore:
     ) -> Recovery:
         config = self.config
         self.queues.is_batch = read_batch_topics(self._file_system, self.root).__contains__
+        self.lives.load(read_ended(self._file_system, self.root))
         return Recovery(
             self._clock, self._file_system, self.commit_log, self.queues, self.index,
-            self.dispatcher, self._quarantine(), self.checkpoint, self.progress, mode=config.recovery_mode,
+            self.dispatcher, self._quarantine(), self.checkpoint, self.progress, self.lives, mode=config.recovery_mode,
             check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
             rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
 
@@ -430,30 +439,91 @@ class DefaultMessageStore:
 
     # -- topics
 
-    def delete_topics(self, topics: set[str]) -> None:
-        """Remove the queues of topics. Their records stay in the log until retention deletes them."""
-        keys = {*self.queues.table, *self.commit_log.queue_offsets}
-        self.delete_queues({key for key in keys if key[0] in topics})
+    def delete_topics(self, topics: Collection[str], note: NoteEnded) -> None:
+        """End the life of topics and remove their queues. Their records stay in the log until retention deletes them.
 
-    def delete_queues(self, keys: set[tuple[str, int]]) -> None:
-        """Remove some queues; the next message of each gets offset 0."""
-        self.compaction.delete(keys)
-        self.queues.delete(keys)
-        for key in keys:
-            self.commit_log.queue_offsets.pop(key, None)
-        self.progress.forget()  # it names these queues; the next flush writes it again
-        self.flush_consume_queue.forget()
+        ``note`` makes the end durable. All messages before its position belong to the ended life. A message that is
+        put later belongs to the new life and has an offset of it, also if it is put during this call. Raises what
+        ``note`` raises, OSError or FatalStorageError; then nothing is removed.
+        """
+        wanted, offsets = set(topics), self.commit_log.queue_offsets
+        known: tuple[int, set[QueueKey]] = -1, set()
 
-    def delete_idle_queues(self, ends: Mapping[tuple[str, int], int]) -> set[tuple[str, int]]:
-        """Remove queues whose next offset is still the given one and is dispatched; return their keys."""
-        deleted = set()
-        for key, end in ends.items():
-            with self.commit_log.put_lock:  # nothing gets a place in the queue while its files are removed
-                queue = self.queues.table.get(key)
-                if queue is not None and queue.max_offset == end == self.next_queue_offset(*key):
-                    self.delete_queues({key})
-                    deleted.add(key)
-        return deleted
+        def choose() -> set[QueueKey]:
+            nonlocal known
+            if known[0] != len(offsets):  # it only grows during a deletion
+                known = len(offsets), {key for key in [*offsets, *self.queues.table] if key[0] in wanted}
+            return known[1]
+
+        self._delete(choose, wanted, note)
+
+    def delete_idle_queues(self, ends: Mapping[QueueKey, int], note: NoteEnded) -> set[str]:
+        """End the life of topics with one queue each, whose next offset is still the given one and is dispatched.
+
+        Return these topics. ``note`` is that of `delete_topics`.
+        """
+        return self._delete(lambda: {
+            key for key, end in ends.items()
+            if (queue := self.queues.table.get(key)) is not None and queue.max_offset == end
+            and self.next_queue_offset(*key) == end
+        }, set(), note)
+
+    def _delete(self, choose: Callable[[], set[QueueKey]], topics: set[str], note: NoteEnded) -> set[str]:
+        """End the life of ``topics`` and of those of the queues that ``choose`` returns while nothing is put.
+
+        Nothing is dispatched meanwhile, and no flush is under way: neither may write to a queue that is removed.
+        """
+        offsets = self.commit_log.queue_offsets
+        with self.flush_consume_queue.paused(), self.reput.paused():
+            choose()  # so that there is little to look through while nothing can be put
+            with self.commit_log.put_lock:  # for memory only: no file is read or written in it
+                keys, position = choose(), self.max_phy_offset
+                before = {key: offsets.get(key, 0) for key in keys}
+                begins: dict[str, dict[int, int]] = {topic: {} for topic in {*topics, *(topic for topic, _ in keys)}}
+                for (topic, queue_id), end in before.items():
+                    begins[topic][queue_id] = offsets[topic, queue_id] = self.lives.next_begin(topic, queue_id, end)
+            ended = {
+                topic: Ended(position, {**self._begins(topic), **queues}) for topic, queues in begins.items()}
+            try:
+                if ended:
+                    self.sync_log()  # the log before the position must never be cut
+                    self.progress.forget()  # it names these queues; the next flush writes it again
+                    self.flush_consume_queue.forget()
+                    note(ended)
+            except BaseException:
+                self._resume(before, begins)
+                raise
+            self.lives.end(ended)
+            try:
+                self.compaction.delete(keys)
+            except OSError as error:
+                events.FILES_OF_A_DELETED_TOPIC_STAY.log(_log, file=error.filename, cause=error)
+            self.queues.delete(keys)
+        return set(ended)
+
+    def _begins(self, topic: str) -> Mapping[int, int]:
+        ended = self.lives.table.get(topic)
+        return ended.begins if ended is not None else {}
+
+    def _resume(self, before: Mapping[QueueKey, int], begins: Mapping[str, Mapping[int, int]]) -> None:
+        """Continue the present life of queues after a deletion has failed.
+
+        A queue that got a message in the meantime has offsets without a message before it.
+        """
+        with self.commit_log.put_lock:
+            for (topic, queue_id), end in before.items():
+                if self.commit_log.queue_offsets[topic, queue_id] == begins[topic][queue_id]:
+                    self.commit_log.queue_offsets[topic, queue_id] = end
+
+    def forget_ended(self, topics: Collection[str]) -> None:
+        """Forget deletions that need not be remembered; queues of these topics without a message begin at 0."""
+        with self.reput.paused(), self.commit_log.put_lock:  # no deletion is under way
+            for topic in topics:
+                for queue_id, begin in self._begins(topic).items():
+                    key = topic, queue_id
+                    if key not in self.queues.table and self.commit_log.queue_offsets.get(key) == begin:
+                        del self.commit_log.queue_offsets[key]
+            self.lives.forget(topics)
 
     def stats_dict(self) -> dict[str, Any]:
         """Return counters and positions by the names that operators see."""

@@ -36,11 +36,12 @@ from tailrace.store.batch_units import BatchPlaces, last_of, places_until
 from tailrace.store.consume_queue import count_units, find_units_end
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.geometry import recognise
+from tailrace.store.lives import EndedLives, end_of_life, has_ended
 from tailrace.store.log_paths import log_paths
 from tailrace.store.own_settings import remembered
 from tailrace.store.queue_search import first_kept, first_message
 from tailrace.store.queue_types import check_queue_types, queue_directories, whole_units
-from tailrace.store.retention.min_offsets import LogicalMin, is_deleted, read_deleted, read_minima
+from tailrace.store.retention.min_offsets import LogicalMin, read_ended, read_minima
 from tailrace.store.store_checkpoint import read_checkpoint
 from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import LogEnd, is_record, scan_files
@@ -287,8 +288,9 @@ class StoreDirectory:
                 raise OddFileError(place, "is not a directory")
         check_queue_types(self.file_system, self.path)
         self.config = recognise(self.file_system, self.path, config)
-        self.deleted_topics = read_deleted(self.file_system, self.path)
-        """Deleted topics: position in the log after the last message of each."""
+        self.lives = EndedLives(whole_units(self.config.mapped_file_size_consume_queue, _UNIT) // _UNIT)
+        """The topics that were deleted, and where their queues begin again."""
+        self.lives.load(read_ended(self.file_system, self.path))
         self.state, self.bound, self.time_bound = self._look()
         self.odd_files: list[tuple[str, int, int]] = []
         """(path, length, expected length) of segment and queue files that are left out."""
@@ -303,12 +305,14 @@ class StoreDirectory:
         if recovered is not None:
             self._queues = self._recovered_queues(recovered)
             self.max_phy_offset = recovered.commit_log.max_offset
-            self._drop_deleted()
         else:
             self._queues = self._load_queues(raw=raw)
             self.max_phy_offset = self._find_end()
             self._hide_past_bound()
-        self._correct_min_offsets({} if raw else read_minima(self.file_system, self.path))
+        self.lives.lower(self.max_phy_offset)
+        if not raw:
+            self._drop_ended()
+        self._correct_min_offsets({} if raw else read_minima(self.file_system, self.path), raw=raw)
 
     # -- what is there
 
@@ -400,9 +404,12 @@ class StoreDirectory:
                 found[topic, queue_id] = queue
         return found
 
-    def _correct_min_offsets(self, minima: Mapping[tuple[str, int], LogicalMin]) -> None:
+    def _correct_min_offsets(self, minima: Mapping[tuple[str, int], LogicalMin], *, raw: bool) -> None:
         for key, queue in self._queues.items():
             queue.min_offset = first_kept(queue, self.min_phy_offset)
+            ended = self.lives.table.get(key[0]) if not raw else None
+            if ended is not None:
+                queue.min_offset = max(queue.min_offset, end_of_life(queue, ended))
             if (low := minima.get(key)) is not None:
                 queue.purged_until = min(
                     low.offset, first_kept(queue, low.phy_offset), queue.max_offset)
@@ -443,11 +450,11 @@ class StoreDirectory:
         stored = store_timestamp_of(self.read(unit.phy_offset, STORE_TIME_HEAD))
         return stored is None or stored < self.time_bound
 
-    def _drop_deleted(self) -> None:
-        """Leave out queues of deleted topics, which recovery makes again from their records in the log."""
+    def _drop_ended(self) -> None:
+        """Leave out queues that have only messages of deleted topics."""
         for key, queue in list(self._queues.items()):
-            last = queue.last_unit()
-            if last is not None and is_deleted(self.deleted_topics, key[0], last):
+            ended = self.lives.table.get(key[0])
+            if ended is not None and has_ended(queue, ended, key[1]):
                 del self._queues[key]
 
     # -- reading

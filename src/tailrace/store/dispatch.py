@@ -23,6 +23,7 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
+from tailrace.store.lives import EndedLives, begin_after
 from tailrace.store.record_batch import RecordBatch
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.walk.log_walk import Damage
@@ -39,6 +40,8 @@ _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
 _MAX_NAME: Final = 255
 """Longest name of a directory in bytes."""
+_MOST_NAMES: Final = 10_000
+"""Number of topics whose names are kept decoded."""
 NextOffset = Callable[[str, int, int], int]
 """(topic, queue id, position): queue offset of the queue's first record at or after a position, -1 if not near."""
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -77,9 +80,10 @@ class Dispatcher:
     """Writes the queue units and the index entries of records."""
 
     def __init__(
-        self, queues: ConsumeQueueStore, index: IndexService | None, levels: list[int],
+        self, queues: ConsumeQueueStore, index: IndexService | None, levels: list[int], lives: EndedLives,
     ) -> None:
         self._queues = queues
+        self._lives = lives
         self._index = index
         self._levels = levels
         self._topics: dict[bytes, str] = {}
@@ -135,7 +139,7 @@ class Dispatcher:
         """
         self._damage.append(damage)
         claim = damage.claim
-        if claim is not None and claim.has_unit:
+        if claim is not None and claim.has_unit and damage.phy_offset >= self._lives.deleted_up_to(claim.topic):
             queue = self._queues.get(claim.topic, claim.queue_id)
             if queue is not None and queue.files.files and queue.max_offset == claim.queue_offset:
                 queue.write_one(claim.queue_offset, damaged_unit(damage), claim.count)
@@ -145,9 +149,11 @@ class Dispatcher:
     def _write_units(self, batch: RecordBatch) -> None:
         rows = batch.rows
         order, bounds, known = batch.sorted()
+        if len(order) and int(rows[0, record.C_PHY]) < self._lives.until:
+            order, bounds = self._without_ended(rows, order, bounds, known)
         if len(order):
             queues = [
-                self._queue_of(topic, queue_id, rows, order[first:last])
+                self._queue_of(topic, queue_id, rows, order[first:last]) if first < last else None
                 for (topic, queue_id), (first, last) in zip(known, itertools.pairwise(bounds.tolist()), strict=True)]
             units = bytearray(CQ_UNIT.size * len(order))
             runs = queue_units.build_units(rows, order, bounds, units)
@@ -171,6 +177,18 @@ class Dispatcher:
         if len(rows):
             self._newest = max(self._newest, int(rows[-1, record.C_STORE_TIMESTAMP]))
 
+    def _without_ended(
+        self, rows: Rows, order: Rows, bounds: Rows, known: list[tuple[bytes, int]]
+    ) -> tuple[Rows, Rows]:
+        """Return ``order`` and ``bounds`` without the records of ended lives, which get no units."""
+        ends = np.array([self._lives.deleted_up_to(self._name_of(raw)) for raw, _ in known], dtype=np.int64)
+        counts = np.diff(bounds)
+        kept = rows[order, record.C_PHY] >= np.repeat(ends, counts)
+        if kept.all():
+            return order, bounds
+        left = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])
+        return order[kept], left[bounds]
+
     def _write_batches(self, queue: ConsumeQueue, batch: RecordBatch, chosen: Rows) -> None:
         """Write units of a batch queue, one for each record."""
         rows = batch.rows
@@ -187,14 +205,20 @@ class Dispatcher:
 
     def _queue_of(self, raw: bytes, queue_id: int, rows: Rows, chosen: Rows) -> ConsumeQueue | None:
         """Return the queue of a topic (bytes), or None if the topic cannot be the name of a directory."""
-        topic = self._topics.get(raw)
-        if topic is None:
-            topic = self._topics[raw] = raw.decode("utf-8", "replace")
+        topic = self._name_of(raw)
         if not topic or topic in {".", ".."} or "/" in topic or "\0" in topic or len(raw) > _MAX_NAME:
             events.NO_QUEUE_FOR_A_TOPIC_THAT_CANNOT_BE_A_DIRECTORY.log(
                 _log, topic=repr(topic), count=len(chosen), phy_offset=rows[chosen[0], record.C_PHY])
             return None
         return self._queues.find_or_create(topic, queue_id)
+
+    def _name_of(self, raw: bytes) -> str:
+        topic = self._topics.get(raw)
+        if topic is None:
+            if len(self._topics) >= _MOST_NAMES:
+                self._topics.clear()
+            topic = self._topics[raw] = raw.decode("utf-8", "replace")
+        return topic
 
     def _write_run(self, queue: ConsumeQueue, rows: Rows, run: _Run, following: int) -> None:
         """Write the units of a run. ``following`` is the first queue offset of the queue's next run, -1 without."""
@@ -215,11 +239,13 @@ class Dispatcher:
             events.MAYBE_LOGIC_QUEUE_ORDER_WRONG.log(
                 _log, topic=queue.topic, queue_id=queue.queue_id, expected=queue.max_offset, actual=start)
             room = phy_offset - queue.last_phy_offset
-            if start - queue.max_offset > room // queue.least_bytes or (
+            is_new_life = start == begin_after(queue.max_offset, self._queues.units_per_file)
+            if (start - queue.max_offset > room // queue.least_bytes and not is_new_life) or (
                 self._next_offset is not None and queue.follows(phy_offset)
             ):
                 # The log has no room for that many messages, or the queue has its unit at another offset:
-                # the queue offset in the record is damaged.
+                # the queue offset in the record is damaged. Without room a queue moves only to the offset at which
+                # its next life begins, if the note of a deletion is lost or could not be written.
                 return
         rebuilds = self._next_offset is not None
         if rebuilds and start == queue.max_offset and queue.is_written(start, units):

@@ -8,10 +8,11 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, final
 
@@ -262,8 +263,17 @@ class FlushConsumeQueueService:
                 events.THE_CHECKPOINT_CANNOT_BE_WRITTEN.log(_log, cause=error)
             self._put_off = True
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Context in which no flush is under way. Enter it before ``ReputMessageService.paused``."""
+        with self._lock:
+            yield
+
     def forget(self) -> None:
-        """Let the next flush write progress, even if no message was put since the last one."""
+        """Let the next flush write progress, even if no message was put since the last one.
+
+        The caller is in `paused`, so that no flush writes progress of before the call.
+        """
         self._written = None
         self._pending.clear()
 

@@ -30,6 +30,7 @@ from tailrace.formats.commitlog import (
 from tailrace.kernels import queue_units, record
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner
+from tailrace.store.lives import EndedLives
 from tailrace.store.walk.scan import Rows
 
 __all__ = [
@@ -126,6 +127,8 @@ class MultiDispatch:
     def __init__(self, config: StoreConfig, queue_offsets: dict[tuple[str, int], int]) -> None:
         self._config = config
         self._queue_offsets = queue_offsets
+        self.lives: EndedLives | None = None
+        """The queues that were deleted."""
         self._warned = False
 
     def names(self, message: MessageExtBrokerInner) -> tuple[list[str], bytes]:
@@ -167,12 +170,23 @@ class MultiDispatch:
         names, _ = self.names(message)
         if not config.enable_lmq_quota:
             return ""
-        new = [name for name in names if (name, LMQ_QUEUE_ID) not in self._queue_offsets]
+        new = [name for name in names if not self._is_there(name)]
         limit = config.max_lmq_consume_queue_num
-        if not new or (there := queue_count(self._queue_offsets)) < limit:
+        if not new or (there := self._count()) < limit:
             return ""
         return (f"[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded. {new[0][:300]!r} is "
                 f"new, there are {there} LMQ queues, maxLmqConsumeQueueNum allows {limit}")
+
+    def _is_there(self, name: str) -> bool:
+        """Return True if a queue has a message, or had one since it was deleted."""
+        end = self._queue_offsets.get((name, LMQ_QUEUE_ID))
+        return end is not None and (self.lives is None or not 0 < end == self.lives.begin(name, LMQ_QUEUE_ID))
+
+    def _count(self) -> int:
+        ended = list(self.lives.table) if self.lives is not None else []
+        return queue_count(self._queue_offsets) - sum(
+            (name, LMQ_QUEUE_ID) in self._queue_offsets and not self._is_there(name)
+            for name in ended if is_lmq(name))
 
     def with_offsets(self, properties: bytes, names: list[str]) -> bytes:
         """Return stored properties with the next queue offset in each LMQ queue."""

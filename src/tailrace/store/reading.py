@@ -33,6 +33,7 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.hooks import PropertyFilter
 from tailrace.store.index_service import IndexService
+from tailrace.store.lives import EndedLives
 from tailrace.store.multi_dispatch import holds_unit
 from tailrace.store.queue_scan import NOT_MAPPED, Sink, scan_queue
 from tailrace.store.queue_search import first_stored
@@ -75,7 +76,9 @@ class MessageReader:
         commit_log: CommitLog,
         queues: ConsumeQueueStore,
         index: IndexService | None,
+        lives: EndedLives,
     ) -> None:
+        self._lives = lives
         self._most = config.max_transfer_count_on_message_in_memory
         self._room = config.max_transfer_bytes_on_message_in_memory
         self._look = config.max_filter_message_size // _UNIT
@@ -107,7 +110,10 @@ class MessageReader:
         """
         queue = self._queues.table.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
-            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+            begin = self._lives.begin(topic, queue_id)  # of a queue that was deleted and has no message since
+            return (
+                _outside(offset, begin, begin) if begin
+                else GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0))
         if codes is None and property_filter is None:
             usual = self._cached.read(queue, offset, max_msg_nums, max_bytes, only_cached)
             if usual is not None:
@@ -265,12 +271,12 @@ class MessageReader:
         """Return the queue offset for a store time.
 
         LOWER: the first message stored at ``timestamp_ms`` or later. UPPER: the last message stored at
-        ``timestamp_ms`` or earlier. The result is between the least and the next offset of the queue; 0 if the
-        queue does not exist.
+        ``timestamp_ms`` or earlier. The result is between the least and the next offset of the queue; the offset
+        of its first message if the queue does not exist.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
-            return 0
+            return self._lives.begin(topic, queue_id)
         if boundary is BoundaryType.LOWER:
             return self._first_not_before(queue, timestamp_ms)
         after = self._first_not_before(queue, timestamp_ms + 1)
@@ -310,6 +316,8 @@ class MessageReader:
             return None
 
     def _is_released(self, message: MessageExt) -> bool:
+        if message.phy_offset < self._lives.deleted_up_to(message.topic):
+            return True
         queue = self._queues.get(message.topic, message.queue_id)
         return queue is not None and message.queue_offset < queue.logical_min_offset
 

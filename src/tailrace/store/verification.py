@@ -166,7 +166,7 @@ class SegmentRules:
             unit = wanted[number * _UNIT : (number + 1) * _UNIT]
             there = queue.units(offset, 1) if queue is not None else b""
             phy_offset = int(rows[chosen[number], record.C_PHY])
-            if there != unit and phy_offset < directory.deleted_topics.get(key[0], -1):
+            if there != unit and phy_offset < directory.lives.deleted_up_to(key[0]):
                 continue  # its topic was deleted, and the unit is that of a later message
             if there == unit or (key[0] == SCHEDULE_TOPIC and _is_delayed(there, unit)):
                 self._claim(key, offset, 1)
@@ -196,7 +196,7 @@ class SegmentRules:
             if there == unit:
                 self.claims.add(key, offset, int(counts[number]))
                 self.units += 1
-            elif phy_offset < directory.deleted_topics.get(key[0], -1) or (
+            elif phy_offset < directory.lives.deleted_up_to(key[0]) or (
                 directory.is_live and offset >= queue.max_offset
             ):
                 continue  # its topic was deleted, or it was not dispatched when the directory was opened

@@ -14,6 +14,7 @@ from tailrace import Message, MessageStore
 from tailrace.kernels import record
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
+from tailrace.store.lives import EndedLives
 from tailrace.store.verification import CHECK
 from tailrace.store.walk import parallel as parallel_walk
 from tailrace.store.walk.parallel import ParallelWalk
@@ -35,7 +36,7 @@ def parallel(directory, check=CHECK):
     seen = Seen()
     return seen.walk(ParallelWalk(
         directory.log_files, directory.min_phy_offset, directory.readable_until, check, seen.is_fresh,
-        Dispatcher(None, None, parse_delay_levels())))
+        Dispatcher(None, None, parse_delay_levels(), EndedLives(5))))
 
 
 def scans(monkeypatch):

@@ -62,13 +62,4 @@ class LiteLifecycle:
         return found
 
     def _delete(self, expired: dict[str, int]) -> set[str]:
-        offsets = self._broker.offsets
-        # A group that had consumed a deleted queue must not skip messages of the new one. So the offsets go first.
-        before = [
-            (topic, group, offset) for topic, group, _, offset in offsets.entries() if topic in expired]
-        deleted = self._broker.store.delete_idle_queues(
-            expired, lambda note: offsets.remove_topics(set(expired), note))
-        for topic, group, offset in before:
-            if topic not in deleted and offsets.query(group, topic, LMQ_QUEUE_ID) < 0:
-                offsets.commit(group, topic, LMQ_QUEUE_ID, offset)
-        return deleted
+        return self._broker.store.delete_idle_queues(expired, self._broker.offsets.remove_topics)

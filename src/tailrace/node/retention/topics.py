@@ -7,8 +7,10 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any, Final, final
 
 import numpy as np
@@ -25,19 +27,18 @@ from tailrace.node.config_manager import ConfigManager, Owned
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.lives import Ended
 from tailrace.store.queue_search import first_at, message_from
 from tailrace.store.retention.min_offsets import (
-    DELETED,
     LogicalMin,
-    decode_deleted,
+    decode_ended,
     decode_minima,
+    encode_ended,
     encode_minima,
-    is_deleted,
-    read_deleted,
 )
 from tailrace.store.retention.topic_rules import NOWHERE, TopicLimits, TopicNeeds, topic_limits
 
-__all__ = ["TopicRetention", "remove_deleted"]
+__all__ = ["TopicRetention"]
 
 _log = get_logger(__name__)
 _WRITE_NS: Final = 60_000_000_000
@@ -55,14 +56,14 @@ class _MinOffsets(ConfigManager[QueueKey, LogicalMin]):
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
         super().__init__(file_system, config_dir, filenames.MIN_OFFSETS)
         self.table: dict[QueueKey, LogicalMin] = {}
-        self.deleted: dict[str, int] = {}
+        self.ended: dict[str, Ended] = {}
 
     def _decode(self, value: dict[str, Any]) -> None:
         self.table = decode_minima(value)
-        self.deleted = decode_deleted(value)
+        self.ended = decode_ended(value)
 
     def _encode(self, table: dict[QueueKey, LogicalMin]) -> dict[str, Any]:
-        return {**encode_minima(self.table), DELETED: self.deleted}
+        return {**encode_minima(self.table), **encode_ended(self.ended)}
 
 
 class _QueueBytes:
@@ -113,20 +114,6 @@ def _sizes(queue: ConsumeQueue, offset: int) -> np.ndarray[Any, np.dtype[np.int6
     return sizes
 
 
-def remove_deleted(file_system: FileSystem, store: DefaultMessageStore) -> None:
-    """Remove queues of deleted topics that a rebuild from the log brought back, or that a crash left.
-
-    A topic that was created again keeps the queues that have messages since then.
-    """
-    places = read_deleted(file_system, store.root)
-    back = {
-        key for key, queue in store.queues.table.items() if key[0] in places
-        and ((last := queue.unit(queue.max_offset - 1)) is None or is_deleted(places, key[0], last))}
-    if back:
-        events.QUEUES_OF_DELETED_TOPICS_ARE_REMOVED.log(_log, topics=sorted({key[0] for key in back}))
-        store.delete_queues(back)
-
-
 @final
 class TopicRetention:
     """Moves logical minimum offsets and computes which part of the log topics need. Any thread may call."""
@@ -152,29 +139,35 @@ class TopicRetention:
     def load(self) -> None:
         """Load the logical minima that are still valid, and release messages that have expired since."""
         self._minima.load()
+        self._minima.ended = dict(self._store.lives.table)  # as recovery has corrected it
         for key, low in list(self._minima.table.items()):
             queue = self._store.queues.table.get(key)
             if queue is None:
                 del self._minima.table[key]
                 continue
             # A queue that was started again, or lost its end, has younger messages at these offsets.
-            first = first_at(queue, queue.first_offset, low.phy_offset)
-            queue.logical_min_offset = min(low.offset, first)
-            if queue.logical_min_offset != low.offset:
+            offset = min(low.offset, first_at(queue, queue.first_offset, low.phy_offset))
+            queue.logical_min_offset = max(queue.logical_min_offset, offset)
+            if offset != low.offset:
                 events.A_QUEUE_IS_NOT_THE_ONE_THAT_WAS_PURGED.log(
-                    _log, topic=key[0], queue_id=key[1], logical_min=low.offset, now=queue.logical_min_offset)
-                self._minima.table[key] = low._replace(offset=queue.logical_min_offset)
+                    _log, topic=key[0], queue_id=key[1], logical_min=low.offset, now=offset)
+                self._minima.table[key] = low._replace(offset=offset)
                 self._dirty = True
-        self._drop_deleted()
+        self._forget_names()
+        if self._store.lives.is_lowered:  # durable before a message is put at such a position
+            self._persist()
         self.run_pass()
 
-    def _drop_deleted(self) -> None:
-        """Forget deleted topics whose messages have left the log."""
-        low = self._store.min_phy_offset
-        gone = [topic for topic, place in self._minima.deleted.items() if 0 <= place <= low]
-        for topic in gone:
-            del self._minima.deleted[topic]
+    def _forget_names(self) -> None:
+        """Forget deletions that need not be remembered, and what is known of queues that were removed."""
+        if gone := self._store.lives.superfluous(self._store.min_phy_offset):
+            self._store.forget_ended(gone)
+            for topic in gone:
+                self._minima.ended.pop(topic, None)
             self._dirty = True
+        for table in (self._bytes, self._first):
+            for key in [key for key in table if key not in self._store.queues.table]:
+                del table[key]
 
     def close(self) -> None:
         """Write changes that are not written yet."""
@@ -187,7 +180,7 @@ class TopicRetention:
         """Move the logical minima of topics with rules of their own."""
         with self._lock:
             self.run_pass()
-            self._drop_deleted()
+            self._forget_names()
             self._write(force=False)
 
     def run_pass(self) -> None:
@@ -276,16 +269,16 @@ class TopicRetention:
         """
         if self._topics.is_system_topic(topic):
             raise StoreError(f"{topic} belongs to the broker, it is not purged")
-        queues = {
-            key: queue for key, queue in sorted(self._store.queues.table.items())
-            if key[0] == topic and queue_id in {None, key[1]}
-        }
-        if not queues and self._topics.select(topic) is None:
-            raise StoreError(f"there is no topic {topic}")
-        if not queues and queue_id is not None:
-            raise StoreError(f"{topic} has no messages in a queue {queue_id}")
         self._store.sync_log()  # the log before a logical minimum must never be cut
-        with self._lock:
+        with self._lock:  # no queue is deleted meanwhile
+            queues = {
+                key: queue for key, queue in sorted(self._store.queues.table.items(), key=itemgetter(0))
+                if key[0] == topic and queue_id in {None, key[1]}
+            }
+            if not queues and self._topics.select(topic) is None:
+                raise StoreError(f"there is no topic {topic}")
+            if not queues and queue_id is not None:
+                raise StoreError(f"{topic} has no messages in a queue {queue_id}")
             return self._purge(topic, queues, before_ms)
 
     def _purge(
@@ -312,28 +305,28 @@ class TopicRetention:
         events.PURGED_A_TOPIC.log(_log, topic=topic, queues=found)
         return found
 
-    def note_deleted(self, topics: set[str] | Mapping[str, int]) -> None:
-        """Note topics that are deleted next: messages that the log has of them now do not come back.
+    def note_ended(self, ended: Mapping[str, Ended]) -> None:
+        """Note topics that are deleted next, durably: messages of their ended lives do not come back.
 
-        A mapping has for each topic the position of the log that these messages are before.
         Raises OSError; then nothing is noted.
         """
         with self._lock:
-            self._note_deleted(topics)
+            was = dict(self._minima.ended), dict(self._minima.table)
+            self._minima.ended.update(ended)
+            for table in (self._minima.table, self._bytes, self._first):
+                for key in [key for key in table if key[0] in ended]:
+                    del table[key]
+            try:
+                self._persist()
+            except BaseException:
+                self._minima.ended, self._minima.table = was
+                raise
 
-    def _note_deleted(self, topics: set[str] | Mapping[str, int]) -> None:
-        if not isinstance(topics, Mapping):
-            topics = dict.fromkeys(topics, self._store.max_phy_offset)
-        was = dict(self._minima.deleted), dict(self._minima.table)
-        self._minima.deleted.update(topics)
-        for table in (self._minima.table, self._bytes, self._first):
-            for key in [key for key in table if key[0] in topics]:
-                del table[key]
-        try:
-            self._persist()
-        except BaseException:
-            self._minima.deleted, self._minima.table = was
-            raise
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Context in which no rule moves a logical minimum and no purge runs."""
+        with self._lock:
+            yield
 
     def _write(self, *, force: bool) -> None:
         now = self._clock.monotonic_ns()

@@ -34,6 +34,7 @@ from tailrace.store.compaction.replacement import QueueDirectories, segment_star
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.hooks import PropertyFilter
+from tailrace.store.lives import EndedLives
 from tailrace.store.queue_types import queue_directories
 from tailrace.store.reading import MessageReader
 from tailrace.store.walk.scan import has_unit
@@ -52,7 +53,7 @@ class CompactionStore:
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, root: str, commit_log: CommitLog,
-        queues: ConsumeQueueStore, reader: MessageReader, open_files: OpenFiles,
+        queues: ConsumeQueueStore, reader: MessageReader, open_files: OpenFiles, lives: EndedLives,
         sync_log: Callable[[], None], quarantine: Keep,
     ) -> None:
         self._clock = clock
@@ -60,6 +61,7 @@ class CompactionStore:
         self._config = config
         self._root = root
         self._commit_log = commit_log
+        self._lives = lives
         self._queues = queues
         self._reader = reader
         self._open_files = open_files
@@ -96,12 +98,14 @@ class CompactionStore:
 
     def _load(self, topic: str, queue_id: int) -> CompactionLog:
         where = self._where(topic, queue_id)
-        log = CompactionLog(self._file_system, where, self._sizes(where), self._open_files, self._damaged)
-        log.position = self._positions.get(f"{topic}_{queue_id}", -1)
         key = topic, queue_id
         queue = self._queues.table.get(key)
         again = range(queue.min_offset, queue.max_offset) if queue is not None else range(0)
-        log.load(lambda position: self._keep_position(topic, queue_id, position), again)
+        log = self._opened(key, where, again)
+        begin = self._lives.begin(*key)
+        if 0 < log.max_offset <= begin and (queue is None or queue.max_offset > begin):
+            log.destroy()  # it has messages of an ended life only; a crash left it
+            log = self._opened(key, where, again)
         log.position = min(log.position, log.max_offset - 1)
         following = max(queue.max_offset if queue is not None else 0, self._commit_log.queue_offsets.get(key, 0))
         if log.max_offset > following:
@@ -109,6 +113,13 @@ class CompactionStore:
                 _log, topic=topic, queue_id=queue_id, queue_offset=following, next_offset=log.max_offset)
             self._commit_log.queue_offsets[key] = log.max_offset
         self.logs[key] = log
+        return log
+
+    def _opened(self, key: Key, where: QueueDirectories, again: range) -> CompactionLog:
+        topic, queue_id = key
+        log = CompactionLog(self._file_system, where, self._sizes(where), self._open_files, self._damaged)
+        log.position = self._positions.get(f"{topic}_{queue_id}", -1)
+        log.load(lambda position: self._keep_position(topic, queue_id, position), again)
         return log
 
     def _where(self, topic: str, queue_id: int) -> QueueDirectories:
@@ -257,7 +268,8 @@ class CompactionStore:
         if offset == high:
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:  # as in the reference: a queue that still has its first message is read again
-            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high if low else 0, low, high)
+            following = high if low > self._lives.begin(topic, queue_id) else low
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, following, low, high)
         most = max(min(max_msg_nums, self._config.max_transfer_count_on_message_in_memory), 1)
         room = min(max_bytes, self._config.max_transfer_bytes_on_message_in_memory)
         records, offsets, following, is_cold = log.read(

@@ -12,7 +12,7 @@
   6  cut         if no such record follows, the log ends there: copy the rest to quarantine, lower the
                  checkpoint, clear the queues after their ends, and clear the log last
   7  sync        make durable what was recovered, before it is reported or served
-  8  offsets     compute next queue offsets and least offsets
+  8  offsets     remove queues of deleted topics; compute next queue offsets and least offsets
 
 Invariant: at every moment queues and index hold only what the log confirms. They may lack units and
 entries. So a kill between any two steps leaves a directory that is recovered in the same way again. Every
@@ -42,6 +42,7 @@ from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
+from tailrace.store.lives import EndedLives, end_of_life, has_ended
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.progress_snapshot import make_progress
@@ -91,6 +92,7 @@ class Recovery:
         quarantine: Quarantine,
         checkpoint: StoreCheckpoint,
         progress: ProgressFile,
+        lives: EndedLives,
         *,
         mode: RecoveryMode,
         check_crc: bool,
@@ -109,6 +111,7 @@ class Recovery:
         self._quarantine = quarantine
         self._checkpoint = checkpoint
         self._progress = progress
+        self._lives = lives
         self._mode = mode
         self._tell = tell or (lambda _: None)
         self._scan = scan
@@ -170,7 +173,8 @@ class Recovery:
             self._lower_checkpoint(0)
             self._forget_queues()
         self._sync()  # pass 7
-        self._compute_offsets()  # pass 8
+        self._end_lives()  # pass 8
+        self._compute_offsets()
         report.ms = (self._clock.monotonic_ns() - began) / 1e6
         events.RECOVER_OVER.log(_log, mode=report.mode, to=report.end, scanned=report.scanned, ms=round(report.ms, 1))
         return report
@@ -534,11 +538,34 @@ class Recovery:
 
     # -- pass 8
 
+    def _end_lives(self) -> None:
+        """Remove queues that have only messages of deleted topics; hide such messages in other queues.
+
+        A crash leaves such queues during a deletion, and so does a program that does not know of the deletion.
+        """
+        self._lives.lower(self._commit_log.max_offset)
+        gone = set()
+        for key, queue in self._queues.table.items():
+            ended = self._lives.table.get(key[0])
+            if ended is None:
+                continue
+            if has_ended(queue, ended, key[1]):
+                gone.add(key)
+            else:
+                queue.logical_min_offset = end_of_life(queue, ended)
+        if gone:
+            events.QUEUES_OF_DELETED_TOPICS_ARE_REMOVED.log(_log, topics=sorted({topic for topic, _ in gone}))
+            self._progress.forget()
+            self._queues.delete(gone)
+
     def _compute_offsets(self) -> None:
         low = self._commit_log.min_offset
         for key, queue in self._queues.table.items():
             queue.correct_min_offset(low if low >= 0 else 1 << 62)
             self._commit_log.queue_offsets[key] = queue.max_offset
+        for topic, ended in self._lives.table.items():
+            for queue_id, begin in ended.begins.items():
+                self._commit_log.queue_offsets.setdefault((topic, queue_id), begin)
 
 
 def _data_after(file: File, length: int, size: int) -> bytes:

@@ -84,8 +84,10 @@ class CleanConsumeQueueService:
         assert self._pending is not None
         try:
             for queue in self._pending:
-                if self._clean(queue):
-                    return
+                with self._queues.deleting:
+                    is_there = self._queues.table.get((queue.topic, queue.queue_id)) is queue
+                    if is_there and self._clean(queue):  # else its topic was deleted in the meantime
+                        return
             if self._index is not None:
                 self.deleted_index_files += self._index.delete_expired_files(self._min_phy_offset)
         except OSError as error:

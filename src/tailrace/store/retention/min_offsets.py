@@ -4,8 +4,10 @@ Each logical minimum has a position of the log: all released messages of the que
 file hides nothing new from a queue that was deleted and started again by a program that does not know
 this file, or that lost its end in a power failure.
 
-A deleted topic is in the file until its messages have left the log, so that queues which are rebuilt from
-the log do not bring it back.
+A deleted topic is in the file with the end of its life (``store.lives``): ``deletedTopics`` has the position of
+the log that all its messages are before, and ``nextOffsets`` where each of its queues begins again. So queues that
+are rebuilt from the log do not bring it back. A file of an earlier release has no ``nextOffsets``; then queues begin
+again at 0.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from typing import Any, Final, NamedTuple
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there
 from tailrace.formats import fastjson, filenames
-from tailrace.formats.consumequeue import PRE_BLANK_SIZE, CqUnit
+from tailrace.store.lives import Ended
 
 __all__ = [
-    "DELETED", "LogicalMin", "decode_deleted", "decode_minima", "encode_minima", "is_deleted",
-    "read_deleted", "read_minima",
+    "LogicalMin", "decode_ended", "decode_minima", "encode_ended", "encode_minima", "read_ended", "read_minima",
 ]
 
 _MINIMA: Final = "minOffsets"
-DELETED: Final = "deletedTopics"
+_DELETED: Final = "deletedTopics"
+_BEGINS: Final = "nextOffsets"
 
 QueueKey = tuple[str, int]
 
@@ -57,12 +59,33 @@ def decode_minima(value: dict[str, Any]) -> dict[QueueKey, LogicalMin]:
     return found
 
 
-def decode_deleted(value: dict[str, Any]) -> dict[str, int]:
-    """Remove the deleted topics from ``value``; return for each the position that all its messages are before."""
-    table = value.pop(DELETED, None)
+def encode_ended(ended: Mapping[str, Ended]) -> dict[str, Any]:
+    """Return the deleted topics as members of the state file."""
+    found = sorted(ended.items())
     return {
-        str(topic): place for topic, place in (table if isinstance(table, dict) else {}).items()
-        if isinstance(place, int) and place >= 0}
+        _DELETED: {topic: one.position for topic, one in found},
+        _BEGINS: {
+            topic: {str(queue_id): offset for queue_id, offset in sorted(one.begins.items())}
+            for topic, one in found if one.begins}}
+
+
+def decode_ended(value: dict[str, Any]) -> dict[str, Ended]:
+    """Remove from ``value`` what ``encode_ended`` wrote and return it, without entries of another form."""
+    positions, begins = value.pop(_DELETED, None), value.pop(_BEGINS, None)
+    return {
+        str(topic): Ended(place, _offsets(begins.get(topic) if isinstance(begins, dict) else None))
+        for topic, place in (positions if isinstance(positions, dict) else {}).items()
+        if _is_place(place)}
+
+
+def _offsets(value: Any) -> dict[int, int]:
+    return {
+        int(queue): offset for queue, offset in (value if isinstance(value, dict) else {}).items()
+        if filenames.is_number(str(queue)) and _is_place(offset)}
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 def read_minima(file_system: FileSystem, root: str) -> dict[QueueKey, LogicalMin]:
@@ -70,14 +93,9 @@ def read_minima(file_system: FileSystem, root: str) -> dict[QueueKey, LogicalMin
     return decode_minima(_read_state(file_system, root))
 
 
-def read_deleted(file_system: FileSystem, root: str) -> dict[str, int]:
-    """Return the deleted topics of a directory whose messages may still be in the log."""
-    return decode_deleted(_read_state(file_system, root))
-
-
-def is_deleted(deleted: Mapping[str, int], topic: str, last: CqUnit) -> bool:
-    """Return True if a queue with the last unit ``last`` has only messages from before its topic was deleted."""
-    return last.size != PRE_BLANK_SIZE and last.phy_offset < deleted.get(topic, -1)
+def read_ended(file_system: FileSystem, root: str) -> dict[str, Ended]:
+    """Return the deleted topics of a directory."""
+    return decode_ended(_read_state(file_system, root))
 
 
 def _read_state(file_system: FileSystem, root: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 
 import pytest
@@ -12,6 +13,7 @@ from tailrace import Message
 from tailrace.errors import StoreError
 from tailrace.model import GetMessageStatus
 from tailrace.node.topic_config import TopicConfig
+from tailrace.store import lives
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.retention.min_offsets import LogicalMin, decode_minima, encode_minima
 from tailrace.store.retention.pins import PinKind, PinPolicy
@@ -268,13 +270,16 @@ def test_a_disk_without_room_for_the_state_file_purges_nothing(place, monkeypatc
 
 def test_a_topic_that_was_deleted_and_made_again_hides_nothing(place):
     place.fill(1)
+    high = bounds(place, "t")[1]
     place.store.purge_topic("t")
     place.store.delete_topics({"t"})
+    begin = place.store.begin_of_life("t", 0)
+    assert begin >= high
     place.store.put(Message(topic="t", body=b"new"))
     place.dispatch()
-    assert bounds(place, "t") == (0, 1)
+    assert bounds(place, "t") == (begin, begin + 1)
     reopen(place)
-    assert bounds(place, "t") == (0, 1)
+    assert bounds(place, "t") == (begin, begin + 1)
 
 
 def test_a_queue_that_another_program_started_again_shows_all_its_messages(place, caplog):
@@ -283,6 +288,7 @@ def test_a_queue_that_another_program_started_again_shows_all_its_messages(place
     place.store.purge_topic("t")
     state = place.read(STATE)
     place.store.delete_topics({"t"})
+    del place.store._store.commit_log.queue_offsets["t", 0]
     for _ in range(3):
         place.store.put(Message(topic="t", body=b"new"))
     place.store.close()
@@ -375,20 +381,41 @@ def test_a_deleted_topic_does_not_come_back_when_queues_are_rebuilt(place):
     place.store.put(Message(topic="gone", body=b"again"))
     reopen(place)
     assert [m.body for m in place.store.read("gone")] == [b"again"]
-    assert [m.queue_offset for m in place.store.read("gone")] == [0]
+    assert [m.queue_offset for m in place.store.read("gone")] == [place.store.begin_of_life("gone", 0)]
 
 
-def test_a_deleted_topic_is_forgotten_when_the_log_is_past_it(place):
-    place.fill(1, "gone")
-    place.store.topics.delete("gone")
-    place.store.delete_topics({"gone"})
-    assert b"gone" in place.read(STATE)
-    place.fill(3, "stays")
+def test_deleted_topics_are_forgotten_over_a_bound_and_the_oldest_first(place, monkeypatch):
+    monkeypatch.setattr(lives, "MOST_ENDED", 3)
+    names = [f"gone{number}" for number in range(5)]
+    for name in names:
+        place.fill(1, name)
+        place.store.topics.delete(name)
+        place.store.delete_topics({name})
+    place.fill(2, "stays")
+    place.clock.advance(100 * HOUR)
+    place.store.retention.delete_now()
+    assert place.store.min_phy_offset >= place.store.lives.deleted_up_to("gone4")
+    place.store.retention.topics.step()
+    reopen(place)
+    known = json.loads(place.read(STATE))
+    assert sorted(known["deletedTopics"]) == sorted(known["nextOffsets"]) == names[2:]
+    assert [place.store.begin_of_life(name, 0) > 0 for name in names] == [False, False, True, True, True]
+    assert [place.store.put(Message(topic=name, body=b"x")).queue_offset > 0 for name in names] == [
+        False, False, True, True, True]
+
+
+def test_a_deleted_lmq_queue_is_forgotten_when_the_log_is_past_it(place):
+    name = "%LMQ%a"
+    place.fill(1)
+    place.store._store.delete_topics({name}, place.store.retention.topics.note_ended)
+    place.store.retention.topics.step()
+    assert name in json.loads(place.read(STATE))["deletedTopics"]
+    place.fill(3)
     place.clock.advance(100 * HOUR)
     place.store.retention.delete_now()
     place.store.retention.topics.step()
     reopen(place)
-    assert b"gone" not in place.read(STATE)
+    assert name not in json.loads(place.read(STATE))["deletedTopics"]
 
 
 def test_a_deletion_that_cannot_be_noted_removes_nothing(place, monkeypatch):
