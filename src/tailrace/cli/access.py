@@ -10,7 +10,8 @@ from tailrace.auth.model import Acl, Resource, User, acl_of, user_of
 from tailrace.cli.admin import ask, server_of
 from tailrace.cli.connections import Target
 from tailrace.client.admin import AdminClient
-from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.whole_files import is_directory
 from tailrace.errors import ConfigError, NotAStoreError, StoreLockedError
 from tailrace.formats.filenames import CONFIG
@@ -118,12 +119,15 @@ class _Server:
 
 
 @contextmanager
-def access_of(target: Target) -> Iterator[AccessPlace]:
-    """Yield the users and permissions of a target; a directory is locked in the meantime. Raises StoreError."""
+def access_of(target: Target, *, look: bool = False) -> Iterator[AccessPlace]:
+    """Yield the users and permissions of a target. Raises StoreError.
+
+    A directory is locked in the meantime. With ``look`` it is neither locked nor changed.
+    """
     if not target.store:
         yield _Server(target)
         return
-    files = OsFileSystem()
+    files: FileSystem = OverlayFileSystem(OsFileSystem(), takes_locks=False) if look else OsFileSystem()
     if not is_directory(files, f"{target.store}/{CONFIG}"):
         raise NotAStoreError(target.store, "it has no directory config")
     try:

@@ -89,7 +89,10 @@ def user_add(
     is_super: Annotated[bool, typer.Option("--super", help="A super user, who may do everything.")] = False,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
-    """Add a user."""
+    """Add a user.
+
+    This command writes to STORE.
+    """
     from tailrace.auth.model import user_of  # noqa: PLC0415
     from tailrace.cli.access import access_of  # noqa: PLC0415 - asyncio
 
@@ -108,7 +111,10 @@ def user_update(
     status: Annotated[str, typer.Option(help="enable or disable.")] = "",
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
-    """Change the password, the type or the status of a user."""
+    """Change the password, the type or the status of a user.
+
+    This command writes to STORE.
+    """
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
     value: dict[str, Any] = {"userType": kind, "userStatus": status}
@@ -129,7 +135,10 @@ def user_remove(
     words: Words, broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
     yes: Yes = False, as_json: AsJson = False,
 ) -> None:
-    """Remove a user with its permissions."""
+    """Remove a user with its permissions.
+
+    This command writes to STORE.
+    """
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
     with errors():
@@ -144,10 +153,14 @@ def user_list(
     store: Where = "", broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
     as_json: AsJson = False,
 ) -> None:
-    """List users, without passwords."""
+    """List users, without passwords.
+
+    Nothing in STORE changes.
+    """
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
-    with errors(), access_of(target_of([store] if store else [], broker, namesrv, connection, tls=tls)) as access:
+    target = [store] if store else []
+    with errors(), access_of(target_of(target, broker, namesrv, connection, tls=tls), look=True) as access:
         found = access.users()
     show(map(_shown, found), as_json=as_json, empty="there is no user")
 
@@ -162,6 +175,8 @@ def allow(
     """Allow a user to do something.
 
     The entry replaces another one of the same resource.
+
+    This command writes to STORE.
     """
     _set(words, on, action, source, "Allow", (broker, namesrv, connection, tls), default=default, as_json=as_json)
 
@@ -173,6 +188,8 @@ def deny(
     """Deny a user something, also if another entry allows it.
 
     The entry replaces another one of the same resource.
+
+    This command writes to STORE.
     """
     _set(words, on, action, source, "Deny", (broker, namesrv, connection, tls), default=default, as_json=as_json)
 
@@ -201,10 +218,14 @@ def list_entries(
     user: Annotated[str, typer.Option(metavar="NAME", help="Only the permissions of this user.")] = "",
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
-    """List permissions."""
+    """List permissions.
+
+    Nothing in STORE changes.
+    """
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
-    with errors(), access_of(target_of([store] if store else [], broker, namesrv, connection, tls=tls)) as access:
+    target = [store] if store else []
+    with errors(), access_of(target_of(target, broker, namesrv, connection, tls=tls), look=True) as access:
         found = [acl for acl in access.acls() if user in {"", acl.name}]
     show((line for acl in found for line in _lines(acl)), as_json=as_json, empty="there is no permission")
 
@@ -216,7 +237,10 @@ def remove(
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove permissions of a user."""
+    """Remove permissions of a user.
+
+    This command writes to STORE.
+    """
     from tailrace.auth.model import resource_of  # noqa: PLC0415
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
@@ -241,6 +265,8 @@ def may(
     """Report whether a user may do something, and which entry decides.
 
     Exit code 0: allowed, 1: denied.
+
+    Nothing in STORE changes.
     """
     from tailrace.auth.accesses import Access  # noqa: PLC0415
     from tailrace.auth.addresses import addresses_problem  # noqa: PLC0415
@@ -258,7 +284,7 @@ def may(
             raise usage(f"--on {on} is not one name, such as Topic:orders")
         if "/" in source or addresses_problem([source]):
             raise usage(f"--from {source!r} is not an address")
-        with access_of(target) as access:
+        with access_of(target, look=True) as access:
             users = {user.name: user for user in access.users()}
             if name not in users:
                 raise no_such("user", name, users, target.store or target.broker or target.namesrv)
@@ -279,6 +305,8 @@ def import_plain(
     """Import users and permissions from RocketMQ 4.x (plain_acl.yml).
 
     Users that exist are not changed. The command needs the extra `acl` (PyYAML).
+
+    This command writes to STORE.
     """
     from tailrace.auth.plain_acl import from_plain_acl  # noqa: PLC0415
     from tailrace.cli.access import access_of  # noqa: PLC0415

@@ -16,8 +16,8 @@ from tailrace.java_settings import refused_settings, unused_settings
 
 __all__ = [
     "AsJson", "Broker", "Config", "Connection", "Create", "Namesrv", "Store", "Tls", "Topic", "Where", "Yes",
-    "complain", "confirm", "errors", "finite", "group", "key_values", "read_properties", "size_in_bytes",
-    "usage",
+    "complain", "confirm", "errors", "finite", "group", "key_values", "note_unclean", "read_properties",
+    "size_in_bytes", "usage",
 ]
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="A store directory.")]
@@ -51,6 +51,12 @@ def group(text: str) -> typer.Typer:
 def complain(text: str) -> None:
     """Print an error or a warning as one line on stderr."""
     print(f"tailrace: {text}", file=sys.stderr)
+
+
+def note_unclean(*, is_unclean: bool) -> None:
+    """Print that a directory that was not closed is shown as recovery would leave it."""
+    if is_unclean:
+        complain("the store was not closed cleanly; it is shown as recovery would leave it")
 
 
 @contextmanager

@@ -27,6 +27,8 @@ def backup(
 
     The first run copies everything, a later run only what is new. After a kill or a full disk, the backup of the
     previous run is still valid. The report has the position up to which the log is in the backup.
+
+    Nothing in STORE changes.
     """
     from tailrace.doctor.backup import back_up, verify_backup  # noqa: PLC0415 - NumPy and kernels
 
@@ -51,6 +53,8 @@ def restore(
 
     All checksums are compared; queues and index are rebuilt. STORE must be empty or not exist; it appears when it is
     complete. The report is that of `tailrace recover`.
+
+    This command writes to STORE.
     """
     from tailrace.doctor.backup import restore as run_restore  # noqa: PLC0415 - NumPy and kernels
 

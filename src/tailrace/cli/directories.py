@@ -11,9 +11,9 @@ from tailrace.cli.arguments import (
     Config,
     Store,
     Topic,
-    complain,
     confirm,
     errors,
+    note_unclean,
     read_properties,
     size_in_bytes,
     usage,
@@ -55,7 +55,7 @@ def dump(
 ) -> None:
     """Print the contents of a directory as JSON lines.
 
-    Nothing is changed. A directory that was not closed cleanly is shown as recovery would leave it.
+    Nothing in STORE changes. A directory that was not closed cleanly is shown as recovery would leave it.
     """
     from tailrace.doctor import dump as doctor  # noqa: PLC0415 - NumPy and kernels
     from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
@@ -69,8 +69,7 @@ def dump(
             index=bool(only) and "index" in kinds)
         if topic:
             _check_topic(directory, topic)
-        if directory.state is DirectoryState.UNCLEAN and not raw:
-            complain("the store was not closed cleanly; it is shown as recovery would leave it")
+        note_unclean(is_unclean=directory.state is DirectoryState.UNCLEAN and not raw)
         lines = doctor.dump(directory, only=kinds, topic=topic, body=body)
         print_lines(_followed(lines, directory, progress))
 
@@ -113,15 +112,16 @@ def query(
 ) -> None:
     """Print the messages that have a key.
 
-    The oldest comes first. Nothing is changed.
+    The oldest comes first. Nothing in STORE changes.
     """
     from tailrace.doctor.dump import query as doctor_query  # noqa: PLC0415
-    from tailrace.store.directory import StoreDirectory  # noqa: PLC0415
+    from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
 
     with errors():
         directory = StoreDirectory(
             str(store), config=StoreConfig.from_properties(read_properties(config)), index=True)
         _check_topic(directory, topic)
+        note_unclean(is_unclean=directory.state is DirectoryState.UNCLEAN)
         found = doctor_query(directory, topic, key, body=body)
         if not wants_table(as_json=as_json):
             print_lines(found)
@@ -149,7 +149,7 @@ def recover(
 ) -> None:
     """Recover a directory after a crash, and close it cleanly.
 
-    The last line reports what was done.
+    The last line reports what was done. This command writes to STORE.
     """
     if not spark and (alone := [
             name for name, value in (("--master", master), ("--conf", conf), ("--staging", staging)) if value]):
@@ -185,10 +185,10 @@ def _open_once(
 
 
 def verify(store: Store, as_json: AsJson = False, config: Config = None) -> None:
-    """Check a directory without changing it.
+    """Check a directory.
 
-    Every record, queue unit and index entry is checked. Prints a line for each finding, and a summary. The exit
-    code is 1 if there are findings.
+    Nothing in STORE changes. Every record, queue unit and index entry is checked. Prints a line for each finding, and
+    a summary. The exit code is 1 if there are findings.
     """
     from tailrace.doctor.verify import verify as audit  # noqa: PLC0415 - NumPy and kernels
 
@@ -211,7 +211,7 @@ def verify(store: Store, as_json: AsJson = False, config: Config = None) -> None
 
 def repair(
     store: Store,
-    plan: Annotated[bool, typer.Option("--plan", help="Print what would be done, and change nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print what would be done; nothing in STORE changes.")] = False,
     seal_damage: Annotated[
         bool, typer.Option("--seal-damage", help="Write placeholder records over damaged records, so that a "
                            "Java broker does not end the log there.")] = False,
@@ -220,7 +220,8 @@ def repair(
 ) -> None:
     """Rebuild queues and index from the log.
 
-    They are rebuilt in any case, also if they are not damaged. Damaged bytes are copied to quarantine.
+    They are rebuilt in any case, also if they are not damaged. Damaged bytes are copied to quarantine. This command
+    writes to STORE; with --plan nothing in STORE changes.
     """
     from tailrace.doctor.verify import repair_plan  # noqa: PLC0415
 
@@ -241,7 +242,7 @@ def repair(
 def disk_usage(store: Store, as_json: AsJson = False, config: Config = None) -> None:
     """Show the disk usage of a directory.
 
-    For each kind of file: its length, and the bytes that it takes on the disk.
+    For each kind of file: its length, and the bytes that it takes on the disk. Nothing in STORE changes.
     """
     from dataclasses import asdict  # noqa: PLC0415
 
@@ -273,7 +274,8 @@ def retention(
 ) -> None:
     """Show which files may be deleted, and why others are kept.
 
-    For each CommitLog file: whether it may be deleted and since when, or what keeps it.
+    For each CommitLog file: whether it may be deleted and since when, or what keeps it. This command writes to STORE
+    only with --delete-now, and with --free unless --dry-run is given; without them nothing in STORE changes.
 
     --delete-now sends a request to the server of the directory (as mqadmin deleteExpiredCommitLog does), or makes
     one pass itself if no server has the directory open. The settings are those of --config, not of a server.
@@ -340,16 +342,17 @@ def timers(
 ) -> None:
     """List pending timers by due time.
 
-    Nothing is changed.
+    Nothing in STORE changes.
     """
     from collections import Counter  # noqa: PLC0415
 
     from tailrace.doctor.timers import pending_timers  # noqa: PLC0415 - NumPy and kernels
-    from tailrace.store.directory import StoreDirectory  # noqa: PLC0415
+    from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
 
     with errors():
-        found = pending_timers(StoreDirectory(
-            str(store), config=StoreConfig.from_properties(read_properties(config))))
+        directory = StoreDirectory(str(store), config=StoreConfig.from_properties(read_properties(config)))
+        note_unclean(is_unclean=directory.state is DirectoryState.UNCLEAN)
+        found = pending_timers(directory)
     if summary:
         counts = Counter(timer.topic for timer in found)
         first = {timer.topic: timer.due_ms for timer in reversed(found)}

@@ -52,6 +52,8 @@ def list_all(
     """List groups with topics and lag.
 
     The lag is the number of messages that the group has not consumed yet.
+
+    Nothing in STORE changes.
     """
     with errors():
         found = _groups(target_of([store] if store else [], broker, namesrv, connection, tls=tls))
@@ -68,6 +70,8 @@ def show_one(
     """Show the queues and members of a group.
 
     For each queue: the offset and the lag of the group. Only a running broker knows the members.
+
+    Nothing in STORE changes.
     """
     *directory, name = words
     with errors():
@@ -113,6 +117,8 @@ def reset(
 
     Its members continue at the new offsets, also running members. This needs a running server, also for a
     directory.
+
+    This command writes to STORE, through its server.
     """
     *directory, name = words
     offset, timestamp = _place(to, queue)
@@ -146,6 +152,8 @@ def delete(
     """Delete a group with its offsets.
 
     This needs a running server, also for a directory.
+
+    This command writes to STORE, through its server.
     """
     *directory, name = words
     with errors():

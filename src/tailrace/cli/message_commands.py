@@ -85,6 +85,8 @@ def send(
 
     The target is the directory STORE (through its server, if one has it open), --broker, --namesrv or
     --connection; without any of them it is the default name server. With --create a missing STORE is created.
+
+    This command writes to STORE.
     """
     from tailrace.cli.messages import send_messages  # noqa: PLC0415
     from tailrace.model import Message  # noqa: PLC0415
@@ -122,6 +124,8 @@ def tail(
     """Print the messages of a topic as they arrive.
 
     Each message is a line: short on a terminal, JSON in a pipe.
+
+    Nothing in STORE changes.
     """
     from tailrace.cli.messages import tail_messages  # noqa: PLC0415
 

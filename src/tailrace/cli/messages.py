@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailrace.cli.admin import ask, explain_default, server_of
+from tailrace.cli.arguments import note_unclean
 from tailrace.cli.connections import Target
 from tailrace.cli.output import local_time
 from tailrace.cli.problems import no_such
@@ -19,7 +20,7 @@ from tailrace.errors import (
     StoreError,
     StoreLockedError,
 )
-from tailrace.formats.filenames import LOCK
+from tailrace.formats.filenames import ABORT, LOCK
 from tailrace.model import Message, MessageExt
 
 if TYPE_CHECKING:
@@ -32,16 +33,26 @@ __all__ = [
 ]
 
 
-def _opened(store: str, *, create: bool = False, must_write: bool = False) -> MessageStore:
+def _opened(store: str, *, create: bool = False) -> MessageStore:
+    """Open a store directory to change it; this recovers a directory that was not closed."""
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415 - NumPy and the store
 
-    return MessageStore.open(store, services=False, create=create, must_write=must_write)
+    return MessageStore.open(store, services=False, create=create, must_write=True)
+
+
+def _looked_at(store: str) -> MessageStore:
+    """Open a store directory to read it; nothing in it changes."""
+    from tailrace.node.message_store import MessageStore  # noqa: PLC0415 - NumPy and the store
+
+    opened = MessageStore.open(store, services=False, create=False, read_only=True)
+    note_unclean(is_unclean=(Path(store) / ABORT).exists())
+    return opened
 
 
 def _opened_or_made(store: str, *, create: bool) -> MessageStore:
     """Open a store directory. A directory that is not a store is made one only with --create: it may be a typo."""
     try:
-        return _opened(store, create=create, must_write=True)
+        return _opened(store, create=create)
     except NotAStoreError as error:
         path = Path(store)
         if create or (path.exists() and (path.is_file() or {*os.listdir(path)} - {LOCK})):
@@ -101,7 +112,7 @@ def tail_messages(
     if store:
         wanted = Subscription.of(topic, tags)
         try:
-            with _opened(store) as opened:
+            with _looked_at(store) as opened:
                 queues = [entry for entry in opened.queues() if entry[0] == topic]
                 if not queues and opened.topics.select(topic) is None:
                     raise no_such("topic", topic, _topics_of(opened), store)
@@ -135,7 +146,7 @@ def list_topics(target: Target) -> Iterator[dict[str, Any]]:
     """Yield topics with their settings."""
     if target.store:
         try:
-            with _opened(target.store) as opened:
+            with _looked_at(target.store) as opened:
                 for config in sorted(opened.topics.items(), key=lambda c: c.topic_name):
                     yield config.to_json()
                 return
@@ -150,7 +161,7 @@ def topic_stats(name: str, target: Target) -> list[TopicQueue]:
 
     if target.store:
         try:
-            with _opened(target.store) as opened:
+            with _looked_at(target.store) as opened:
                 found = [entry for entry in opened.queues() if entry[0] == name]
                 if not found and opened.topics.select(name) is None:
                     raise no_such("topic", name, _topics_of(opened), target.store)
@@ -175,7 +186,7 @@ def delete_topic(name: str, target: Target) -> list[str]:
 
     if target.store:
         try:
-            with _opened(target.store, must_write=True) as opened:
+            with _opened(target.store) as opened:
                 if opened.topics.is_system_topic(name):
                     raise StoreError(f"{name} is a system topic of the broker")
                 if opened.topics.select(name) is None:
@@ -227,7 +238,7 @@ def purge_topic(
     store, broker = target.store, target.broker
     if store:
         try:
-            with _opened(store, must_write=True) as opened:
+            with _opened(store) as opened:
                 return opened.purge_topic(name, queue_id, before_ms)
         except StoreLockedError as error:
             broker = server_of(store, error)

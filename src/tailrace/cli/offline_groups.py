@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.cli.arguments import note_unclean
 from tailrace.client.admin import GroupQueue
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import SystemClock
@@ -9,7 +10,7 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.formats.filenames import CONFIG, LOCK
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.store.directory import StoreDirectory
+from tailrace.store.directory import DirectoryState, StoreDirectory
 
 __all__ = ["groups_of_directory"]
 
@@ -20,6 +21,7 @@ def groups_of_directory(store: str) -> dict[str, list[GroupQueue]] | None:
     directory = StoreDirectory(store, config=StoreConfig())
     if file_system.lock_holder(f"{store}/{LOCK}") is not None:
         return None
+    note_unclean(is_unclean=directory.state is DirectoryState.UNCLEAN)
     config = f"{store}/{CONFIG}"
     groups = SubscriptionGroupManager(file_system, config, BrokerConfig(), clock)
     groups.load()

@@ -129,6 +129,8 @@ def audit(
 
     Each task checks a segment. Prints a JSON line for each finding, and a summary. The exit code is 1 if there are
     findings.
+
+    Nothing in STORE changes.
     """
     with run_job("audit", master, conf, [store]) as job:
         from tailrace.spark.pipeline.audit import audit as run_audit  # noqa: PLC0415
@@ -175,6 +177,8 @@ def rebuild(
 
     Tasks read the log, from which queues and index are rebuilt. The last line is the report, as of
     `tailrace recover`. That command has --spark to recover without a rebuild.
+
+    This command writes to STORE.
     """
     recover_store("rebuild", store, master, conf, staging, config, rebuild=True)
 
@@ -211,6 +215,8 @@ def replay(
     """Send selected messages of a directory again.
 
     They are sent in the order of the log, each at least once.
+
+    Nothing in STORE changes.
     """
     if bool(to_broker) + bool(to_namesrv) + bool(to_store) != 1:
         raise usage("use one of --to-broker, --to-namesrv and --to-store")

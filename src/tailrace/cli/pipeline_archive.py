@@ -59,6 +59,8 @@ def archive(
     Each segment has a manifest. Segments that are in the archive are skipped, unless one of their files is missing.
     The last file of the log is not archived, because it is still written. The last line is a report in JSON. The
     exit code is 1 if a segment could not be archived or stays damaged.
+
+    Nothing in STORE changes.
     """
     if accept_missing and not verify:
         raise usage("--accept-missing needs --verify")
@@ -178,6 +180,8 @@ def restore(
 
     The files are the same as before, byte for byte. Then run `tailrace recover STORE`, which creates their queues
     and index. Prints a line of JSON for each file.
+
+    This command writes to STORE.
     """
     if store.exists() and any(store.iterdir()):
         raise usage(f"{store} is not empty")

@@ -40,7 +40,10 @@ def traffic(
     store: Store, by: By = "hour", out: Out = None, master: Master = "local[*]", conf: Conf = None,
     config: Config = None,
 ) -> None:
-    """Print messages and bytes of each topic over store time."""
+    """Print messages and bytes of each topic over store time.
+
+    Nothing in STORE changes.
+    """
     with run_job("traffic", master, conf, [store]) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 
@@ -55,6 +58,8 @@ def lag(
     """Print the lag of consumer groups.
 
     There is a row for each group and queue.
+
+    Nothing in STORE changes.
     """
     with run_job("lag", master, conf, [store]) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
@@ -73,6 +78,8 @@ def timers(
 
     There is a row for each period and topic. After the rows come the topics whose count in config/timermetrics
     differs.
+
+    Without --revise nothing in STORE changes. This command writes to STORE only with --revise.
     """
     if revise:
         from tailrace.node.message_store import MessageStore  # noqa: PLC0415
@@ -110,6 +117,8 @@ def retention(
 
     For each segment and topic: messages and bytes, messages that groups have not consumed, pending timers, and what
     is not archived. `tailrace retention` shows which segments may be deleted.
+
+    Nothing in STORE changes.
     """
     with run_job("retention", master, conf, [store]) as job:
         from tailrace.cli.retention import explain_retention  # noqa: PLC0415

@@ -68,6 +68,8 @@ def serve(
     security or durability that is not supported.
 
     Exit code 78: a setting was refused, so another start fails as well.
+
+    This command writes to STORE.
     """
     log_to_stderr(log_level, log_format, times=True)
     with quick_imports():

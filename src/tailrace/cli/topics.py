@@ -45,7 +45,10 @@ def list_all(
     store: Where = "", broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
     as_json: AsJson = False,
 ) -> None:
-    """List topics with their queues."""
+    """List topics with their queues.
+
+    Nothing in STORE changes.
+    """
     from tailrace.cli.messages import list_topics  # noqa: PLC0415
 
     with errors():
@@ -73,6 +76,8 @@ def create(
     The number of its queues and its attributes are set.
 
     With --create a missing STORE is created.
+
+    This command writes to STORE.
     """
     from tailrace.cli.messages import create_topic  # noqa: PLC0415
 
@@ -87,7 +92,10 @@ def stats(
     words: Words,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
-    """Show offsets and messages of each queue."""
+    """Show offsets and messages of each queue.
+
+    Nothing in STORE changes.
+    """
     from tailrace.cli.messages import topic_stats  # noqa: PLC0415
 
     *directory, name = words
@@ -114,6 +122,8 @@ def delete(
 
     The records stay in the log until their files are deleted, but no command or broker shows them again. The offsets
     of groups on the topic are deleted, too.
+
+    This command writes to STORE.
     """
     from tailrace.cli.messages import delete_topic  # noqa: PLC0415
 
@@ -142,6 +152,8 @@ def purge(
     This is final: no consumer receives them again. Prints a line for each queue, with its least offset before and
     after. The bytes are freed when their files are deleted, which `tailrace retention` shows. A Java broker that
     opens the directory shows purged messages again, as long as their files exist.
+
+    This command writes to STORE.
     """
     from tailrace.cli.messages import purge_topic  # noqa: PLC0415
 

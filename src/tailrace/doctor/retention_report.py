@@ -49,7 +49,7 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
             yield (f"  {entry.get('file')} at {_time(entry.get('time', 0))}: {entry.get('reason')}; "
                    f"lost: {lost or 'no messages'}")
     if view.state is DirectoryState.UNCLEAN:
-        yield "the directory was not closed; this is what its files say before a recovery"
+        yield "the directory was not closed; this is what recovery would leave"
     elif view.state is not DirectoryState.CLEAN:
         yield (f"the directory is {view.state.value}: its server may have other settings than these, "
                "and decides")

@@ -13,7 +13,15 @@ import os
 import threading
 from typing import Final, final
 
-from tailrace.env.filesystem import DiskUsage, File, FileStat, FileSystem, LockHandle, Mapping
+from tailrace.env.filesystem import (
+    DiskUsage,
+    File,
+    FileStat,
+    FileSystem,
+    LockHandle,
+    LockState,
+    Mapping,
+)
 
 __all__ = ["MemoryMapping", "OverlayFileSystem"]
 
@@ -34,6 +42,22 @@ class _Stat:
         self.size = self.allocated = size
         self.mtime_ms = mtime_ms
         self.is_dir = is_dir
+
+
+@final
+class _NotTaken:
+    """A lock that is not taken; it keeps no process out."""
+
+    def __init__(self, below: FileSystem, path: str) -> None:
+        self._below = below
+        self._path = path
+
+    def check(self) -> LockState:
+        """Return LOST if a process holds the lock now."""
+        return LockState.HELD if self._below.lock_holder(self._path) is None else LockState.LOST
+
+    def release(self) -> None:
+        """Do nothing."""
 
 
 @final
@@ -226,10 +250,15 @@ class _OverlayFile:
 
 @final
 class OverlayFileSystem:
-    """A FileSystem over another one, which it only reads. Locks are those below."""
+    """A FileSystem over another one, which it only reads.
 
-    def __init__(self, below: FileSystem) -> None:
+    Locks are those below, which makes a missing lock file. With ``takes_locks=False`` nothing below changes: a lock
+    is granted unless a process holds it below, and keeps no process out.
+    """
+
+    def __init__(self, below: FileSystem, *, takes_locks: bool = True) -> None:
         self._below = below
+        self._takes_locks = takes_locks
         self._lock = threading.RLock()
         self._contents: dict[str, _Content] = {}
         """Files that are open or changed, by their present name."""
@@ -359,7 +388,10 @@ class OverlayFileSystem:
 
     def lock(self, path: str) -> LockHandle | None:
         """Lock a file of the file system below. Raises OSError if that file system cannot be written."""
-        return self._below.lock(path)
+        if self._takes_locks:
+            return self._below.lock(path)
+        lock = _NotTaken(self._below, path)
+        return lock if lock.check() is LockState.HELD else None
 
     def lock_holder(self, path: str) -> int | None:
         """Return the id of the process that holds the lock on a file, or None if no process does."""

@@ -12,7 +12,14 @@ from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import is_directory, write_file
-from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError, OddFileError
+from tailrace.errors import (
+    DiskFullError,
+    FatalStorageError,
+    NotAStoreError,
+    OddFileError,
+    StoreLockedError,
+    StoreNotWritableError,
+)
 from tailrace.formats import filenames
 from tailrace.logs import get_logger
 from tailrace.node.foreign_engines import name_rocksdb_configs
@@ -23,8 +30,8 @@ from tailrace.store.multi_dispatch import is_lmq, queue_count
 from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE, check_queue_types
 
 __all__ = [
-    "DEFAULT_QUEUES", "cause_of_read_only", "check_directory", "has_log", "load_topics",
-    "make_log_directories", "remove_abort", "write_abort",
+    "DEFAULT_QUEUES", "ONLY_READ", "check_directory", "has_log", "load_topics", "make_log_directories",
+    "remove_abort", "why_read_only", "write_abort",
 ]
 
 _log = get_logger(__name__)
@@ -37,6 +44,9 @@ _FILES: Final = (
     f"{filenames.PROGRESS}.1", filenames.SERVE, f"{filenames.OWN}/timer.json",
 )
 DEFAULT_QUEUES: Final = 4
+ONLY_READ: Final = "it was opened only to be read; open it without read_only"
+_READERS: Final = (
+    "this must be able to write; dump, query, verify, serve and Spark read a directory as it is")
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITTEN: Final = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, *_NO_SPACE)
 
@@ -109,7 +119,20 @@ def remove_abort(file_system: FileSystem, root: str) -> bool:
     return True
 
 
-def cause_of_read_only(error: BaseException) -> str:
+def why_read_only(error: BaseException, root: str, *, may_be: bool) -> str:
+    """Return why a store that could not be opened for writing is read-only, if it ``may_be``; else raise the error."""
+    why = _cause_of_read_only(error)
+    if why and may_be:
+        events.THE_STORE_OPENS_READ_ONLY.log(_log, path=root, cause=why)
+        return f"read-only since it was opened: {why}; repair that and open it again"
+    if not isinstance(error, StoreLockedError):  # commands then call the server that has the store open
+        events.CANNOT_OPEN_THE_STORE.log(_log, path=root, cause=str(error) or type(error).__name__)
+    if why:
+        raise StoreNotWritableError(f"{why}; {_READERS}") from error
+    raise error
+
+
+def _cause_of_read_only(error: BaseException) -> str:
     """Return what cannot be written if that is why an open has failed, else "".
 
     A sync that failed with an I/O error does not count, because bytes that can be read may not be on the disk.

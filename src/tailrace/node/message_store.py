@@ -12,15 +12,16 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 from tailrace import events
-from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.config import BrokerConfig, RecoveryMode, StoreConfig
 from tailrace.env import processes
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
-from tailrace.env.filesystem import FileSystem, LockHandle, OsFileSystem
+from tailrace.env.filesystem import FileSystem, LockHandle, LockState, OsFileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import (
@@ -48,12 +49,13 @@ from tailrace.node.arrow_table import arrow_table, check_not_negative, chosen_sc
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.directory_opening import (
-    cause_of_read_only,
+    ONLY_READ,
     check_directory,
     has_log,
     load_topics,
     make_log_directories,
     remove_abort,
+    why_read_only,
     write_abort,
 )
 from tailrace.node.embedded_topics import EmbeddedTopics
@@ -90,8 +92,6 @@ __all__ = ["MessageStore"]
 
 _log = get_logger(__name__)
 _PUT_OK, _INNER_BATCH = PutMessageStatus.PUT_OK, int(SysFlag.INNER_BATCH)  # a look-up of a member takes longer
-_READERS: Final = (
-    "this must be able to write; dump, query, verify, serve and Spark read a directory as it is")
 
 
 @final
@@ -151,6 +151,7 @@ class MessageStore:
         seal_damage: bool = False,
         scan: LogScanner | None = None,
         must_write: bool = False,
+        read_only: bool = False,
     ) -> Self:
         """Open a store directory and recover it if it was not closed. Create it if it does not exist.
 
@@ -166,6 +167,9 @@ class MessageStore:
         Java brokers. ``scan`` reads the log for recovery. ``must_write`` raises StoreNotWritableError
         instead of opening read-only.
 
+        ``read_only`` changes nothing in the directory, which must be a store: no lock is taken, and recovery runs
+        in memory. Another process may then open the directory and change files that are read here.
+
         Raises StoreLockedError, NotAStoreError, StoreNotWritableError (also if a new store cannot be
         made), ConfigError, CorruptionError or OSError. After an error everything is closed again.
         """
@@ -173,6 +177,8 @@ class MessageStore:
         clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
         file_system = file_system or OsFileSystem()
         config = remembered(file_system, root, config or StoreConfig())
+        if read_only:  # a recovery mode refuses to open, not to show
+            create, config = False, replace(config, recovery_mode=RecoveryMode.TOLERATE_ANY)
         check_directory(file_system, root, config, create=create)
         is_store = has_log(file_system, root, config)
         to_call = [on_lock] if on_lock is not None else []  # called once, even if a second attempt opens read-only
@@ -182,20 +188,13 @@ class MessageStore:
             partial(DefaultMessageStore.check_mode, rebuild=rebuild, scan=scan),
             partial(DefaultMessageStore.load, tell=on_recovery, rebuild=rebuild,
                     seal_damage=seal_damage, scan=scan))
+        if read_only:
+            return opening(OverlayFileSystem(file_system, takes_locks=False), ONLY_READ)
         try:
             return opening(file_system)
-        except BaseException as error:
-            why = cause_of_read_only(error)
-            if not why or must_write or not is_store:
-                if not isinstance(error, StoreLockedError):  # commands then call the server that has the store open
-                    events.CANNOT_OPEN_THE_STORE.log(_log, path=root, cause=str(error) or type(error).__name__)
-                if why:
-                    raise StoreNotWritableError(f"{why}; {_READERS}") from error
-                raise
-        events.THE_STORE_OPENS_READ_ONLY.log(_log, path=root, cause=why)
-        return opening(
-            OverlayFileSystem(file_system),
-            f"read-only since it was opened: {why}; repair that and open it again")
+        except BaseException as error:  # noqa: BLE001 - raised again unless the store can be read
+            why = why_read_only(error, root, may_be=is_store and not must_write)
+        return opening(OverlayFileSystem(file_system), why)
 
     @classmethod
     def _open(
@@ -230,6 +229,8 @@ class MessageStore:
             timers.load()
             retention.follow_timers(timers.pending(), timers.schedule)
             watch = LockWatch(lock, root, store.give_up)
+            if read_only and lock.check() is LockState.LOST:
+                raise StoreLockedError(root, "a process that has opened it in the meantime")
             if make_scheduler is not None:
                 running = make_scheduler()
                 store.start(running, os.getpid())
@@ -605,9 +606,8 @@ class MessageStore:
     ) -> pa.Table:
         """Return what ``read`` yields, at most ``count`` messages, in the columns of the Spark source.
 
-        ``columns`` chooses columns and their order; None means all of them. Raises ValueError
-        for a negative argument or an unknown column, TypeError for an argument of another type,
-        MissingPackageError if pyarrow is not installed.
+        ``columns`` chooses columns and their order; None means all of them. Raises ValueError for a negative argument
+        or an unknown column, TypeError for another type, MissingPackageError if pyarrow is not installed.
         """
         check_not_negative(queue_id=queue_id, offset=offset, count=count)
         schema = chosen_schema(columns)

@@ -1,0 +1,119 @@
+"""Commands that only read a directory leave every byte of it, also after a crash, and show what recovery will find."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from command_lists import calls, snapshot
+from crashed_directories import KINDS, OF_JAVA
+
+from tailrace import Message, MessageStore
+from tailrace.errors import StoreLockedError, StoreNotWritableError
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def store(request, tmp_path_factory):
+    return KINDS[request.param](tmp_path_factory.mktemp("looking") / "store")
+
+
+RUNNER = """
+import contextlib, io, json, sys
+from tailrace.cli import main
+class Out(io.TextIOWrapper):
+    def __init__(self): super().__init__(io.BytesIO(), write_through=True)
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["tailrace", *words]
+    out, err = Out(), Out()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try: main()
+        except SystemExit as ended: code = ended.code or 0
+    print(json.dumps([code, out.buffer.getvalue().decode(), err.buffer.getvalue().decode()]), flush=True)
+"""
+
+
+def run_all(store, commands, before=()):
+    """Run commands in one process; return (exit code, stdout, stderr) of each."""
+    out = store.parent / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    names = {"STORE": str(store), **(OF_JAVA if (store / "consumequeue" / OF_JAVA["orders"]).exists() else {})}
+    wanted = [
+        [str(out / str(number)) if word == "OUT" else names.get(word, word) for word in words]
+        for number, words in enumerate(commands)]
+    done = subprocess.run(
+        [*before, sys.executable, "-c", RUNNER, json.dumps(wanted)], capture_output=True, text=True, check=False,
+        timeout=180, env={**os.environ, "TAILRACE_CONNECTIONS": "/nowhere", "NAMESRV_ADDR": "127.0.0.1:1"})
+    if done.stderr.startswith(("unshare:", "mount:")):
+        pytest.skip(f"no mounts here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_no_byte_name_or_time_of_the_directory_changes(store):
+    commands, before = calls(on_spark=False), snapshot(store)
+    for words, (code, _, error) in zip(commands, run_all(store, commands), strict=True):
+        assert "Traceback" not in error, (words, error)
+        assert code in {0, 1}, (words, error)
+    after = snapshot(store)
+    assert sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)) == []
+
+
+def test_they_work_on_a_mount_that_is_read_only_and_print_the_same(store):
+    commands = [words for words in calls(on_spark=False) if words[0] != "backup"]
+    mount = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+    writable = run_all(store, commands)
+    for words, one, other in zip(
+            commands, writable, run_all(store, commands, ("unshare", "-m", "sh", "-c", mount, str(store))),
+            strict=True):
+        if words[0] != "retention":  # has the time
+            assert one == other, words
+
+
+def test_they_show_what_recovery_finds(store, tmp_path):
+    recovered = tmp_path / "recovered"
+    shutil.copytree(store, recovered)
+    [(code, _, error)] = run_all(recovered, [("recover", "STORE")])
+    assert code == 0, error
+    shown = {"query", "timers", "topic", "group", "tail", "acl"}
+    commands = [("dump", "STORE", "--only", "queues,messages"), *(
+        words for words in calls(on_spark=False) if words[0] in shown)]
+    for words, there, after in zip(commands, run_all(store, commands), run_all(recovered, commands), strict=True):
+        assert there[:2] == after[:2], words
+    [(_, out, _)] = run_all(store, [("topic", "stats", "STORE", "orders")])
+    assert sum(json.loads(line)["messages"] for line in out.splitlines()) > 10
+
+
+def test_a_store_opened_only_to_be_read_leaves_everything(store):
+    before = snapshot(store)
+    with MessageStore.open(store, read_only=True) as opened:
+        assert "only to be read" in opened.read_only
+        found = [m for topic, queue_id, low, _ in opened.queues() for m in opened.read(topic, queue_id, low)]
+        with pytest.raises(StoreNotWritableError, match="only to be read"):
+            opened.put(Message(topic="orders", body=b"x"))
+        with pytest.raises(StoreNotWritableError, match="only to be read"):
+            opened.create_topic("more")
+        with MessageStore.open(store, read_only=True):  # no lock is taken
+            pass
+    assert len(found) > 10
+    assert snapshot(store) == before
+
+
+def test_a_directory_that_is_open_is_not_opened_a_second_time_to_be_read(tmp_path):
+    with MessageStore.open(tmp_path / "s"), pytest.raises(StoreLockedError):
+        MessageStore.open(tmp_path / "s", read_only=True)
+
+
+def test_a_directory_that_is_opened_while_it_is_read_is_refused(tmp_path):
+    with MessageStore.open(tmp_path / "s") as store:
+        store.put(Message(topic="orders", body=b"x"))
+    with contextlib.ExitStack() as opened, pytest.raises(StoreLockedError, match="in the meantime"):
+        MessageStore.open(
+            tmp_path / "s", read_only=True, on_lock=lambda: opened.enter_context(MessageStore.open(tmp_path / "s")))
