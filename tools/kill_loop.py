@@ -2,17 +2,21 @@
 
 Each round starts a writer of several threads, kills it when it has acknowledged a number of messages,
 then starts up to three opens one after the other that are killed in the middle of recovery, then
-opens the store and looks for every acknowledged message. ROUNDS=n and SEED=n; prints counts.
+opens the store and looks for every acknowledged message. Then one writer under group commit is stopped
+STOPS times, and each time a copy of its directory is opened: the copy is what a kill at that moment leaves.
+Every open must start from own progress if there is one. ROUNDS=n, STOPS=n and SEED=n; prints counts.
 """
 
 import argparse
 import collections
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -21,7 +25,8 @@ from tailrace import FlushDiskType, MessageStore
 WRITERS = 4
 NESTED = 3
 SIZES = ("mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=2000, "
-         "max_hash_slot_num=50, max_index_num=200")
+         "max_hash_slot_num=50, max_index_num=200, "
+         "flush_interval_consume_queue=1, flush_consume_queue_thorough_interval=10")
 WRITER = f"""
 import os, sys, threading
 from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
@@ -88,6 +93,7 @@ class Loop:
         self.recovered = 0
         self.in_recovery: collections.Counter[str] = collections.Counter()
         self.took_ms: list[float] = []
+        self.starts: collections.Counter[str] = collections.Counter()
 
     def round(self, generation: int, most: int = 400) -> None:
         """Write, kill, kill again while recovering, open, compare. Raises AssertionError."""
@@ -110,6 +116,8 @@ class Loop:
             report = store.recovery_report
             self.took_ms.append(report["ms"])
             assert report["mode"] == "abnormal", report
+            self.starts[report["decision"]] += 1
+            assert "own progress does not match" not in report["why"], report
             assert not report["steppedOver"], report
             found = {}
             for queue_id in range(WRITERS):
@@ -127,10 +135,44 @@ class Loop:
         self.recovered = len(found)
 
 
+def starts_after_stops(directory: Path, stops: int, seed: int) -> collections.Counter[str]:
+    """Stop a writer under group commit ``stops`` times, and open a copy of its directory each time.
+
+    Return how often each start was decided. Progress is there before the first stop.
+    """
+    rng, decisions = random.Random(seed), collections.Counter()
+    path, copy = directory / "store", directory / "copy"
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), "0", FlushDiskType.SYNC_FLUSH.value, str(WRITERS)],
+        stdout=subprocess.PIPE)
+    reader = threading.Thread(target=collections.deque, args=(process.stdout, 0), daemon=True)  # a full pipe blocks
+    try:
+        while not list((path / "tailrace").glob("progress.*")):
+            assert process.stdout.readline(), "the writer ended"
+        reader.start()
+        for _ in range(stops):
+            time.sleep(rng.uniform(0.001, 0.02))
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            shutil.copytree(path, copy)
+            process.send_signal(signal.SIGCONT)
+            with MessageStore.open(copy, services=False) as store:
+                report = store.recovery_report
+                decisions[report["decision"] if report["decision"] == "PROGRESS" else report["why"]] += 1
+            shutil.rmtree(copy)
+    finally:
+        process.kill()
+        process.wait(30)
+        reader.join(30)
+        process.stdout.close()
+    return decisions
+
+
 def main() -> int:
     seed, rounds = int(os.environ.get("SEED", "1")), int(os.environ.get("ROUNDS", "300"))
     acknowledged = recovered = 0
     killed: collections.Counter[str] = collections.Counter()
+    starts: collections.Counter[str] = collections.Counter()
     began = time.time()
     longest = 0.0
     each = 20  # a store grows with every round, so that a new one is begun now and then
@@ -146,11 +188,19 @@ def main() -> int:
             acknowledged += len(loop.acknowledged)
             recovered += loop.recovered
             killed += loop.in_recovery
+            starts += loop.starts
             longest = max([longest, *loop.took_ms])
         print(f"{first + generation + 1} rounds, {WRITERS} writers: {acknowledged} acknowledged, "
               f"{recovered} recovered, {time.time() - began:.0f} s", flush=True)
+    stops = int(os.environ.get("STOPS", "200"))
+    with tempfile.TemporaryDirectory() as directory:
+        stopped = starts_after_stops(Path(directory), stops, seed)
     print(f"kills while recovering: {dict(sorted(killed.items()))}; longest recovery {longest:.0f} ms; "
-          f"0 violations, seed {seed}")
+          f"starts: {dict(sorted(starts.items()))}; starts after {stops} stops under group commit: {dict(stopped)}")
+    if set(stopped) > {"PROGRESS"}:
+        print(f"VIOLATION seed={seed}: an open did not start from own progress")
+        return 1
+    print(f"0 violations, seed {seed}")
     return 0
 
 

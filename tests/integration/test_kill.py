@@ -94,3 +94,8 @@ def test_concurrent_writers_and_recoveries_that_are_killed_lose_nothing(tmp_path
     for generation in range(4):
         loop.round(generation, most=200)
     assert loop.recovered >= len(loop.acknowledged) >= 80
+
+
+def test_every_open_after_a_kill_under_group_commit_starts_from_own_progress(tmp_path):
+    """A part of tools/kill_loop.py."""
+    assert kill_loop.starts_after_stops(tmp_path, 40, seed=3) == {"PROGRESS": 40}

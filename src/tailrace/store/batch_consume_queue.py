@@ -225,16 +225,13 @@ class BatchConsumeQueue(ConsumeQueue):
         """Return units of 20 bytes of up to ``count`` messages from ``offset`` onwards, from one file."""
         return self.places().units(offset, count)
 
-    def is_written(self, offset: int, units: bytes | memoryview) -> bool:
-        """Return True if exactly these units, of 46 bytes, are on disk at ``offset``, the queue's end."""
-        assert offset == self.max_offset, "only units at the queue's end can be compared"
-        done = 0
-        while done < len(units):
-            part = self.files.read(self._end + done, len(units) - done)
-            if not part or part != units[done : done + len(part)]:
-                return False
-            done += len(part)
-        return True
+    def skip_written(self, units: memoryview) -> int:
+        """Do what the method of ``ConsumeQueue`` does, for units of 46 bytes."""
+        found = self._count_written(units)
+        if found:
+            last = BATCH_CQ_UNIT.unpack_from(units, found - UNIT)
+            self.set_end(last.msg_base_offset + last.batch_size)
+        return found
 
     def follows(self, phy_offset: int) -> bool:
         """Return True if the unit on disk at the queue's end names the record at ``phy_offset``."""

@@ -343,15 +343,29 @@ class ConsumeQueue:
         self.ahead = version, offset, units
         return units[: count * _UNIT]
 
-    def is_written(self, offset: int, units: bytes | memoryview) -> bool:
-        """Return True if exactly these units are on disk at ``offset``, before or after the queue's end."""
-        done = 0
+    def skip_written(self, units: memoryview) -> int:
+        """Move the queue's end past those of these units that are on disk there. Return their length in bytes.
+
+        A full file whose units are right is not written to again, because progress names its time of change.
+        """
+        found = self._count_written(units)
+        if found:
+            self.set_end(self.max_offset + found // _UNIT)
+        return found
+
+    def _count_written(self, units: memoryview) -> int:
+        """Return the length of the first of these units that are on disk at the queue's end."""
+        start, done, size = self._end_position(), 0, self.unit_size
         while done < len(units):
-            part = self.files.read(offset * _UNIT + done, len(units) - done)
-            if not part or part != units[done : done + len(part)]:
-                return False
+            part = self.files.read(start + done, len(units) - done)
+            wanted = units[done : done + len(part)]
+            if part != wanted:
+                return done + next(
+                    at for at in range(0, len(part), size) if part[at : at + size] != wanted[at : at + size])
+            if not part:
+                break
             done += len(part)
-        return True
+        return done - done % size
 
     def follows(self, phy_offset: int) -> bool:
         """Return True if the unit on disk after the queue's end names the record at ``phy_offset``."""

@@ -247,10 +247,10 @@ class Dispatcher:
                 # the queue offset in the record is damaged. Without room a queue moves only to the offset at which
                 # its next life begins, if the note of a deletion is lost or could not be written.
                 return
-        rebuilds = self._next_offset is not None
-        if rebuilds and start == queue.max_offset and queue.is_written(start, units):
-            queue.set_end(run.end if queue.is_batch else start + len(units) // queue.unit_size)
-        else:
+        if self._next_offset is not None and start == queue.max_offset:
+            units = units[queue.skip_written(units) :]
+            start = queue.max_offset
+        if units:
             queue.write(start, units, gap=gap)
         self._queues.dirty.add(queue)
         last = rows[chosen[-1]].tolist()

@@ -123,6 +123,11 @@ class IndexService:
         """Names of the files, oldest first."""
         return [file.path.rpartition("/")[2] for file in self.files]
 
+    def names_left_out(self) -> list[str]:
+        """Names of the files on disk that ``load`` did not load."""
+        known = set(self.names())
+        return [name for name in self._file_system.list(self._directory) if is_number(name) and name not in known]
+
     def good_until(self) -> int:
         """Return the position of the last record in the valid entries at the start of the last file.
 
@@ -210,11 +215,9 @@ class IndexService:
 
         ``complete`` is the name of a file and a number. Entries of that file before that number stay.
         """
-        known = set(self.names())
-        for name in self._file_system.list(self._directory):
-            if is_number(name) and name not in known:
-                self._file_system.remove(f"{self._directory}/{name}")
-                self._file_system.sync_dir(self._directory)
+        for name in self.names_left_out():
+            self._file_system.remove(f"{self._directory}/{name}")
+            self._file_system.sync_dir(self._directory)
         if complete is None:
             self._forget_syncs(0)
         while self.files:

@@ -231,6 +231,55 @@ def test_damaged_entries_that_own_progress_counts_are_made_again():
     assert f"entries of index file {name} are damaged" in report["why"]
 
 
+def test_a_kill_while_an_index_file_is_made_does_not_make_progress_worthless():
+    files, clock = CrashFileSystem(), SimClock(START_MS)
+    config = dataclasses.replace(CONFIG, max_index_num=30)
+    with opened(files, clock, config) as store:
+        for number in range(20):
+            store.put(Message(topic="T", body=bytes(100), keys=[f"k{number}"]))
+    killed = []
+    with opened(files, clock, config) as store:
+        files.before = lambda _number, name, path: "/index/" in path and killed.append((name, files.killed()))
+        for number in range(20, 80):
+            store.put(Message(topic="T", body=bytes(100), keys=[f"k{number}"]))
+        store.wait_dispatched()
+        files.before = None
+    assert len(files.list("/s/index")) > 3
+    assert {"truncate", "allocate", "sync_data"} <= {name for name, _ in killed}
+    for name, left in killed:
+        with opened(left, clock, config) as store:
+            report = store.recovery_report
+            store.wait_dispatched()
+            there = store.max_offset_in_queue("T", 0)
+            assert [n for n in range(there) if len(store.query_message("T", f"k{n}")) != 1] == []
+        assert report["decision"] == "PROGRESS", (name, report["why"])
+
+
+def test_a_recovery_does_not_write_to_full_queue_files_whose_units_are_right():
+    """Progress names their time of change, so a second kill would find that it does not match."""
+    files, clock = CrashFileSystem(), SimClock(START_MS)
+    config = dataclasses.replace(CONFIG, mapped_file_size_commit_log=1 << 17)  # one run of units crosses the files
+    with opened(files, clock, config) as store:
+        for _ in range(211):
+            store.put(Message(topic="T", body=bytes(100)))
+    with opened(files, clock, config) as store:
+        for _ in range(60):
+            store.put(Message(topic="T", body=bytes(100)))
+        store.wait_dispatched()
+        files = files.killed()
+    assert len(files.list("/s/consumequeue/T/0")) == 2
+    queue = files.open("/s/consumequeue/T/0/00000000000000004000", writable=True)
+    queue.pwrite(bytes(60), 65 * 20)  # dispatch had not come that far, so recovery writes units
+    written = []
+    files.before = lambda _number, name, path: name == "pwrite" and written.append(path)
+    with opened(files, clock, config) as store:
+        files.before = None
+        assert store.recovery_report["decision"] == "PROGRESS"
+        assert store.recovery_report["from"] < 200 * store.max_phy_offset // 271, "within the first file"
+    assert "/s/consumequeue/T/0/00000000000000004000" in written
+    assert "/s/consumequeue/T/0/00000000000000000000" not in written
+
+
 def state(files):
     return ["/s/checkpoint", *(f"/s/tailrace/{name}" for name in files.list("/s/tailrace") if "progress" in name)]
 

@@ -150,7 +150,7 @@ class RecoveryStart:
     def _index_mismatch(self, found: Progress) -> str:
         if self._index is None:
             return ""
-        if self._bad_index or found.index is None:
+        if found.index is None:
             return self._bad_index or "there was no index"
         names, wanted, times = self._index.names(), found.index["files"], found.index["times"]
         gone = 0
@@ -158,6 +158,10 @@ class RecoveryStart:
             gone += 1
         wanted, times = wanted[gone:], times[gone:]
         exact = found.clean and self._last_exit_ok
+        first_bad = min(self._index.names_left_out(), default="")
+        # A kill may leave a new file without its length or header. It has entries of records after that progress only.
+        if self._bad_index and (exact or first_bad <= max(found.index["files"], default="")):
+            return self._bad_index
         if names[: len(wanted)] != wanted or (not wanted and found.index["count"] > 1) or (
             exact and len(names) != len(wanted)
         ):
