@@ -1,33 +1,68 @@
-"""Texts in Java's ``.properties`` form: ``name=value`` or ``name: value``, comments with ``#`` and ``!``.
+"""Texts in Java's ``.properties`` form, as ``java.util.Properties`` reads and writes them.
+
+A line is ``name=value``, ``name: value`` or ``name value``. A line that ends with an odd number of backslashes goes on
+in the next one. A backslash and the character after it stand for that character; ``\\t``, ``\\n``, ``\\r``, ``\\f`` and
+``\\uXXXX`` are the ones of Java. Comments begin with ``#`` or ``!``. Blanks around a value do not count, because a Java
+broker trims values.
 
 Values from a request are read by ``parse_properties``, which takes what a Java broker takes. A file of settings is
-read by ``settings_in``, which refuses lines that set nothing and says where they are.
+read by ``settings_in``, which refuses lines that set nothing and says where they are. ``with_settings`` changes
+settings of such a text.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from tailrace.errors import ConfigError
 
-__all__ = ["SETTINGS_FILE_MAX", "parse_properties", "repeated_settings", "settings_in"]
+__all__ = ["SETTINGS_FILE_MAX", "parse_properties", "repeated_settings", "settings_in", "with_settings"]
 
 SETTINGS_FILE_MAX: Final = 1 << 20
 """Largest file of settings, in bytes."""
 _EXPECTED: Final = "expected lines of name=value"
-_END_OF_LINE: Final = re.compile(r"\r\n|\n|\r")
+_LINE: Final = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
+_BLANKS: Final = " \t\f"
+_PARTS: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)([ \t\f]*([=:]?)[ \t\f]*)(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPED: Final = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r", "\f": r"\f"}
 _SHOWN_MAX: Final = 40
 _PROBLEMS_MAX: Final = 5
 _SECRET: Final = re.compile("password|passwd|secret", re.IGNORECASE)
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
+class _Setting(NamedTuple):
+    """A setting of a text, or lines that are none."""
+
+    number: int
+    """Number of its first line."""
+    raw: str
+    """The lines as they are in the text, with their ends."""
+    text: str
+    """The lines as one, without the blanks before them; empty for an empty line or a comment."""
+    name: str = ""
+    value: str = ""
+    separator: str = ""
+    """``=`` or ``:``; empty if there is none or only blanks."""
+    problem: str = ""
+
+
 def parse_properties(source: str) -> dict[str, str]:
-    """Return the values by name. If several lines set a name, the last one counts; a line without a value sets ""."""
-    return {name: value or "" for _, name, value in _settings(source)}
+    """Return the values by name. If several lines set a name, the last one counts; a line without a value sets "".
+
+    Raises ValueError for an escape that Java cannot read.
+    """
+    values: dict[str, str] = {}
+    for one in _settings(source):
+        if one.problem:
+            raise ValueError(f"line {one.number}: {_shown(one.text)} {one.problem}")
+        values[one.name] = one.value
+    return values
 
 
 def settings_in(data: bytes, path: str) -> dict[str, str]:
@@ -37,12 +72,13 @@ def settings_in(data: bytes, path: str) -> dict[str, str]:
     """
     problems: list[str] = []
     values: dict[str, str] = {}
-    for number, name, value in _settings(_text(data, path)):
-        if name and value is not None and name.isprintable():
-            values[name] = value
+    for one in _settings(_text(data, path)):
+        if one.problem:
+            problems.append(f"{path} line {one.number}: {_shown(one.text)} {one.problem}; {_EXPECTED}")
+        elif one.name and one.separator and one.name.isprintable():
+            values[one.name] = one.value
         else:
-            text = name + ("" if value is None else f"={value}")
-            problems.append(f"{path} line {number}: {_shown(text)} is not a setting; {_EXPECTED}")
+            problems.append(f"{path} line {one.number}: {_shown(one.text)} is not a setting; {_EXPECTED}")
     if len(problems) > _PROBLEMS_MAX:
         problems[_PROBLEMS_MAX:] = [f"{path} has {len(problems) - _PROBLEMS_MAX} more such lines"]
     if problems:
@@ -50,11 +86,30 @@ def settings_in(data: bytes, path: str) -> dict[str, str]:
     return values
 
 
+def with_settings(text: str, values: Mapping[str, str]) -> str:
+    """Return a text after a change of these settings; all other lines stay as they are.
+
+    If several lines set a setting, the last one counts: it is replaced, and the earlier ones are removed. A
+    setting without a line gets one at the end. Values are written so that Java and ``settings_in`` read them back.
+    """
+    left = dict(values)
+    kept: list[str] = []
+    for one in reversed(list(_lines(text))):
+        if not one.text or one.name not in values:
+            kept.append(one.raw)
+        elif one.name in left:
+            kept.append(f"{one.name}={_escaped(left.pop(one.name))}\n")
+    kept.reverse()
+    if left and kept and not kept[-1].endswith(("\n", "\r")):
+        kept[-1] += "\n"
+    return "".join(kept) + "".join(f"{name}={_escaped(value)}\n" for name, value in left.items())
+
+
 def repeated_settings(data: bytes, path: str) -> list[str]:
     """Return a text for each line of a settings file that sets a name once more, to another value."""
     found = []
-    seen: dict[str, tuple[int, str | None]] = {}
-    for number, name, value in _settings(_text(data, path)):
+    seen: dict[str, tuple[int, str]] = {}
+    for number, _, _, name, value, *_ in _settings(_text(data, path)):
         first, before = seen.get(name, (0, value))
         if before != value:
             found.append(
@@ -78,19 +133,77 @@ def _text(data: bytes, path: str) -> str:
         raise ConfigError(f"{path} line {number}: {_shown(line)} is not UTF-8 text; {_EXPECTED}") from None
 
 
-def _settings(source: str) -> Iterator[tuple[int, str, str | None]]:
-    """Yield (number of the line, name, value or None if there is no separator) for each setting."""
-    lines = enumerate(_END_OF_LINE.split(source), 1)
-    for number, line in lines:
-        text = line.strip()
+def _settings(source: str) -> Iterator[_Setting]:
+    """Yield each setting of a text."""
+    return (one for one in _lines(source) if one.text)
+
+
+def _lines(source: str) -> Iterator[_Setting]:
+    """Yield the settings, comments and empty lines of a text, which together are the whole text."""
+    lines = _LINE.finditer(source)
+    number = 0
+    for line in lines:
+        number += 1
+        first, raw, text = number, line[0], line[1].lstrip(_BLANKS)
+        if not raw:
+            return
         if not text or text[0] in "#!":
+            yield _Setting(first, raw, "")
             continue
-        last = line
-        while last.endswith("\\"):
-            last = next(lines, (0, ""))[1]
-            text = text[:-1] + last.strip()
-        name, separator, value = re.sub(r"\s*[=:]\s*", "=", text, count=1).partition("=")
-        yield number, name.strip(), value.strip() if separator else None
+        while _goes_on(text):
+            text = text[:-1]
+            following = next(lines, None)
+            if following is None:
+                break
+            number += 1
+            raw += following[0]
+            text += following[1].lstrip(_BLANKS)
+        yield _parsed(first, raw, text)
+
+
+def _goes_on(text: str) -> bool:
+    return (len(text) - len(text.rstrip("\\"))) % 2 == 1
+
+
+def _parsed(number: int, raw: str, text: str) -> _Setting:
+    """Return the setting of a logical line."""
+    parts = _PARTS.match(text)
+    assert parts is not None, "every text begins with a name, perhaps an empty one"
+    try:
+        value = parts[4].rstrip(_BLANKS)
+        if _goes_on(value):
+            value += parts[4][len(value)]  # an escaped blank belongs to the value
+        return _Setting(number, raw, text, _unescaped(parts[1]), _unescaped(value), parts[3])
+    except ValueError as error:
+        return _Setting(number, raw, text, problem=str(error))
+
+
+def _unescaped(text: str) -> str:
+    """Return a name or value with its escapes resolved. Raises ValueError for one that Java cannot read."""
+    if "\\" not in text:
+        return text
+
+    def one(match: re.Match[str]) -> str:
+        code = match[1]
+        if code[0] != "u":
+            return _ESCAPES.get(code, code)
+        if len(code) == 1:
+            raise ValueError(r"has \u without four hexadecimal digits")
+        return chr(int(code[1:], 16))
+
+    try:
+        return _ESCAPE.sub(one, text).encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ValueError("has half of a character that needs two escapes") from None
+
+
+def _escaped(value: str) -> str:
+    """Return a value as it is written: ASCII only, because Java reads a file as Latin-1."""
+    made = "".join(
+        _ESCAPED.get(c, c) if c in _ESCAPED or " " <= c <= "~" else "".join(
+            f"\\u{unit:04X}" for unit in memoryview(c.encode("utf-16-le", "surrogatepass")).cast("H"))
+        for c in value)
+    return f"\\{made}" if made.startswith(" ") else made
 
 
 def _shown(text: str) -> str:

@@ -8,7 +8,13 @@ import re
 import pytest
 
 from tailrace.errors import ConfigError
-from tailrace.properties import SETTINGS_FILE_MAX, parse_properties, repeated_settings, settings_in
+from tailrace.properties import (
+    SETTINGS_FILE_MAX,
+    parse_properties,
+    repeated_settings,
+    settings_in,
+    with_settings,
+)
 
 EXPECTED = "expected lines of name=value"
 
@@ -63,3 +69,52 @@ def test_a_name_with_two_values_is_named_with_both_lines_and_no_value():
     assert repeated_settings(data, "f") == [
         f"f line {here}: {name} has another value than in line {before}; expected one line for each name, and the last "
         "one counts" for here, name, before in ((4, "'a'", 3), (5, "'keyPassword'", 2))]
+
+
+@pytest.mark.parametrize(("text", "values"), [
+    (r"a=127.0.0.1\:9", {"a": "127.0.0.1:9"}),
+    (r"a=\u0061\u00FCb\ud83d\ude00", {"a": "aüb\U0001f600"}),
+    ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+    ("a=1\\\\\\\n  2", {"a": "1\\2"}),
+    ("a=1\\\r\n\t2\\\r3", {"a": "123"}),
+    ("a=1\\\n# 2", {"a": "1# 2"}),
+    ("a=1\\", {"a": "1"}),
+    ("a\\ b\\=c\\:d=e", {"a b=c:d": "e"}),
+    (r"a=\t\n\r\f\x\\", {"a": "\t\n\r\fx\\"}),
+    ("a = = b : c ", {"a": "= b : c"}),
+    ("\fa\f:\fb", {"a": "b"}),
+    ("\\u0061=1\na=2", {"a": "2"}),
+])
+def test_escapes_and_continued_lines_are_those_of_java(text, values):
+    assert parse_properties(text) == settings_in(text.encode(), "f") == values
+
+
+def test_values_of_a_request_may_come_after_a_blank():
+    assert parse_properties("name value\nflag\n#x\n") == {"name": "value", "flag": ""}
+
+
+@pytest.mark.parametrize(("line", "problem"), [
+    (r"a=\u00g0", r"has \u without four hexadecimal digits"), (r"a=\u12", r"has \u without"),
+    (r"a=\ud83d", "half of a character")])
+def test_an_escape_that_java_cannot_read_is_named(line, problem):
+    with pytest.raises(ConfigError) as raised:
+        settings_in(f"b=1\n{line}\n".encode(), "f")
+    assert problem in str(raised.value)
+    assert "f line 2" in str(raised.value)
+    with pytest.raises(ValueError, match="line 2"):
+        parse_properties(f"b=1\n{line}\n")
+
+
+@pytest.mark.parametrize("value", [
+    "a\\", "C:\\store\\x", "ü\U0001f600", "a\nb\tc", "=x", "a#b!c:d", "", "x y", "\\u0061"])
+def test_a_value_is_written_so_that_it_is_read_back(value):
+    text = "# a\r\nname=old\\\r\n  er\r\n# name=2 \\\nother=1"
+    made = with_settings(text, {"name": value, "new": value})
+    assert settings_in(made.encode(), "f") == {"name": value, "other": "1", "new": value}
+    assert made.isascii()
+    assert made.startswith("# a\r\nname=")
+    assert "\n# name=2 \\\nother=1\n" in made
+
+
+def test_a_change_of_a_name_that_is_written_with_an_escape_replaces_its_line():
+    assert with_settings("n\\u0061me=1\nb=2\nname : 3\n", {"name": "4"}) == "b=2\nname=4\n"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import re
 import threading
 from collections.abc import Mapping
 from typing import Any, Final, final
@@ -31,10 +30,10 @@ from tailrace.formats.remoting import ResponseCode
 from tailrace.java_settings import java_settings
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import DataVersion
-from tailrace.properties import SETTINGS_FILE_MAX, parse_properties
+from tailrace.properties import SETTINGS_FILE_MAX, parse_properties, with_settings
 from tailrace.tls_settings import TLS_ALIASES, TLS_NAMES
 
-__all__ = ["RunningSettings", "SettingsFile", "settings_of", "with_values", "properties_in"]
+__all__ = ["RunningSettings", "SettingsFile", "settings_of", "properties_in"]
 
 _log = get_logger(__name__)
 BLACK_LIST: Final = frozenset({
@@ -45,8 +44,6 @@ BODY_MAX: Final = 256 * 1024
 CHANGES_MAX: Final = 200
 """Number of settings in one request."""
 SHOWN_MAX: Final = 60
-_LINE: Final = re.compile(r"(?:[^\n]*\\\r?\n)*[^\n]*\n?")
-_NAME: Final = re.compile(r"\s*([^#!\s=:][^=:]*?)\s*[=:]")
 Config = StoreConfig | BrokerConfig | NameServerConfig | AuthConfig
 
 
@@ -60,27 +57,6 @@ def settings_of(*configs: Any, **more: object) -> dict[str, str]:
     return {**found, **{name: _text(value) for name, value in more.items()}}
 
 
-def with_values(text: str, values: Mapping[str, str]) -> str:
-    """Return a ``.properties`` text after a change of these settings; all other lines stay.
-
-    If several lines set a setting, the last one counts: it is replaced, and the earlier ones are removed. A
-    setting without a line gets one at the end.
-    """
-    left = dict(values)
-    kept: list[str] = []
-    for line in reversed([found for found in _LINE.findall(text) if found]):
-        match = _NAME.match(line)
-        name = match[1] if match else ""
-        if name not in values:
-            kept.append(line)
-        elif name in left:
-            kept.append(f"{name}={left.pop(name)}\n")
-    kept.reverse()
-    if left and kept and not kept[-1].endswith("\n"):
-        kept[-1] += "\n"
-    return "".join(kept) + "".join(f"{name}={value}\n" for name, value in left.items())
-
-
 def properties_in(body: bytes) -> dict[str, str]:
     """Return the values of a properties text in a request. Raises RefusalError if it is too long or not UTF-8."""
     if len(body) > BODY_MAX:
@@ -92,6 +68,8 @@ def properties_in(body: bytes) -> dict[str, str]:
         raise RefusalError(
             ResponseCode.SYSTEM_ERROR,
             f"string2Properties error: byte {error.start} of the body is not UTF-8") from None
+    except ValueError as error:
+        raise RefusalError(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from None
 
 
 @final
@@ -109,7 +87,7 @@ class SettingsFile:
             data = read_file(self._file_system, self.path, SETTINGS_FILE_MAX + 1)
             if len(data) > SETTINGS_FILE_MAX:
                 raise ValueError(f"{self.path} has more than {SETTINGS_FILE_MAX} bytes")
-            text = with_values(data.decode("utf-8-sig"), values)
+            text = with_settings(data.decode("utf-8-sig"), values)
             replace_file(self._file_system, self.path, text.encode(), keep_permissions=True)
 
 
@@ -134,7 +112,7 @@ class RunningSettings:
 
     def text(self) -> str:
         """Return all settings as a properties text."""
-        return "".join(f"{name}={value}\n" for name, value in sorted(self.shown.items()))
+        return "".join(f"{name}={_one_line(value)}\n" for name, value in sorted(self.shown.items()))
 
     def update(self, body: bytes) -> str:
         """Change the settings of a properties text; return a note for the caller, which may be empty.
@@ -156,10 +134,11 @@ class RunningSettings:
                 problems += error.problems
         if problems:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "; ".join(problems))
-        texts = {
-            name: _text(members[f.name]) for name, f in self._fields.items()
+        new = {
+            name: members[f.name] for name, f in self._fields.items()
             for _, members in changed if name in values and f.name in members}
-        note = self._persist(texts)
+        texts = {name: _text(value) for name, value in new.items()}
+        note = self._persist({name: _written(value) for name, value in new.items()})
         for config, members in changed:
             config.take(members)
         self.shown.update(texts)
@@ -212,3 +191,13 @@ def _text(value: object) -> str:
     if isinstance(value, enum.Enum):
         return str(value.value)
     return str(value)
+
+
+def _written(value: object) -> str:
+    """Return a value as both brokers read it from a file: Java has whole numbers for some that may have a fraction."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else _text(value)
+
+
+def _one_line(value: str) -> str:
+    """Return a value without ends of lines. Other characters are shown as they are, as by a Java broker."""
+    return value.replace("\n", r"\n").replace("\r", r"\r")

@@ -15,13 +15,12 @@ from tailrace.broker.settings import (
     SettingsFile,
     properties_in,
     settings_of,
-    with_values,
 )
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RefusalError
-from tailrace.properties import parse_properties
+from tailrace.properties import parse_properties, with_settings
 from tailrace.remoting.client import RemotingClient
 
 
@@ -66,7 +65,7 @@ def test_a_change_holds_is_shown_and_is_in_the_file(running, configs, kit, chann
     shown = processor.show(channel, kit.request(26))
     assert {"fileReservedTime=24.0", "longPollingEnable=false"} < set(shown.body.decode().splitlines())
     assert json.loads(shown.ext["version"]) == {"counter": 1, "stateVersion": 0, "timestamp": clock.ms}
-    assert path.read_text() == "# ours\nbrokerName=b\nfileReservedTime=24.0\nlongPollingEnable=false\nmaxTopics=7\n"
+    assert path.read_text() == "# ours\nbrokerName=b\nfileReservedTime=24\nlongPollingEnable=false\nmaxTopics=7\n"
     assert BrokerConfig.from_properties(parse_properties(path.read_text())).max_topics == 7
 
 
@@ -139,7 +138,7 @@ def test_a_name_server_changes_its_own(clock, kit, channel):
     ("a=x\\\n  y\nb=2\n", "a=1\nb=2\n"),
 ])
 def test_a_properties_text_keeps_its_other_lines(text, after):
-    assert with_values(text, {"a": "1"}) == after
+    assert with_settings(text, {"a": "1"}) == after
     assert parse_properties(after)["a"] == "1"
 
 
