@@ -591,6 +591,12 @@ LMQ_QUEUES_ARE_KEPT_AND_GET_NO_NEW_MESSAGES: Final = _event(
     "The store has light message queues (%LMQ%...), and the named settings are off. The queues stay, and lost files "
     "are rebuilt from the log, but new messages get no unit in them, and without enableLmq clients cannot pull from "
     "them.")
+MESSAGES_ARE_IN_QUEUES_THAT_ARE_NOT_READ: Final = _event(
+    "warning", "messages are in queues that are not read any more",
+    "topic read_queues queues messages not_consumed",
+    "A topic was given fewer queues to read (readQueueNums), and `queues` of the others hold `messages`, of which the "
+    "group that is furthest behind has not consumed `not_consumed`. No consumer reads them until the topic has as many "
+    "queues to read as before; they expire as others do. Lags and statistics count them.")
 SENDS_TO_A_LITE_TOPIC_ARE_REFUSED: Final = _event(
     "warning", "sends to a LITE topic are refused, enableLmq and enableMultiDispatch are not both true", "topic",
     "The topic was created or changed, and its messages need a place in LMQ queues. Set both settings and start the "

@@ -338,10 +338,11 @@ def _consumed(broker: BrokerContext) -> dict[tuple[str, str], _Lag]:
     store, offsets, lags = broker.store, broker.offsets, dict[tuple[str, str], _Lag]()
     for topic, group, queue_id, consumed in offsets.entries():
         config = broker.topics.select(topic)
-        if config is None or consumed < 0 or not 0 <= queue_id < config.read_queue_nums:
+        until = max(0, store.max_offset_in_queue(topic, queue_id))
+        # A queue that the topic has lost counts while it holds messages.
+        if config is None or consumed < 0 or not (0 <= queue_id < config.read_queue_nums or until):
             continue
         lag = lags.setdefault((group, parent_of(topic) or topic), _Lag())  # Lite topics may be very many
-        until = max(0, store.max_offset_in_queue(topic, queue_id))
         at = min(max(consumed, store.min_offset_in_queue(topic, queue_id)), until)
         handed_out = min(max(at, offsets.query_pull(group, topic, queue_id)), until)
         popped = broker.pop_metrics.in_flight(topic, group, queue_id)

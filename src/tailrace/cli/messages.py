@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,17 +219,35 @@ def create_topic(
     if store:
         try:
             with _opened_or_made(store, create=create) as opened:
-                return opened.create_topic(name, queues, attributes).to_json()
+                before = opened.topics.select(name)
+                made = opened.create_topic(name, queues, attributes).to_json()
+                if before is not None and queues < before.read_queue_nums:
+                    _print_left_over(opened, name, queues)
+                return made
         except StoreLockedError as error:
             broker = server_of(store, error)
     from tailrace.client import Producer  # noqa: PLC0415 - asyncio and sockets
 
     with (explain_default(target),
           Producer(namesrv=target.namesrv, broker=broker, group="tailrace_cli", tls=target.tls or False) as producer):
-        producer.create_topic(name, queues, attributes)
+        for note in producer.create_topic(name, queues, attributes):
+            print(note, file=sys.stderr)
     return {
         "topicName": name, "readQueueNums": queues, "writeQueueNums": queues,
         "attributes": attributes}
+
+
+def _print_left_over(opened: MessageStore, name: str, queues: int) -> None:
+    from tailrace.env.clock import SystemClock  # noqa: PLC0415
+    from tailrace.env.filesystem import OsFileSystem  # noqa: PLC0415
+    from tailrace.node.consumer_offset import ConsumerOffsetManager  # noqa: PLC0415
+    from tailrace.node.left_over_queues import left_over_note, not_consumed  # noqa: PLC0415
+
+    found = opened.left_over_queues({name: queues}).get(name, [])
+    offsets = ConsumerOffsetManager(OsFileSystem(), opened.config_dir, SystemClock())
+    offsets.load()
+    if note := left_over_note(name, found, not_consumed(offsets, name, found)):
+        print(note, file=sys.stderr)
 
 
 def purge_topic(

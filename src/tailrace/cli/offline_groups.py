@@ -27,9 +27,10 @@ def groups_of_directory(store: str) -> dict[str, list[GroupQueue]] | None:
     groups.load()
     offsets = ConsumerOffsetManager(file_system, config, clock)
     offsets.load()
-    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in directory.queues()}
+    queues = {(queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset) for queue in directory.queues()}
     found: dict[str, list[GroupQueue]] = {one.group_name: [] for one in groups.items()}
     for topic, group, queue_id, offset in offsets.entries():
-        found.setdefault(group, []).append(GroupQueue(
-            topic, "", queue_id, max(ends.get((topic, queue_id), 0), offset), offset, 0))
+        low, high = queues.get((topic, queue_id), (0, 0))
+        consumed = max(offset, low)  # an offset before the first message counts as that of the first message
+        found.setdefault(group, []).append(GroupQueue(topic, "", queue_id, max(high, consumed), consumed, 0))
     return {name: sorted(found[name]) for name in sorted(found)}

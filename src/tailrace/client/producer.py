@@ -455,18 +455,26 @@ class AsyncProducer:
 
     async def create_topic(
         self, topic: str, queues: int = DEFAULT_QUEUES, attributes: Mapping[str, str] | None = None
-    ) -> None:
-        """Create a topic on every broker that is known, or change its queues and attributes."""
+    ) -> list[str]:
+        """Create a topic on every broker that is known, or change its queues and attributes.
+
+        Return notes of the brokers: with fewer queues than before, how many messages are in those that are no longer
+        read. A Java broker gives no notes.
+        """
         route = await self._routes.of(topic, for_write=True)
         header = CreateTopicRequestHeader(
             topic, AUTO_CREATE_TOPIC, queues, queues, 6, "SINGLE_TAG", topic_sys_flag=0,
             attributes=",".join(f"+{k}={v}" for k, v in attributes.items()) if attributes else None)
+        notes = []
         for address in sorted(set(route.addresses.values())):
             answer = await self._remoting.invoke(
                 address, RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext(), timeout_ms=self._timeout_ms)
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
+            if answer.remark:
+                notes.append(answer.remark)
         self._routes.forget(topic)
+        return notes
 
 
 def _check(**values: int) -> None:

@@ -90,6 +90,8 @@ def group_rows(broker: BrokerContext, names: Iterable[str]) -> list[tuple[str, s
     """Return group, topic, queue, committed offset, end and lag of each queue that groups have consumed."""
     wanted = set(names)
     return sorted(
-        (group, topic, queue_id, offset, end, max(end - offset, 0))
+        (group, topic, queue_id, offset, end, max(end - max(offset, low), 0))
         for topic, group, queue_id, offset in broker.offsets.entries() if group in wanted
-        for end in (max(broker.store.max_offset_in_queue(topic, queue_id), 0),))
+        for low, end in ((
+            broker.store.min_offset_in_queue(topic, queue_id),
+            max(broker.store.max_offset_in_queue(topic, queue_id), 0)),))

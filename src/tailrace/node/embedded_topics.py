@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import final
 
 from tailrace.errors import ConfigError, MessageIllegalError, StoreNotWritableError
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.node.directory_opening import DEFAULT_QUEUES
+from tailrace.node.left_over_queues import LeftOverQueue, log_left_over
 from tailrace.node.topic_config import (
     TopicConfig,
     TopicConfigManager,
@@ -27,8 +28,12 @@ __all__ = ["EmbeddedTopics"]
 class EmbeddedTopics:
     """Creates topics for the puts of an embedded program, and chooses queues."""
 
-    def __init__(self, topics: TopicConfigManager, store: DefaultMessageStore) -> None:
+    def __init__(
+        self, topics: TopicConfigManager, store: DefaultMessageStore,
+        left_over: Callable[[Mapping[str, int]], dict[str, list[LeftOverQueue]]],
+    ) -> None:
         self._topics = topics
+        self._left_over = left_over
         self._store = store
         self._turn = itertools.count()
 
@@ -52,6 +57,8 @@ class EmbeddedTopics:
         if attributes and (unsupported := self._topics.unsupported_type(made)):
             raise ConfigError(f"{topic} has {unsupported}, which is not supported")
         self._topics.update(made)
+        if present is not None and queues < present.read_queue_nums:
+            log_left_over(topic, queues, self._left_over({topic: queues}).get(topic, []), {})
         return made
 
     def queue_of(self, topic: str, queue_id: int | None, ordering_key: str | None = None) -> int:

@@ -59,6 +59,7 @@ from tailrace.node.directory_opening import (
     write_abort,
 )
 from tailrace.node.embedded_topics import EmbeddedTopics
+from tailrace.node.left_over_queues import LeftOverQueue
 from tailrace.node.lock import LOCK_CHECK_MS, LockWatch, lock_store
 from tailrace.node.put_forms import (
     PutResults,
@@ -113,7 +114,7 @@ class MessageStore:
         self.retention = retention
         """The service that deletes expired files and checks the disks."""
         self._store, self._plain_writer, self._append = store, store.plain_writer, store.append
-        self._embedded = EmbeddedTopics(topics, store)
+        self._embedded = EmbeddedTopics(topics, store, self.left_over_queues)
         self.rate_history = store.stats.history
         """Returns (puts, messages read) per second, for each second of the last ten minutes, oldest first."""
         self._timers = timers
@@ -378,6 +379,17 @@ class MessageStore:
             (topic, queue_id, queue.min_offset, queue.max_offset)
             for (topic, queue_id), queue in sorted(self._store.queues.table.items())
         ]
+
+    def left_over_queues(self, topics: Mapping[str, int]) -> dict[str, list[LeftOverQueue]]:
+        """Return the queues with messages that are not read, because their topic has fewer queues.
+
+        ``topics`` has the number of queues to read of each topic. Takes time that grows with all queues of the store.
+        """
+        found: dict[str, list[LeftOverQueue]] = {}
+        for (topic, queue_id), queue in list(self._store.queues.table.items()):
+            if queue_id >= topics.get(topic, queue_id + 1) and queue.max_offset > max(0, queue.min_offset):
+                found.setdefault(topic, []).append(LeftOverQueue(queue_id, max(0, queue.min_offset), queue.max_offset))
+        return {topic: sorted(queues) for topic, queues in found.items()}
 
     def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
         """Set the listener that the dispatch thread calls after messages can be read; None removes it."""

@@ -31,6 +31,7 @@ from tailrace.model import (
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
+from tailrace.node.left_over_queues import LeftOverQueue
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfigManager
 
@@ -189,6 +190,13 @@ class FakeStore:
 
     def max_offset_in_queue(self, topic, queue_id, *, committed=True):
         return len(self.queues_of.get((topic, queue_id), ()))
+
+    def left_over_queues(self, topics):
+        found = {}
+        for (topic, queue_id), queue in sorted(self.queues_of.items()):
+            if queue and queue_id >= topics.get(topic, queue_id + 1):
+                found.setdefault(topic, []).append(LeftOverQueue(queue_id, 0, len(queue)))
+        return found
 
     def get_message_store_timestamp(self, topic, queue_id, offset):
         return decode_message(self.queues_of[topic, queue_id][offset][0]).store_timestamp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, final
@@ -23,6 +23,7 @@ from tailrace.formats.requests.broker_headers import (
     GetTopicStatsInfoRequestHeader,
 )
 from tailrace.logs import get_logger
+from tailrace.node.left_over_queues import LeftOverQueue, log_left_over, not_consumed
 from tailrace.node.subscription_group import (
     SubscriptionGroupConfig,
     merged_group_attributes,
@@ -160,9 +161,24 @@ class AdminTopicsProcessor:
         runs when the change is applied, so two requests that run together keep each other's attributes.
         """
         topics = self._broker.topics
+        before = {name: config.read_queue_nums for name, _ in made if (config := topics.select(name)) is not None}
         change = Change(topics, lambda draft: topics.put_all(
             draft, [merged(draft.get(name)) for name, merged in made]))
-        return self._broker.changes.apply(channel, request, [change], request.answer)
+        return self._broker.changes.apply(
+            channel, request, [change], lambda: request.answer(remark=self._left_over(before) or None))
+
+    def _left_over(self, before: dict[str, int]) -> str:
+        """Return a note if topics have fewer queues to read than ``before`` and the others hold messages."""
+        broker, fewer = self._broker, dict[str, int]()
+        for name, queues in before.items():
+            config = broker.topics.select(name)
+            if config is not None and config.read_queue_nums < queues:
+                fewer[name] = config.read_queue_nums
+        found = broker.store.left_over_queues(fewer) if fewer else {}
+        notes = []
+        for name, queues in found.items():
+            notes.append(log_left_over(name, fewer[name], queues, not_consumed(broker.offsets, name, queues)))
+        return "; ".join(notes)
 
     def _check_lmq(self, name: str) -> None:
         """Raise RefusalError if a name is that of an LMQ. The reference ignores the change and answers success."""
@@ -243,7 +259,7 @@ class AdminTopicsProcessor:
         if config is None:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         entries = []
-        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+        for queue_id in self._queue_ids(name, max(config.read_queue_nums, config.write_queue_nums)):
             first, until = self._bounds(name, queue_id)
             timestamp = 0
             if until > 0:
@@ -262,6 +278,11 @@ class AdminTopicsProcessor:
         """Return the names of the system topics: request 305."""
         names = self._broker.topics.system_topic_names()
         return request.answer(body=fastjson.dumps({"topicList": names}))
+
+    def _queue_ids(self, topic: str, count: int) -> list[int]:
+        """Return the numbers below ``count``, and those of further queues of a topic that hold messages."""
+        return [*range(count), *(
+            queue.queue_id for queue in self._broker.store.left_over_queues({topic: count}).get(topic, ()))]
 
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         store = self._broker.store
@@ -350,24 +371,40 @@ class AdminTopicsProcessor:
             info = self._broker.consumers.find(group)
             if info is not None and info.subscriptions:  # topics that it no longer subscribes to are no lag
                 topics = [topic for topic in topics if topic in info.subscriptions]
-        static = self._broker.static_topics.table
-        entries = [e for name in topics for e in self._consumed(group, name, -1 if name in static else 0)]
+        static, left_over = self._broker.static_topics.table, self._left_over_of(topics)
+        entries = [
+            e for name in topics
+            for e in self._consumed(group, name, left_over.get(name, ()), -1 if name in static else 0)]
         rate = sum(self._broker.stats.group_get_tps(group, name) for name in topics)
         return request.answer(
             body=b'{"consumeTps":%b,"offsetTable":%b}'
             % (fastjson.dumps(float(rate)), fastjson.object_keyed(entries))
         )
 
-    def _consumed(self, group: str, topic: str, least: int = 0) -> list[tuple[dict[str, Any], dict[str, int]]]:
+    def _left_over_of(self, topics: Iterable[str]) -> dict[str, list[LeftOverQueue]]:
+        configs = [(name, self._broker.topics.select(name)) for name in topics]
+        return self._broker.store.left_over_queues({
+            name: config.read_queue_nums for name, config in configs if config is not None})
+
+    def _consumed(
+        self, group: str, topic: str, left_over: Sequence[LeftOverQueue], least: int = 0
+    ) -> list[tuple[dict[str, Any], dict[str, int]]]:
+        """Return how far a group has consumed the queues of a topic and those that are ``left_over``.
+
+        An offset before the first message counts as that of the first message: messages have expired, or the offset
+        is one of a topic that was deleted and made again. An offset after the end counts as the end.
+        """
         config = self._broker.topics.select(topic)
         if config is None:
             return []
         offsets, entries = self._broker.offsets, []
-        for queue_id in range(config.read_queue_nums):
+        for queue_id in [*range(config.read_queue_nums), *(queue.queue_id for queue in left_over)]:
             first, until = self._bounds(topic, queue_id)
             # For a part of a logical queue -1 means that the group has its offset in another part.
-            consumed = max(least, offsets.query(group, topic, queue_id))
-            pulled = max(consumed, offsets.query_pull(group, topic, queue_id))
+            consumed = offsets.query(group, topic, queue_id)
+            if consumed >= 0 or least == 0:
+                consumed = min(max(consumed, first), until)
+            pulled = min(max(consumed, offsets.query_pull(group, topic, queue_id)), max(consumed, until))
             timestamp = 0
             if first < consumed <= until:
                 timestamp = max(
@@ -388,6 +425,7 @@ class AdminTopicsProcessor:
         parts, total, inflight = [], 0, 0
         ordered = request.read(consumer_headers.GetConsumeStatsInBrokerHeader).is_order
         known = self._broker.offsets.topics_by_group()
+        left_over = self._left_over_of({topic for topics in known.values() for topic in topics})
         for config in self._broker.groups.items():
             group, tables = config.group_name, []
             info = self._broker.consumers.find(group)
@@ -396,7 +434,7 @@ class AdminTopicsProcessor:
                     continue
                 if ordered and not self._is_ordered(topic):
                     continue
-                entries = self._consumed(group, topic)
+                entries = self._consumed(group, topic, left_over.get(topic, ()))
                 total += sum(v["brokerOffset"] - v["consumerOffset"] for _, v in entries)
                 inflight += sum(v["pullOffset"] - v["consumerOffset"] for _, v in entries)
                 rate = fastjson.dumps(self._broker.stats.group_get_tps(group, topic))
@@ -419,7 +457,7 @@ class AdminTopicsProcessor:
         if config is None:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         now_ms, spans = self._broker.clock.now_ms(), []
-        for queue_id in range(config.write_queue_nums):
+        for queue_id in self._queue_ids(topic, config.write_queue_nums):
             first, until = self._bounds(topic, queue_id)
             place = max(first, self._broker.offsets.query(group, topic, queue_id))
             oldest = self._stored_at(topic, queue_id, first)

@@ -45,13 +45,15 @@ class ResetOffsetProcessor:
         if broker.groups.select(group) is None and topic not in broker.offsets.topics_of(group):
             raise RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
-        if queue_id >= config.read_queue_nums:
+        left_over = [
+            queue.queue_id for queue in broker.store.left_over_queues({topic: config.read_queue_nums}).get(topic, ())]
+        if queue_id >= config.read_queue_nums and queue_id not in left_over:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId {queue_id} is not below readQueueNums {config.read_queue_nums}")
         asked = -1 if header.offset is None else header.offset
         if queue_id < 0:
-            offsets = {q: self._at(topic, q, header.timestamp) for q in range(config.read_queue_nums)}
+            offsets = {q: self._at(topic, q, header.timestamp) for q in (*range(config.read_queue_nums), *left_over)}
         elif asked == -1:
             offsets = {queue_id: self._at(topic, queue_id, header.timestamp)}
         else:
