@@ -1105,6 +1105,19 @@ TIMER_QUEUE_OFFSET_IS_BELOW_THE_LEAST_ONE: Final = _event(
 TIMER_MESSAGE_UNREADABLE: Final = _event(
     "error", "timer message unreadable", "phy_offset size cause",
     "The message of a timer was deleted or is damaged, so it cannot be delivered. Counted as timerUnreadable.")
+READ_OF_A_WAITING_MESSAGE_FAILED: Final = _event(
+    "warning", "a waiting message cannot be read now", "phy_offset size reads cause",
+    "A read of a timer or of a message of a delay level failed: descriptors or memory are short, or the disk returned "
+    "an error. Only this message waits; it is read again within 5 s. At most one line in 10 s, with the number of "
+    "failed `reads` since the last one. Counted as timerReadFailed or scheduleReadFailed.")
+WAITING_MESSAGE_IS_LEFT_OUT: Final = _event(
+    "error", "a waiting message cannot be read, it is left out", "phy_offset size cause",
+    "For at least 60 s the disk returned an error for a timer or a message of a delay level, and other bytes of the "
+    "segment can be read. The message is not delivered. Quarantine lists it, with the bytes that can be read.")
+LIST_OF_A_TIMER_SLOT_CANNOT_BE_READ: Final = _event(
+    "error", "list of a timer slot cannot be read now", "time_ms pos cause",
+    "A read of the timer log failed. The timers of that second wait, and the list is read again within 5 s. If the "
+    "disk keeps returning an error, the next open rebuilds the timers from the CommitLog.")
 LIST_OF_A_TIMER_SLOT_IS_BROKEN: Final = _event(
     "error", "list of a timer slot is broken", "time_ms pos units",
     "The list of timers of one time ends at a unit that does not belong to it; those found before are delivered.")
@@ -1115,14 +1128,19 @@ TIMER_PUT_BACK_FAILED: Final = _event(
     "warning", "timer put-back failed, it is tried again", "phy_offset status cause",
     "A due timer could not be put into its topic. It stays due.")
 MESSAGE_PARKED: Final = _event(
-    "error", "message parked", "phy_offset topic reason",
-    "A due message that can never be put into its topic is in %DLQ%TAILRACE_TIMER, with the reason in its "
-    "properties.")
+    "error", "message parked", "phy_offset topic messages reason",
+    "Due messages that can never be put into their topic, or whose topic was deleted, are in %DLQ%TAILRACE_TIMER with "
+    "the reason in their properties. `messages` were parked for the same reason in one step of the service; "
+    "`phy_offset` is the position of the first one.")
 PROPERTIES_LEFT_OUT_OF_A_COPY: Final = _event(
     "warning", "properties left out of a copy", "topic message copy left_out",
     "A message of an older release or of a Java broker has nearly as many bytes of properties as a record may have. "
     "A retry, dead letter or parked message has more of them, so its copy lacks these; the message itself has all. "
     "New sends of that size are refused.")
+QUEUE_OF_WAITING_MESSAGES_IS_GONE: Final = _event(
+    "warning", "queue of waiting messages is gone", "topic queue_id to messages",
+    "Timers or messages of delay levels were put for a queue that the topic does not have any more. They are "
+    "delivered to another queue, which can be read; those of one queue keep their order.")
 FAR_TIMERS_COST_A_RECORD_IN_EACH_ROUND: Final = _event(
     "warning", "far timers cost a record in each round", "max_delay_s rounds window_s",
     "This timerMaxDelaySec allows timers that are rolled more than once: each round writes the message to the "

@@ -49,8 +49,9 @@ _LOCAL_DISK: Final = ("local", "disk")
 _SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 _TIMER_EVENTS: Final = (
     "timerPutBack", "timerRolled", "timerRecalled", "timerDouble", "timerParked", "timerPutFailed",
-    "timerUnreadable", "timerBrokenList", "timerAppendFailed", "schedulePutBack",
+    "timerUnreadable", "timerReadFailed", "timerBrokenList", "timerAppendFailed", "schedulePutBack",
     "scheduleHandedOver", "scheduleDouble", "scheduleParked", "schedulePutFailed", "scheduleUnreadable",
+    "scheduleReadFailed",
 )
 _FAMILIES: Final = {
     MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily,

@@ -44,6 +44,7 @@ from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE, read_batch_topics
 from tailrace.store.reading import MessageReader
 from tailrace.store.recovery.passes import Recovery, RecoveryReport
 from tailrace.store.recovery.quarantine import Quarantine
+from tailrace.store.recovery.unreadable import list_unreadable
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.retention.min_offsets import read_ended
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
@@ -431,6 +432,14 @@ class DefaultMessageStore:
     def record_at(self, phy_offset: int) -> bytes | None:
         """Return the bytes of the record at a position by its length field, or None without a plausible length."""
         return self.commit_log.record_at(phy_offset)
+
+    def list_unreadable(self, phy_offset: int, size: int, reason: str) -> bool:
+        """List a record whose reads fail in quarantine, with the bytes that can be read; durable on return.
+
+        Return False, without a change, if no other byte of its segment can be read, or if all of the record can:
+        then it is not the record that is damaged. Raises OSError if quarantine cannot be written.
+        """
+        return list_unreadable(self.commit_log.queue, self._quarantine(), phy_offset, size, reason)
 
     def lease(self, phy_offset: int, size: int) -> Lease | None:
         """Return bytes of the log without a copy, valid until the lease ends; None if some are missing."""

@@ -103,11 +103,12 @@ class BulkPutBack:
 
         A timer that is not plain any more, for example a deleted one, is put back into ``state.units``.
         """
-        units = state.later.take(self._clock.now_ms(), _CHUNK)
+        units = state.later.head(self._clock.now_ms(), _CHUNK)
         if not len(units):
             return 0
         units = units[np.argsort(units["phy_offset"], kind="stable")]
         gone = np.zeros(len(units), bool)
+        state.later.drop(len(units))
         try:
             batch = self._read(units)
             plain = self._plain(state, batch)
@@ -121,10 +122,13 @@ class BulkPutBack:
     # -- reading
 
     def _read(self, units: Units) -> _Batch:
-        """Read the records of units that are sorted by position, neighbours in one read."""
+        """Read the records of units that are sorted by position, neighbours in one read.
+
+        Records of a read that failed are not plain, so that they are read one by one.
+        """
         positions = units["phy_offset"].astype(np.int64)
         sizes = units["msg_size"].astype(np.int64)
-        data, at = read_records(self._store.read, positions, sizes)
+        data, at = read_records(self._store.read, positions, sizes, on_error=self._put_back.read_failed)
         rows = np.zeros((len(units), kernel.COLUMNS), np.int64)
         kernel.read(data, at, positions, sizes, self._timers.grain_ms, rows)
         rows[:, kernel.T_WROTE] = units["write_time_ms"]
@@ -153,6 +157,8 @@ class BulkPutBack:
         plain[np.flatnonzero(plain)[~_first(hashes[plain])]] = False
         if state.waiting:
             plain &= ~np.isin(positions, list(state.waiting))
+        if self._due.unread_requests:
+            plain &= ~np.isin(units["topic_hash"], list(self._due.unread_requests))
         if state.identities or self._due.has_named(set(np.unique(rows[plain, kernel.T_OUT]).tolist())):
             for row in np.flatnonzero(plain).tolist():
                 identity = batch.identity(row)

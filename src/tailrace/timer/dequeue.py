@@ -31,6 +31,7 @@ from tailrace.timer.slots import DueQueue, DueTimer, Later, SlotState, UnitQueue
 from tailrace.timer.state import TimerState
 from tailrace.timer.timer_log import TimerLog
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
+from tailrace.timer.unread import NO_TRIES, Tries
 
 __all__ = ["Dequeue"]
 
@@ -43,6 +44,8 @@ _BATCH: Final = 1000
 _BULK_BATCH: Final = 16_384
 _SMALL: Final = 4096
 """A message up to this size, bytes, stays in memory until it is due."""
+_MOST_UNREAD: Final = 100_000
+"""Number of timers whose messages could not be read from which no further message is read one by one."""
 
 
 @final
@@ -64,6 +67,7 @@ class Dequeue:
         self._timer_log = timer_log
         self._due = due
         self._put_back = put_back
+        self._reads = put_back.reads
         self._precision = state.precision_ms
         self._bulk = BulkPutBack(clock, store, due, put_back, state)
 
@@ -121,21 +125,31 @@ class Dequeue:
         return False
 
     def _begin(self, time_ms: int, slot: Slot) -> None:
+        """Load the units of a slot's list. If it cannot be read, the slot keeps the position of the list."""
+        self._due.slot(time_ms).list_pos = slot.last_pos
+        self._load(time_ms)
+
+    def _load(self, time_ms: int) -> None:
         """Load the units of a slot's list, oldest first. Requests to delete are handled before all others."""
         state = self._due.slot(time_ms)
-        units = self.walk(time_ms, slot.last_pos)[::-1]
-        if state.waiting:
-            units = units[~np.isin(units["phy_offset"], list(state.waiting))]
+        try:
+            units = self.walk(time_ms, state.list_pos)[::-1]
+        except OSError as error:
+            if not state.list_tries.failed:
+                events.LIST_OF_A_TIMER_SLOT_CANNOT_BE_READ.log(
+                    _log, time_ms=time_ms, pos=state.list_pos, cause=error)
+            state.list_tries = self._reads.after(state.list_tries, error, -1, 0)
+            return
+        state.list_pos, state.list_tries = -1, NO_TRIES
+        here = [*state.waiting, *(unit.phy_offset for group in state.unread for unit in group.units)]
+        if here:
+            units = units[~np.isin(units["phy_offset"], here)]
         deletes = (units["magic"] & MAGIC_DELETE != 0) & (units["magic"] & MAGIC_ROLL == 0)
         # A request may end the timer that waits in this slot, and a slot that has nothing left is dropped. So the
         # units come into the slot before requests are handled.
         state.units, state.later = UnitQueue(units[~deletes]), Later()
         for row in units[deletes].tolist():
-            unit = TimerUnit(*row)
-            message = self._put_back.read(unit)
-            if message is not None:
-                self._take(time_ms, state, unit, message)
-            self._due.left(unit)
+            self.read_and_take(time_ms, TimerUnit(*row))
         self._due.forget_finished(time_ms)
 
     def walk(self, time_ms: int, pos: int) -> Units:
@@ -155,10 +169,17 @@ class Dequeue:
             state = self._due.slots.get(time_ms)
             if state is None:  # a request to delete may have finished another slot
                 continue
+            if state.list_pos >= 0 and self._reads.may_try(state.list_tries):
+                self._load(time_ms)
+            left -= self._read_again(time_ms, state, left)
+            if state.list_pos >= 0:
+                continue
             if state.later.next_due_ms <= self._clock.now_ms():
                 bulk_left -= self._bulk.put_later(state)
             not_plain = 0
-            while state.units and min(left, bulk_left) > 0 and len(self._due) < 2 * _MOST_WAITING:
+            while state.units and min(left, bulk_left) > 0 and (
+                len(self._due) < 2 * _MOST_WAITING and self._due.unread < _MOST_UNREAD
+            ):
                 if not not_plain and len(state.units) >= self.bulk_from and self._bulk.possible and (
                     not self._put_back.is_due(self._clock.now_ms())
                 ):
@@ -166,33 +187,72 @@ class Dequeue:
                     bulk_left -= done
                     continue
                 not_plain = max(not_plain - 1, 0)
-                unit = state.units.popleft()
                 left -= 1
-                self.read_and_take(time_ms, unit)
+                self.read_and_take(time_ms, state.units.first())
+                state.units.drop(1)
             self._due.forget_finished(time_ms)
             if min(left, bulk_left) <= 0:
                 return True
         return False
 
-    def take(self, slot_time_ms: int, unit: TimerUnit, message: MessageExt) -> None:
-        """Keep the message of a unit until it is due, unless it is deleted or was delivered."""
+    def take(self, slot_time_ms: int, unit: TimerUnit, message: MessageExt, *, look: bool = True) -> None:
+        """Keep the message of a unit until it is due, unless it is deleted or was delivered.
+
+        Without ``look`` the log is not searched for its delivery. Raises OSError; then nothing has changed.
+        """
         state = self._due.slot(slot_time_ms)
         double = unit.phy_offset in state.waiting
-        self._take(slot_time_ms, state, unit, message)
+        self._take(slot_time_ms, state, unit, message, look)
         if double or unit.phy_offset not in state.waiting:
             self._due.left(unit)
         self._due.forget_finished(slot_time_ms)
 
-    def read_and_take(self, slot_time_ms: int, unit: TimerUnit) -> None:
-        """Read the message of a unit and call ``take``. A unit without a readable message leaves its slot."""
+    def read_and_take(self, slot_time_ms: int, unit: TimerUnit, tries: Tries = NO_TRIES) -> None:
+        """Read the message of a unit and call ``take``. A unit without a readable message leaves its slot.
+
+        If a read fails, the unit stays in its slot and is tried again, unless the tries are over.
+        """
+        try:
+            self._read_and_take(slot_time_ms, unit)
+        except OSError as error:
+            tries = self._reads.after(tries, error, unit.phy_offset, unit.msg_size)
+            if not self._reads.are_over(tries) or not self._settle(slot_time_ms, unit, error):
+                self._due.put_off(slot_time_ms, unit, tries)
+
+    def _read_and_take(self, slot_time_ms: int, unit: TimerUnit, *, look: bool = True) -> None:
         message = self._put_back.read(unit)
         if message is not None:
-            self.take(slot_time_ms, unit, message)
+            self.take(slot_time_ms, unit, message, look=look)
         else:
             self._due.left(unit)
 
+    def _settle(self, slot_time_ms: int, unit: TimerUnit, error: OSError) -> bool:
+        """End the tries of a unit. Return False if it must be tried further.
+
+        If the message can be read, it was the index that could not. Then it counts as a message without an index.
+        """
+        try:
+            self._read_and_take(slot_time_ms, unit, look=False)
+        except OSError:
+            if not self._put_back.leave_out(unit, error):
+                return False
+            self._due.left(unit)
+        return True
+
+    def _read_again(self, time_ms: int, state: SlotState, most: int) -> int:
+        """Read messages again whose time to do so has come. Return how many units were tried."""
+        done = 0
+        for group in [group for group in state.unread if self._reads.may_try(group.tries)]:
+            while group.units and done < most:
+                done += 1
+                self.read_and_take(time_ms, group.units[0], group.tries)
+                self._due.tried(group)
+            if not group.units:
+                state.unread.remove(group)
+        return done
+
     def _take(
-        self, slot_time_ms: int, state: SlotState, unit: TimerUnit, message: MessageExt
+        self, slot_time_ms: int, state: SlotState, unit: TimerUnit, message: MessageExt, look: bool
     ) -> None:
         counters, properties = self._put_back.counters, message.properties
         out = out_ms(properties)
@@ -210,9 +270,10 @@ class Dequeue:
             if not roll and self._due.is_deleted(identity):
                 counters["timerRecalled"] += 1
                 return
-            if identity in state.identities or self._due.has(identity) or self._went_in_bulk(
-                identity, unit
-            ) or self._was_done(identity, unit, properties, far=far, roll=roll):
+            if identity in state.identities or self._due.has(identity) or (look and (
+                self._went_in_bulk(identity, unit)
+                or self._was_done(identity, unit, properties, far=far, roll=roll)
+            )):
                 counters["timerDouble"] += 1
                 return
             state.identities.add(identity)

@@ -4,11 +4,13 @@ A batch of messages is read in runs and parsed by one kernel call; messages that
 one. The rest is arithmetic on columns: slots and lists of the units, then one write to the timer log and one
 change of the wheel. The order is: timer log, wheel, queue offset. If a step fails before the timer log has the
 units, nothing has changed, and the same messages are enqueued again.
+
+A message that cannot be read is skipped and read again by the rules of ``unread``. The offset on disk stays below it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import numpy as np
@@ -35,10 +37,11 @@ from tailrace.timer.make_way import make_way
 from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.records import read_records, whole
-from tailrace.timer.state import TimerState
+from tailrace.timer.state import Skipped, TimerState
 from tailrace.timer.timer_log import TimerLog
 from tailrace.timer.timer_metrics import TimerMetrics
 from tailrace.timer.timer_wheel import TimerWheel
+from tailrace.timer.unread import NO_TRIES
 
 __all__ = ["Enqueue"]
 
@@ -47,6 +50,8 @@ _BATCH: Final = 4096
 """Number of messages of a step, which holds the lock of the timers."""
 _MOST_LATE: Final = 512
 """How many of them may be for slots that were begun; these are processed one by one."""
+_MOST_SKIPPED: Final = 4096
+"""Number of messages that could not be read from which no further message is enqueued."""
 _INT_MAX: Final = 0x7FFFFFFF
 _FAR_OUT: Final = 1 << 61
 _OFFSET, _PHY, _SIZE = (kernel.ENQUEUE_COLUMNS + n for n in range(3))
@@ -64,6 +69,21 @@ class _Batch:
     """Queue offset after the last message of the batch and after those that were left out."""
     stray: MessageExt | None = None
     """The message at ``until`` if it has no slot time or no topic."""
+    unread: dict[int, OSError] = field(default_factory=dict)
+    """Queue offsets of messages that could not be read, and why."""
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """Messages of the timer queue to read, in order: queue offsets, positions and sizes."""
+
+    offsets: Ints
+    phys: Ints
+    sizes: Ints
+    until: int
+    """Queue offset after the last of them and after those that are not wanted."""
+    again: bool = False
+    """True for messages that were skipped before."""
 
 
 @final
@@ -84,30 +104,51 @@ class Enqueue:
         self._metrics = metrics
         self._state = state
         self._roll_window_ms = roll_window_ms
+        self._reads = put_back.reads
         self._precision = state.precision_ms
 
     def behind(self) -> int:
         """Return the number of messages of the timer queue that are not in the wheel yet."""
         queue = self._store.queues.get(TIMER_TOPIC, 0)
-        return max(queue.max_offset - self._state.queue_offset, 0) if queue is not None else 0
+        end = queue.max_offset if queue is not None else 0
+        return max(end - self._state.queue_offset, 0) + len(self._state.skipped)
+
+    def has_all(self, until: int) -> bool:
+        """Return True if the messages below a queue offset are in the wheel, or cannot be read for long."""
+        return self._state.queue_offset >= until and not any(
+            offset < until and self._reads.are_recent(message.tries)
+            for offset, message in self._state.skipped.items())
 
     def step(self) -> bool:
         """Move the next messages into the wheel. Return True if there are more.
 
         After a failed append the queue offset is unchanged, so the same messages are enqueued again.
         """
-        units = self._units()
-        if not len(units):
-            return False
-        done = self._move(units)
-        if not done:
-            self._state.hold_until = 0  # the timers that occupy the slot must be delivered first
-        return done and self.behind() > 0
+        for wanted in (self._skipped(), self._next()):
+            if wanted is not None and not self._move(wanted):
+                self._state.hold_until = 0  # the timers that occupy the slot must be delivered first
+                return False
+        return self._has_next()
+
+    def _has_next(self) -> bool:
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        return queue is not None and queue.max_offset > self._state.queue_offset and (
+            len(self._state.skipped) < _MOST_SKIPPED)
+
+    def _skipped(self) -> _Wanted | None:
+        """Return the skipped messages whose time to be read again has come."""
+        found = sorted(
+            (offset, message.phy_offset, message.size) for offset, message in self._state.skipped.items()
+            if self._reads.may_try(message.tries))
+        if not found:
+            return None
+        offsets, phys, sizes = np.array(found, np.int64).T.copy()
+        return _Wanted(offsets, phys, sizes, int(offsets[-1]) + 1, again=True)
 
     def _units(self) -> Units:
         """Return the next units of the timer queue."""
         queue = self._store.queues.get(TIMER_TOPIC, 0)
-        if queue is None:
+        if queue is None or not self._has_next():
             return CQ_UNIT.view(b"")
         if self._state.queue_offset < queue.min_offset:
             events.TIMER_QUEUE_OFFSET_IS_BELOW_THE_LEAST_ONE.log(
@@ -116,50 +157,87 @@ class Enqueue:
         data = queue.units(self._state.queue_offset, _BATCH)
         return CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
 
-    def _move(self, units: Units) -> bool:
-        try:
-            room = self._timer_log.room()
-        except (DiskFullError, OSError) as error:
-            self._alarm(error)
-            return False
-        batch = self._read(units, room)
-        if len(batch.rows):
-            return self._put(batch)
-        if batch.stray is not None:
-            if not self._put_back.park(batch.stray, "no TIMER_OUT_MS or REAL_TOPIC"):
-                return False
-            batch.until += 1
-        self._state.queue_offset = batch.until
-        return True
-
-    # -- enqueue_get
-
-    def _read(self, units: Units, room: int) -> _Batch:
-        """Read the first of the units' messages: as many as ``room`` allows, up to a stray one."""
+    def _next(self) -> _Wanted | None:
+        """Return the next messages of the timer queue, without those that the timer log has already."""
+        units = self._units()
+        if not len(units):
+            return None
         wanted = units["size"] != PRE_BLANK_SIZE
         if len(self._state.known):
             near = np.searchsorted(self._state.known, units["phy_offset"])
             wanted &= self._state.known[np.minimum(near, len(self._state.known) - 1)] != units["phy_offset"]
         numbers = np.flatnonzero(wanted)
-        rows = np.zeros((len(numbers), _COLUMNS), np.int64)
-        rows[:, _OFFSET] = self._state.queue_offset + numbers
-        rows[:, _PHY], rows[:, _SIZE] = units["phy_offset"][numbers], units["size"][numbers]
+        return _Wanted(
+            self._state.queue_offset + numbers, units["phy_offset"][numbers].astype(np.int64),
+            units["size"][numbers].astype(np.int64), self._state.queue_offset + len(units))
+
+    def _move(self, wanted: _Wanted) -> bool:
+        try:
+            room = self._timer_log.room()
+        except (DiskFullError, OSError) as error:
+            self._alarm(error)
+            return False
+        batch = self._read(wanted, room)
+        if len(batch.rows):
+            return self._put(wanted, batch)
+        if batch.stray is not None:
+            if not self._put_back.park(batch.stray, "no TIMER_OUT_MS or REAL_TOPIC"):
+                return False
+            batch.until += 1
+        self._passed(wanted, batch, batch.until)
+        return True
+
+    def _passed(self, wanted: _Wanted, batch: _Batch, until: int) -> None:
+        """Continue at ``until``: what is before it is in the wheel, or was parked, or is skipped."""
+        state = self._state
+        if wanted.again:
+            for offset in wanted.offsets[wanted.offsets < until].tolist():
+                if offset not in batch.unread:
+                    del state.skipped[offset]
+        else:
+            state.queue_offset = until
+        for offset, error in batch.unread.items():
+            if offset >= until:
+                break
+            at = int(np.searchsorted(wanted.offsets, offset))
+            before = state.skipped.get(offset)
+            phy_offset, size = int(wanted.phys[at]), int(wanted.sizes[at])
+            tries = self._reads.after(before.tries if before is not None else NO_TRIES, error, phy_offset, size)
+            if self._reads.are_over(tries) and self._reads.leave_out(phy_offset, size, error):
+                self._put_back.counters["timerUnreadable"] += 1
+                state.skipped.pop(offset, None)
+            else:
+                state.skipped[offset] = Skipped(phy_offset, size, tries)
+
+    # -- enqueue_get
+
+    def _read(self, wanted: _Wanted, room: int) -> _Batch:
+        """Read the first of the messages: as many as ``room`` allows, up to a stray one."""
+        rows = np.zeros((len(wanted.offsets), _COLUMNS), np.int64)
+        rows[:, _OFFSET], rows[:, _PHY], rows[:, _SIZE] = wanted.offsets, wanted.phys, wanted.sizes
         behind = np.flatnonzero(np.diff(rows[:, _PHY]) <= 0)
         count = min(room, whole(rows[:, _SIZE]), int(behind[0]) + 1 if len(behind) else room)
-        until = self._state.queue_offset + len(units)
+        until = wanted.until
         if count < len(rows):
             until, rows = int(rows[count, _OFFSET]), rows[:count]
         positions, sizes = rows[:, _PHY].copy(), rows[:, _SIZE].copy()
-        data, at = read_records(self._store.read, positions, sizes)
+        data, at = read_records(self._store.read, positions, sizes, on_error=self._put_back.read_failed)
         kernel.read_enqueued(data, at, positions, sizes, rows)
         return self._with_odd(_Batch(rows, _topics(data, rows), until))
 
     def _with_odd(self, batch: _Batch) -> _Batch:
-        """Decode messages that are not plain. Damaged records are left out; a stray message ends the batch."""
+        """Decode messages that are not plain. Damaged records are left out; a stray message ends the batch.
+
+        Messages of a read that failed count as not plain, so they are read one by one here.
+        """
         rows = batch.rows
         readable = np.ones(len(rows), bool)
         for row in np.flatnonzero(rows[:, kernel.E_KIND] == kernel.ODD).tolist():
-            message = self._decode(int(rows[row, _PHY]), int(rows[row, _SIZE]))
+            try:
+                message = self._decode(int(rows[row, _PHY]), int(rows[row, _SIZE]))
+            except OSError as error:
+                batch.unread[int(rows[row, _OFFSET])] = error
+                message = None
             if message is None:
                 readable[row] = False
                 continue
@@ -190,7 +268,7 @@ class Enqueue:
 
     # -- enqueue_put
 
-    def _put(self, batch: _Batch) -> bool:
+    def _put(self, wanted: _Wanted, batch: _Batch) -> bool:
         """Give each message a unit. Return True if all of them have one."""
         rows, until = batch.rows, batch.until
         now = self._clock.now_ms()
@@ -208,7 +286,7 @@ class Enqueue:
                 self._alarm(error)
                 return False
             self._count(rows, batch.topics)
-        self._state.queue_offset = until
+        self._passed(wanted, batch, until)
         for row in np.flatnonzero(times < self._state.frontier_ms).tolist():
             self._dequeue.read_and_take(int(times[row]), TimerUnit(*units[row].tolist()))
         return blocked is None or self._make_way(blocked, write_time)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
@@ -26,7 +27,7 @@ from tailrace.timer.properties import (
     UNIQ_KEY,
 )
 
-__all__ = ["NEVER", "Parking", "fitting_copy", "inner_message", "log_left_out"]
+__all__ = ["NEVER", "Parking", "StepEvents", "fitting_copy", "inner_message", "log_left_out"]
 
 _log = get_logger(__name__)
 _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
@@ -37,13 +38,43 @@ _KEPT_PARKED: Final = frozenset({REAL_TOPIC, REAL_QID, UNIQ_KEY, TIMER_OUT_MS, T
 
 
 @final
+class StepEvents:
+    """Messages of one step of a service that were parked, or moved to another queue: one line for each kind."""
+
+    def __init__(self) -> None:
+        self._parked: dict[tuple[str, str], tuple[int, int]] = {}
+        """By topic and reason: position of the first message, and number."""
+        self._moved: Counter[tuple[str, int, int]] = Counter()
+
+    def parked(self, topic: str, reason: str, phy_offset: int) -> None:
+        """Note a message that was parked."""
+        first, count = self._parked.get((topic, reason), (phy_offset, 0))
+        self._parked[topic, reason] = first, count + 1
+
+    def moved(self, topic: str, queue_id: int, to: int, count: int) -> None:
+        """Note messages that go to another queue of their topic."""
+        self._moved[topic, queue_id, to] += count
+
+    def log(self) -> None:
+        """Log what was noted, at the end of the step."""
+        parked, self._parked = self._parked, {}
+        for (topic, reason), (first, count) in parked.items():
+            events.MESSAGE_PARKED.log(_log, phy_offset=first, topic=topic, messages=count, reason=reason)
+        moved, self._moved = self._moved, Counter()
+        for (topic, queue_id, to), count in moved.items():
+            events.QUEUE_OF_WAITING_MESSAGES_IS_GONE.log(
+                _log, topic=topic, queue_id=queue_id, to=to, messages=count)
+
+
+@final
 class Parking:
-    """``%DLQ%TAILRACE_TIMER``: messages that the log always refuses under their own topic."""
+    """``%DLQ%TAILRACE_TIMER``: messages that the log always refuses under their own topic, or whose topic is gone."""
 
     def __init__(
         self, store: DefaultMessageStore, ensure_topic: Callable[[str], object] = lambda _: None
     ) -> None:
         self.parked = 0
+        self.step = StepEvents()
         self._store = store
         self._ensure_topic = ensure_topic
 
@@ -54,7 +85,8 @@ class Parking:
         result = self._store.put(fitting_copy(message, PARKED_TOPIC, 0, properties, _KEPT_PARKED))
         if result.status.appended:
             self.parked += 1
-            events.MESSAGE_PARKED.log(_log, phy_offset=message.phy_offset, topic=message.topic, reason=reason)
+            self.step.parked(
+                message.properties.get(REAL_TOPIC) or message.topic, reason, message.phy_offset)
         return result.status.appended
 
 

@@ -1,17 +1,30 @@
-"""A message that waits for its time. An open store, a directory and ``tailrace timers`` show it in this form."""
+"""A message that waits for its time, or was parked. An open store, a directory and ``tailrace timers`` show it so."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tailrace.model import MessageExt
-from tailrace.timer.properties import REAL_QID, REAL_TOPIC, TIMER_ROLL_TIMES, UNIQ_KEY
+from tailrace.timer.properties import (
+    DELAY,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_OUT_MS,
+    TIMER_PARKED_REASON,
+    TIMER_ROLL_TIMES,
+    UNIQ_KEY,
+    due_ms,
+)
 
-__all__ = ["PendingTimer", "pending_timer"]
+__all__ = ["PARKED", "PENDING", "UNREADABLE", "PendingTimer", "parked_timer", "pending_timer", "unreadable_timer"]
+
+PENDING: Final = "pending"
+PARKED: Final = "parked"
+UNREADABLE: Final = "unreadable"
 
 
 class PendingTimer(NamedTuple):
-    """A timer, or a message of a delay level, that is not delivered yet."""
+    """A timer, or a message of a delay level, that is not delivered yet, or that was parked."""
 
     due_ms: int
     topic: str
@@ -25,13 +38,19 @@ class PendingTimer(NamedTuple):
     """Its delay level, 0 for a timer."""
     timer_log_pos: int = -1
     """Position of its unit in the timer log; -1 if it has none, or if the log was not searched."""
+    state: str = PENDING
+    """``pending``; ``parked`` if it is in ``%DLQ%TAILRACE_TIMER`` and is not delivered; ``unreadable`` if its record
+    cannot be read at the moment, so that only position, level and about the due time are known."""
+    reason: str = ""
+    """Why it was parked, or cannot be read."""
 
     def line(self) -> dict[str, Any]:
         """Return the line of ``tailrace timers --json``."""
         return {"timer": {
             "dueMs": self.due_ms, "topic": self.topic, "queueId": self.queue_id,
             "uniqKey": self.uniq_key, "keys": self.keys, "physicalOffset": self.phy_offset,
-            "timerLogPos": self.timer_log_pos, "roll": self.rounds, "state": "pending",
+            "timerLogPos": self.timer_log_pos, "roll": self.rounds, "state": self.state,
+            **({"reason": self.reason} if self.reason else {}),
         }}
 
 
@@ -44,6 +63,26 @@ def pending_timer(
         due_ms, properties.get(REAL_TOPIC, ""), _number(properties.get(REAL_QID)),
         properties.get(UNIQ_KEY, ""), properties.get("KEYS", ""), message.phy_offset,
         0 if level else _number(properties.get(TIMER_ROLL_TIMES)), level, timer_log_pos)
+
+
+def unreadable_timer(phy_offset: int, due_ms: int, error: OSError, *, level: int = 0) -> PendingTimer:
+    """Return the form of a message that cannot be read."""
+    return PendingTimer(due_ms, "", 0, "", "", phy_offset, 0, level, state=UNREADABLE, reason=str(error))
+
+
+def parked_timer(message: MessageExt, grain_ms: int) -> PendingTimer:
+    """Return the form of a message in the topic of parked messages.
+
+    Its due time is that of a timer, or else the time at which it was parked.
+    """
+    properties = message.properties
+    try:
+        due = due_ms(properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, grain_ms)
+    except (KeyError, ValueError):
+        due = message.store_timestamp
+    level = 0 if TIMER_OUT_MS in properties else _number(properties.get(DELAY))
+    return pending_timer(message, due, level=level)._replace(
+        state=PARKED, reason=properties.get(TIMER_PARKED_REASON, ""))
 
 
 def _number(text: str | None) -> int:

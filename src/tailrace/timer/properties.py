@@ -13,7 +13,7 @@ __all__ = [
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 """Topic in which timer messages wait; queue 0 is its only queue."""
 PARKED_TOPIC: Final = "%DLQ%TAILRACE_TIMER"
-"""Topic of messages that the log always refuses under their own topic."""
+"""Topic of messages that the log always refuses under their own topic, or whose topic was deleted."""
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"

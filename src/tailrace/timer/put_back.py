@@ -1,7 +1,8 @@
 """Puts timers back into the log: due timers under their own topic, far timers on the timer topic again (rolled).
 
 A timer leaves its slot only when its record is in the log. A put that may succeed later is retried without
-end; a message that can never be put is parked in ``%DLQ%TAILRACE_TIMER`` with the reason.
+end; a message that can never be put, or whose topic was deleted, is parked in ``%DLQ%TAILRACE_TIMER`` with the reason.
+A timer that cannot be read is tried again by the rules of ``unread``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from tailrace.timer.properties import (
 )
 from tailrace.timer.slots import DueQueue, DueTimer
 from tailrace.timer.state import TimerState
+from tailrace.timer.targets import ANY_TARGET, Targets, why_gone
+from tailrace.timer.unread import FailedReads
 
 __all__ = ["PutBack"]
 
@@ -50,11 +53,13 @@ class PutBack:
 
     def __init__(
         self, clock: Clock, store: DefaultMessageStore, due: DueQueue, state: TimerState,
-        ensure_topic: Callable[[str], object],
+        ensure_topic: Callable[[str], object], targets: Targets = ANY_TARGET,
     ) -> None:
         self.counters = dict.fromkeys(_COUNTERS, 0)
         self.lateness = Lateness()
+        self.targets = targets
         self.parking = Parking(store, ensure_topic)
+        self.reads = FailedReads(clock, store)
         self._clock = clock
         self._store = store
         self._due = due
@@ -63,7 +68,7 @@ class PutBack:
     # -- the log
 
     def read(self, unit: TimerUnit) -> MessageExt | None:
-        """Return the message of a unit. If it is deleted or damaged, count that and return None."""
+        """Return the message of a unit. If it is deleted or damaged, count that and return None. Raises OSError."""
         try:
             message = self._store.message(unit.phy_offset, unit.msg_size)
             if message.phy_offset != unit.phy_offset or message.topic != TIMER_TOPIC:
@@ -73,6 +78,17 @@ class PutBack:
             events.TIMER_MESSAGE_UNREADABLE.log(_log, phy_offset=unit.phy_offset, size=unit.msg_size, cause=error)
             return None
         return message
+
+    def read_failed(self, error: OSError) -> None:
+        """Count a read of many messages that has failed; these are read one by one next."""
+        self.reads.failed += 1
+
+    def leave_out(self, unit: TimerUnit, error: OSError) -> bool:
+        """Leave out a message that cannot be read. Return False if it must be tried further."""
+        if not self.reads.leave_out(unit.phy_offset, unit.msg_size, error):
+            return False
+        self.counters["timerUnreadable"] += 1
+        return True
 
     def was_rolled(self, identity: Identity, phy_offset: int) -> bool:
         """Return True if the timer topic has a later copy of a far timer."""
@@ -108,7 +124,7 @@ class PutBack:
         """Put back timers that are due by ``now``. Return True if there are more."""
         put = 0
         while put < _BATCH:
-            pending = self._due.pop_due(now)
+            pending = self._due.first_due(now)
             if pending is None:
                 break
             put += 1
@@ -118,29 +134,48 @@ class PutBack:
         return put == _BATCH
 
     def _put(self, pending: DueTimer) -> None:
-        unit = pending.unit
-        message = pending.message or self.read(unit)
+        """Deliver the first due timer, roll it, park it, or let it wait. It stays in its slot until that is done."""
+        unit, roll = pending.unit, pending.roll
+        if not roll and self._due.must_wait(unit):
+            self._due.retry(pending, self._clock.now_ms() + _RETRY_MS)
+            return
+        try:
+            message = pending.message or self.read(unit)
+        except OSError as error:
+            self._put_off(pending, error)
+            return
         if message is None:
             self._due.done(pending, delivered=True)
             return
-        if pending.roll and self._own_slot_has_come(pending, message):
+        if roll and self._own_slot_has_come(pending, message):
             return
-        roll = pending.roll
-        result = self._store.put(self._convert(message, unit, roll=roll))
-        status = result.status
-        if status.appended:
-            self.counters["timerRolled" if roll else "timerPutBack"] += 1
-            if not roll:
-                self.lateness.add(result.store_timestamp - pending.due_ms)
-            self._due.done(pending, delivered=True)
-            return
-        if status in NEVER and self.park(message, f"{status.name}: {result.remark}"):
+        if why := why_gone(self.targets, message.properties[REAL_TOPIC], unit.phy_offset):
+            status, cause = "", why
+        else:
+            result = self._store.put(self._convert(message, unit, roll=roll))
+            if result.status.appended:
+                self.counters["timerRolled" if roll else "timerPutBack"] += 1
+                if not roll:
+                    self.lateness.add(result.store_timestamp - pending.due_ms)
+                self._due.done(pending, delivered=True)
+                return
+            status, cause = result.status.name, result.remark
+            why = f"{status}: {cause}" if result.status in NEVER else ""
+        if why and self.park(message, why):
             self._due.done(pending, delivered=True)
             return
         self.counters["timerPutFailed"] += 1
-        events.TIMER_PUT_BACK_FAILED.log(_log, phy_offset=unit.phy_offset, status=status.name, cause=result.remark)
-        pending.not_before_ms = self._clock.now_ms() + _RETRY_MS
-        self._due.push(pending)
+        events.TIMER_PUT_BACK_FAILED.log(_log, phy_offset=unit.phy_offset, status=status, cause=cause)
+        self._due.retry(pending, self._clock.now_ms() + _RETRY_MS)
+
+    def _put_off(self, pending: DueTimer, error: OSError) -> None:
+        """Read the message of a due timer again later, or leave it out if the tries are over."""
+        unit = pending.unit
+        pending.tries = self.reads.after(pending.tries, error, unit.phy_offset, unit.msg_size)
+        if self.reads.are_over(pending.tries) and self.leave_out(unit, error):
+            self._due.done(pending, delivered=True)
+        else:
+            self._due.retry(pending, self._clock.now_ms() + self.reads.wait_ms(pending.tries))
 
     def delete(self, properties: Mapping[str, str], out: int) -> None:
         """Note the timers that a request deletes, and drop those that wait already."""
@@ -189,9 +224,16 @@ class PutBack:
                 properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, self._state.grain_ms)
         else:
             topic = properties[REAL_TOPIC]
-            queue_id = _number(properties.get(REAL_QID, "0"))
+            queue_id = self.queue_of(topic, _number(properties.get(REAL_QID, "0")))
         made = put_back_properties(properties, unit.write_time_ms, self._clock.now_ms(), roll_due)
         return inner_message(message, topic, queue_id, made)
+
+    def queue_of(self, topic: str, queue_id: int, count: int = 1) -> int:
+        """Return the queue for messages of a queue, which may not exist any more; that is logged with their number."""
+        to = self.targets.queue_id(topic, queue_id)
+        if to != queue_id:
+            self.parking.step.moved(topic, queue_id, to, count)
+        return to
 
     def park(self, message: MessageExt, reason: str) -> bool:
         """Park a timer that cannot be delivered. Return True if it is stored there.

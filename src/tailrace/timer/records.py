@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -25,34 +25,39 @@ def whole(sizes: Ints) -> int:
     return max(int(np.searchsorted(total, _WINDOW, "right")), 1)
 
 
-def read_records(read: ReadLog, positions: Ints, sizes: Ints) -> tuple[bytes, Ints]:
+def read_records(
+    read: ReadLog, positions: Ints, sizes: Ints, *, on_error: Callable[[OSError], object]
+) -> tuple[bytes, Ints]:
     """Return the bytes of records that are sorted by position, and the index at which each record starts.
 
     ``read`` is the read method of the store. An index below 0 means that the record could not be read. A record
-    that reaches past the end of the bytes is incomplete. Raises OSError.
+    that reaches past the end of the bytes is incomplete. A read that fails is given to ``on_error``, and the other
+    records of that read count as not read.
     """
     ends = positions + np.maximum(sizes, 0)
     cuts = np.flatnonzero(positions[1:] - ends[:-1] > _GAP) + 1
-    at, parts, used = np.empty(len(positions), np.int64), list[bytes](), 0
+    at, parts, used = np.full(len(positions), -1, np.int64), list[bytes](), 0
     for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(positions)], strict=True):
-        used += _run(read, positions[low:high], ends[low:high], at[low:high], parts, used)
+        try:
+            for part in _run(read, positions[low:high], ends[low:high], at[low:high], used):
+                parts.append(part)
+                used += len(part)
+        except OSError as error:
+            on_error(error)
     return (parts[0] if len(parts) == 1 else b"".join(parts)), at
 
 
-def _run(
-    read: ReadLog, positions: Ints, ends: Ints, at: Ints, parts: list[bytes], used: int
-) -> int:
-    """Read neighbouring records with one read per file of the log. Return the number of bytes."""
-    low, before = 0, used
+def _run(read: ReadLog, positions: Ints, ends: Ints, at: Ints, used: int) -> Iterator[bytes]:
+    """Yield the bytes of neighbouring records, of one read per file of the log. ``used`` bytes are before them.
+
+    ``at`` is set for the records of a read after the read.
+    """
+    low = 0
     while low < len(positions):
         start = int(positions[low])
         data = read(start, max(int(ends[low:].max()) - start, 0))
         reached = int(np.searchsorted(positions, start + len(data), "left")) if data else low
         at[low:reached] = positions[low:reached] - start + used
-        if reached == low:  # nothing is there
-            at[low] = -1
-            reached = low + 1
-        parts.append(data)
         used += len(data)
-        low = reached
-    return used - before
+        low = max(reached, low + 1)  # without data nothing is there
+        yield data

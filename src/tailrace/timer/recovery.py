@@ -14,6 +14,7 @@ The order is: decide by the table, timer log, wheel, queue offset.
 | sane | shorter than it says, of wrong lengths, or two live times share a slot | rebuild |
 | sane, and the clock was stepped back since | anything | rebuild: slots are by another clock |
 | sane | its slot lists go back to files that are gone | rebuild |
+| sane | the disk returns an error (EIO) for it | rebuild |
 | sane | otherwise | replay |
 
 A rebuild enqueues every message of the timer queue again; a timer counts as delivered if its delivered record is
@@ -22,6 +23,7 @@ in the log. The checkpoint is removed first, so that a crash during a rebuild le
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -105,6 +107,10 @@ class TimerRecovery:
             if rebuild_because:
                 raise _RebuildNeededError(rebuild_because)
             found = self._replay(now, last_store)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            found = self._rebuild(now, last_store, f"the timer log cannot be read: {error}")
         except (_RebuildNeededError, CorruptionError) as error:
             if rebuild_because:  # that engine of a Java broker delivers up to a second early
                 last_store = max(last_store, now + self._precision)
@@ -123,7 +129,12 @@ class TimerRecovery:
         newest = max(
             (unit.phy_offset for queue in list(self._store.queues.table.values())
              if (unit := queue.unit(queue.max_offset - 1)) is not None), default=-1)
-        stamp = self._store.reader.store_timestamp(newest) if newest >= 0 else 0
+        try:
+            stamp = self._store.reader.store_timestamp(newest) if newest >= 0 else 0
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            stamp = self._clock.now_ms()  # the latest time at which it can have been stored
         return max(stamp, self._store.last_store_timestamp)
 
     def _bounds(self) -> tuple[int, int]:
@@ -265,6 +276,10 @@ class TimerRecovery:
         try:
             return self._store.message(phy_offset, size)
         except CorruptionError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
             return None
 
     def _next_queue_offset(self, newest: TimerUnit | None, otherwise: int) -> int:

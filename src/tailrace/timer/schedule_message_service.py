@@ -4,23 +4,26 @@ Queue n of the topic holds level n + 1. Its units have the deliver time as their
 order of deliver times, and one offset per level is enough to record its progress.
 
 Invariants:
-  DL1  A level is delivered in order. Messages before its offset were put back, parked or handed over, or cannot
-       be read; messages after it were not. A level that is held up does not hold up another level.
+  DL1  A level is delivered in order. Messages before its offset were put back, parked or handed over, or are damaged;
+       messages after it were not. A level that is held up does not hold up another level. A message that cannot be
+       read now is held (``unread``): up to 32 in a level, the messages after them are delivered before them, and the
+       offset on disk stays below them.
   DL2  No message is put back before its deliver time by the store's clock. If the clock was set back, or the
        levels have changed, no message waits longer than the delay of its level plus 1/64 of it, counted from
        the time at which this is noticed.
   DL3  The offsets on disk never claim more than was durable before they were written.
-After an open, messages from the offset onwards may have been put back already. By DL1 these are the first ones
-of their level: the index is searched for each until one is not found. With ``messageIndexEnable=false``, and for
-messages without a unique key, this is not possible: after a kill, messages that were delivered since the offsets
-were last written may be delivered again.
+After an open, messages from the offset onwards may have been put back already. By DL1 at most 32 of them were not
+put back before the last one that was: the index is searched for each until 33 are not found, or until one was put
+after the open. With ``messageIndexEnable=false``, and for messages without a unique key, this is not possible: after a
+kill, messages that were delivered since the offsets were last written may be delivered again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, Protocol, final
 
 import numpy as np
@@ -46,6 +49,8 @@ from tailrace.timer.properties import (
     TIMER_TOPIC,
     slot_ms,
 )
+from tailrace.timer.targets import ANY_TARGET, Targets, why_gone
+from tailrace.timer.unread import NO_TRIES, FailedReads, Tries
 
 __all__ = ["NO_REAL_TOPICS", "DelayOffsets", "ScheduleMessageService"]
 
@@ -55,6 +60,8 @@ _RETRY_MS: Final = 100
 _MOST_WAIT_MS: Final = 100
 """New messages are looked for that often; the least delay of a level is usually a second."""
 _MARKS: Final = 64
+_MOST_HELD: Final = 32
+"""Number of messages of a level that cannot be read from which the later messages of the level wait."""
 NO_REAL_TOPICS: Final = frozenset({"", "RMQ_SYS_TRANS_HALF_TOPIC", SCHEDULE_TOPIC})
 """Topics to which no message is delivered: such messages are parked."""
 _COUNTERS: Final = (
@@ -92,19 +99,33 @@ class _Mark(NamedTuple):
     """Time until which they wait at most."""
 
 
+class _Held(NamedTuple):
+    """A due message that could not be read."""
+
+    unit: CqUnit
+    due_ms: int
+    tries: Tries
+
+
 @final
 class _Level:
     """State of a level while the store is open."""
 
     __slots__ = (
-        "asking", "delay_ms", "marks", "next_offset", "number", "seen", "wait_until_ms",
+        "ahead", "asking", "delay_ms", "held", "marks", "next_offset", "number", "seen", "tries", "wait_until_ms",
     )
 
     def __init__(self, number: int, delay_ms: int) -> None:
         self.number = number
         self.delay_ms = delay_ms
-        self.asking = True
-        """True while the next message may have been put back before the open."""
+        self.asking = _MOST_HELD + 1
+        """While it is above 0 the next message may have been put back before the open."""
+        self.held: dict[int, _Held] = {}
+        """Messages that cannot be read now, by queue offset."""
+        self.ahead = 0
+        """With held messages: the offset after the last message that was delivered or held."""
+        self.tries = NO_TRIES
+        """Reads of the queue of the level that have failed."""
         self.next_offset = -1
         self.wait_until_ms = 0
         """Time until which the message at ``next_offset`` must wait."""
@@ -123,8 +144,11 @@ class ScheduleMessageService:
 
     def __init__(
         self, clock: Clock, store: DefaultMessageStore, levels: list[int], offsets: DelayOffsets,
-        ensure_topic: Callable[[str], object] = lambda _: None,
+        ensure_topic: Callable[[str], object] = lambda _: None, targets: Targets = ANY_TARGET,
     ) -> None:
+        self.reads = FailedReads(clock, store)
+        self.targets = targets
+        self._opened_at = 0
         self.parking = Parking(store, ensure_topic)
         self.counters = dict.fromkeys(_COUNTERS, 0)
         self.lateness = Lateness()
@@ -137,6 +161,7 @@ class ScheduleMessageService:
     def load(self) -> None:
         """Bring the offsets within their queues (correctDelayOffset)."""
         with self._lock:
+            self._opened_at = self._store.max_phy_offset
             for level in self._levels:
                 queue = self._store.queues.get(SCHEDULE_TOPIC, level.queue_id)
                 if queue is not None:
@@ -150,7 +175,7 @@ class ScheduleMessageService:
         """Return the offset of a level, corrected if its queue does not have it."""
         known = self._offsets.query(level.number)
         low, high = queue.min_offset, queue.max_offset
-        offset = min(max(known, low), high)
+        offset = level.ahead = min(max(known, low), high)
         if offset == known or (known < 0 and not low):
             return offset
         events.DELAY_OFFSET_CORRECTED.log(
@@ -170,9 +195,28 @@ class ScheduleMessageService:
             before = self.counters["schedulePutBack"]
             more = False
             for level in self._levels:
-                more |= self._deliver(level)
+                more |= self._step(level)
             if self.counters["schedulePutBack"] != before:
                 self._store.wake_flush()
+            self.parking.step.log()
+        return more
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Deliver nothing while the context is open, so that a topic can be deleted."""
+        with self._lock:
+            yield
+
+    def _step(self, level: _Level) -> bool:
+        """Put back the due messages of a level. If its queue cannot be read, try it again later."""
+        if not self.reads.may_try(level.tries):
+            return False
+        try:
+            more = self._deliver(level)
+        except OSError as error:
+            level.tries = self.reads.after(level.tries, error, -1, 0)
+            return False
+        level.tries = NO_TRIES
         return more
 
     def _deliver(self, level: _Level) -> bool:
@@ -181,7 +225,8 @@ class ScheduleMessageService:
             return False
         now = self._clock.now_ms()
         self._look_at_end(level, queue, now)
-        offset = max(self._offsets.query(level.number), 0)
+        self._deliver_held(level, queue)
+        offset = self._next(level)
         if offset == level.next_offset and now < level.wait_until_ms <= now + level.delay_ms:
             return False
         if not queue.min_offset <= offset <= queue.max_offset:
@@ -194,7 +239,7 @@ class ScheduleMessageService:
                 if due > now:
                     level.next_offset, level.wait_until_ms = offset, due
                     return False
-                problem = self._time_up(level, unit, due)
+                problem = self._time_up_or_hold(level, offset, unit, due)
                 if problem:
                     if offset != level.next_offset or level.wait_until_ms == due:
                         events.DELAYED_MESSAGE_HELD_UP.log(
@@ -202,8 +247,69 @@ class ScheduleMessageService:
                     level.next_offset, level.wait_until_ms = offset, now + _RETRY_MS
                     return False
             offset += 1
-            self._offsets.update(level.number, offset)
+            self._passed(level, offset)
         return offset < queue.max_offset
+
+    # -- messages that cannot be read
+
+    def _next(self, level: _Level) -> int:
+        """Return the offset of the first message of a level that was not looked at."""
+        return level.ahead if level.held else max(self._offsets.query(level.number), 0)
+
+    def _passed(self, level: _Level, offset: int) -> None:
+        """Continue a level at ``offset``: the messages before it have left the level, or are held."""
+        level.ahead = offset
+        first = min(level.held, default=offset)
+        if first != self._offsets.query(level.number):
+            self._offsets.update(level.number, first)
+
+    def _time_up_or_hold(self, level: _Level, offset: int, unit: CqUnit, due_ms: int) -> str:
+        """Put a message back, or hold it if it cannot be read. Return why the level must wait, or an empty text."""
+        try:
+            return self._time_up(level, unit, due_ms)
+        except OSError as error:
+            if len(level.held) >= _MOST_HELD:
+                return str(error)
+            tries = self.reads.after(NO_TRIES, error, unit.phy_offset, unit.size)
+            level.held[offset] = _Held(unit, due_ms, tries)
+            return ""
+
+    def _deliver_held(self, level: _Level, queue: ConsumeQueue) -> None:
+        """Read held messages again whose time to do so has come, and put them back."""
+        for offset, held in sorted(level.held.items()):
+            if offset >= queue.min_offset:  # else it is deleted
+                if not self.reads.may_try(held.tries):
+                    continue
+                if not self._put_held(level, offset, held):
+                    continue
+            del level.held[offset]
+            self._passed(level, level.ahead)
+
+    def _put_held(self, level: _Level, offset: int, held: _Held) -> bool:
+        """Put a held message back. Return False if it must be tried again."""
+        unit, again_ms = held.unit, self.reads.now_ms() + _RETRY_MS
+        try:
+            if not self._time_up(level, unit, held.due_ms):
+                return True
+            tries = held.tries._replace(again_ms=again_ms)
+        except OSError as error:
+            tries = self.reads.after(held.tries, error, unit.phy_offset, unit.size)
+            if self.reads.are_over(tries) and self._settle(level, held, error):
+                return True
+        level.held[offset] = held._replace(tries=tries)
+        return False
+
+    def _settle(self, level: _Level, held: _Held, error: OSError) -> bool:
+        """End the tries of a message. Return False if it must be tried further.
+
+        If the message can be read, it was the index that could not. Then it counts as a message without an index.
+        """
+        try:
+            return not self._time_up(level, held.unit, held.due_ms, look=False)
+        except OSError:
+            left_out = self.reads.leave_out(held.unit.phy_offset, held.unit.size, error)
+            self.counters["scheduleUnreadable"] += left_out
+            return left_out
 
     def _due(
         self, level: _Level, queue: ConsumeQueue, unit: CqUnit, offset: int, now: int
@@ -241,10 +347,11 @@ class ScheduleMessageService:
             events.DELIVER_TIMES_ARE_TOO_FAR_AHEAD.log(_log, level=level.number, offset=queue.max_offset)
         level.marks.append(_Mark(queue.max_offset, now + level.delay_ms))
 
-    def _time_up(self, level: _Level, unit: CqUnit, due_ms: int) -> str:
-        """Put a message back (messageTimeUp). Return why the level must wait, or an empty text.
+    def _time_up(self, level: _Level, unit: CqUnit, due_ms: int, *, look: bool = True) -> str:
+        """Put a message back (messageTimeUp). Return why the level must wait, or an empty text. Raises OSError.
 
-        The stored properties are unchanged, with DELAY, REAL_TOPIC and REAL_QID, as in RocketMQ.
+        Without ``look`` the index is not searched for its delivery. The stored properties are unchanged, with DELAY,
+        REAL_TOPIC and REAL_QID, as in RocketMQ.
         """
         message = self.read(unit)
         if message is None:
@@ -257,9 +364,14 @@ class ScheduleMessageService:
             queue_id = int(properties.get(REAL_QID, ""))
         except ValueError:
             return self._park(message, f"{REAL_QID} is no number")
-        if self._is_double(level, message, unit):
+        if look and self._is_double(level, message, unit):
             return ""
-        result = self._store.put(inner_message(message, topic, queue_id, properties))
+        if why := why_gone(self.targets, topic, unit.phy_offset):
+            return self._park(message, why)
+        to = self.targets.queue_id(topic, queue_id)
+        result = self._store.put(inner_message(message, topic, to, properties))
+        if to != queue_id and result.status.appended:
+            self.parking.step.moved(topic, queue_id, to, 1)
         if result.status.appended:
             self.counters["schedulePutBack"] += 1
             self.lateness.add(result.store_timestamp - due_ms)
@@ -303,17 +415,33 @@ class ScheduleMessageService:
         if queue is None:
             return 0
         now = self._clock.now_ms()
-        until = first_at(queue, queue.min_offset, high)
-        for offset in range(self._within(level, queue), until):
+        if not level.held:
+            self._within(level, queue)
+        until, left = first_at(queue, queue.min_offset, high), 0
+        offsets = [*sorted(level.held), *range(self._next(level), until)]
+        for index, offset in enumerate(offsets):
             unit = queue.unit(offset)
-            if unit is not None and unit.size != PRE_BLANK_SIZE and unit.phy_offset >= low:
-                message = self.read(unit)
-                if message is not None and not self._is_double(level, message, unit):
-                    if not put(message, self._due(level, queue, unit, offset, now)):
-                        return until - offset
-                    self.counters["scheduleHandedOver"] += 1
-            self._offsets.update(level.number, offset + 1)
-        return 0
+            if unit is not None and unit.size != PRE_BLANK_SIZE and low <= unit.phy_offset < high:
+                try:
+                    message = self.read(unit)
+                    if message is not None and not self._is_double(level, message, unit):
+                        if not put(message, self._due(level, queue, unit, offset, now)):
+                            return left + len(offsets) - index
+                        self.counters["scheduleHandedOver"] += 1
+                except OSError as error:
+                    left += 1
+                    if offset not in level.held:
+                        if len(level.held) >= _MOST_HELD:
+                            return left + len(offsets) - index - 1
+                        tries = self.reads.after(NO_TRIES, error, unit.phy_offset, unit.size)
+                        level.held[offset] = _Held(unit, unit.tags_code, tries)
+                        self._passed(level, offset + 1)
+                    continue
+            elif offset in level.held:
+                continue
+            level.held.pop(offset, None)
+            self._passed(level, max(level.ahead, offset + 1))
+        return left
 
     @property
     def levels(self) -> list[int]:
@@ -326,7 +454,7 @@ class ScheduleMessageService:
         return [level.delay_ms for level in self._levels]
 
     def read(self, unit: CqUnit) -> MessageExt | None:
-        """Return the message of a unit. If it is deleted or damaged, count that and return None."""
+        """Return the message of a unit. If it is deleted or damaged, count that and return None. Raises OSError."""
         try:
             message = self._store.message(unit.phy_offset, unit.size)
             if message.phy_offset != unit.phy_offset or message.topic != SCHEDULE_TOPIC:
@@ -343,13 +471,15 @@ class ScheduleMessageService:
         return "" if kept else f"it could not be parked: {reason}"
 
     def _is_double(self, level: _Level, message: MessageExt, unit: CqUnit) -> bool:
-        """Return True if a message left its level before the open. The first one that did not ends the search."""
+        """Return True if a message left its level before the open. Those that did not end the search (DL1)."""
+        if unit.phy_offset >= self._opened_at:
+            level.asking = 0
         if not level.asking or not message.unique_key:
             return False
-        level.asking = self._has_left(message, slot_ms(
-            unit.tags_code, self._store.config.timer_precision_ms))
-        self.counters["scheduleDouble"] += level.asking
-        return level.asking
+        has_left = self._has_left(message, slot_ms(unit.tags_code, self._store.config.timer_precision_ms))
+        level.asking -= not has_left
+        self.counters["scheduleDouble"] += has_left
+        return has_left
 
     def _has_left(self, message: MessageExt, slot: int) -> bool:
         """Return True if the log has the delivered record of a message, or the timer that replaced it.
@@ -391,7 +521,13 @@ class ScheduleMessageService:
 
     def pending(self) -> dict[int, int]:
         """Return the number of waiting messages by level."""
-        return {level: until - offset for level, offset, until in self.progress()}
+        found = {}
+        for level in self._levels:
+            queue = self._store.queues.get(SCHEDULE_TOPIC, level.queue_id)
+            if queue is not None:
+                offset = max(self._next(level), queue.min_offset)
+                found[level.number] = len(level.held) + max(queue.max_offset - offset, 0)
+        return found
 
     def first_pending(self, level: int) -> int:
         """Return the position of the first message that waits in a level, or -1."""
@@ -406,7 +542,10 @@ class ScheduleMessageService:
         queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return CQ_UNIT.view(b"")
-        offset, parts = max(self._offsets.query(level), queue.min_offset), list[bytes]()
+        with self._lock:
+            state = self._levels[level - 1]
+            offset = max(self._next(state), queue.min_offset)
+            parts = [CQ_UNIT.pack(*held.unit) for _, held in sorted(state.held.items())]
         while data := queue.units(offset, 1 << 16):
             parts.append(data)
             offset += len(data) // CQ_UNIT.size
@@ -418,7 +557,9 @@ class ScheduleMessageService:
         pending = self.pending()
         return {
             "schedulePending": sum(pending.values()), "schedulePendingByLevel": pending,
-            "scheduleLateness": self.lateness.as_dict(), **self.counters}
+            "scheduleLateness": self.lateness.as_dict(),
+            "scheduleUnread": sum(len(level.held) for level in self._levels),
+            "scheduleReadFailed": self.reads.failed, **self.counters}
 
 
 def _identity(message: MessageExt) -> _Identity:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, final
 
 import numpy as np
 
-from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
+from tailrace.formats.timerlog import MAGIC_DELETE, TIMER_UNIT, TimerUnit
 from tailrace.model import MessageExt
 from tailrace.timer.arrays import Ints, Units
 from tailrace.timer.properties import Identity
 from tailrace.timer.put_before import PutBefore
+from tailrace.timer.unread import NO_TRIES, Tries
 
-__all__ = ["DueQueue", "DueTimer", "Later", "SlotState", "UnitQueue"]
+__all__ = ["DueQueue", "DueTimer", "Later", "SlotState", "UnitQueue", "UnreadUnits"]
 
 _MOST_DELETES: Final = 100_000
 _NEVER: Final = (1 << 63) - 1
@@ -35,6 +36,8 @@ class DueTimer:
     message: MessageExt | None = None
     """The message if it is small; a large one is read again."""
     not_before_ms: int = 0
+    tries: Tries = NO_TRIES
+    """Reads of the message that have failed."""
     cancelled: bool = False
 
 
@@ -54,10 +57,9 @@ class UnitQueue:
     def __iter__(self) -> Iterator[TimerUnit]:
         return (TimerUnit(*row) for row in self._rows[self._at :].tolist())
 
-    def popleft(self) -> TimerUnit:
-        """Remove and return the first unit."""
-        self._at += 1
-        return TimerUnit(*self._rows[self._at - 1].tolist())
+    def first(self) -> TimerUnit:
+        """Return the first unit without removing it."""
+        return TimerUnit(*self._rows[self._at].tolist())
 
     def head(self, count: int) -> Units:
         """Return the first units without removing them."""
@@ -80,49 +82,60 @@ class UnitQueue:
 class Later:
     """Units of plain timers of a slot, in the order in which they are due."""
 
-    __slots__ = ("_due", "_more", "_units", "next_due_ms")
+    __slots__ = ("_held", "next_due_ms")
 
     def __init__(self) -> None:
         self.next_due_ms = _NEVER
         """Time at which the first of them is due."""
-        self._due = np.empty(0, np.int64)
-        self._units = UnitQueue()
-        self._more: list[tuple[Ints, Units]] = []
+        self._held: tuple[tuple[Ints, Units], ...] = ()
+        """Due times and units: the first part is sorted, the others were added since. Replaced as a whole, because
+        other threads read it."""
 
     def __len__(self) -> int:
-        return len(self._units) + sum(len(due) for due, _ in self._more)
+        return sum(len(due) for due, _ in self._held)
 
     def __iter__(self) -> Iterator[TimerUnit]:
         self._sort()
-        return iter(self._units)
+        return (TimerUnit(*row) for _, units in self._held for row in units.tolist())
 
     def add(self, due_ms: Ints, rows: Units) -> None:
         """Add units. They are sorted when units are taken."""
         if len(due_ms):
-            self._more.append((due_ms, rows))
+            held = self._held or ((np.empty(0, np.int64), np.empty(0, TIMER_UNIT.dtype)),)
+            self._held = (*held, (due_ms, rows))
             self.next_due_ms = min(self.next_due_ms, int(due_ms.min()))
 
     def _sort(self) -> None:
-        if self._more:
-            due = np.concatenate([self._due, *(due for due, _ in self._more)])
-            rows = np.concatenate(
-                [self._units.head(len(self._units)), *(rows for _, rows in self._more)])
+        if len(self._held) > 1:
+            due, rows = (np.concatenate(parts) for parts in zip(*self._held, strict=True))
             order = np.argsort(due, kind="stable")
-            self._due, self._units, self._more = due[order], UnitQueue(rows[order]), []
+            self._held = ((due[order], rows[order]),)
 
     def dues(self) -> Ints:
         """Return the due time, ms, of each of them. Any thread may call, because nothing is changed."""
-        return np.concatenate([self._due, *(due for due, _ in self._more)])
+        return np.concatenate([np.empty(0, np.int64), *(due for due, _ in self._held)])
 
-    def take(self, now_ms: int, most: int) -> Units:
-        """Remove and return up to ``most`` units that are due by ``now_ms``."""
+    def head(self, now_ms: int, most: int) -> Units:
+        """Return up to ``most`` units that are due by ``now_ms``, without removing them."""
         self._sort()
-        count = min(int(np.searchsorted(self._due, now_ms, "right")), most)
-        rows = self._units.head(count)
-        self._units.drop(count)
-        self._due = self._due[count:]
-        self.next_due_ms = int(self._due[0]) if len(self._due) else _NEVER
-        return rows
+        if not self._held:
+            return np.empty(0, TIMER_UNIT.dtype)
+        due, rows = self._held[0]
+        return rows[: min(int(np.searchsorted(due, now_ms, "right")), most)]
+
+    def drop(self, count: int) -> None:
+        """Remove the first units, which ``head`` has returned."""
+        due, rows = self._held[0]
+        self._held = ((due[count:], rows[count:]),) if count < len(due) else ()
+        self.next_due_ms = int(due[count]) if count < len(due) else _NEVER
+
+
+@dataclass(slots=True)
+class UnreadUnits:
+    """Units of a slot whose messages could not be read, with the same number of tries."""
+
+    tries: Tries
+    units: deque[TimerUnit]
 
 
 @dataclass(slots=True)
@@ -137,15 +150,22 @@ class SlotState:
     before: PutBefore = field(default_factory=PutBefore)
     """Timers that were delivered in bulk, or will be."""
     delivered: int = 0
+    unread: list[UnreadUnits] = field(default_factory=list)
+    """Units whose messages could not be read; they are tried again."""
+    list_pos: int = -1
+    """Position in the timer log from which the list of the slot could not be read, else -1."""
+    list_tries: Tries = NO_TRIES
 
     @property
     def finished(self) -> bool:
         """Return True if every timer of the slot has left."""
-        return not self.units and not self.waiting and not self.later
+        return not self.units and not self.waiting and not self.later and not self.unread and self.list_pos < 0
 
     def left_units(self) -> list[TimerUnit]:
-        """Return the units whose timers have not left."""
-        return [*self.units, *self.later, *(pending.unit for pending in self.waiting.values())]
+        """Return the units whose timers have not left, without those of a list that could not be read."""
+        return [
+            *self.units, *self.later, *(pending.unit for pending in self.waiting.values()),
+            *(unit for group in self.unread for unit in group.units)]
 
 
 @final
@@ -166,13 +186,40 @@ class DueQueue:
         self._by_identity: dict[Identity, DueTimer] = {}
         self._heap: list[tuple[int, int, DueTimer]] = []
         self._number = itertools.count()
+        self.unread = 0
+        """Number of units whose messages could not be read."""
+        self.unread_requests: Counter[int] = Counter()
+        """How many of them are requests to delete, by the hash of their topic: timers of these topics wait."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def backlog(self) -> int:
-        """Return the number of timers of begun slots that are in memory as units only."""
-        return sum(len(slot.units) + len(slot.later) for slot in self.slots.values())
+        """Return the number of timers of begun slots that are in memory as units only. Any thread may call."""
+        return self.unread + sum(len(slot.units) + len(slot.later) for slot in list(self.slots.values()))
+
+    def put_off(self, time_ms: int, unit: TimerUnit, tries: Tries) -> None:
+        """Keep a unit whose message could not be read in its slot, with others that are tried at the same time."""
+        groups = self.slot(time_ms).unread
+        if not groups or groups[-1].tries[:2] != tries[:2] or groups[-1].tries.again_ms != tries.again_ms:
+            groups.append(UnreadUnits(tries, deque()))
+        groups[-1].units.append(unit)
+        self.unread += 1
+        if unit.magic & MAGIC_DELETE:
+            self.unread_requests[unit.topic_hash] += 1
+
+    def tried(self, group: UnreadUnits) -> None:
+        """Remove the first unit of a group: it was read, put off again, or left out."""
+        unit = group.units.popleft()
+        self.unread -= 1
+        if unit.magic & MAGIC_DELETE:
+            self.unread_requests[unit.topic_hash] -= 1
+            if not self.unread_requests[unit.topic_hash]:
+                del self.unread_requests[unit.topic_hash]
+
+    def must_wait(self, unit: TimerUnit) -> bool:
+        """Return True if a request to delete that could not be read yet may name the timer of a unit."""
+        return unit.topic_hash in self.unread_requests
 
     def slot(self, time_ms: int) -> SlotState:
         """Return the state of a slot, which is created if it is new."""
@@ -185,13 +232,21 @@ class DueQueue:
         heapq.heappush(
             self._heap, (max(pending.due_ms, pending.not_before_ms), next(self._number), pending))
 
-    def pop_due(self, now_ms: int) -> DueTimer | None:
-        """Return the next timer that is due, or None. Cancelled timers are dropped."""
+    def first_due(self, now_ms: int) -> DueTimer | None:
+        """Return the next timer that is due, or None; it stays. Cancelled timers are dropped."""
         while self._heap and self._heap[0][0] <= now_ms:
-            pending = heapq.heappop(self._heap)[2]
+            pending = self._heap[0][2]
             if not pending.cancelled:
                 return pending
+            heapq.heappop(self._heap)
         return None
+
+    def retry(self, pending: DueTimer, not_before_ms: int) -> None:
+        """Let the timer that ``first_due`` has returned wait until a time."""
+        assert self._heap[0][2] is pending, "only the first one is tried"
+        pending.not_before_ms = not_before_ms
+        heapq.heapreplace(self._heap, (
+            max(pending.due_ms, not_before_ms), next(self._number), pending))
 
     def next_due_ms(self) -> int | None:
         """Return the time at which the next timer is due, or None."""
@@ -200,6 +255,8 @@ class DueQueue:
     def done(self, pending: DueTimer, *, delivered: bool, left: bool = True) -> None:
         """Remove a timer that was delivered or dropped. With ``left`` false its unit stays in the slot."""
         pending.cancelled = True
+        if self._heap and self._heap[0][2] is pending:
+            heapq.heappop(self._heap)
         if left:
             self.left(pending.unit)
         if pending.identity is not None and self._by_identity.get(pending.identity) is pending:

@@ -7,11 +7,20 @@ written under the lock of the timers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import NamedTuple, final
 
 from tailrace.timer.arrays import Ints, no_positions
+from tailrace.timer.unread import Tries
 
-__all__ = ["TimerState"]
+__all__ = ["Skipped", "TimerState"]
+
+
+class Skipped(NamedTuple):
+    """A message of the timer queue that could not be read yet."""
+
+    phy_offset: int
+    size: int
+    tries: Tries
 
 
 @final
@@ -24,7 +33,9 @@ class TimerState:
     grain_ms: int
     """Coarsest precision that the directory has had: slot times of messages are rounded down by at most this."""
     queue_offset: int = 0
-    """Messages of the timer queue below this offset are in the wheel."""
+    """Messages of the timer queue below this offset are in the wheel, except those in ``skipped``."""
+    skipped: dict[int, Skipped] = field(default_factory=dict)
+    """Messages below ``queue_offset`` that could not be read yet, by queue offset."""
     hold_until: int = 0
     """Messages of the timer queue below this offset come into the wheel before any timer is delivered (T6)."""
     known: Ints = field(default_factory=no_positions)
@@ -37,6 +48,11 @@ class TimerState:
     """Slot of the time at which the clock was last read; an earlier slot shows that the clock was set back."""
     suspicious_until_ms: int = 0
     """Timers with a slot time before this one may be delivered already: the log is searched for them first."""
+
+    @property
+    def all_below(self) -> int:
+        """Every message of the timer queue below this offset is in the wheel, was parked, or was left out."""
+        return min(self.queue_offset, *self.skipped) if self.skipped else self.queue_offset
 
     def floor(self, time_ms: int) -> int:
         """Return the start of the slot of a time."""

@@ -177,18 +177,18 @@ class TimerLog:
     # -- life
 
     def delete_read_files(self, read_time_ms: int) -> int:
-        """Remove the oldest files whose units are all in slots before a time. Return how many.
+        """Remove the oldest files whose units are all in slots before a time, durably. Return how many.
 
-        The last two files stay: a Java broker starts to read one file before the flushed position.
+        Raises OSError, FatalStorageError when a sync fails. The last two files stay: a Java broker starts to read one
+        file before the flushed position.
         """
         removed = 0
         while len(self.files.files) > 2:
             first = self.files.files[0]
             if self._newest_slot_ms(first) >= read_time_ms:
                 break
-            self.files.files = self.files.files[1:]
             events.TIMER_LOG_FILE_IS_DELIVERED_AND_REMOVED.log(_log, file=first.path)
-            first.destroy()
+            self.files.delete_head(first)
             self._newest.pop(first.file_from_offset, None)
             removed += 1
         return removed

@@ -5,7 +5,8 @@
     real topic ◀─ dequeue_put ◀─ when due ◀─ dequeue_get_message ◀─ dequeue_get
 
 Invariants:
-  T1  A message of the timer queue below ``queue_offset`` has a unit in the timer log, or was parked.
+  T1  A message of the timer queue below ``queue_offset`` has a unit in the timer log, was parked, or was left out
+      because it cannot be read.
   T2  Slots before ``commit_read_time_ms`` are delivered. A message that comes late for such a slot is put into
       the slot of ``commit_read_time_ms``, so that it, too, is in the wheel until it is delivered.
   T3  A timer is delivered at or after its due millisecond by the store's clock, never before.
@@ -14,12 +15,13 @@ Invariants:
   T5  A slot that still holds undelivered timers is not overwritten. Enqueue waits until they are delivered, or
       until they are moved to another slot because they are due after the roll window.
   T6  After an open no timer is delivered before all messages that were in the timer queue are in the wheel:
-      among them may be a request to delete an overdue timer.
+      among them may be a request to delete an overdue timer. A message that cannot be read is waited for a minute.
 Every step takes the one lock, so steps may run in any thread and in any order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, final
@@ -51,8 +53,9 @@ from tailrace.timer.properties import (
 )
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
-from tailrace.timer.slots import DueQueue
+from tailrace.timer.slots import DueQueue, SlotState
 from tailrace.timer.state import TimerState
+from tailrace.timer.targets import ANY_TARGET, Targets
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
 from tailrace.timer.timer_hint import (
     Geometry,
@@ -88,6 +91,7 @@ class TimerMessageStore:
     def __init__(
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, store: DefaultMessageStore,
         slots_total: int = SLOTS_TOTAL, ensure_topic: Callable[[str], object] = lambda _: None,
+        targets: Targets = ANY_TARGET,
     ) -> None:
         root = store.root
         self.config = config
@@ -120,7 +124,7 @@ class TimerMessageStore:
         self._last_figures = (0, 0, 0, 0, 0)
         self.metrics = TimerMetrics(clock, self._topic_at)
         self.due = DueQueue(self.metrics.left, self.metrics.left_many)
-        self.put_back = PutBack(clock, store, self.due, self.state, ensure_topic)
+        self.put_back = PutBack(clock, store, self.due, self.state, ensure_topic, targets)
         self.dequeue = Dequeue(
             clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.state,
             self._step_back)
@@ -176,7 +180,8 @@ class TimerMessageStore:
             with self._lock:
                 for time_ms, slot in sorted(self.due.slots.items()):
                     left = slot.left_units()
-                    if len(left) != self.wheel.get_slot(time_ms).num:
+                    # A list that could not be read stays as it is.
+                    if slot.list_pos < 0 and sum(map(_sign, left)) != self.wheel.get_slot(time_ms).num:
                         self._relist(time_ms, left)
                 read_time = min(self.state.frontier_ms, *self.due.slots, _NO_TIME)
                 self._flush(read_time)
@@ -195,20 +200,21 @@ class TimerMessageStore:
             slot = self.wheel.get_slot(time_ms)
             pos = self.timer_log.append(TIMER_UNIT.pack(*unit._replace(prev_pos=slot.last_pos)))
             first = pos if slot.first_pos < 0 else slot.first_pos
-            self.wheel.put_slot(time_ms, first, pos, slot.num + 1)
+            self.wheel.put_slot(time_ms, first, pos, slot.num + _sign(unit))
 
     def _enqueue_again(self, unit: TimerUnit) -> None:
         """Append a unit that no list leads to, unless its timer was delivered."""
-        message = self.put_back.read(unit)
-        out = out_ms(message.properties) if message is not None else None
-        if message is None or out is None:
-            return
-        identity = identity_of(message.properties, out)
-        if identity is not None and (
-            self.put_back.was_rolled(identity, unit.phy_offset)
-            or self.put_back.was_delivered(identity, sure=True)
-        ):
-            return
+        with contextlib.suppress(OSError):  # without the answer it is appended, and looked at when its slot is read
+            message = self.put_back.read(unit)
+            out = out_ms(message.properties) if message is not None else None
+            if message is None or out is None:
+                return
+            identity = identity_of(message.properties, out)
+            if identity is not None and (
+                self.put_back.was_rolled(identity, unit.phy_offset)
+                or self.put_back.was_delivered(identity, sure=True)
+            ):
+                return
         self.timer_log.room()
         time_ms = self.state.floor(unit.write_time_ms + unit.delay_ms)
         slot = self.wheel.get_slot(time_ms)
@@ -241,7 +247,7 @@ class TimerMessageStore:
     @property
     def queue_offset(self) -> int:
         """Messages of the timer queue below this offset are in the wheel."""
-        return self.state.queue_offset
+        return self.state.all_below
 
     @property
     def commit_read_time_ms(self) -> int:
@@ -264,10 +270,13 @@ class TimerMessageStore:
             yield units if bool(listed.all()) else units[listed]
 
     def _topic_at(self, phy_offset: int, size: int) -> str | None:
-        """Return the real topic of the timer message at a position, or None if it is damaged."""
+        """Return the real topic of the timer message at a position, or None if it is damaged or cannot be read."""
         try:
             message = self._store.message(phy_offset, size)
         except CorruptionError:
+            return None
+        except OSError:
+            self._revise_metrics = True
             return None
         return message.properties.get(REAL_TOPIC)
 
@@ -282,8 +291,12 @@ class TimerMessageStore:
         is_time = self.metrics.is_time_to_check(config.timer_check_metrics_when)
         with self._lock:
             if self._revise_metrics:
-                self._revise_metrics = False
-                self.metrics.revise(self._pending_units())
+                self._revise_metrics = False  # before the count, which sets it again if a read fails
+                try:
+                    self.metrics.revise(self._pending_units())
+                except BaseException:
+                    self._revise_metrics = True
+                    raise
             elif is_time:
                 self.metrics.revise(self._pending_units(), config.timer_metric_small_threshold)
 
@@ -292,8 +305,24 @@ class TimerMessageStore:
         yield from self.live_units(self.state.frontier_ms)
         begun = [
             unit for time_ms, slot in self.due.slots.items() if time_ms < self.state.frontier_ms
-            for unit in slot.left_units()]
+            for unit in self._left_of(time_ms, slot)]
         yield TIMER_UNIT.view(b"".join(TIMER_UNIT.pack(*unit) for unit in begun))
+
+    def _left_of(self, time_ms: int, slot: SlotState) -> list[TimerUnit]:
+        """Return the units of a begun slot whose timers have not left. Raises OSError."""
+        listed = self.dequeue.walk(time_ms, slot.list_pos).tolist() if slot.list_pos >= 0 else []
+        return list(dict.fromkeys([*slot.left_units(), *(TimerUnit(*row) for row in listed)]))
+
+    def forget_topics(self, topics: set[str]) -> None:
+        """Drop the numbers of pending timers of deleted topics."""
+        with self._lock:
+            self.metrics.remove(topics)
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Deliver nothing while the context is open, so that a topic can be deleted."""
+        with self._lock:
+            yield
 
     def slot_num(self, time_ms: int) -> int:
         """Return the number of timers in the slot of a time, for congestion control."""
@@ -311,18 +340,23 @@ class TimerMessageStore:
             "timerPendingByTopic": self.metrics.counts(),
             "timerPendingWithin": self._pending_within(now),
             "timerLateness": self.put_back.lateness.as_dict(),
+            "timerUnread": self.due.unread + len(self.state.skipped),
+            "timerReadFailed": self.put_back.reads.failed,
             **self.put_back.counters,
         }
 
     def deleted(self) -> set[Identity]:
-        """Return the timers that are named by requests to delete in the wheel."""
+        """Return the timers that are named by requests to delete in the wheel, as far as these can be read."""
         found = set[Identity]()
         with self._lock:
             requests = [
                 unit for units in self._pending_units()
                 for unit in units[(units["magic"] & MAGIC_DELETE) != 0].tolist()]
         for unit in requests:
-            message = self.put_back.read(TimerUnit(*unit))
+            try:
+                message = self.put_back.read(TimerUnit(*unit))
+            except OSError:  # it is read again when its slot begins
+                continue
             out = out_ms(message.properties) if message is not None else None
             if message is not None and out is not None:
                 found.update(named_by(message.properties, out))
@@ -331,7 +365,7 @@ class TimerMessageStore:
     def pending_slots(self) -> Iterator[tuple[int, list[TimerUnit]]]:
         """Yield slot times in order with their units. Timers that leave or come during the iteration may be missed."""
         with self._lock:
-            begun = {time: slot.left_units() for time, slot in self.due.slots.items()}
+            begun = {time: self._left_of(time, slot) for time, slot in self.due.slots.items()}
             times = self.wheel.live_slots(self.state.frontier_ms)
         yield from sorted(begun.items())
         for time_ms in times:
@@ -365,9 +399,12 @@ class TimerMessageStore:
             return False
         with self._lock:
             self.dequeue.watch_clock(self._clock.now_ms())
-            before = self.queue_offset
-            more = self.enqueue.step()
-            if self.queue_offset != before:
+            before = self.state.queue_offset
+            try:
+                more = self.enqueue.step()
+            finally:
+                self.put_back.parking.step.log()
+            if self.state.queue_offset != before:
                 self._enqueued_ns = self._clock.monotonic_ns()
             return more
 
@@ -396,9 +433,12 @@ class TimerMessageStore:
                 return False
             if self.config.timer_stop_dequeue or self._store.syncs.failed:
                 return False
-            if self.queue_offset < self.state.hold_until and not self.config.timer_stop_enqueue:
+            if not self.enqueue.has_all(self.state.hold_until) and not self.config.timer_stop_enqueue:
                 return False
-            return self.dequeue.step()
+            try:
+                return self.dequeue.step()
+            finally:
+                self.put_back.parking.step.log()
 
     # -- flush
 
@@ -468,3 +508,8 @@ class TimerMessageStore:
         events.TIMER_PROGRESS.log(
             _log, read_behind_ms=behind_ms, offset_behind=offset_behind, to_look_at=to_look_at, waiting=waiting,
             put_back=put_back, congestion=congestion)
+
+
+def _sign(unit: TimerUnit) -> int:
+    """Return what a unit adds to the number of timers of its slot."""
+    return -1 if unit.magic & MAGIC_DELETE else 1

@@ -114,7 +114,9 @@ class TimerWheel:
 
     def _live(self, begin_ms: int, until_ms: int | None) -> Units:
         """Return the slots of a range of times that are not empty, by place."""
-        pages, whole = sorted(self._written), SLOT.view(self._bytes, self._count)
+        with self._lock:
+            pages = sorted(self._written)
+        whole = SLOT.view(self._bytes, self._count)
         per_page = _PAGE // SLOT.size
         if len(pages) > _MANY_PAGES:
             parts = [whole]

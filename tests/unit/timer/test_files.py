@@ -225,3 +225,29 @@ def test_files_that_were_read_go_with_what_is_known_about_them(files):
     assert log.delete_read_files(newest) == 0
     assert log.delete_read_files(newest + 1) == 3, "the last two stay"
     assert set(log._newest) <= {file.file_from_offset for file in log.files.files}
+
+
+def test_a_power_loss_brings_no_removed_file_back_and_leaves_no_gap(files):
+    log = filled(files, 22)
+    log.flush()
+    log.files.flush(0)
+    files.sync_dir("/store/timerlog")
+    assert log.delete_read_files(unit(0).write_time_ms + unit(0).delay_ms + 1) == 3
+    for seed in range(20):
+        after = files.power_lost(SeededEntropy(seed), 50)
+        assert after.list("/store/timerlog") == files.list("/store/timerlog")
+
+
+def test_a_file_whose_removal_fails_stays_in_the_log(files):
+    log = filled(files, 22)
+
+    def before(_number, name, _path):
+        if name == "remove":
+            raise OSError(5, "Input/output error")
+
+    files.before = before
+    with pytest.raises(OSError, match="Input/output"):
+        log.delete_read_files(unit(0).write_time_ms + unit(0).delay_ms + 1)
+    files.before = None
+    assert log.files.files[0].file_from_offset == 0
+    assert log.unit(0) is not None

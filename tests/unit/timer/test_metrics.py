@@ -180,3 +180,22 @@ def test_the_file_is_the_one_of_the_reference(tmp_path):
     (tmp_path / "s/config/timermetrics.bak").unlink()
     with MessageStore.open(tmp_path / "s") as store:
         assert store._timers.messages.metrics.counts() == {"later": 2, "gone": 1}
+
+
+def test_counts_may_be_read_while_the_delivery_begins_slots():
+    world = World()
+    due = world.timers.due
+    for time_ms in range(50):
+        due.slot(time_ms)
+
+    class Adding:
+        """What another thread does between two slots."""
+
+        def __len__(self):
+            due.slot(10**6 + len(due.slots))
+            return 0
+
+    for slot in due.slots.values():
+        slot.units = Adding()
+    assert due.backlog() == 0
+    world.timers.stats()

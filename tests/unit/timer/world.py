@@ -1,5 +1,8 @@
 """A store with timers and delay levels on a simulated machine: one thread, one clock, files that can crash."""
 
+import errno
+import os
+
 from tailrace.config import StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.commitlog import decode_message
@@ -25,9 +28,64 @@ LEVELS_MS = parse_delay_levels(CONFIG.message_delay_level)
 START = 1_700_000_000_000
 
 
+class ReadFaults:
+    """Reads of the log, of the timer log, of queues and of the index that fail while a test wants it.
+
+    ``error_of`` gets what is read (log, timerlog, queue, index), a position and a size, and returns an errno or 0.
+    """
+
+    def __init__(self):
+        self.failed = 0
+        self.end()
+
+    @property
+    def active(self):
+        return self.error_of != self._none
+
+    def check(self, what, position, size):
+        number = self.error_of(what, position, size)
+        if number:
+            self.failed += 1
+            raise OSError(number, os.strerror(number))
+
+    def wrap(self, what, owner, name):
+        inner = getattr(owner, name)
+
+        def read(position, size, *more, **options):
+            self.check(what, position, size)
+            return inner(position, size, *more, **options)
+
+        setattr(owner, name, read)
+
+    def at_random(self, entropy, percent, numbers=(errno.EMFILE, errno.EIO), what=("log",)):
+        """Let that share of the reads fail."""
+        def error_of(kind, _position, _size):
+            if kind not in what or entropy.randrange(100) >= percent:
+                return 0
+            return numbers[entropy.randrange(len(numbers))]
+
+        self.error_of = error_of
+
+    def under(self, position, number=errno.EIO):
+        """Let every read fail that covers this position of the log, as a bad sector does."""
+        self.error_of = lambda what, at, size: (
+            number if what == "log" and at <= position < at + max(size, 1) else 0)
+
+    def end(self):
+        self.error_of = self._none
+
+    @staticmethod
+    def _none(what, position, size):
+        return 0
+
+
 class World:
-    def __init__(self, files=None, clock=None, config=CONFIG, *, seed=1, slots=SLOTS, bulk_from=32):
+    def __init__(
+        self, files=None, clock=None, config=CONFIG, *, seed=1, slots=SLOTS, bulk_from=32, targets=None,
+    ):
         self.slots, self.bulk_from = slots, bulk_from
+        self.reads = ReadFaults()
+        self.targets = targets
         self.files = files or CrashFileSystem()
         self.clock = clock or SimClock(START)
         self.config = config
@@ -41,16 +99,35 @@ class World:
             self.files.makedirs(f"{ROOT}/{name}")
         self.store = DefaultMessageStore(self.clock, self.files, self.config, ROOT)
         self.store.load(last_exit_ok=clean)
-        self.timers = TimerMessageStore(self.clock, self.files, self.config, self.store, self.slots)
+        self.reads.wrap("log", self.store.commit_log.queue, "read")
+        self._wrap_queues()
+        self.reads.wrap("index", self.store.reader, "query")
+        more = {"targets": self.targets} if self.targets is not None else {}
+        self.timers = TimerMessageStore(
+            self.clock, self.files, self.config, self.store, self.slots, **more)
+        self.reads.wrap("timerlog", self.timers.timer_log.files, "read")
         self.timers.dequeue.bulk_from = self.bulk_from
         self.timers.load()
         self.offsets = DelayOffsetManager(self.files, f"{ROOT}/config", self.clock)
         self.offsets.load()
         self.schedule = ScheduleMessageService(
-            self.clock, self.store, parse_delay_levels(self.config.message_delay_level), self.offsets)
+            self.clock, self.store, parse_delay_levels(self.config.message_delay_level), self.offsets,
+            **more)
         self.schedule.load()
         self.hook = TimerPutHook(self.clock, self.entropy, self.config, self.timers.slot_num)
         return self
+
+    def _wrap_queues(self):
+        get = self.store.queues.get
+
+        def wrapped(topic, queue_id):
+            queue = get(topic, queue_id)
+            if queue is not None and not hasattr(queue, "has_faults"):
+                queue.has_faults = True
+                self.reads.wrap("queue", queue, "units")
+            return queue
+
+        self.store.queues.get = wrapped
 
     def send(self, topic="T", queue_id=0, body=None, **properties):
         """Send with a unique key; notes when it is due if it waits."""
@@ -77,16 +154,16 @@ class World:
             TIMER_DEL_UNIQKEY=key if bare else f"{topic}+{key}")[1]
 
     def steps(self):
-        while self.store.reput.step():
-            pass
-        while self.timers.enqueue_step():
-            pass
-        while self.timers.dequeue_step():
-            pass
-        while self.schedule.step():
-            pass
-        while self.store.reput.step():
-            pass
+        """One turn of the services; as in a scheduler, a step that raises OSError is tried again in the next turn."""
+        for step in (
+            self.store.reput.step, self.timers.enqueue_step, self.timers.dequeue_step, self.schedule.step,
+            self.store.reput.step,
+        ):
+            try:
+                while step():
+                    pass
+            except OSError:
+                assert self.reads.failed
 
     def run(self, ms, step=1, flush_every=1000):
         """Let time pass, the services running at every step."""
@@ -105,7 +182,8 @@ class World:
         if self.offsets.dirty:
             self.offsets.dirty = False
             self.offsets.persist()
-        self.store.flush_consume_queue.flush(0)
+        if not self.reads.active:
+            self.store.flush_consume_queue.flush(0)
 
     def close(self):
         self.store.flush_commit_log.flush()

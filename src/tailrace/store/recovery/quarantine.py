@@ -1,6 +1,7 @@
 """Quarantine: copies of the bytes that recovery cuts off or steps over, in ``tailrace/quarantine/``.
 
-Each copy is a file, and ``manifest.jsonl`` has a line for it: file, position, length, reason, time.
+Each copy is a file, and ``manifest.jsonl`` has a line for it: file, position, length, reason, time. Bytes that the
+disk does not return have a line without a file (``list_unreadable``), or a copy in which zeros stand for them.
 Commit point: the synced manifest line. Nothing may be cut before ``keep`` has returned. The same bytes of the same
 position are copied once. If the size limit is reached, the oldest copies are deleted.
 """
@@ -15,7 +16,7 @@ from isal import isal_zlib
 from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import open_hint
+from tailrace.env.whole_files import open_hint, read_if_there
 from tailrace.logs import get_logger
 
 __all__ = ["Quarantine"]
@@ -56,10 +57,37 @@ class Quarantine:
             "length": len(data), "reason": reason, "time": now, "kept": name,
         }
         self._write(path, data, at_end=False)
-        self._write(f"{self._directory}/manifest.jsonl", orjson.dumps(line) + b"\n", at_end=True)
+        self._write(self._manifest, orjson.dumps(line) + b"\n", at_end=True)
         self._file_system.sync_dir(self._directory)
         self.kept.append(line)
         return len(data)
+
+    def list_unreadable(self, source: str, file_pos: int, phy_offset: int, length: int, reason: str) -> None:
+        """Add a line for bytes that cannot be read, unless the manifest has it. Raises OSError."""
+        self._file_system.makedirs(self._directory)
+        line: dict[str, object] = {
+            "file": source, "position": file_pos, "physicalOffset": phy_offset,
+            "length": length, "reason": reason, "time": self._clock.now_ms(), "kept": None,
+        }
+        if not any(known.get("physicalOffset") == phy_offset and known.get("kept") is None for known in self._lines()):
+            self._write(self._manifest, orjson.dumps(line) + b"\n", at_end=True)
+            self._file_system.sync_dir(self._directory)
+
+    def _lines(self) -> list[dict[str, object]]:
+        """Return the valid lines of the manifest."""
+        found: list[dict[str, object]] = []
+        for text in (read_if_there(self._file_system, self._manifest) or b"").splitlines():
+            try:
+                line = orjson.loads(text)
+            except ValueError:
+                continue
+            if isinstance(line, dict):
+                found.append(line)
+        return found
+
+    @property
+    def _manifest(self) -> str:
+        return f"{self._directory}/manifest.jsonl"
 
     def _make_room(self, wanted: int) -> None:
         files = [
