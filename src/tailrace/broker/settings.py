@@ -74,7 +74,10 @@ def properties_in(body: bytes) -> dict[str, str]:
 
 @final
 class SettingsFile:
-    """The file of ``--config``. ``path`` is absolute and not a symbolic link; a write keeps its permissions."""
+    """The file of ``--config``. ``path`` is absolute and not a symbolic link; a write keeps its permissions.
+
+    A file that is a mount of its own, as containers have them, is overwritten.
+    """
 
     def __init__(self, file_system: FileSystem, path: str) -> None:
         self._file_system = file_system
@@ -88,7 +91,7 @@ class SettingsFile:
             if len(data) > SETTINGS_FILE_MAX:
                 raise ValueError(f"{self.path} has more than {SETTINGS_FILE_MAX} bytes")
             text = with_settings(data.decode("utf-8-sig"), values)
-            replace_file(self._file_system, self.path, text.encode(), keep_permissions=True)
+            replace_file(self._file_system, self.path, text.encode(), keep_permissions=True, in_place=True)
 
 
 @final

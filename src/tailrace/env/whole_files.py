@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from typing import Final
 
 from tailrace import events
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.permissions import copy_permissions
-from tailrace.errors import OddFileError
+from tailrace.errors import OddFileError, StoreError
 from tailrace.logs import get_logger
 
 __all__ = [
@@ -108,16 +110,42 @@ def write_file(
         file.close()
 
 
-def replace_file(file_system: FileSystem, path: str, data: bytes, *, keep_permissions: bool = False) -> None:
+def replace_file(
+    file_system: FileSystem, path: str, data: bytes, *, keep_permissions: bool = False, in_place: bool = False
+) -> None:
     """Replace a file atomically by one with these bytes, durable on return. Its directory must exist.
 
     With ``keep_permissions`` the new file gets the permissions of the old one, on a real disk, before any byte is
-    written. Raises OSError; the old file is then unchanged, and ``<path>.tmp`` may be left.
+    written. With ``in_place`` a file that cannot be replaced because it is a mount of its own is overwritten; a crash
+    in between leaves old and new bytes, and all new ones in ``<path>.tmp``. Raises OSError; without ``in_place`` the
+    old file is then unchanged. ``<path>.tmp`` is left by a crash only.
     """
     temporary = f"{path}.tmp"
-    if keep_permissions:
-        write_file(file_system, temporary, b"")
-        copy_permissions(path, temporary)
-    write_file(file_system, temporary, data)
-    file_system.rename(temporary, path)
-    file_system.sync_dir(path.rpartition("/")[0])
+    try:
+        if keep_permissions:
+            write_file(file_system, temporary, b"")
+            copy_permissions(path, temporary)
+        write_file(file_system, temporary, data)
+        try:
+            file_system.rename(temporary, path)
+        except OSError as error:
+            if error.errno != errno.EBUSY or not in_place:
+                raise
+            _overwrite(file_system, path, data)
+            file_system.remove(temporary)
+        file_system.sync_dir(path.rpartition("/")[0])
+    except (OSError, StoreError):
+        with contextlib.suppress(OSError, StoreError):
+            file_system.remove(temporary)
+        raise
+
+
+def _overwrite(file_system: FileSystem, path: str, data: bytes) -> None:
+    """Write the bytes into a file that exists; they are durable on return."""
+    file = file_system.open(path, writable=True)
+    try:
+        file.pwrite(data, 0)
+        file.truncate(len(data))
+        file.sync_data()
+    finally:
+        file.close()
