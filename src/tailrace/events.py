@@ -62,6 +62,10 @@ VIP_PORT_LEFT_OUT: Final = _event(
 BROKER_STARTED: Final = _event(
     "info", "broker started", "broker namesrv advertised",
     "Clients are served at these addresses; routes have the advertised one.")
+ADVERTISED_ADDRESS_IS_OF_THIS_MACHINE_ONLY: Final = _event(
+    "warning", "the advertised address is reached from this machine only, set brokerIP1", "advertised listens",
+    "The broker listens for other machines, but routes have a loopback address: brokerIP1 says so, or no interface has "
+    "another address. Set brokerIP1 to the address that clients use.")
 ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ: Final = _event(
     "warning", "anybody who reaches this address may read, write and delete", "address",
     "The option `--allow-remote` is given and there is no access control. Allow this address only for machines that "

@@ -34,6 +34,7 @@ from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import RefusalError
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
+from tailrace.remoting.addresses import address_text
 from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import SLOW_HTTP, ServerLimits
 from tailrace.remoting.server import one_address
@@ -93,7 +94,7 @@ class _HttpConnection:
         self.last_active = now
         self.served = False
         host, port = (writer.get_extra_info("peername") or ("", 0))[:2]
-        self.peer = f"{host}:{port}"
+        self.peer = address_text(host, port)
 
     def abort(self) -> None:
         self._writer.transport.abort()
@@ -192,7 +193,7 @@ class HttpStatusServer:
             async with asyncio.timeout(self._timeout_s):
                 head = await reader.readuntil(b"\r\n\r\n")
             connection.served, connection.last_active = True, loop.time()
-            writer.write(await self._answer(head, connection.peer.rpartition(":")[0]))
+            writer.write(await self._answer(head, connection.peer.rpartition(":")[0].strip("[]")))
             async with asyncio.timeout(self._timeout_s):
                 await writer.drain()
         except asyncio.LimitOverrunError:

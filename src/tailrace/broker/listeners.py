@@ -28,6 +28,13 @@ from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.kernels import header as header_kernel
 from tailrace.logs import get_logger
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting.addresses import (
+    address_text,
+    host_of,
+    is_loopback,
+    own_address,
+    packed_host,
+)
 from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import HIGH_WATER
@@ -55,7 +62,7 @@ class Listeners:
         self.limits = self.entrance.limits
         """Limits of all connections together."""
         self._high_water = high_water
-        self.advertised = broker_ip
+        self.advertised = host_of(broker_ip)
         """Host that the broker advertises to clients."""
         self.host = ""
         """Host that the broker listens on, as an address."""
@@ -79,12 +86,15 @@ class Listeners:
         try:
             self.host, self.port = await _listening(self.broker, listen, self._names[0])
             self.advertised = self.advertised or _reachable(self.host)
-            self.store_host = _packed(self.advertised) + self.port.to_bytes(4, "big")
+            self.store_host = packed_host(self.advertised) + self.port.to_bytes(4, "big")
             if namesrv_listen is not None:
                 self.namesrv = self._server()
                 host, port = await _listening(self.namesrv, namesrv_listen, self._names[1])
-                self.namesrv_address = f"{_reachable(host)}:{port}"
-                self.namesrv_listen_address = f"{host}:{port}"
+                self.namesrv_address = address_text(_reachable(host), port)
+                self.namesrv_listen_address = address_text(host, port)
+            if not is_loopback(self.host) and is_loopback(self.advertised):
+                events.ADVERTISED_ADDRESS_IS_OF_THIS_MACHINE_ONLY.log(
+                    _log, advertised=self.broker_address, listens=self.listen_address)
             if vip and listen[1] > VIP_DISTANCE:
                 await self._start_vip(listen[0], listen[1] - VIP_DISTANCE)
         except BaseException:
@@ -99,14 +109,14 @@ class Listeners:
             await server.start(host, port)
         except OSError as error:
             events.VIP_PORT_LEFT_OUT.log(
-                _log, address=f"{host}:{port}", reason=why_not_listening(error, port))
+                _log, address=address_text(host, port), reason=why_not_listening(error, port))
         else:
             self.vip = server
 
     @property
     def listen_address(self) -> str:
         """``ip:port`` that the broker listens on."""
-        return f"{self.host}:{self.port}"
+        return address_text(self.host, self.port)
 
     @property
     def local_address(self) -> str:
@@ -114,12 +124,12 @@ class Listeners:
         address = ipaddress.ip_address(self.host)
         if not address.is_unspecified:
             return self.listen_address
-        return f"{'127.0.0.1' if address.version == 4 else '::1'}:{self.port}"
+        return address_text("127.0.0.1" if address.version == 4 else "::1", self.port)
 
     @property
     def broker_address(self) -> str:
         """``ip:port`` that the broker advertises to clients."""
-        return f"{self.advertised}:{self.port}"
+        return address_text(self.advertised, self.port)
 
     @property
     def servers(self) -> list[RemotingServer]:
@@ -198,29 +208,11 @@ async def _listening(server: RemotingServer, listen: Address, name: str) -> Addr
         return await server.start(*listen)
     except OSError as error:
         raise OSError(
-            error.errno, f"cannot listen on {name}{' ' if name else ''}{listen[0]}:{listen[1]}: "
+            error.errno, f"cannot listen on {name}{' ' if name else ''}{address_text(*listen)}: "
             f"{why_not_listening(error, listen[1])}") from error
 
 
 def _reachable(host: str) -> str:
-    """Return the address to advertise: this host's own if the broker listens on all of them (0.0.0.0)."""
+    """Return the address to advertise: one of this machine's own if the server listens on all of them."""
     address = ipaddress.ip_address(host)
-    if not address.is_unspecified:
-        return host
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"
-
-
-def _packed(host: str) -> bytes:
-    """Return the bytes of an address, or of the address of a host name. Raises OSError that names brokerIP1."""
-    try:
-        return ipaddress.ip_address(host).packed
-    except ValueError:
-        try:
-            return socket.inet_aton(socket.gethostbyname(host))
-        except (OSError, UnicodeError) as error:
-            raise OSError(
-                errno.EADDRNOTAVAIL, f"brokerIP1={host} cannot be looked up: {error}; set it to an "
-                "address of this machine that clients reach") from error
+    return own_address(address.version) if address.is_unspecified else host

@@ -24,6 +24,7 @@ from tailrace.formats.requests.name_server_headers import (
     UnRegisterBrokerRequestHeader,
 )
 from tailrace.logs import get_logger
+from tailrace.remoting.addresses import address_text
 from tailrace.remoting.client import split_address
 
 __all__ = ["Registration", "name_server_addresses", "registered_elsewhere"]
@@ -55,7 +56,7 @@ def registered_elsewhere(text: str, own: str) -> list[str]:
     """Return the addresses of ``namesrvAddr`` that are not ``own``, the name server of this process."""
     own_place = split_address(own)
     return [
-        f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address_text(host, port)
         for host, port in name_server_addresses(text)
         if own_place is None or port != own_place[1] or not is_own_address(host)]
 

@@ -36,6 +36,7 @@ from tailrace.formats.filenames import SERVE
 from tailrace.logs import get_logger
 from tailrace.node.lock import LOCK_CHECK_MS
 from tailrace.node.message_store import MessageStore
+from tailrace.remoting.addresses import address_text
 from tailrace.remoting.client import split_address
 from tailrace.remoting.entrance import ENFORCING, Entrance
 from tailrace.remoting.server import HIGH_WATER
@@ -194,17 +195,17 @@ def _warn_about_remote(config: AuthConfig, *addresses: Address | None, encrypted
         if address is None or address[0] in LOOPBACK:
             continue
         if not config.authentication_enabled:
-            events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ.log(_log, address="{}:{}".format(*address))
+            events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ.log(_log, address=address_text(*address))
         elif not config.authorization_enabled:
-            events.EVERY_USER_MAY_READ.log(_log, address="{}:{}".format(*address))
+            events.EVERY_USER_MAY_READ.log(_log, address=address_text(*address))
     if http is None or http[0] in LOOPBACK:
         return
     if config.authentication_enabled:
-        events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS.log(_log, address="{}:{}".format(*http))
+        events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS.log(_log, address=address_text(*http))
         if not encrypted:
-            events.PASSWORDS_FOR_THE_CONSOLE_ARE_NOT_ENCRYPTED.log(_log, address="{}:{}".format(*http))
+            events.PASSWORDS_FOR_THE_CONSOLE_ARE_NOT_ENCRYPTED.log(_log, address=address_text(*http))
     else:
-        events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS_AND_MESSAGES.log(_log, address="{}:{}".format(*http))
+        events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS_AND_MESSAGES.log(_log, address=address_text(*http))
 
 
 def _on_loop_error() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
@@ -273,11 +274,11 @@ async def _start_http(
         host, port = await http.start(*listen)
     except OSError as error:
         raise StoreError(
-            f"cannot listen on --http {listen[0]}:{listen[1]}: {why_not_listening(error, listen[1])}"
+            f"cannot listen on --http {address_text(*listen)}: {why_not_listening(error, listen[1])}"
         ) from error
-    _say(f"http={host}:{port}", sys.stderr)
+    _say(f"http={address_text(host, port)}", sys.stderr)
     scheme = "https" if entrance.mode == ENFORCING else "http"
-    _say(f"console at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/console/", sys.stderr)
+    _say(f"console at {scheme}://{address_text(host, port)}/console/", sys.stderr)
     return http
 
 

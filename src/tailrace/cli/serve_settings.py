@@ -18,6 +18,7 @@ from tailrace.env.whole_files import read_if_there
 from tailrace.errors import ConfigError
 from tailrace.java_settings import REASONS, refuse_settings
 from tailrace.logs import get_logger
+from tailrace.remoting.addresses import address_text, host_of
 from tailrace.tls_settings import DEFAULT_TLS_FILE, TlsConfig, tls_config_of
 
 __all__ = ["Places", "Settings", "places_of", "read_password", "take_settings"]
@@ -141,7 +142,7 @@ def places_of(
     config: BrokerConfig, listen: str = "", namesrv_listen: str = "", http: str = "", grpc: str = ""
 ) -> Places:
     """Return the addresses to listen on; options override settings. Raises ValueError that names the wrong one."""
-    broker = parse_address(listen, "--listen") if listen else (config.bind_address, config.listen_port)
+    broker = parse_address(listen, "--listen") if listen else (host_of(config.bind_address), config.listen_port)
     others, name, namesrv = name_server_addresses(config.namesrv_addr), "--namesrv-listen", None
     if namesrv_listen:
         namesrv = None if namesrv_listen == NONE else parse_address(namesrv_listen, name)
@@ -152,8 +153,8 @@ def places_of(
         namesrv = parse_address(NAMESRV_LISTEN, name)
     names = ("--listen" if listen else "bindAddress and listenPort", name)
     if broker == namesrv and broker[1]:
-        raise ValueError(f"{names[0]} and {names[1]} are both {broker[0]}:{broker[1]}")
-    endpoint = (config.bind_address, config.grpc_server_port) if config.grpc_server_port else None
+        raise ValueError(f"{names[0]} and {names[1]} are both {address_text(*broker)}")
+    endpoint = (host_of(config.bind_address), config.grpc_server_port) if config.grpc_server_port else None
     return Places(
         broker, namesrv, parse_address(http, "--http") if http else None,
         parse_address(grpc, "--grpc") if grpc else endpoint, names)

@@ -14,6 +14,7 @@ from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.node.topic_config import PRIORITY
 from tailrace.proxy.protocol import definition, resource, timestamp
+from tailrace.remoting.addresses import address_text
 
 __all__ = ["SYSTEM_PROPERTIES", "message_type_of", "to_message"]
 
@@ -72,7 +73,7 @@ def to_message(message: MessageExt, topic: str, handle: str = "") -> Any:
         born_timestamp=timestamp(message.born_timestamp),
         born_host=properties.get("__BORNHOST", "").strip() or message.born_host[0],
         store_timestamp=timestamp(message.store_timestamp),
-        store_host=f"{message.store_host[0]}:{message.store_host[1]}",
+        store_host=address_text(*message.store_host),
         queue_id=message.queue_id, queue_offset=message.queue_offset, delivery_attempt=message.reconsume_times + 1)
     if handle:
         system.receipt_handle = handle

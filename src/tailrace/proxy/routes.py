@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -63,10 +64,19 @@ class RouteActivity:
         """Return the broker with the endpoints by which the client reaches it, which an address of ours may not be."""
         if not endpoints.addresses:
             host, port = self._address()
-            scheme = definition.AddressScheme.IPv6 if ":" in host else definition.AddressScheme.IPv4
+            scheme = _scheme(host)
             endpoints = definition.Endpoints(
                 scheme=scheme, addresses=[definition.Address(host=host, port=port)])
         return definition.Broker(name=self._broker.config.broker_name, id=0, endpoints=endpoints)
+
+
+def _scheme(host: str) -> Any:
+    """Return the kind of a host: an address of IPv4 or IPv6, or a name."""
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return definition.AddressScheme.DOMAIN_NAME
+    return definition.AddressScheme.IPv4 if version == 4 else definition.AddressScheme.IPv6
 
 
 def _permission(config: TopicConfig) -> Any:

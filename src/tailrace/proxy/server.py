@@ -41,6 +41,8 @@ from tailrace.proxy.routes import RouteActivity
 from tailrace.proxy.send import SendMessageActivity
 from tailrace.proxy.telemetry import TelemetryActivity
 from tailrace.proxy.transactions import EndTransactionActivity, HalfPlaces
+from tailrace.remoting.addresses import address_text
+from tailrace.remoting.client import split_address
 
 __all__ = ["GrpcListener", "GrpcServer"]
 
@@ -68,6 +70,7 @@ _OPTIONS: Final = (
 )
 _Unary = Callable[[Any, Caller], Awaitable[Any]]
 _Method = Callable[[Any, Any], Awaitable[Any]]
+_ALL: Final = ("0.0.0.0", "::")
 _WORD: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -80,7 +83,7 @@ class GrpcListener:
         self.server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=limits.MAX_CALLS)
         self.host = host
         self.tls = credentials is not None
-        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        place = address_text(host, port)
         try:
             self.port: int = (
                 self.server.add_insecure_port(place) if credentials is None
@@ -91,7 +94,7 @@ class GrpcListener:
     @property
     def address(self) -> str:
         """``host:port`` that clients connect to."""
-        return f"{self.host}:{self.port}"
+        return address_text(self.host, self.port)
 
     async def close(self) -> None:
         """Give the port back."""
@@ -133,6 +136,8 @@ class GrpcServer:
     async def serve_on(self, listener: GrpcListener) -> None:
         """Serve the calls that come to a port."""
         self.host, self.port = listener.host, listener.port
+        if self.host in _ALL and (advertised := split_address(self._broker.address)) is not None:
+            self.host = advertised[0]  # clients that named no endpoint get the host that the broker advertises
         listener.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._methods()),))
         await listener.server.start()
         self._listener = listener

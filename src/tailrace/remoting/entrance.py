@@ -23,6 +23,7 @@ from typing import Any, Final, cast, final
 
 from tailrace import events
 from tailrace.logs import get_logger
+from tailrace.remoting.addresses import address_text
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.rare_lines import RareLines
 from tailrace.remoting.strangers import Strangers, admit
@@ -148,7 +149,7 @@ class Arrival(asyncio.Protocol):
         """Count the connection and wait for its first byte."""
         self._transport = cast("asyncio.Transport", transport)
         host, port = (transport.get_extra_info("peername") or ("0.0.0.0", 0))[:2]
-        self.peer_ip, self.peer = str(host), f"{host}:{port}"
+        self.peer_ip, self.peer = str(host), address_text(str(host), port)
         self._loop = asyncio.get_running_loop()
         self.last_active = self._loop.time()
         self._timer = self._loop.call_later(self._silence_s, self._silent)

@@ -46,6 +46,7 @@ from tailrace.formats.remoting import (
 )
 from tailrace.formats.requests.absent import why_not_supported
 from tailrace.logs import get_logger
+from tailrace.remoting.addresses import address_text
 from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import STALLED_FRAME, TOO_LATE, UNREAD, ServerLimits
 from tailrace.remoting.strangers import Strangers, admit
@@ -143,7 +144,7 @@ class Channel(asyncio.Protocol):
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
             address = address.ipv4_mapped
         self.peer_ip = str(address)
-        self.peer = f"{self.peer_ip}:{port}"
+        self.peer = address_text(self.peer_ip, port)
         self.born_host = address.packed + int(port).to_bytes(4, "big")
         self.last_active = self._server.loop.time()
         self._server.opened(self)
