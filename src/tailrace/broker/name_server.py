@@ -359,12 +359,19 @@ class NameServer:
         if header.body_crc32 and header.body_crc32 != zlib.crc32(request.body) & 0x7FFFFFFF:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         name, address, broker_id = header.broker_name, header.broker_addr, header.broker_id
+        if channel.closed:  # while its body was read: nothing would remove the entry with the connection
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"the connection of broker {name} has closed")
         member = BrokerMember(
             address=address, broker_id=broker_id, ha_address=header.ha_server_addr,
             data_version=version, channel=channel, last_update_ns=self._clock.monotonic_ns(),
             expired_ms=header.heartbeat_timeout_millis or EXPIRED_MS,
         )
         broker = self._brokers.get(name) or Broker(name=name, cluster=header.cluster_name)
+        if broker.cluster != header.cluster_name:  # permissions are those of the cluster that a request names
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker {name} is registered in cluster {broker.cluster}, so it cannot register in cluster "
+                f"{header.cluster_name}")
         self._check_room(broker, broker_id, topics)
         before = broker.members.get(broker_id)
         if broker.is_local or (len(topics) == 1 and before is None):
@@ -424,14 +431,15 @@ class NameServer:
         """Remove a broker of another process: request 104."""
         header = request.read(headers.UnRegisterBrokerRequestHeader)
         broker = self._brokers.get(header.broker_name)
-        if broker is not None and not broker.is_local:
-            self._drop(lambda m: m.address == header.broker_addr and m.channel is not None)
+        if broker is not None and not broker.is_local and broker.cluster == header.cluster_name:
+            mine = list(broker.members.values())
+            self._drop(lambda m: m.address == header.broker_addr and any(m is one for one in mine))
         return request.answer()
 
     def query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return whether a broker's topics have changed since its last registration: request 322."""
         header = request.read(headers.QueryDataVersionRequestHeader)
-        member = self._touched(header.broker_name, header.broker_addr)
+        member = self._touched(header.cluster_name, header.broker_name, header.broker_addr)
         offered = json_value(request, 100) if request.body else None
         stored = member.data_version if member is not None else {}
         changed = not stored or stored != offered
@@ -443,12 +451,12 @@ class NameServer:
     def broker_heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Note that a broker is alive: request 904."""
         header = request.read(headers.BrokerHeartbeatRequestHeader)
-        self._touched(header.broker_name, header.broker_addr)
+        self._touched(header.cluster_name, header.broker_name, header.broker_addr)
         return request.answer()
 
-    def _touched(self, name: str, address: str) -> BrokerMember | None:
+    def _touched(self, cluster: str, name: str, address: str) -> BrokerMember | None:
         broker = self._brokers.get(name)
-        for member in broker.members.values() if broker is not None else ():
+        for member in broker.members.values() if broker is not None and broker.cluster == cluster else ():
             if member.address == address:
                 member.last_update_ns = self._clock.monotonic_ns()
                 return member

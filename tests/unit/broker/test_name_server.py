@@ -74,6 +74,38 @@ def test_another_broker_registers_and_goes_with_its_connection(ns, kit, channel)
     assert list(json.loads(route(ns, kit, channel, "T").body)["brokerDatas"][0]["brokerAddrs"]) == ["1"]
 
 
+def test_a_connection_that_closed_while_the_body_was_read_leaves_no_entry(ns, kit, channel):
+    channel.closed = True
+    answer = ns.register_broker(channel, registration(kit, "T1", "T2"))
+    assert (answer.code, answer.remark) == (1, "the connection of broker far has closed")
+    assert route(ns, kit, channel, "T1").code == 17
+
+
+def test_a_broker_is_changed_in_its_own_cluster_only(ns, kit, channel):
+    """Permissions are those of the cluster that a request names."""
+    assert ns.register_broker(channel, registration(kit, "T1", "T2")).code == 0
+    other = {"clusterName": "A"}
+    answer = ns.register_broker(channel, registration(kit, "T1", "T2", address="6.6.6.6:1", **other))
+    assert (answer.code, answer.remark) == (
+        1, "broker far is registered in cluster C2, so it cannot register in cluster A")
+    named = {"brokerName": "far", "brokerAddr": "10.0.0.1:10911", "brokerId": "0"}
+    ns.unregister_broker(channel, kit.request(104, {**named, **other}))
+    assert json.loads(route(ns, kit, channel, "T1").body)["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
+    answer = ns.query_data_version(channel, kit.request(322, {**named, **other}))
+    assert (answer.ext["changed"], answer.body) == ("true", b"")
+    assert ns.query_data_version(channel, kit.request(322, {**named, "clusterName": "C2"})).body
+    ns.unregister_broker(channel, kit.request(104, {**named, "clusterName": "C2"}))
+    assert route(ns, kit, channel, "T1").code == 17
+
+
+def test_a_broker_that_unregisters_leaves_another_one_at_its_address(ns, kit, channel):
+    for name in ("far", "near"):
+        assert ns.register_broker(channel, registration(kit, "T1", "T2", name=name)).code == 0
+    ns.unregister_broker(channel, kit.request(104, {
+        "brokerName": "near", "brokerAddr": "10.0.0.1:10911", "brokerId": "0", "clusterName": "C2"}))
+    assert [one["brokerName"] for one in json.loads(route(ns, kit, channel, "T1").body)["brokerDatas"]] == ["far"]
+
+
 def test_a_first_registration_of_one_topic_and_a_wrong_checksum_are_refused(ns, kit, channel):
     assert ns.register_broker(channel, registration(kit, "T")).remark == "register broker failed"
     assert route(ns, kit, channel, "T").code == 17
