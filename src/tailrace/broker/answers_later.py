@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 from tailrace import events
 from tailrace.broker.waiting import WaitingRequests, memory_of
+from tailrace.env.supervision import failed
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.logs import get_logger
@@ -322,8 +323,12 @@ def _send(channel: Channel, request: RemotingCommand, answer: Answer) -> None:
 
 
 def answer_failure(channel: Channel, request: RemotingCommand, error: Exception) -> None:
-    """Log the error of a request, and send it as the answer."""
-    channel.answer(request, failure_of(channel, request, error))
+    """Log the error of a request, and send it as the answer. Close the connection if that is not possible."""
+    try:
+        channel.answer(request, failure_of(channel, request, error))
+    except Exception:  # noqa: BLE001 - the caller goes on with other requests
+        failed("answer_failure")
+        channel.close()
 
 
 def failure_of(channel: Channel, request: RemotingCommand, error: Exception) -> RemotingCommand:

@@ -25,6 +25,7 @@ from functools import partial
 from typing import Final, final
 
 from tailrace.broker.waiting import WaitingRequests, memory_of
+from tailrace.env.supervision import caught, failed
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.model import GetMessageResult
@@ -171,7 +172,12 @@ class ColdReadService:
         self._forget(pull)
         if self._executor is None:
             self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="ColdRead")
-        future = self._loop.run_in_executor(self._executor, pull.read)
+        try:
+            future = self._loop.run_in_executor(self._executor, pull.read)
+        except RuntimeError as error:  # no thread can be started
+            with caught("ColdReadService"):
+                pull.answer(error)
+            return
         self._reads.add(future)
         future.add_done_callback(partial(self._answer, pull))
 
@@ -187,5 +193,7 @@ class ColdReadService:
                 self.bytes += len(result.data)
                 if not pull.channel.closed:
                     pull.answer(result)
+        except Exception:  # noqa: BLE001 - the other pulls are read
+            failed("ColdReadService")
         finally:
             self._start()

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar, final
 
 from tailrace import events
-from tailrace.errors import StoreError
+from tailrace.env.supervision import failed
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageStatus
@@ -27,7 +27,10 @@ PENDING_LIMIT: Final = 10_000
 """Number of sends that may wait, as in the reference (sendThreadPoolQueueCapacity)."""
 
 Then = Callable[[PutMessageStatus], int | bytes | None]
-"""Is called with the result of the sync. Returns None, another answer, or a later position to wait for."""
+"""Is called with the result of the sync. Returns None, another answer, or a later position to wait for.
+
+What it raises is the answer to its request, and touches no other one.
+"""
 Waiting = list[tuple[Channel, bytes, Then | None]]
 
 
@@ -63,7 +66,7 @@ class DurableAnswers:
     def add(
         self, channel: Channel, answer: bytes, until: int, then: Then | None = None
     ) -> None:
-        """Send ``answer`` when the log is durable up to ``until``, after a call of ``then``, which must not raise.
+        """Send ``answer`` when the log is durable up to ``until``, after a call of ``then``.
 
         An empty answer (oneway request) is not sent.
         """
@@ -77,7 +80,7 @@ class DurableAnswers:
         batch, self._batch = self._batch, []
         try:
             self._store.when_durable(self._until, partial(self._durable, batch))
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - every request of the batch gets an answer
             # It is not known whether the messages are durable; the answers say so.
             events.CANNOT_WAIT_FOR_THE_DISK.log(_log, sends=len(batch), reason=error)
             self._durable(batch, PutMessageStatus.SERVICE_NOT_AVAILABLE)
@@ -98,16 +101,25 @@ class DurableAnswers:
             batch, status = self._done.popleft()
             self.pending -= len(batch)
             for channel, answer, then in batch:
-                later = then(status) if then is not None else None
-                if isinstance(later, int):
-                    self.add(channel, answer, later)
-                    continue
-                last = later or answer
+                try:
+                    later = then(status) if then is not None else None
+                    if isinstance(later, int):
+                        self.add(channel, answer, later)
+                        continue
+                    last = later or answer
+                    if last and status is not PutMessageStatus.PUT_OK:
+                        last = _changed(last, status)
+                except Exception as error:  # noqa: BLE001 - one failing answer costs one answer
+                    failed("DurableAnswers")
+                    last = _failure(answer, error)
                 if last:
-                    by_channel.setdefault(channel, []).append(
-                        last if status is PutMessageStatus.PUT_OK else _changed(last, status))
+                    by_channel.setdefault(channel, []).append(last)
         for channel, answers in by_channel.items():
-            channel.write(b"".join(answers))
+            try:
+                channel.write(b"".join(answers))
+            except Exception:  # noqa: BLE001 - the other connections get their answers
+                failed("DurableAnswers")
+                channel.close()
 
 
 A = TypeVar("A", bound=RemotingCommand | bytes)
@@ -125,6 +137,17 @@ def when_durable(
         return answer
     durable.add(channel, answer if isinstance(answer, bytes) else encode(answer), until)
     return None
+
+
+def _failure(answer: bytes, error: Exception) -> bytes:
+    """Return the answer to a request whose last step failed; nothing to a oneway request."""
+    if not answer:
+        return b""
+    response, _ = decode_frame(answer, 0, len(answer))
+    assert response is not None
+    response.code, response.remark, response.ext, response.body = (
+        ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", {}, b"")
+    return encode(response)
 
 
 def _changed(answer: bytes, status: PutMessageStatus) -> bytes:

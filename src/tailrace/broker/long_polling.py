@@ -19,11 +19,13 @@ from typing import Final, final
 
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.waiting import memory_of
+from tailrace.env.supervision import caught, failed
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.remoting import Channel
 
 __all__ = ["HeldPull", "PullRequestHoldService"]
 
+_NAME: Final = "PullRequestHoldService"
 TICK_S: Final = 0.2
 """Time between two checks of the deadlines."""
 RECHECK_S: Final = 5.0
@@ -146,9 +148,17 @@ class PullRequestHoldService:
                     [
                         p for p in pulls
                         if next_offset > p.looked and p.wanted.matches_codes(tags_codes)
-                        and (p.wanted.properties is None or self._has_match(p))
+                        and (p.wanted.properties is None or self._may_match(p))
                     ],
                 )
+
+    def _may_match(self, pull: HeldPull) -> bool:
+        """Return whether a pull runs again. If the look fails it does, and is answered with the error."""
+        try:
+            return self._has_match(pull)
+        except Exception:  # noqa: BLE001 - the other pulls are looked at
+            failed(_NAME)
+            return True
 
     def _wake(self, key: tuple[str, int], pulls: list[HeldPull]) -> None:
         if not pulls:
@@ -160,7 +170,10 @@ class PullRequestHoldService:
         else:
             del self._held[key]
         for pull in pulls:
-            pull.channel.when_reading(partial(self._answer, pull))
+            try:
+                pull.channel.when_reading(partial(self._answer, pull))
+            except Exception:  # noqa: BLE001 - the other pulls are answered
+                failed(_NAME)
 
     def _answer(self, pull: HeldPull) -> None:
         pull.channel.hold(-1, -pull.size)
@@ -173,13 +186,14 @@ class PullRequestHoldService:
         if recheck:
             self._next_recheck = now + RECHECK_S
         for key in list(self._held):
-            grown = self._max_offset(*key) if recheck else -1
-            self._wake(
-                key,
-                [
-                    p for p in self._held[key]
-                    if p.deadline <= now or grown > p.offset or p.channel.closed
-                ],
-            )
+            with caught(_NAME):
+                grown = self._max_offset(*key) if recheck else -1
+                self._wake(
+                    key,
+                    [
+                        p for p in self._held[key]
+                        if p.deadline <= now or grown > p.offset or p.channel.closed
+                    ],
+                )
         if self._held and self._timer is None:
             self._timer = self._loop.call_later(TICK_S, self._tick)

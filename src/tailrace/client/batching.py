@@ -100,7 +100,7 @@ class Batches:
         self, key: BatchKey, items: list[BatchItem], results: list[asyncio.Future[SendResult]]
     ) -> None:
         try:
-            sent = await self._send(key, items)
+            _succeed(items, results, await self._send(key, items))
         except RemotingCommandError as error:
             if len(items) > 1 and error.code == ResponseCode.MESSAGE_ILLEGAL:
                 for item, result in zip(items, results, strict=True):  # one of them must not fail the others
@@ -109,13 +109,6 @@ class Batches:
             _fail(results, error)
         except BaseException as error:  # noqa: BLE001 - those that wait get it
             _fail(results, error)
-        else:
-            ids = sent.offset_msg_id.split(",")
-            for number, (item, result) in enumerate(zip(items, results, strict=True)):
-                if not result.done():
-                    result.set_result(SendResult(
-                        sent.status, sent.broker_name, sent.queue_id, sent.queue_offset + number, item.unique_key,
-                        ids[number] if number < len(ids) else "", region=sent.region))
 
     async def flush(self) -> None:
         """Send all open batches, and wait for their answers."""
@@ -123,6 +116,15 @@ class Batches:
             self._close(key)
         while self._sending:
             await asyncio.gather(*self._sending)
+
+
+def _succeed(items: list[BatchItem], results: list[asyncio.Future[SendResult]], sent: SendResult) -> None:
+    ids = sent.offset_msg_id.split(",")
+    for number, (item, result) in enumerate(zip(items, results, strict=True)):
+        if not result.done():
+            result.set_result(SendResult(
+                sent.status, sent.broker_name, sent.queue_id, sent.queue_offset + number, item.unique_key,
+                ids[number] if number < len(ids) else "", region=sent.region))
 
 
 def _fail(results: list[asyncio.Future[SendResult]], error: BaseException) -> None:

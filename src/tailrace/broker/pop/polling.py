@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, final
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.waiting import memory_of
 from tailrace.env.clock import Clock
+from tailrace.env.supervision import failed
 from tailrace.formats.pop import pop_retry_topics
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.model import GetMessageStatus
@@ -29,6 +30,7 @@ from tailrace.remoting import Channel
 
 __all__ = ["ALL_QUEUES", "Arrival", "PollResult", "PopLongPollingService", "Waiting", "has_match"]
 
+_NAME: Final = "PopLongPollingService"
 ALL_QUEUES: Final = -1
 EARLY_MS: Final = 50
 """Time before its deadline at which a request is answered, so that the client receives the answer in time."""
@@ -76,6 +78,8 @@ class Waiting:
     wanted: MessageFilter
     size: int = field(init=False)
     timer: asyncio.TimerHandle | None = None
+    has_expired: bool = False
+    """True if its time is over, so that it was not woken for a message."""
 
     def __post_init__(self) -> None:
         self.size = memory_of(self.request)
@@ -132,7 +136,7 @@ class PopLongPollingService:
         for retry in pop_retry_topics(waiting.topic, waiting.group):
             self._retries.setdefault(retry, {})[waiting.topic, waiting.group] = None
         waiting.channel.hold(1, waiting.size)
-        waiting.timer = self._loop.call_later(left_ms / 1000, self._wake, waiting)
+        waiting.timer = self._loop.call_later(left_ms / 1000, self._expire, waiting)
         if has_grown():
             self._wake(waiting)
         return PollResult.WAITS
@@ -155,11 +159,19 @@ class PopLongPollingService:
                 continue
             if arrival is not None and wanted.properties is not None and evaluated < EVALUATED_MAX:
                 evaluated += 1
-                if not self._has_match(wanted, arrival):
+                if not self._may_match(wanted, arrival):
                     continue
             self._wake(waiting)
             return True
         return False
+
+    def _may_match(self, wanted: MessageFilter, arrival: Arrival) -> bool:
+        """Return whether a request runs again. If the look fails it does, because it filters itself."""
+        try:
+            return self._has_match(wanted, arrival)
+        except Exception:  # noqa: BLE001 - the other requests are looked at
+            failed(_NAME)
+            return True
 
     def notify_free(self, topic: str, group: str, queue_id: int) -> None:
         """Wake one request that waits for all queues; if no request does, one that waits for this queue."""
@@ -213,15 +225,25 @@ class PopLongPollingService:
     def _drain(self) -> None:
         self._drain_scheduled = False
         while self._arrived:
-            arrival = self._arrived.popleft()
-            topic, queue_id = arrival.topic, arrival.queue_id
-            for pair in tuple(self._retries.get(topic, ())):  # the name may be that of several pairs
-                for queue in (ALL_QUEUES, *self._held.get(pair[0], {}).get(pair[1], ())):
-                    if self.notify(*pair, queue):
-                        break
-            for group in tuple(self._held.get(topic, ())):
-                self.notify(topic, group, ALL_QUEUES, arrival)
-                self.notify(topic, group, queue_id, arrival)
+            try:
+                self._notify_all(self._arrived.popleft())
+            except Exception:  # noqa: BLE001 - the other arrivals wake their requests
+                failed(_NAME)
+
+    def _notify_all(self, arrival: Arrival) -> None:
+        """Wake one request of each group that waits for the messages of an arrival."""
+        topic, queue_id = arrival.topic, arrival.queue_id
+        for pair in tuple(self._retries.get(topic, ())):  # the name may be that of several pairs
+            for queue in (ALL_QUEUES, *self._held.get(pair[0], {}).get(pair[1], ())):
+                if self.notify(*pair, queue):
+                    break
+        for group in tuple(self._held.get(topic, ())):
+            self.notify(topic, group, ALL_QUEUES, arrival)
+            self.notify(topic, group, queue_id, arrival)
+
+    def _expire(self, waiting: Waiting) -> None:
+        waiting.has_expired = True
+        self._wake(waiting)
 
     def _wake(self, waiting: Waiting) -> None:
         self._forget(waiting)
@@ -232,13 +254,26 @@ class PopLongPollingService:
     def _serve(self) -> None:
         for _ in range(min(SERVED_AT_ONCE, len(self._ready))):
             waiting = self._ready.popleft()
-            if waiting.channel.closed:
-                waiting.channel.hold(-1, -waiting.size)
-                self.notify(waiting.topic, waiting.group, waiting.queue_id)  # the arrival is for another one
-            else:
-                waiting.channel.when_reading(partial(self._answer, waiting))
+            try:
+                if waiting.channel.closed:
+                    waiting.channel.hold(-1, -waiting.size)
+                    self._pass_on(waiting)
+                else:
+                    if not waiting.channel.is_reading():
+                        self._pass_on(waiting)
+                    waiting.channel.when_reading(partial(self._answer, waiting))
+            except Exception:  # noqa: BLE001 - or the requests after it would wait for ever
+                failed(_NAME)
         if self._ready:
             self._loop.call_soon(self._serve)
+
+    def _pass_on(self, waiting: Waiting) -> None:
+        """Wake another request in place of one that cannot take messages now.
+
+        A client that does not read its answers runs its request later; the message would wait for that.
+        """
+        if not waiting.has_expired:
+            self.notify(waiting.topic, waiting.group, waiting.queue_id)
 
     def _answer(self, waiting: Waiting) -> None:
         waiting.channel.hold(-1, -waiting.size)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, final
 
+from tailrace.broker.answers_later import answer_failure
 from tailrace.broker.client_manager import ClientInfo
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.runtime_info import RuntimeInfo
@@ -151,7 +152,7 @@ class AdminProcessor:
         if len(self._tasks) >= FORWARDS_MAX:
             raise RefusalError(
                 ResponseCode.SYSTEM_BUSY, f"{FORWARDS_MAX} requests wait for consumers already")
-        self._start(self._forwarded(channel, request, group, client, RemotingCommand(
+        self._start(channel, request, self._forwarded(channel, request, group, client, RemotingCommand(
             request.code, ext, body, version=MQ_VERSION,
         )))
 
@@ -175,8 +176,14 @@ class AdminProcessor:
             answer = request.answer(found.code, found.remark, found.ext, found.body)
         channel.answer(request, answer)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._broker.loop.create_task(work)
+    def _start(self, channel: Channel, request: RemotingCommand, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
+                answer_failure(channel, request, error)
+
+        task = self._broker.loop.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

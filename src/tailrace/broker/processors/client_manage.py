@@ -11,6 +11,7 @@ from tailrace.broker.answers_later import (
     Change,
     ConfigChanges,
     MissingConfigError,
+    answer_failure,
     creates_missing,
 )
 from tailrace.broker.client_manager import TAG, SubscriptionData
@@ -23,7 +24,7 @@ from tailrace.broker.processors._bodies import (
     objects_in,
     text_in,
 )
-from tailrace.errors import MessageIllegalError, RefusalError, StoreError
+from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -132,9 +133,8 @@ class ClientManageProcessor:
             return
         try:
             done, changed = self._register_some(steps, changed)
-        except (StoreError, ValueError) as error:
-            events.REQUEST_FAILED.log(_log, code=request.code, peer=channel.peer, reason=repr(error))
-            channel.answer(request, request.answer(ResponseCode.SYSTEM_ERROR, str(error)))
+        except Exception as error:  # noqa: BLE001 - the outermost step of a request that works on
+            answer_failure(channel, request, error)
             return
         if done:
             channel.answer(request, _beat_answer(request, sub_changed=changed))

@@ -10,8 +10,10 @@ import asyncio
 from typing import Any, Final, final
 
 from tailrace import events
+from tailrace.broker.answers_later import answer_failure
 from tailrace.broker.client_manager import ClientInfo
 from tailrace.broker.context import BrokerContext
+from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import (
@@ -81,6 +83,14 @@ class ClientOffsetsProcessor:
     async def _collect(
         self, channel: Channel, request: RemotingCommand, members: list[ClientInfo], ext: dict[str, str]
     ) -> None:
+        try:
+            await self._answer(channel, request, members, ext)
+        except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
+            answer_failure(channel, request, error)
+
+    async def _answer(
+        self, channel: Channel, request: RemotingCommand, members: list[ClientInfo], ext: dict[str, str]
+    ) -> None:
         tables = await asyncio.gather(*(self._ask(member, ext) for member in members))
         found = {m.client_id: t for m, t in zip(members, tables, strict=True) if t is not None}
         if (size := sum(map(len, found.values()))) > ANSWER_MAX:
@@ -131,8 +141,9 @@ def push_reset(
 
     def send() -> None:
         for member in members:
-            member.channel.request_oneway(
-                RemotingCommand(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), body, version=MQ_VERSION))
+            with caught("resets of consumers"):  # the other members get it
+                member.channel.request_oneway(
+                    RemotingCommand(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), body, version=MQ_VERSION))
 
     if broker.loop.is_running():
         broker.loop.call_soon_threadsafe(send)

@@ -127,7 +127,11 @@ class EndTransactionProcessor:
         try:
             while self._waiting:
                 part = self._taken(min(LOOKS, len(self._waiting)))
-                looked = await self._broker.loop.run_in_executor(None, self._look, part)
+                looked: list[Found | Exception]
+                try:
+                    looked = await self._broker.loop.run_in_executor(None, self._look, part)
+                except Exception as error:  # noqa: BLE001 - no thread can be started: each one gets an answer
+                    looked = [error] * len(part)
                 for one, found in zip(part, looked, strict=True):
                     self._finish(one, found)
         finally:

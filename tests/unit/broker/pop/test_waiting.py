@@ -261,3 +261,76 @@ def test_pops_and_notifications_that_wait_are_answered_when_their_topic_is_delet
     world.pop_part.arriving("others", 0, 1, [0], 100)
     turns()
     assert world.channel.sent[-1].opaque == kept
+
+
+class NotReading:
+    """A connection whose client does not read its answers until `reads`."""
+
+    def __init__(self, channel):
+        self._channel = channel
+        self.later = []
+
+    def __getattr__(self, name):
+        return getattr(self._channel, name)
+
+    def is_reading(self):
+        return False
+
+    def when_reading(self, answer):
+        self.later.append(answer)
+
+    def reads(self):
+        for answer in self.later:
+            answer()
+
+
+def test_a_client_that_does_not_read_passes_the_wake_on(world, waiting_pop, turns):
+    slow = world.channel = NotReading(world.kit.FakeChannel())
+    first = waiting_pop()
+    world.channel = world.kit.FakeChannel()
+    second = waiting_pop()
+    arrive(world, body=b"now")
+    turns()
+    assert [(answer.opaque, decode_message(answer.body).body) for answer in world.channel.sent] == [(second, b"now")]
+    arrive(world, body=b"later")
+    slow.reads()  # it runs only then
+    assert [(answer.opaque, decode_message(answer.body).body) for answer in slow.sent] == [(first, b"later")]
+
+
+def test_a_pop_whose_run_fails_holds_up_no_other(world, waiting_pop, turns, monkeypatch):
+    polling = world.pop_part.polling
+    broken, _ = waiting_pop(), waiting_pop(consumerGroup="h")
+    run_again = polling._run_again
+
+    def runs(channel, request):
+        if request.opaque == broken:
+            raise OSError(5, "input/output error")
+        run_again(channel, request)
+
+    monkeypatch.setattr(polling, "_run_again", runs)
+    arrive(world)
+    turns()
+    assert [answer.code for answer in world.channel.sent] == [0]
+    waiting_pop(consumerGroup="h")
+    arrive(world)
+    turns()
+    assert [answer.code for answer in world.channel.sent] == [0, 0]
+
+
+def test_a_look_that_fails_wakes_the_request(world, loop, turns):
+    """It runs again, and is answered with the error if that is still there."""
+    ran = []
+
+    def fails(wanted, arrival):
+        raise OSError(24, "too many open files")
+
+    polling = PopLongPollingService(
+        loop, world.clock, 10, 10, lambda channel, request: ran.append(request.opaque), has_match=fails)
+    sql = MessageFilter(properties=object())
+    for opaque, group in ((1, "g"), (2, "h")):
+        polling.poll(Waiting(
+            world.channel, RemotingCommand(200_050, {}, opaque=opaque), "orders", group, -1, sql),
+            world.clock.now_ms() + 9_000, lambda: False)
+    polling.arriving("orders", 0, 1, [0], 10)
+    turns()
+    assert ran == [1, 2]

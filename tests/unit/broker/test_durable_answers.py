@@ -1,0 +1,109 @@
+"""Answers that wait until their message is durable: one that fails costs one answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.formats.remoting import RemotingCommand, encode
+from tailrace.model import PutMessageStatus
+
+
+class Store:
+    def __init__(self):
+        self.waits = []
+        self.error = None
+
+    def when_durable(self, until, callback):
+        if self.error:
+            raise self.error
+        self.waits.append((until, callback))
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def answers(store, loop):
+    made = DurableAnswers(loop, store)
+    yield made
+    assert made.pending == 0
+
+
+@pytest.fixture
+def turn(loop):
+    def some():
+        for _ in range(3):
+            loop.run_until_complete(asyncio.sleep(0))
+
+    return some
+
+
+def answer(opaque):
+    return encode(RemotingCommand(310, {}, opaque=opaque).answer())
+
+
+def raising(error):
+    def then(status):
+        raise error
+
+    return then
+
+
+@pytest.mark.parametrize("error", [OSError(5, "input/output error"), ValueError("odd"), KeyError("k")])
+def test_one_failing_answer_costs_one_answer(answers, store, kit, turn, error):
+    channels = [kit.FakeChannel() for _ in range(2)]
+    for opaque in range(6):
+        answers.add(channels[opaque % 2], answer(opaque), 10 + opaque, raising(error) if opaque == 2 else None)
+    turn()
+    (until, done), = store.waits
+    assert until == 15
+    answers.add(channels[0], answer(6), 20)
+    turn()
+    done(PutMessageStatus.PUT_OK)
+    store.waits[1][1](PutMessageStatus.PUT_OK)  # a batch after the one with the error
+    turn()
+    codes = {sent.opaque: sent.code for channel in channels for sent in channel.sent}
+    assert codes == {0: 0, 1: 0, 2: 1, 3: 0, 4: 0, 5: 0, 6: 0}
+    told = next(sent.remark for sent in channels[0].sent if sent.opaque == 2)
+    assert told == f"{type(error).__name__}: {error}"
+
+
+def test_a_connection_that_cannot_be_written_costs_its_own_answers(answers, store, kit, turn):
+    broken, whole = kit.FakeChannel(), kit.FakeChannel()
+
+    def fails(data):
+        raise OSError(32, "broken pipe")
+
+    broken.write = fails
+    answers.add(broken, answer(1), 5)
+    answers.add(whole, answer(2), 6)
+    turn()
+    store.waits[0][1](PutMessageStatus.PUT_OK)
+    turn()
+    assert [sent.opaque for sent in whole.sent] == [2]
+    assert broken.closed
+
+
+@pytest.mark.parametrize("error", [OSError(24, "too many open files"), RuntimeError("odd")])
+def test_a_store_that_cannot_wait_is_an_answer_to_each(answers, store, kit, turn, error):
+    channel = kit.FakeChannel()
+    store.error = error
+    for opaque in range(3):
+        answers.add(channel, answer(opaque), 5)
+    turn()
+    assert [(sent.opaque, sent.code) for sent in channel.sent] == [(0, 14), (1, 14), (2, 14)]
+
+
+def test_a_failure_of_a_oneway_request_sends_nothing(answers, store, kit, turn):
+    channel = kit.FakeChannel()
+    answers.add(channel, b"", 5, raising(ValueError("x")))
+    answers.add(channel, answer(2), 5)
+    turn()
+    store.waits[0][1](PutMessageStatus.PUT_OK)
+    turn()
+    assert [sent.opaque for sent in channel.sent] == [2]
