@@ -40,6 +40,38 @@ LONG_FUNCTIONS = {
     "src/tailrace/kernels/packed_rows.py", "src/tailrace/kernels/shared/record_rows.py",
     "src/tailrace/spark/source/options.py",  # one list of options, read from top to bottom
 }
+SINGLE_TASKS = {
+    # Tasks that are no loops, or are loops that catch what one of their items raises. A new loop is `supervised`.
+    "broker/answers_later.py": {"answer()": "one request, answered on any error",
+                                "self._work(loop)": "each request is answered on any error"},
+    "broker/lite/dispatcher.py": {"self._look_at_all(group, config.lite_bind_topic)": "one search, caught"},
+    "broker/processors/admin.py": {"run()": "one request, answered on any error"},
+    "broker/processors/client_offsets.py": {
+        "self._collect(channel, request, members, ext)": "one request, answered on any error"},
+    "broker/processors/end_transaction.py": {"self._work()": "each request is answered on any error"},
+    "broker/processors/reply.py": {
+        "self._push_and_store(channel, request, push)": "one request, answered on any error"},
+    "broker/static_topics/cleaning.py": {"self._run()": "one pass, caught; a timer starts the next one"},
+    "broker/static_topics/other_brokers.py": {"run()": "one request, answered on any error"},
+    "broker/transactions/checks.py": {"self._run()": "one pass, caught; a timer starts the next one"},
+    "client/assigned_queues.py": {
+        "self._pull(made)": "each pull is caught", "self._pop(made)": "each pop is caught",
+        "self._popping.give_back(one.queue, list(one.ready))": "one call, errors are results",
+        "self._popping.pop(one.queue)": "one call, awaited"},
+    "client/batching.py": {"self._send_in_turn(key, batch.items, batch.results)": "one batch, errors are results"},
+    "client/group_member.py": {"work": "is supervised where it is passed"},
+    "client/instance.py": {"work": "one call, caught", "self._serve(member, address, request)": "one request, caught"},
+    "client/pop_queues.py": {
+        "self._send_acks(queue)": "each request is caught",
+        "self._popping.extend_always(self._queue, message)": "ends with the message, and says why"},
+    "client/push_consumer.py": {"consuming.work()": "each message is caught"},
+    "frameworks/faststream/subscriber.py": {"self.consume(incoming)": "one message"},
+    "proxy/receive.py": {"run()": "one call, caught"},
+    "proxy/renewal.py": {"self.give_back(client)": "one client, each message is caught"},
+    "proxy/telemetry.py": {"self._write()": "each write is caught"},
+    "proxy/together.py": {"_Rest(coroutine, waits_for)": "one call, awaited"},
+    "remoting/client.py": {"self._connect(address)": "one connection, awaited"},
+}
 # A class of one letter, so that this file does not name what it looks for.
 FORBIDDEN = re.compile("|".join((
     r"/wor[k]/(main|shared|\.)", r"/tmp/[b]ash_jobs", r"repo1\.[m]aven", r"files\.[p]ythonhosted",
@@ -143,3 +175,32 @@ def test_requirements_are_locked_with_hashes() -> None:
         entries = re.split(r"\n(?=[a-z0-9])", "\n" + path.read_text())[1:]
         assert entries
         assert not [e.splitlines()[0] for e in entries if "==" not in e or "--hash=sha256:" not in e]
+
+
+def _tasks(path: Path) -> Iterator[str]:
+    """Yield the arguments of calls that start a task, unless they are `supervised`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and node.args:
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            made = node.args[0]
+            if name in {"create_task", "ensure_future"} and not (
+                isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "supervised"
+            ):
+                yield ast.unparse(made)
+
+
+def test_every_loop_of_asyncio_continues_after_an_error() -> None:
+    """A task that nobody awaits ends without a word at the first error."""
+    package = ROOT / "src" / "tailrace"
+    rooms = {"broker", "client", "console", "frameworks", "proxy", "remoting"}
+    sources = [
+        path for path in SOURCES if path.is_relative_to(package) and path.relative_to(package).parts[0] in rooms]
+    found = {str(path.relative_to(package)): set(_tasks(path)) for path in sources}
+    assert {name: tasks for name, tasks in found.items() if tasks} == {
+        name: set(tasks) for name, tasks in SINGLE_TASKS.items()}
+    for path in sources:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.AsyncFunctionDef):
+                endless = [one.lineno for one in ast.walk(node)
+                           if isinstance(one, ast.While) and isinstance(one.test, ast.Constant)]
+                assert not endless or node.name == "extend_always", f"{named(path)}:{endless}: use supervised"

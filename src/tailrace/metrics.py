@@ -209,6 +209,10 @@ WRITEABLE: Final = _gauge(
 HINT_SYNC_FAILURES: Final = _counter(
     "tailrace_hint_sync_failures_total",
     "Failed syncs of hint files, which an open does not need; the log has their names.", ())
+LOOP_FAILURES: Final = _counter(
+    "tailrace_loop_failures_total",
+    "Unexpected errors in the loops and callbacks of the event loop, which continue after them; the log has the "
+    "first one a minute.", ("name",))
 READ_ONLY: Final = _gauge(
     "tailrace_store_read_only",
     "1 if the store was opened read-only because its directory could not be written; until it is opened again.")

@@ -67,6 +67,7 @@ from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
+from tailrace.env.supervision import caught
 from tailrace.errors import StoreError
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.kernels import header as header_kernel
@@ -462,19 +463,21 @@ class BrokerController:
         self._broker.cold_reads.closed(channel)
 
     def _scan(self) -> None:
-        self._broker.consumers.expire()
-        self._broker.producers.expire()
-        self._broker.locks.expire()
-        self._consumer_filters.expire()
-        self._pop.drop_closed()
-        self._lite.drop_closed()
+        broker = self._broker
+        for step in (
+            broker.consumers.expire, broker.producers.expire, broker.locks.expire, self._consumer_filters.expire,
+            self._pop.drop_closed, self._lite.drop_closed,
+        ):
+            with caught("scan"):
+                step()
 
     def _every(self, name: str, seconds: float, step: Callable[[], None]) -> None:
         loop = self._broker.loop
 
         def run() -> None:
             self._timers[name] = loop.call_later(seconds, run)
-            step()
+            with caught(name):
+                step()
 
         self._timers[name] = loop.call_later(seconds, run)
 

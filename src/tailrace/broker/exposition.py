@@ -31,6 +31,7 @@ from prometheus_client.registry import Collector
 from tailrace import metrics
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.rpc_latency import LONG_POLLING, RpcLatency
+from tailrace.env import supervision
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.lite import parent_of
 from tailrace.formats.remoting import LANGUAGES
@@ -141,6 +142,7 @@ class Exposition(Collector):
         writeable = store.is_writeable
         yield self._family(metrics.WRITEABLE, {(): writeable})
         yield self._family(metrics.HINT_SYNC_FAILURES, {(): stats.get("hintSyncFailures", 0)})
+        yield self._family(metrics.LOOP_FAILURES, {(name,): n for name, n in list(supervision.FAILURES.items())})
         yield self._family(metrics.READ_ONLY, {(): bool(store.read_only)})
         yield self._family(metrics.LOCK_MADE_AGAIN, {(): stats.get("lockMadeAgain", 0)})
         yield self._family(metrics.BROKER_PERMISSION, {(): 6 if writeable else 4})

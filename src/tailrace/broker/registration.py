@@ -16,6 +16,7 @@ from typing import Final, final
 from tailrace import events
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.listeners import Address, is_own_address
+from tailrace.env.supervision import supervised
 from tailrace.errors import ConfigError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
@@ -86,7 +87,7 @@ class Registration:
                 loop.call_soon_threadsafe(self._changed.set)
 
         self._broker.topics.on_change(changed)
-        self._task = loop.create_task(self._run())
+        self._task = loop.create_task(supervised("Registration", self._step))
 
     async def stop(self) -> None:
         """Unregister at the name servers that accepted the last registration."""
@@ -100,16 +101,15 @@ class Registration:
             self._unregister(address) for address, reason in self._state.items() if not reason))
         await self._client.close()
 
-    async def _run(self) -> None:
-        period = self._broker.config.register_name_server_period / 1000
-        while True:
-            self._changed.clear()
-            body = await self._broker.loop.run_in_executor(None, self._body)
-            await asyncio.gather(*(self._register(address, body) for address in self._addresses))
-            await asyncio.sleep(REST_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(period):
-                    await self._changed.wait()
+    async def _step(self) -> None:
+        """Register at all name servers, and return when the next registration is due."""
+        self._changed.clear()
+        body = await self._broker.loop.run_in_executor(None, self._body)
+        await asyncio.gather(*(self._register(address, body) for address in self._addresses))
+        await asyncio.sleep(REST_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._broker.config.register_name_server_period / 1000):
+                await self._changed.wait()
 
     def _body(self) -> bytes:
         """Return a RegisterBrokerBody with every topic."""

@@ -408,6 +408,11 @@ class AssignedQueues:
             poll = asyncio.create_task(self._popping.pop(one.queue))
             try:
                 found = await asyncio.shield(poll)
+                if failures:
+                    events.PULL_WORKS_AGAIN.log(
+                        _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id)
+                failures = 0
+                self._add_popped(one, found)
             except asyncio.CancelledError:
                 self._popping.abandon(one.queue, poll)
                 raise
@@ -422,12 +427,6 @@ class AssignedQueues:
                 if _is_gone(error):
                     self._look_at(one.queue.topic)
                 await asyncio.sleep(_pause_s(failures, error))
-                continue
-            if failures:
-                events.PULL_WORKS_AGAIN.log(
-                    _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id)
-            failures = 0
-            self._add_popped(one, found)
 
     def _add_popped(self, one: PopQueue, found: list[MessageExt]) -> None:
         one.last_pull_ms = self._clock.now_ms()

@@ -17,6 +17,7 @@ from tailrace.client.pop_queues import PopQueue
 from tailrace.client.process_queue import ProcessQueue
 from tailrace.client.routes import MessageQueue
 from tailrace.client.subscription import Subscription
+from tailrace.env.supervision import supervised
 from tailrace.errors import RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.pop import pop_retry_topic
@@ -151,11 +152,12 @@ class GroupMember:
     async def start(self) -> None:
         """Join the group; queues are assigned on return. Raises RemotingError."""
         await self._calls.instance.join(self)
-        self._spawn(self._rebalance_always())
+        self._spawn(supervised("rebalance", self._rebalance_when_due))
         if self._settings.auto_commit:
-            self._spawn(self._commit_always())
+            self._commit_again_at = asyncio.get_running_loop().time() + COMMIT_AGAIN_S
+            self._spawn(supervised("commits", self._commit, self._settings.commit_interval_s))
         if self._settings.in_order and not self._settings.broadcasting:
-            self._spawn(self._renew_always())
+            self._spawn(supervised("queue locks", self._renew_all, RENEW_S))
         await self._first_pass.wait()
 
     async def subscriptions_changed(self) -> None:
@@ -197,23 +199,23 @@ class GroupMember:
 
     # --- rebalance
 
-    async def _rebalance_always(self) -> None:
-        while True:
-            self._changed.clear()
-            try:
-                balanced = await self.rebalance()
-                self._failing.discard("rebalance")
-            except Exception as error:  # noqa: BLE001 - a strategy is the program's own
-                balanced = False
-                if self._failed("rebalance"):
-                    events.REBALANCE_FAILED.log(_log, group=self.group, reason=repr(error))
-            self.passes += 1
-            self._first_pass.set()
-            try:
-                async with asyncio.timeout(REBALANCE_S if balanced else AGAIN_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+    async def _rebalance_when_due(self) -> None:
+        """Make a pass, and return when the next one is due."""
+        self._changed.clear()
+        try:
+            balanced = await self.rebalance()
+            self._failing.discard("rebalance")
+        except Exception as error:  # noqa: BLE001 - a strategy is the program's own
+            balanced = False
+            if self._failed("rebalance"):
+                events.REBALANCE_FAILED.log(_log, group=self.group, reason=repr(error))
+        self.passes += 1
+        self._first_pass.set()
+        try:
+            async with asyncio.timeout(REBALANCE_S if balanced else AGAIN_S):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
 
     async def rebalance(self) -> bool:
         """Give up and take over queues; return False if a further pass is needed soon."""
@@ -376,10 +378,8 @@ class GroupMember:
         await self._renew([one])
         return one.locked_until > asyncio.get_running_loop().time()
 
-    async def _renew_always(self) -> None:
-        while True:
-            await asyncio.sleep(RENEW_S)
-            await self._renew([one for one in self._queues.all() if not one.dropped])
+    async def _renew_all(self) -> None:
+        await self._renew([one for one in self._queues.all() if not one.dropped])
 
     async def _renew(self, queues: Iterable[ProcessQueue]) -> None:
         queues = list(queues)
@@ -397,15 +397,12 @@ class GroupMember:
                     _log, group=self.group, topic=one.queue.topic, broker=one.queue.broker_name,
                     queue=one.queue.queue_id)
 
-    async def _commit_always(self) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + COMMIT_AGAIN_S
-        while True:
-            await asyncio.sleep(self._settings.commit_interval_s)
-            again = not self._settings.broadcasting and loop.time() >= due
-            if again:
-                due = loop.time() + COMMIT_AGAIN_S
-            self._log_failed(await self._queues.commit(again=again))
+    async def _commit(self) -> None:
+        now = asyncio.get_running_loop().time()
+        again = not self._settings.broadcasting and now >= self._commit_again_at
+        if again:
+            self._commit_again_at = now + COMMIT_AGAIN_S
+        self._log_failed(await self._queues.commit(again=again))
 
     def _log_failed(self, failed: dict[MessageQueue, Exception]) -> None:
         if not failed:

@@ -18,6 +18,7 @@ from tailrace.auth.signature import Credentials
 from tailrace.client.routes import Routes
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import SystemEntropy
+from tailrace.env.supervision import supervised
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import java_string_hash
@@ -119,6 +120,7 @@ class ClientInstance:
         """Brokers that did not accept the last heartbeat."""
         self._wake = asyncio.Event()
         self._beats: asyncio.Task[None] | None = None
+        self._beats_due = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._unfinished: set[asyncio.Task[None]] = set()
 
@@ -178,7 +180,8 @@ class ClientInstance:
         if member not in self._members:
             self._members.append(member)
         if self._beats is None:
-            self._beats = asyncio.create_task(self._beat())
+            self._beats_due = self.loop.time() + HEARTBEAT_S
+            self._beats = asyncio.create_task(supervised("heartbeats", self._beat))
         await self.heartbeat(await self.brokers_of(member) if addresses is None else addresses)
 
     async def leave(self, member: Member) -> None:
@@ -273,22 +276,21 @@ class ClientInstance:
             self._wake.set()
 
     async def _beat(self) -> None:
-        due = self.loop.time() + HEARTBEAT_S
-        while True:
-            if not self._lost:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(due):
-                        await self._wake.wait()
-            if self._lost:
-                await asyncio.sleep(AGAIN_S)
-            self._wake.clear()
-            addresses = set(self._lost)
-            if self.loop.time() >= due:  # also while another broker is tried every second
-                addresses |= await self._addresses()
-                due = self.loop.time() + HEARTBEAT_S
-            await asyncio.gather(*map(self._beat_one, sorted(addresses)))
-            if self._lost:
-                self._lost &= await self._addresses()
+        """Wait until heartbeats are due or a connection was lost, and send them."""
+        if not self._lost:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._beats_due):
+                    await self._wake.wait()
+        if self._lost:
+            await asyncio.sleep(AGAIN_S)
+        self._wake.clear()
+        addresses = set(self._lost)
+        if self.loop.time() >= self._beats_due:  # also while another broker is tried every second
+            addresses |= await self._addresses()
+            self._beats_due = self.loop.time() + HEARTBEAT_S
+        await asyncio.gather(*map(self._beat_one, sorted(addresses)))
+        if self._lost:
+            self._lost &= await self._addresses()
 
     async def _addresses(self) -> set[str]:
         """Return the brokers of all members' topics whose routes are known."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections import defaultdict
 from typing import Final, final
 
@@ -17,7 +18,8 @@ from tailrace.client.process_queue import ProcessQueue
 from tailrace.client.routes import MessageQueue
 from tailrace.client.subscription import Subscription
 from tailrace.env.clock import Clock
-from tailrace.errors import CorruptionError, RemotingCommandError, RemotingError
+from tailrace.env.supervision import caught
+from tailrace.errors import RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.pop import ExtraInfo, real_topic, retry_flag
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -169,7 +171,8 @@ class Popping:
         await asyncio.sleep(0)  # what is acknowledged in the same turn of the loop
         receipts = self._acks.pop(queue, [])
         for first in range(0, len(receipts), _ACKS_MAX):
-            await self._send_some(queue, receipts[first : first + _ACKS_MAX])
+            with caught("acknowledgements"):  # or the others would not be sent
+                await self._send_some(queue, receipts[first : first + _ACKS_MAX])
 
     async def _send_some(self, queue: MessageQueue, receipts: list[str]) -> None:
         for left in reversed(range(_ACK_TRIES)):
@@ -237,10 +240,10 @@ class Popping:
         while True:
             try:
                 await self.change(queue, message, self._invisible_ms)
-            except (RemotingError, CorruptionError) as error:
+            except Exception as error:  # noqa: BLE001 - the message is delivered again, and this says why
                 events.MESSAGE_NOT_KEPT_INVISIBLE.log(
                     _log, group=self._calls.group, topic=queue.topic, queue=message.queue_id,
-                    offset=message.queue_offset, reason=error)
+                    offset=message.queue_offset, reason=repr(error))
                 return
             await asyncio.sleep(self.quiet_s(message))
 
@@ -253,12 +256,10 @@ class Popping:
         self._calls.instance.finish_before_close(self._give_back_found(queue, poll))
 
     async def _give_back_found(self, queue: MessageQueue, poll: asyncio.Task[list[MessageExt]]) -> None:
-        try:
-            found = await poll
-        except RemotingError:  # its connection was closed, so the broker ends the poll, too
-            return
-        await self.give_back(queue, found)
-        await self.flush()
+        with caught("abandoned pops"), contextlib.suppress(RemotingError):
+            found = await poll  # a RemotingError: its connection was closed, so the broker ends the poll, too
+            await self.give_back(queue, found)
+            await self.flush()
 
     async def give_back(self, queue: MessageQueue, messages: list[MessageExt]) -> None:
         """Have messages come back soon that no listener has got; those that cannot, come after their time."""

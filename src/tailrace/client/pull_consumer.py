@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from functools import partial
 from typing import Any, Final, Self, final
 
 from tailrace.auth.signature import Credentials
@@ -21,6 +22,7 @@ from tailrace.client.routes import MessageQueue
 from tailrace.client.subscription import Sql, Subscription, Topics, expressions
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.loop_thread import EventLoopThread
+from tailrace.env.supervision import supervised
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
@@ -389,27 +391,22 @@ class _Reading:
 
     def commit_regularly(self) -> None:
         if self._auto_commit:
-            self._tasks.append(asyncio.create_task(self._commit_always()))
-
-    async def _commit_always(self) -> None:
-        while True:
-            await asyncio.sleep(self._interval_s)
-            await self.queues.commit()  # a failed commit is retried with the next one
+            # A failed commit is retried with the next one.
+            self._tasks.append(asyncio.create_task(supervised("commits", self.queues.commit, self._interval_s)))
 
     def add_new_queues(self, topic: str) -> None:
         self.queues.topic_changed = self._topic_changed.set
-        self._tasks.append(asyncio.create_task(self._look_for_queues(topic)))
+        self._tasks.append(asyncio.create_task(supervised("new queues", partial(self._look_for_queues, topic))))
 
     async def _look_for_queues(self, topic: str) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(NEW_QUEUES_S):
-                    await self._topic_changed.wait()
-            self._topic_changed.clear()
-            with contextlib.suppress(RemotingError):
-                for queue in await self._calls.queues(topic):
-                    if self.queues.find(queue) is None:
-                        self.queues.add(queue, await self._calls.min_offset(queue), written=None)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NEW_QUEUES_S):
+                await self._topic_changed.wait()
+        self._topic_changed.clear()
+        with contextlib.suppress(RemotingError):
+            for queue in await self._calls.queues(topic):
+                if self.queues.find(queue) is None:
+                    self.queues.add(queue, await self._calls.min_offset(queue), written=None)
 
     def consumed(self) -> None:
         """Count the messages that the program has as consumed."""

@@ -14,6 +14,7 @@ from tailrace import events
 from tailrace.client.send_result import SendResult
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import SystemEntropy
+from tailrace.env.supervision import supervised
 from tailrace.errors import MessageIllegalError, RemotingError
 from tailrace.logs import get_logger
 from tailrace.model import Message, MessageExt
@@ -116,29 +117,28 @@ class MessageTrace:
         if len(self._entries) >= ENTRIES_MAX:
             self._full.set()
         if self._task is None:
-            self._task = asyncio.create_task(self._send_always())
+            self._task = asyncio.create_task(supervised(
+                "trace", self._send_some, until=lambda: self._closing and not self._entries))
 
-    async def _send_always(self) -> None:
-        while True:
-            if not self._entries:
-                if self._closing:
-                    return
-                await self._wake.wait()
-            if len(self._entries) < ENTRIES_MAX and not self._closing:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._full.wait(), LINGER_S)
-            self._wake.clear()
-            self._full.clear()
-            some, self._entries = self._entries[:ENTRIES_MAX], self._entries[ENTRIES_MAX:]
-            if not some:
-                continue
-            keys = dict.fromkeys(key for _, names in some for key in names if key)
-            try:
-                await self._send(Message(
-                    topic=self._topic, body="".join(text for text, _ in some).encode(), keys=list(keys)))
-                self._dropped = 0
-            except (RemotingError, MessageIllegalError) as error:
-                events.TRACE_NOT_SENT.log(_log, group=self._group, entries=len(some), reason=error)
+    async def _send_some(self) -> None:
+        """Wait for entries, and send them; they are dropped if that fails."""
+        if not self._entries:
+            await self._wake.wait()
+        if len(self._entries) < ENTRIES_MAX and not self._closing:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._full.wait(), LINGER_S)
+        self._wake.clear()
+        self._full.clear()
+        some, self._entries = self._entries[:ENTRIES_MAX], self._entries[ENTRIES_MAX:]
+        if not some:
+            return
+        keys = dict.fromkeys(key for _, names in some for key in names if key)
+        try:
+            await self._send(Message(
+                topic=self._topic, body="".join(text for text, _ in some).encode(), keys=list(keys)))
+            self._dropped = 0
+        except (RemotingError, MessageIllegalError) as error:
+            events.TRACE_NOT_SENT.log(_log, group=self._group, entries=len(some), reason=error)
 
     async def close(self) -> None:
         """Send the entries that wait."""

@@ -14,6 +14,7 @@ from typing import Any, Final, final
 
 from tailrace import events
 from tailrace.env.clock import Clock
+from tailrace.env.supervision import caught
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.logs import get_logger
@@ -92,8 +93,8 @@ class Clients:
         self._on_request = on_request
         self._table: dict[str, Client] = {}
         self._of_channel: dict[Channel, Client] = {}
-        self.on_forget: Callable[[Client], None] = lambda _: None
-        """Called for each client that is forgotten."""
+        self.on_forget: list[Callable[[Client], None]] = []
+        """Functions that are called for each client that is forgotten."""
         broker_on_close = server.on_close
 
         def closed(channel: Channel) -> None:
@@ -226,4 +227,6 @@ class Clients:
             del self._table[client.client_id]
             events.GRPC_CLIENT_FORGOTTEN.log(
                 _log, client=client.client_id, peer=channel.peer, renewed=len(client.renewed))
-            self.on_forget(client)
+            for forget in self.on_forget:
+                with caught("forgotten gRPC client"):
+                    forget(client)

@@ -10,7 +10,6 @@ from tailrace import events
 from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.pop.fields import not_poppable
-from tailrace.errors import RemotingError
 from tailrace.formats.commitlog import INNER_MULTI_QUEUE_OFFSET, LMQ_QUEUE_ID, decode_message
 from tailrace.formats.lite import LITE_TOPIC
 from tailrace.formats.pop import ExtraInfo, retry_flag
@@ -234,8 +233,8 @@ class ReceiveMessageActivity:
         async def run() -> None:
             try:
                 await work
-            except (GrpcError, RemotingError) as error:
-                events.RECEIVED_MESSAGE_NOT_SETTLED.log(_log, reason=error)
+            except Exception as error:  # noqa: BLE001 - the message is delivered again, and this says why
+                events.RECEIVED_MESSAGE_NOT_SETTLED.log(_log, reason=repr(error))
 
         task = self._broker.loop.create_task(run())
         self._tasks.add(task)

@@ -7,7 +7,7 @@ from typing import final
 
 from tailrace import events
 from tailrace.broker.context import BrokerContext
-from tailrace.errors import RemotingError
+from tailrace.env.supervision import caught, supervised
 from tailrace.logs import get_logger
 from tailrace.proxy import limits
 from tailrace.proxy.clients import Client, Clients, Renewed
@@ -33,11 +33,11 @@ class Renewals:
         self._popped = popped
         self._task: asyncio.Task[None] | None = None
         self._giving: set[asyncio.Task[None]] = set()
-        clients.on_forget = self._forgotten
+        clients.on_forget.append(self._forgotten)
 
     def start(self) -> None:
         """Begin."""
-        self._task = self._broker.loop.create_task(self._run())
+        self._task = self._broker.loop.create_task(supervised("Renewals", self._step, limits.RENEW_PERIOD_S))
 
     async def stop(self) -> None:
         """End; messages that are worked on come back soon."""
@@ -69,8 +69,8 @@ class Renewals:
                 handle = await _latest(one)
                 await self._popped.change(
                     client.caller, str(key[0]), one.topic, handle, limits.NACK_INVISIBLE_TIME_MS, one.lite_topic)
-            except (GrpcError, RemotingError) as error:
-                events.MESSAGE_NOT_GIVEN_BACK.log(_log, group=key[0], topic=one.topic, reason=error)
+            except Exception as error:  # noqa: BLE001 - the other messages are given back
+                events.MESSAGE_NOT_GIVEN_BACK.log(_log, group=key[0], topic=one.topic, reason=repr(error))
 
     def _forgotten(self, client: Client) -> None:
         """Give back what a client worked on that has vanished."""
@@ -79,11 +79,10 @@ class Renewals:
             self._giving.add(task)
             task.add_done_callback(self._giving.discard)
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(limits.RENEW_PERIOD_S)
-            for client in self._clients.all():
-                if client.send is not None or not client.has_stream:
+    async def _step(self) -> None:
+        for client in self._clients.all():
+            if client.send is not None or not client.has_stream:
+                with caught("Renewals"):
                     await self._renew_all(client)
 
     async def _renew_all(self, client: Client) -> None:
@@ -117,7 +116,7 @@ class Renewals:
         before = one.handle
         try:
             made = await self._popped.change(client.caller, group, one.topic, before, ms, one.lite_topic)
-        except (GrpcError, RemotingError) as error:
+        except Exception as error:  # noqa: BLE001 - the receipts of other messages are renewed
             one.failures += 1
             last = one.failures > limits.RENEW_RETRY_TIMES or isinstance(error, GrpcError)
             events.RECEIPT_NOT_RENEWED.log(

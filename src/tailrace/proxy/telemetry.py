@@ -9,6 +9,7 @@ import grpc
 
 from tailrace import events
 from tailrace.broker.context import BrokerContext
+from tailrace.env.supervision import failed
 from tailrace.errors import CorruptionError, RemotingConnectError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
@@ -54,8 +55,12 @@ class TelemetryActivity:
         self._clients = clients
         self._renewals = renewals
         self._places = places
-        self._asked: dict[tuple[str, str], RemotingCommand] = {}
-        """Requests of the broker by client and nonce, in the order in which they came."""
+        self._asked: dict[str, dict[str, RemotingCommand]] = {}
+        """Requests of the broker by client and nonce, in the order in which they came.
+
+        A client has at most `ASKED_MAX` of them, and none after it is forgotten.
+        """
+        clients.on_forget.append(self._forgotten)
         self._nonce = 0
 
     # -- calls
@@ -185,12 +190,15 @@ class TelemetryActivity:
 
     def _ask(self, client: Client, request: RemotingCommand) -> str:
         """Note a request whose answer comes over the stream; return its nonce."""
-        mine = [key for key in self._asked if key[0] == client.client_id]
-        for key in mine[: max(0, len(mine) - ASKED_MAX + 1)]:
-            del self._asked[key]
+        mine = self._asked.setdefault(client.client_id, {})
+        while len(mine) >= ASKED_MAX:
+            del mine[next(iter(mine))]
         self._nonce += 1
-        self._asked[client.client_id, str(self._nonce)] = request
+        mine[str(self._nonce)] = request
         return str(self._nonce)
+
+    def _forgotten(self, client: Client) -> None:
+        self._asked.pop(client.client_id, None)
 
     def _verified(self, client_id: str, command: Any) -> None:
         result = _RESULTS.get(command.status.code, "CR_THROW_EXCEPTION")
@@ -204,7 +212,7 @@ class TelemetryActivity:
             "statusTable": {}, "subscriptionSet": []})
 
     def _reply(self, client_id: str, nonce: str, body: dict[str, Any]) -> None:
-        request, client = self._asked.pop((client_id, nonce), None), self._clients.find(client_id)
+        request, client = self._asked.get(client_id, {}).pop(nonce, None), self._clients.find(client_id)
         if request is not None and client is not None:
             client.connection.reply(request, request.answer(body=fastjson.dumps(body)))
 
@@ -238,7 +246,12 @@ class _Stream:
             while not self._closed:
                 command = await self._commands.get()
                 self._writes = True
-                await self._context.write(command)
+                try:
+                    await self._context.write(command)
+                except (grpc.RpcError, grpc.aio.BaseError, RemotingConnectError):
+                    return
+                except Exception:  # noqa: BLE001 - the stream would be silent after it
+                    failed("Telemetry")
                 self._writes = False
-        except (asyncio.CancelledError, grpc.RpcError, grpc.aio.BaseError, RemotingConnectError):
+        except asyncio.CancelledError:
             return

@@ -13,6 +13,7 @@ from typing import Final, final
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.supervision import supervised
 from tailrace.env.whole_files import read_file
 from tailrace.errors import ConfigError
 from tailrace.logs import get_logger
@@ -56,7 +57,8 @@ class TlsReload:
     def start(self) -> None:
         """Start to watch the files, in the running event loop."""
         if self._paths and self._entrance.context is not None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = asyncio.get_running_loop().create_task(
+                supervised("TlsReload", self._step, self._period_s))
 
     async def stop(self) -> None:
         """Stop watching the files."""
@@ -64,12 +66,9 @@ class TlsReload:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._period_s)
-            if (context := await loop.run_in_executor(None, self._changed)) is not None:
-                self._entrance.context = context
+    async def _step(self) -> None:
+        if (context := await asyncio.get_running_loop().run_in_executor(None, self._changed)) is not None:
+            self._entrance.context = context
 
     def _changed(self) -> ssl.SSLContext | None:
         """Return a new context if the files have changed and can be used; None otherwise."""

@@ -25,7 +25,7 @@ class World:
         broker = SimpleNamespace(
             clock=SimpleNamespace(now_ms=lambda: self.now), loop=asyncio.get_running_loop(),
             groups=SimpleNamespace(select=lambda _: SubscriptionGroupConfig(group_name="g")))
-        self.renewals = Renewals(broker, SimpleNamespace(all=lambda: [self.client], on_forget=None), self)
+        self.renewals = Renewals(broker, SimpleNamespace(all=lambda: [self.client], on_forget=[]), self)
 
     async def change(self, who, group, topic, handle, ms, lite_topic="", *, suspend=False):
         if self.hold is not None:
@@ -116,3 +116,41 @@ async def test_the_number_of_renewed_messages_is_bounded(world):
     for offset in range(limits.MAX_RENEWED + 5):
         world.add(offset)
     assert len(world.client.renewed) == limits.MAX_RENEWED
+
+
+@in_world
+async def test_one_receipt_that_fails_costs_one_renewal(world):
+    """The loop of the renewals ended at the first error that was not expected."""
+    for offset in range(3):
+        world.add(offset)
+    world.now += 55_000
+    change = world.change
+
+    async def changes(who, group, topic, handle, ms, lite_topic="", *, suspend=False):
+        if handle.receipt.queue_offset == 1:
+            raise ValueError("odd")
+        return await change(who, group, topic, handle, ms, lite_topic)
+
+    world.change, world.client.has_stream = changes, False
+    await world.renewals._step()
+    assert world.changed == [60_000, 60_000]
+    world.change = change
+    await world.renewals._step()
+    assert world.changed == [60_000] * 3
+
+
+@in_world
+async def test_one_message_that_cannot_be_given_back_costs_one(world):
+    for offset in range(3):
+        world.add(offset)
+    change, world.fails = world.change, ValueError("odd")
+
+    async def changes(*args, **more):
+        try:
+            return await change(*args, **more)
+        finally:
+            world.fails = None
+
+    world.change = changes
+    await world.renewals.give_back(world.client)
+    assert len(world.changed) == 2

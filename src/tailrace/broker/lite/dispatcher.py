@@ -19,6 +19,7 @@ from tailrace import events
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.lite.queues import end_of, lite_queues
 from tailrace.broker.lite.registry import ClientGroup, LiteSubscriptionRegistry
+from tailrace.env.supervision import caught
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import LITE_PREFIX
 from tailrace.logs import get_logger
@@ -26,6 +27,7 @@ from tailrace.logs import get_logger
 __all__ = ["LiteEventDispatcher"]
 
 _log = get_logger(__name__)
+_NAME: Final = "LiteEventDispatcher"
 INACTIVE_MS: Final = 10_000
 """A client with events that has not popped for this long loses them to another one."""
 LONG_POLLING_MS: Final = 35_000
@@ -117,7 +119,8 @@ class LiteEventDispatcher:
             queue = self._arrived.popleft()
             if queue not in seen:
                 seen.add(queue)
-                self.dispatch(queue)
+                with caught(_NAME):
+                    self.dispatch(queue)
 
     # -- events
 
@@ -226,13 +229,15 @@ class LiteEventDispatcher:
                     _log, client=client_id, group=held.group, count=len(held.queues))
                 self._avoided[client_id] = now + AVOIDED_MS
             for queue in held.queues:
-                self.dispatch(queue, held.group, client_id)
+                with caught(_NAME):
+                    self.dispatch(queue, held.group, client_id)
         for later in [later for later in self._later.values() if later.at_ms <= now]:
             del self._later[later.group, later.client_id]
-            if later.client_id:
-                self.look_for_client(later.client_id, later.group)
-            else:
-                self.look_for_group(later.group)
+            with caught(_NAME):
+                if later.client_id:
+                    self.look_for_client(later.client_id, later.group)
+                else:
+                    self.look_for_group(later.group)
 
     def look_for_client(self, client_id: str, group: str) -> None:
         """Note an event for each Lite topic of a client that has messages: a full dispatch."""
@@ -272,10 +277,11 @@ class LiteEventDispatcher:
 
     async def _look_at_all(self, group: str, topic: str) -> None:
         """Note events for all Lite topics of a parent topic that have messages. A thread finds them."""
-        found = await self._broker.loop.run_in_executor(None, self._with_messages, group, topic)
-        for queue in found:
-            if not self._to_one(queue, self._registry.wildcard_members(topic, group), ""):
-                return  # no member has room; there is another full dispatch later
+        with caught(_NAME):
+            found = await self._broker.loop.run_in_executor(None, self._with_messages, group, topic)
+            for queue in found:
+                if not self._to_one(queue, self._registry.wildcard_members(topic, group), ""):
+                    return  # no member has room; there is another full dispatch later
 
     def _with_messages(self, group: str, topic: str) -> list[str]:
         return [queue.name for queue in lite_queues(self._store, topic) if self._has_messages(group, queue.name)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from tailrace import events
 from tailrace.broker.static_topics.logical_queues import PHYSICAL
+from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
@@ -66,7 +67,8 @@ class MappingCleaner:
 
     async def _run(self) -> None:
         try:
-            await self.run_pass()
+            with caught("MappingCleaner"):
+                await self.run_pass()
         finally:
             self._task = None
 

@@ -28,6 +28,7 @@ from tailrace.broker.transactions.half_messages import (
 )
 from tailrace.broker.transactions.half_queue import COMMITTED, PASSED
 from tailrace.broker.transactions.service import TransactionService
+from tailrace.env.supervision import failed
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode
@@ -96,6 +97,8 @@ class TransactionChecks:
             await self.run_pass()
         except (StoreError, OSError) as error:
             events.CHECK_OF_HALF_MESSAGES_FAILED.log(_log, reason=error)
+        except Exception:  # noqa: BLE001 - the next pass is made
+            failed("TransactionChecks")
         finally:
             self._task = None
 

@@ -1,0 +1,56 @@
+"""Requests of the broker whose answers come over a stream, and the writer of a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("rocketmq.grpc_protocol")
+
+from tailrace.formats.remoting import RemotingCommand
+from tailrace.proxy.telemetry import ASKED_MAX, TelemetryActivity, _Stream
+
+
+@pytest.fixture
+def clients():
+    return SimpleNamespace(on_forget=[], find=lambda client_id: None)
+
+
+@pytest.fixture
+def activity(clients):
+    return TelemetryActivity(SimpleNamespace(), SimpleNamespace(), clients, SimpleNamespace(), SimpleNamespace())
+
+
+def test_requests_of_a_client_are_bounded_and_forgotten_with_it(activity, clients):
+    one, other = SimpleNamespace(client_id="one"), SimpleNamespace(client_id="other")
+    for _ in range(ASKED_MAX + 5):
+        last = activity._ask(one, RemotingCommand(309, {}))
+    activity._ask(other, RemotingCommand(309, {}))
+    assert {name: len(mine) for name, mine in activity._asked.items()} == {"one": ASKED_MAX, "other": 1}
+    assert last in activity._asked["one"]
+    for forget in clients.on_forget:
+        forget(one)
+    assert list(activity._asked) == ["other"]
+    activity._reply("one", last, {})  # its answer is too late
+
+
+def test_a_command_that_cannot_be_written_costs_that_command():
+    written = []
+
+    async def write(command):
+        if command == 1:
+            raise ValueError("odd")
+        written.append(command)
+
+    async def run():
+        stream = _Stream(SimpleNamespace(write=write, peer=lambda: "p"))
+        for command in range(4):
+            stream.send(command)
+        for _ in range(12):
+            await asyncio.sleep(0)
+        await stream.close()
+
+    asyncio.run(run())
+    assert written == [0, 2, 3]
