@@ -340,27 +340,30 @@ def timers(
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """List pending timers by due time.
+    """List pending timers by due time, and messages that were parked.
 
-    Nothing in STORE changes.
+    A message is parked if it can never be put into its topic, or if its topic was deleted while it waited. Such a
+    message is in the topic %DLQ%TAILRACE_TIMER, with the reason. Nothing in STORE changes.
     """
     from collections import Counter  # noqa: PLC0415
 
-    from tailrace.doctor.timers import pending_timers  # noqa: PLC0415 - NumPy and kernels
+    from tailrace.doctor.timers import parked_timers, pending_timers  # noqa: PLC0415 - NumPy and kernels
     from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
 
     with errors():
         directory = StoreDirectory(str(store), config=StoreConfig.from_properties(read_properties(config)))
         note_unclean(is_unclean=directory.state is DirectoryState.UNCLEAN)
-        found = pending_timers(directory)
+        pending, parked = pending_timers(directory), parked_timers(directory)
+        found = sorted([*pending, *parked], key=lambda timer: (timer.due_ms, timer.phy_offset))
     if summary:
-        counts = Counter(timer.topic for timer in found)
-        first = {timer.topic: timer.due_ms for timer in reversed(found)}
-        show(({"topic": topic, "pending": count, "nextDueMs": first[topic], "nextDueTime": local_time(first[topic])}
-              for topic, count in sorted(counts.items())), as_json=as_json, empty="no timer is pending")
+        counts, kept = Counter(timer.topic for timer in pending), Counter(timer.topic for timer in parked)
+        first = {timer.topic: timer.due_ms for timer in reversed(pending)}
+        show(({"topic": topic, "pending": counts[topic], **({"parked": kept[topic]} if parked else {}),
+               "nextDueMs": first.get(topic, 0), "nextDueTime": local_time(first[topic]) if topic in first else ""}
+              for topic in sorted({*counts, *kept})), as_json=as_json, empty="no timer is pending")
     elif wants_table(as_json=as_json):
         print_table([
-            {name: line[name] for name in ("dueMs", "topic", "queueId", "roll", "uniqKey")}
+            {name: line[name] for name in ("dueMs", "topic", "queueId", "roll", "uniqKey", "state")}
             for line in (timer.line()["timer"] for timer in found)], "no timer is pending")
     else:
         print_lines(

@@ -30,6 +30,7 @@ from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.kernels import compiled
+from tailrace.timer.pending_timer import PARKED
 
 __all__ = ["HEADERS", "Console"]
 
@@ -248,10 +249,13 @@ def _messages(broker: BrokerContext, asked: Place) -> list[Child]:
 
 
 def _timers(broker: BrokerContext) -> list[Child]:
-    found = list(itertools.islice(broker.store.timers(), ROWS_MAX))
+    waiting = (timer for timer in broker.store.timers() if timer.state != PARKED)
+    found = list(itertools.islice(waiting, ROWS_MAX))
     rows: list[list[Child]] = [
         [_time(timer.due_ms), timer.topic, timer.queue_id, timer.keys, timer.uniq_key] for timer in found]
-    more = f"The first {ROWS_MAX} are shown; tailrace timers STORE lists all." if len(found) == ROWS_MAX else ""
+    more = (
+        f"The first {ROWS_MAX} are shown; tailrace timers STORE lists all." if len(found) == ROWS_MAX
+        else "Messages that were parked are listed by tailrace timers STORE.")
     titles = ("Due", "Topic", "Queue", "Keys", "Unique key")
     return [table(titles, rows, "No timer is pending.", "Pending timers"), h("p", more)]
 

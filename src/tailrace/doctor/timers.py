@@ -1,4 +1,4 @@
-"""Pending timers of a directory, found in its CommitLog without the lock.
+"""Pending and parked timers of a directory, found in its CommitLog without the lock.
 
 The timer queue holds every timer that was ever put; this module finds those that are still pending. All copies
 of a far timer count once. A timer that a request to delete names is not pending. A timer is delivered if its
@@ -18,7 +18,7 @@ from tailrace.formats.filenames import TIMERLOG, is_number
 from tailrace.formats.timerlog import MAGIC_MASK, TIMER_UNIT
 from tailrace.model import MessageExt
 from tailrace.store.directory import QueueView, StoreDirectory
-from tailrace.timer.pending_timer import PendingTimer, pending_timer
+from tailrace.timer.pending_timer import PendingTimer, parked_timer, pending_timer
 from tailrace.timer.properties import (
     PARKED_TOPIC,
     REAL_TOPIC,
@@ -33,7 +33,7 @@ from tailrace.timer.properties import (
 )
 from tailrace.timer.timer_hint import grain_ms
 
-__all__ = ["pending_timers"]
+__all__ = ["parked_timers", "pending_timers"]
 
 _READ = TIMER_UNIT.size * 20_000
 _MARK = TIMER_OUT_MS.encode() + b"\x01"
@@ -68,6 +68,15 @@ def pending_timers(directory: StoreDirectory) -> list[PendingTimer]:
     return sorted(pending, key=lambda timer: (timer.due_ms, timer.phy_offset))
 
 
+def parked_timers(directory: StoreDirectory) -> list[PendingTimer]:
+    """Return the messages in the topic of parked messages, by due time."""
+    grain = grain_ms(
+        directory.file_system, directory.path, directory.config.timer_precision_ms)
+    return sorted(
+        parked_timer(message, grain)
+        for message in _messages(directory, _queues(directory, {PARKED_TOPIC}), b""))
+
+
 def _log_positions(directory: StoreDirectory, phy_offsets: list[int]) -> dict[int, int]:
     """Return the position of the last unit of some messages, by their position in the CommitLog."""
     found: dict[int, int] = {}
@@ -100,10 +109,13 @@ def _queues(directory: StoreDirectory, topics: set[str]) -> list[QueueView]:
     return [queue for queue in directory.queues() if queue.topic in topics]
 
 
-def _messages(directory: StoreDirectory, queues: list[QueueView]) -> Iterator[MessageExt]:
+def _messages(
+    directory: StoreDirectory, queues: list[QueueView], mark: bytes = _MARK
+) -> Iterator[MessageExt]:
+    """Yield the messages of queues whose records have some bytes."""
     for queue in queues:
         for _, _, data in directory.records(queue):
-            if data is None or _MARK not in data:
+            if data is None or mark not in data:
                 continue
             try:
                 yield decode_message(data)

@@ -158,11 +158,11 @@ def load_topics(
     file_system: FileSystem, root: str, broker: BrokerConfig, clock: Clock, store: DefaultMessageStore
 ) -> TopicConfigManager:
     """Return the topics. A topic that has queues and no configuration gets one, with as many queues."""
-    name_rocksdb_configs(file_system, root)
+    in_rocksdb = name_rocksdb_configs(file_system, root)
     topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
     topics.enable_lmq = store.config.enable_lmq
     topics.multi_dispatch = store.config.multi_dispatch
-    topics.load()
+    topics.was_loaded = topics.load() and "topics" not in in_rocksdb
     _name_lmq_queues(store)
     topics.mappings.load()
     queues: dict[str, int] = {}

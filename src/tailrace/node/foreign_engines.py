@@ -63,9 +63,9 @@ def _tables(file_system: FileSystem, directory: str) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
-def name_rocksdb_configs(file_system: FileSystem, root: str) -> None:
-    """Warn of configurations that a Java broker has in RocksDB and that no newer JSON file has."""
-    directory = f"{root}/{CONFIG}"
+def name_rocksdb_configs(file_system: FileSystem, root: str) -> set[str]:
+    """Warn of configurations that a Java broker has in RocksDB and that no newer JSON file has. Return their kinds."""
+    directory, found = f"{root}/{CONFIG}", set()
     for kind, name in _CONFIGS.items():
         tables = _tables(file_system, f"{directory}/{kind}")
         json = f"{directory}/{name}"
@@ -76,6 +76,8 @@ def name_rocksdb_configs(file_system: FileSystem, root: str) -> None:
         events.CONFIGURATION_OF_A_JAVA_BROKER_IS_IN_ROCKSDB_AND_IS_NOT_READ.log(
             _log, kind=kind, path=f"{directory}/{kind}",
             export=f"mqadmin rocksDBConfigToJson -p {directory} -t {kind} -e {json}")
+        found.add(kind)
+    return found
 
 
 @final

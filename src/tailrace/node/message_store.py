@@ -515,10 +515,11 @@ class MessageStore:
                 self._wait(result.until, None)
 
     def timers(self) -> Iterator[PendingTimer]:
-        """Yield pending timers and messages with a delay level, sorted by due time.
+        """Yield pending timers and messages with a delay level, and those that were parked, sorted by due time.
 
-        Messages are read while the iterator runs, so a message that is delivered, put or recalled in that time may
-        be included or not. Far timers are held in memory.
+        The field ``state`` says which is which, and ``reason`` why a message was parked. Messages are read while the
+        iterator runs, so a message that is delivered, put or recalled in that time may be included or not. Far timers
+        and parked messages are held in memory.
         """
         self._check_open()
         self.wait_dispatched()
@@ -746,7 +747,7 @@ class MessageStore:
         deletion in the store. Raises OSError; then nothing is removed.
         """
         self._check_may_change()
-        with self.retention.topics.paused():
+        with self._timers.standing_still(), self.retention.topics.paused():
             self._store.delete_topics(topics, partial(self._note, forget))
         self._timers.forget_topics(topics)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections.abc import Iterator
 from typing import Any, Final, final
@@ -22,11 +23,12 @@ from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.foreign_engines import RocksDBStore, name_leftovers
 from tailrace.node.retention.timer_rescue import PendingPositions
 from tailrace.node.retention.wheel_positions import WheelPositions
+from tailrace.node.timer_targets import TimerTargets
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
 from tailrace.store.multi_dispatch import MARK
-from tailrace.timer.pending import pending_levels, pending_timers
+from tailrace.timer.pending import parked_timers, pending_levels, pending_timers
 from tailrace.timer.pending_timer import PendingTimer
 from tailrace.timer.put_hook import TimerPutHook, Waiting
 from tailrace.timer.recall import recall_messages
@@ -58,13 +60,14 @@ class Timers:
         self._file_system = file_system
         self._config_dir = f"{store.root}/{filenames.CONFIG}"
         self.delay_offsets = DelayOffsetManager(file_system, self._config_dir, clock)
+        self.targets = TimerTargets(topics, store.lives, store.max_phy_offset)
         self.schedule = ScheduleMessageService(
             clock, store, parse_delay_levels(config.message_delay_level), self.delay_offsets,
-            self._ensure_topic)
+            self._ensure_topic, self.targets)
         self.messages: TimerMessageStore | None = None
         if config.timer_wheel_enable:
             self.messages = TimerMessageStore(
-                clock, file_system, config, store, ensure_topic=self._ensure_topic)
+                clock, file_system, config, store, ensure_topic=self._ensure_topic, targets=self.targets)
         self._hook = TimerPutHook(clock, entropy, config, self._slot_num)
 
     def _ensure_topic(self, topic: str) -> None:
@@ -153,7 +156,16 @@ class Timers:
     def forget_topics(self, topics: set[str]) -> None:
         """Drop the numbers of pending timers of deleted topics."""
         if self.messages is not None:
-            self.messages.metrics.remove(topics)
+            self.messages.forget_topics(topics)
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Deliver nothing while the context is open, so that no message enters a topic that is being deleted."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.schedule.standing_still())
+            if self.messages is not None:
+                stack.enter_context(self.messages.standing_still())
+            yield
 
     def close(self) -> bool:
         """Flush and close. Return True if everything is durable."""
@@ -220,10 +232,11 @@ class Timers:
         ]
 
     def to_come(self) -> Iterator[PendingTimer]:
-        """Return the pending timers and messages of delay levels, by due time."""
+        """Return the pending timers and messages of delay levels, and those that were parked, by due time."""
+        grain = self.messages.state.grain_ms if self.messages is not None else self._config.timer_precision_ms
         return heapq.merge(
             pending_timers(self.messages) if self.messages is not None else (),
-            pending_levels(self.schedule))
+            pending_levels(self.schedule), parked_timers(self._store, grain))
 
     def stats(self) -> dict[str, Any]:
         """Positions and counters of the timers."""

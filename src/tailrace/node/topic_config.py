@@ -214,6 +214,8 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         """True if every LMQ name is a topic with one queue. Such topics have no entry."""
         self.multi_dispatch = False
         """True if messages get places in LMQ queues, without which there are no Lite topics."""
+        self.was_loaded = False
+        """True if the file, with all topics of the directory, was there when the store was opened."""
         self.mappings = TopicQueueMappingManager(file_system, config_dir, clock)
         """Logical queues of static topics. They are in a file of their own, which is loaded separately."""
 

@@ -1,7 +1,7 @@
 """Delivers many timers of a slot by kernels, without a Python object for each.
 
-Only plain timers are delivered in bulk: no far timer, no request to delete, and no timer that may have been
-delivered before or has a double. ``Dequeue`` handles all others one by one.
+Only plain timers are delivered in bulk: no far timer, no request to delete, no timer that may have been delivered
+before or has a double, and none whose topic was deleted. ``Dequeue`` handles all others one by one.
 
 A batch of units is sorted by position and its records are read in runs. One kernel call parses the records.
 Another call writes the delivered records of the due timers into the log, in the order of their due times.
@@ -9,6 +9,7 @@ Another call writes the delivered records of the due timers into the log, in the
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final, final
 
 import numpy as np
@@ -178,8 +179,10 @@ class BulkPutBack:
         """Deliver the rows ``chosen``, by due time and then in log order; set ``gone`` for each delivered row."""
         rows = batch.rows
         order = chosen[np.argsort(rows[chosen, kernel.T_DUE], kind="stable")]
+        said = rows[order, kernel.T_QUEUE_ID]
         keys = self._queues(batch, order)
-        order = order[rows[order, kernel.T_QUEUE] >= 0]
+        here = rows[order, kernel.T_QUEUE] >= 0
+        order, said = order[here], said[here]
         if not len(order):
             return
         host, dequeue_ms = self._store.store_host, self._clock.now_ms()
@@ -205,25 +208,45 @@ class BulkPutBack:
         counts = np.bincount(rows[put, kernel.T_QUEUE], minlength=len(keys)).tolist()
         for (topic, _), count in zip(keys, counts, strict=True):
             self._due.left_many(topic, count)
+        moved = np.flatnonzero(rows[put, kernel.T_QUEUE_ID] != said[: len(put)])
+        for (number, queue_id), count in Counter(zip(
+            rows[put[moved], kernel.T_QUEUE].tolist(), said[moved].tolist(), strict=True
+        )).items():
+            topic, to = keys[number]
+            self._put_back.parking.step.moved(topic, queue_id, to, count)
         self._store.wake_flush()
 
     def _queues(self, batch: _Batch, order: Ints) -> list[tuple[str, int]]:
-        """Return the target queues of rows. T_QUEUE of a row is its index there, -1 for a topic that is refused."""
-        rows = batch.rows
+        """Return the target queues of rows, and set T_QUEUE of each row to its index there.
+
+        T_QUEUE is -1 for a topic that is refused or was deleted. T_QUEUE_ID is changed if the topic does not have the
+        queue any more.
+        """
+        rows, targets = batch.rows, self._put_back.targets
         _, first, inverse = np.unique(
             rows[order, kernel.T_QUEUE_HASH], return_index=True, return_inverse=True)
-        keys, numbers = list[tuple[str, int]](), list[int]()
+        keys = dict[tuple[str, int], int]()
+        numbers, ids, begins = list[int](), list[int](), list[int]()
         for row in order[first].tolist():
             topic = batch.text(row, kernel.T_TOPIC_POS, kernel.T_TOPIC_LEN)
-            try:
-                self._store.rules.topic_bytes(topic)
-            except MessageIllegalError:
+            queue_id = targets.queue_id(topic, int(rows[row, kernel.T_QUEUE_ID]))
+            ids.append(queue_id)
+            begins.append(targets.first_position(topic))
+            if begins[-1] > batch.positions[-1] or not self._is_legal(topic):
                 numbers.append(-1)
             else:
-                numbers.append(len(keys))
-                keys.append((topic, int(rows[row, kernel.T_QUEUE_ID])))
-        rows[order, kernel.T_QUEUE] = np.array(numbers, np.int64)[inverse]
-        return keys
+                numbers.append(keys.setdefault((topic, queue_id), len(keys)))
+        gone = batch.positions[order] < np.array(begins, np.int64)[inverse]
+        rows[order, kernel.T_QUEUE] = np.where(gone, -1, np.array(numbers, np.int64)[inverse])
+        rows[order, kernel.T_QUEUE_ID] = np.array(ids, np.int64)[inverse]
+        return list(keys)
+
+    def _is_legal(self, topic: str) -> bool:
+        try:
+            self._store.rules.topic_bytes(topic)
+        except MessageIllegalError:
+            return False
+        return True
 
 
 def _first(values: Ints) -> Mask:

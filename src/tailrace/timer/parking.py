@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, final
 
 from tailrace import events
@@ -76,13 +77,17 @@ class Parking:
         self.parked = 0
         self.step = StepEvents()
         self._store = store
-        self._ensure_topic = ensure_topic
+        self.ensure_topic = ensure_topic
 
-    def park(self, message: MessageExt, reason: str) -> bool:
-        """Put a message into the topic of parked messages, with the reason. Return True if it is stored."""
-        self._ensure_topic(PARKED_TOPIC)
+    def park(self, message: MessageExt, reason: str, *, though_full: bool = False) -> bool:
+        """Put a message into the topic of parked messages, with the reason. Return True if it is stored.
+
+        With ``though_full`` it is put even if the disk is too full for other puts.
+        """
+        self.ensure_topic(PARKED_TOPIC)
+        put = partial(self._store.put, though_full=True) if though_full else self._store.put
         properties = {**message.properties, TIMER_PARKED_REASON: _plain(reason)}
-        result = self._store.put(fitting_copy(message, PARKED_TOPIC, 0, properties, _KEPT_PARKED))
+        result = put(fitting_copy(message, PARKED_TOPIC, 0, properties, _KEPT_PARKED))
         if result.status.appended:
             self.parked += 1
             self.step.parked(

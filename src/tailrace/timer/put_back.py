@@ -141,15 +141,18 @@ class PutBack:
             return
         try:
             message = pending.message or self.read(unit)
+            why = why_gone(
+                self.targets, message.properties[REAL_TOPIC], unit.phy_offset) if message is not None else ""
+            is_parked = bool(why and pending.identity and self._records(PARKED_TOPIC, pending.identity))
         except OSError as error:
             self._put_off(pending, error)
             return
-        if message is None:
+        if message is None or is_parked:
             self._due.done(pending, delivered=True)
             return
         if roll and self._own_slot_has_come(pending, message):
             return
-        if why := why_gone(self.targets, message.properties[REAL_TOPIC], unit.phy_offset):
+        if why:
             status, cause = "", why
         else:
             result = self._store.put(self._convert(message, unit, roll=roll))

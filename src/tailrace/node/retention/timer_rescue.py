@@ -4,7 +4,8 @@ The copy of a timer is the record that a far timer gets in each of its rounds: t
 topic, with one more round. Original and copy are in the same slot, which recognises the second as a double,
 so a crash between copy and deletion delivers once. A message of a delay level is handed over to the timer
 wheel (``timer.hand_over``), and its level continues after the message. All copies are durable before the file
-is deleted.
+is deleted. A message whose topic was deleted is parked instead, because its copy would belong to the next life of the
+topic.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.retention.pins import Pin, PinKind
 from tailrace.timer.hand_over import as_delayed, as_timer
+from tailrace.timer.parking import Parking
 from tailrace.timer.pins import LevelPins
 from tailrace.timer.properties import (
     REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
     TIMER_OUT_MS,
     TIMER_TOPIC,
     due_ms,
     put_back_properties,
 )
 from tailrace.timer.schedule_message_service import NO_REAL_TOPICS, ScheduleMessageService
+from tailrace.timer.targets import why_gone
 
 __all__ = ["PendingPositions", "TimerRescue"]
 
@@ -69,6 +73,7 @@ class TimerRescue:
         self._store = store
         self._timers = timers
         self._levels = levels
+        self._parking = Parking(store, levels.parking.ensure_topic)
 
     def pins(self) -> Iterator[Pin]:
         """Yield a pin for the oldest pending timer, and one for the first message of each delay level."""
@@ -90,6 +95,7 @@ class TimerRescue:
             return 0, len(places) + delayed
         copied = self._copy_timers(records)
         handed_over, left = self._levels.hand_over(low, high, self._put_elsewhere)
+        self._parking.step.log()
         if copied or handed_over:
             self._store.sync_log()
             self._store.wake_reput()
@@ -98,6 +104,8 @@ class TimerRescue:
     def _put_elsewhere(self, message: MessageExt, due: int) -> bool:
         """Write a message of a delay level again, to wait until ``due``. Return True if it was appended."""
         config, place = self._store.config, message.phy_offset
+        if (parked := self._park_gone(message)) is not None:
+            return parked
         if self._timers is not None and message.properties.get(REAL_TOPIC, "") not in NO_REAL_TOPICS:
             timer = as_timer(message, due, config.timer_precision_ms)
             if len(timer.properties) <= MAX_PROPERTIES_LENGTH:  # it has more than the message had
@@ -116,32 +124,49 @@ class TimerRescue:
         """Write timer records again. Return how many were appended."""
         copied = 0
         for place, data in records:
-            made = self._copy_of(place, data)
-            if made is None:
+            message = _timer_at(place, data)
+            if message is None:
                 continue
-            if not self._put(made, place):
+            stored = self._park_gone(message)
+            if stored is None:
+                stored = self._put(self._copy_of(message), place)
+            if not stored:
                 break
             copied += 1
         return copied
 
-    def _copy_of(self, place: int, data: bytes | None) -> MessageExtBrokerInner | None:
-        """Return the message that the next round of a timer writes; None if the record is not a timer."""
-        if data is None:
+    def _park_gone(self, message: MessageExt) -> bool | None:
+        """Park a message whose topic was deleted. Return True if it is stored, None if its topic exists.
+
+        A request to delete a timer is dropped.
+        """
+        topic = message.properties.get(REAL_TOPIC, "")
+        why = why_gone(self._levels.targets, topic, message.phy_offset) if topic not in NO_REAL_TOPICS else ""
+        if not why:
             return None
-        try:
-            message = decode_message(data)
-            out = int(message.properties[TIMER_OUT_MS])
-        except (CorruptionError, KeyError, ValueError):
-            return None
-        if message.topic != TIMER_TOPIC or message.phy_offset != place:
-            return None
+        return TIMER_DEL_UNIQKEY in message.properties or self._parking.park(message, why, though_full=True)
+
+    def _copy_of(self, message: MessageExt) -> MessageExtBrokerInner:
+        """Return the message that the next round of a timer writes."""
         assert self._timers is not None, "who named the place"
         now = self._clock.now_ms()
         # A delay counts from the store time of the first record, so the copy has the absolute time.
         due = due_ms(
-            message.properties, out, message.store_timestamp, self._timers.grain_ms)
+            message.properties, int(message.properties[TIMER_OUT_MS]), message.store_timestamp, self._timers.grain_ms)
         return MessageExtBrokerInner(
             message.topic, message.queue_id, message.body,
             encode_properties(put_back_properties(message.properties, now, now, due)),
             message.flag, message.sys_flag & ~_HOSTS, message.born_timestamp,
             pack_host(*message.born_host), message.reconsume_times, wait_store_msg_ok=False)
+
+
+def _timer_at(place: int, data: bytes | None) -> MessageExt | None:
+    """Return the timer message of a record at a position, or None if it is not one."""
+    if data is None:
+        return None
+    try:
+        message = decode_message(data)
+        int(message.properties[TIMER_OUT_MS])
+    except (CorruptionError, KeyError, ValueError):
+        return None
+    return message if message.topic == TIMER_TOPIC and message.phy_offset == place else None

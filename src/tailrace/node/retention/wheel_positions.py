@@ -102,9 +102,11 @@ class WheelPositions:
                 at += count * TIMER_UNIT.size
 
     def _not_enqueued(self) -> Iterator[int]:
-        """Yield the positions of messages of the timer queue that have no unit yet."""
+        """Yield the positions of messages of the timer queue that have no unit yet, in order."""
         queue = self._store.queues.get(TIMER_TOPIC, 0)
-        offset = max(self._timers.queue_offset, queue.min_offset) if queue is not None else 0
+        state = self._timers.state
+        offset = max(state.queue_offset, queue.min_offset) if queue is not None else 0  # before the skipped ones
+        yield from sorted(message.phy_offset for message in list(state.skipped.values()))
         while queue is not None and (data := queue.units(offset, _LOOK)):
             units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
             yield from units["phy_offset"][units["size"] != PRE_BLANK_SIZE].tolist()
