@@ -948,6 +948,19 @@ PUTS_ARE_REFUSED: Final = _event(
 PUTS_ARE_TAKEN_AGAIN: Final = _event(
     "info", "puts are taken again", "usage",
     "The disks have room again.")
+SENDS_ARE_REFUSED: Final = _event(
+    "warning", "sends are refused", "reason count cause",
+    "Producers get an error. count is the number since the last such line, of which there is at most one a minute for "
+    "each reason: disk_full, no_room (no blocks or no file for the next bytes of the log; /ready says so, too), "
+    "not_writeable, flow_control (more sends wait for the disk than the broker holds), timer_flow_control, lmq_quota.")
+SENDS_FIND_ROOM_AGAIN: Final = _event(
+    "info", "sends find room again", "refused",
+    "A send found no room for the next bytes of the log before. Now there is room.")
+A_FILE_SYSTEM_IS_TOO_SMALL_FOR_THE_LOG: Final = _event(
+    "warning", "a file system is too small for the log", "path bytes needed settings",
+    "The log needs room for two of its files, because the last one is never deleted, and for one step in which blocks "
+    "are reserved. Sends fail when the file system is full, or always. Use a larger file system, or set smaller sizes, "
+    "such as those in settings; mappedFileSizeCommitLog takes effect only in a new directory.")
 DISK_CANNOT_BE_MEASURED: Final = _event(
     "error", "disk cannot be measured", "cause",
     "The use of a disk is not known. Check its mount.")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import traceback
-from typing import Any, Final
+from collections import Counter
+from typing import Any, Final, final
 
-__all__ = ["get_logger", "one_line"]
+__all__ = ["RareLines", "get_logger", "one_line"]
 
 VALUE_MAX: Final = 4_096
 """Number of characters of a logged value. A longer value is cut, and its length is added."""
+RARE_S: Final = 60.0
+"""Time in seconds in which `RareLines` logs at most one line for each reason."""
 
 
 # A program that does not configure logging gets no lines of Tailrace on its stderr.
@@ -30,6 +33,23 @@ def get_logger(name: str) -> logging.Logger:
     if _one_line_values not in logger.filters:
         logger.addFilter(_one_line_values)
     return logger
+
+
+@final
+class RareLines:
+    """Counts lines by reason, and decides which are logged: at most one a minute for each reason, with the number."""
+
+    def __init__(self) -> None:
+        self._logged_s: dict[str, float] = {}
+        self._waiting: Counter[str] = Counter()
+
+    def due(self, reason: str, now: float) -> int:
+        """Count a line at a time (s). Return the number of lines since the last logged one; 0: do not log now."""
+        self._waiting[reason] += 1
+        if now - self._logged_s.get(reason, -RARE_S) < RARE_S:
+            return 0
+        self._logged_s[reason] = now
+        return self._waiting.pop(reason)
 
 
 def one_line(text: str) -> str:

@@ -205,7 +205,12 @@ READY: Final = _gauge("tailrace_ready", "1 once clients are served, 0 while the 
 RECOVERED_RATIO: Final = _gauge(
     "tailrace_recovered_ratio", "Part of the recovery that is done, if it is known.")
 WRITEABLE: Final = _gauge(
-    "tailrace_store_writeable", "0 if the store refuses puts; /ready and the log have the reason.")
+    "tailrace_store_writeable",
+    "0 if the store refuses puts or has no room for one; /ready and the log have the reason.")
+SENDS_REFUSED: Final = _counter(
+    "tailrace_sends_refused_total",
+    "Puts that were refused, by reason: disk_full, no_room, not_writeable, flow_control, timer_flow_control, "
+    "lmq_quota, illegal, unknown.", ("reason",))
 HINT_SYNC_FAILURES: Final = _counter(
     "tailrace_hint_sync_failures_total",
     "Failed syncs of hint files, which an open does not need; the log has their names.", ())

@@ -39,6 +39,7 @@ from tailrace.metrics import BASE_LABELS, Metric, MetricKind
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.limits import ServerLimits
+from tailrace.store.refused_puts import REASONS
 
 __all__ = ["Exposition"]
 
@@ -140,7 +141,9 @@ class Exposition(Collector):
         usage = self._file_system.disk_usage(store.path)
         earliest = store.earliest_message_time()
         writeable = store.is_writeable
-        yield self._family(metrics.WRITEABLE, {(): writeable})
+        yield self._family(metrics.WRITEABLE, {(): writeable and not store.refused_puts.failing})
+        refused = store.refused_puts.counts
+        yield self._family(metrics.SENDS_REFUSED, {(reason,): refused[reason] for reason in REASONS})
         yield self._family(metrics.HINT_SYNC_FAILURES, {(): stats.get("hintSyncFailures", 0)})
         yield self._family(metrics.LOOP_FAILURES, {(name,): n for name, n in list(supervision.FAILURES.items())})
         yield self._family(metrics.READ_ONLY, {(): bool(store.read_only)})

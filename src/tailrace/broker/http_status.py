@@ -3,7 +3,8 @@
 The server answers as soon as the process runs, also while the store is opened. ``/ready`` returns 200 when
 clients are served, also for a store that was opened read-only, which the text then says. Before that
 ``/ready`` returns 503 with the current state and, if the store reports it, the percentage of the recovery.
-If a store that was opened for writing refuses writes, ``/ready`` returns 503 with the reason.
+If no send can succeed in a store that was opened for writing, ``/ready`` returns 503 with the reason: the store refuses
+writes, it finds no room for the next bytes of the log, or too many sends wait for the disk.
 
 The server answers GET and HEAD, one request a connection, and closes a connection that sends no complete
 request within 5 s. If too many connections are open, the server closes the oldest one that has not sent its
@@ -28,6 +29,7 @@ from tailrace import events
 from tailrace.auth.accesses import CLUSTER, Access
 from tailrace.auth.check import AccessControl
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.durable_answers import PENDING_LIMIT
 from tailrace.broker.exposition import Exposition
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import FileSystem, OsFileSystem
@@ -273,10 +275,8 @@ class HttpStatusServer:
         if self._state == "ready":
             broker = self._exposition.broker
             read_only = broker.store.read_only if broker is not None else ""
-            if broker is not None and not read_only and not broker.store.is_writeable:
-                reason = broker.store.not_writeable_reason
-                return _response(
-                    HTTPStatus.SERVICE_UNAVAILABLE, f"the store takes no writes: {reason}\n".encode())
+            if broker is not None and not read_only and (why := _why_sends_fail(broker)):
+                return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"{why}\n".encode())
             text = f"ready, {read_only}" if read_only else "ready"
             return _response(HTTPStatus.OK, f"{text}\n".encode())
         text, done = self._state, self._done()
@@ -296,6 +296,18 @@ class HttpStatusServer:
     def _done(self) -> float | None:
         done = self._progress()
         return None if done is None else min(1.0, max(0.0, done))
+
+
+def _why_sends_fail(broker: BrokerContext) -> str:
+    """Return why no send can succeed now; empty if one can."""
+    store = broker.store
+    if not store.is_writeable:
+        return f"the store takes no writes: {store.not_writeable_reason}"
+    if cause := store.refused_puts.failing:
+        return f"sends fail: {cause}"
+    if (waiting := broker.waiting_sends()) >= PENDING_LIMIT:
+        return f"sends are refused: {waiting} wait for the disk already"
+    return ""
 
 
 def _accepted(head: bytes) -> str:

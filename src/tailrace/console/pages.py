@@ -116,8 +116,10 @@ def _facts(facts: dict[str, Child]) -> Element:
 def _overview(broker: BrokerContext, asked: Place) -> list[Child]:
     store = broker.store
     state: Child = "ready"
-    if store.read_only or not store.is_writeable:
-        state = h("span", store.read_only or f"takes no writes: {store.not_writeable_reason}", class_="warn")
+    failing = f"sends fail: {store.refused_puts.failing}" if store.refused_puts.failing else ""
+    if store.read_only or not store.is_writeable or failing:
+        reason = failing if store.is_writeable else f"takes no writes: {store.not_writeable_reason}"
+        state = h("span", store.read_only or reason, class_="warn")
     history = store.rate_history()
     live = h("a", "Stop reloading", href=address("")) if "live" in asked else h(
         "a", f"Reload every {REFRESH_S} s", href=address("", live=1))

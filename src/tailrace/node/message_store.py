@@ -115,6 +115,7 @@ class MessageStore:
         """The service that deletes expired files and checks the disks."""
         self._store, self._plain_writer, self._append = store, store.plain_writer, store.append
         self._embedded = EmbeddedTopics(topics, store, self.left_over_queues)
+        self.refused_puts = store.refused_puts
         self.rate_history = store.stats.history
         """Returns (puts, messages read) per second, for each second of the last ten minutes, oldest first."""
         self._timers = timers
@@ -161,12 +162,11 @@ class MessageStore:
         read-only file system, no permission, no room), the store is read-only until it is opened again,
         see ``read_only``: it recovers in memory, everything can be read, and puts are refused.
 
-        ``services=False``, for tools, runs no background service: the store dispatches and flushes when
-        it is read or closed. ``on_lock`` is called when the lock is held, before any change, and may raise.
-        ``on_recovery`` gets the part of a recovery that is done, 0 to 1, about once a second. ``rebuild``
-        builds queues and index from the log. ``seal_damage`` writes placeholder records over damage, for
-        Java brokers. ``scan`` reads the log for recovery. ``must_write`` raises StoreNotWritableError
-        instead of opening read-only.
+        ``services=False``, for tools, runs no background service: the store dispatches and flushes when it is read
+        or closed. ``on_lock`` is called when the lock is held, before any change, and may raise. ``on_recovery`` gets
+        the part of a recovery that is done, 0 to 1, about once a second. ``rebuild`` builds queues and index from the
+        log. ``seal_damage`` writes placeholder records over damage, for Java brokers. ``scan`` reads the log for
+        recovery. ``must_write`` raises StoreNotWritableError instead of opening read-only.
 
         ``read_only`` changes nothing in the directory, which must be a store: no lock is taken, and recovery runs
         in memory. Another process may then open the directory and change files that are read here.

@@ -22,10 +22,9 @@ from collections.abc import Callable
 from typing import Any, Final, cast, final
 
 from tailrace import events
-from tailrace.logs import get_logger
+from tailrace.logs import RareLines, get_logger
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.limits import ServerLimits
-from tailrace.remoting.rare_lines import RareLines
 from tailrace.remoting.strangers import Strangers, admit
 from tailrace.remoting.tls_connection import TlsConnection
 

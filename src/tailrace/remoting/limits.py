@@ -22,8 +22,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from tailrace import events
-from tailrace.logs import get_logger
-from tailrace.remoting.rare_lines import RareLines
+from tailrace.logs import RareLines, get_logger
 
 __all__ = ["Connection", "ServerLimits"]
 

@@ -372,6 +372,13 @@ class CommitLog:
             files[-1].reserve_ahead(_AHEAD)
             files[-1].populate(_AHEAD)
 
+    def make_room(self) -> None:
+        """Make the file or reserve the blocks that a put needs if none are left. Raises DiskFullError or OSError."""
+        with self._lock:
+            file = self.queue.last_file(0)
+            assert file is not None
+            file.reserve(min(file.reserve(0) + 1, file.size))  # reserve(0) is the end of its blocks
+
     def prepare_wait_ms(self) -> int:
         """Return the ms until the next ``prepare_ahead``: 20 while the log grows, else 100."""
         return _PREPARE_IDLE_MS if self.max_offset == self._prepared_at else _PREPARE_MS

@@ -45,6 +45,7 @@ from tailrace.store.reading import MessageReader
 from tailrace.store.recovery.passes import Recovery, RecoveryReport
 from tailrace.store.recovery.quarantine import Quarantine
 from tailrace.store.recovery.unreadable import list_unreadable
+from tailrace.store.refused_puts import RefusedPuts
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.retention.min_offsets import read_ended
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
@@ -58,6 +59,7 @@ _log = get_logger(__name__)
 QueueKey = tuple[str, int]
 NoteEnded = Callable[[Mapping[str, Ended]], object]
 """Makes the end of the life of topics durable."""
+_PUT_OK: Final = PutMessageStatus.PUT_OK  # a look-up of a member takes longer
 _REPUT_MS: Final = 1
 _FAR_BEHIND: Final = 32 << 20
 _FOLLOW_MS: Final = 50
@@ -123,6 +125,7 @@ class DefaultMessageStore:
             self.lives, self.sync_log, self._quarantine().keep)
         self.flush_consume_queue.copy_compacted = self.compaction.flush
         self.stats = StoreStatsService(clock, self._counts)
+        self.refused_puts = RefusedPuts(clock, self._counts, self.flags)
         self.report = RecoveryReport()
         self._reput_handle: ServiceHandle | None = None
         self._dispatch_stuck_at = -1
@@ -198,7 +201,11 @@ class DefaultMessageStore:
             "CompactionService", config.compaction_schedule_internal,
             lambda: self.compaction.step() if self.is_writeable else None)
         scheduler.every("AllocateMappedFileService", self.commit_log.prepare_wait_ms, self.commit_log.prepare_ahead)
-        scheduler.every("StoreStatsService", 1000, self.stats.sample)
+        scheduler.every("StoreStatsService", 1000, self._each_second)
+
+    def _each_second(self) -> None:
+        self.stats.sample()
+        self.refused_puts.probe(self.commit_log.make_room)
 
     def _flush_step(self) -> bool:
         more = self.flush_commit_log.step()
@@ -270,6 +277,8 @@ class DefaultMessageStore:
     def append(self, writer: RecordWriter, *, though_full: bool = False) -> PutMessageResult:
         """Append the records of a writer that ``commit_log`` has made. The caller waits for their sync."""
         result = self.commit_log.append(writer, though_full=though_full)
+        if result.status is not _PUT_OK:
+            self.refused_puts.note(result)
         if self.reput.idle and result.msg_num:
             self.wake_reput()
         return result
@@ -302,7 +311,7 @@ class DefaultMessageStore:
         except MessageIllegalError as error:
             return self._illegal(error)
         result = self.append(writer)
-        if result.status is PutMessageStatus.PUT_OK:
+        if result.status is _PUT_OK:
             result.msg_num = count
             self._counts.times += count - 1
         return result
@@ -319,6 +328,7 @@ class DefaultMessageStore:
             result = PutMessageResult(
                 PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.not_writeable_reason)
         self._counts.failed_times += 1
+        self.refused_puts.note(result)
         return result
 
     def wake_reput(self) -> None:

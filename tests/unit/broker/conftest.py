@@ -21,6 +21,7 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import decode_batch, decode_message, decode_properties, tags_code
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.kernels.appender import PutCounts
 from tailrace.model import (
     BoundaryType,
     GetMessageResult,
@@ -34,6 +35,9 @@ from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.left_over_queues import LeftOverQueue
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfigManager
+from tailrace.store.refused_puts import RefusedPuts
+from tailrace.store.running_flags import RunningFlags
+from tailrace.testing import SimClock
 
 HEAD = struct.Struct(">iIIiiqqiq8sq8siqi")
 
@@ -57,6 +61,7 @@ class FakeStore:
         self.file_system = OsFileSystem()
         self.read_only = self.lost_lock = ""
         self.is_writeable = True
+        self.refused_puts = RefusedPuts(SimClock(), PutCounts(), RunningFlags())
         self.config = config or StoreConfig()
         self.config_dir = f"{self.path}/config"
         self.clock = clock or ManualClock()

@@ -15,12 +15,14 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from tailrace.broker.durable_answers import PENDING_LIMIT
 from tailrace.broker.exposition import _consumed
 from tailrace.broker.http_status import HttpStatusServer
 from tailrace.broker.pop.pop_metrics import ReviveProgress
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.config import BrokerConfig
 from tailrace.metrics import METRICS, Metric, MetricKind
+from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.tls import server_context
@@ -399,6 +401,23 @@ def test_the_how_to_names_every_metric_of_the_exporter_that_does_not_exist():
 def test_metrics_of_timers_have_the_labels_of_the_exporter(name, labels):
     (metric,) = [m for m in METRICS if m.name == name]
     assert set(metric.labels) == labels
+
+
+def test_ready_says_why_sends_fail_although_the_store_takes_writes(broker, store):
+    async def test():
+        async with serving() as (server, ask):
+            server.serving(broker)
+            store.refused_puts.note(PutMessageResult(
+                PutMessageStatus.CREATE_MAPPED_FILE_FAILED, remark="no space for /s/commitlog/0"))
+            found = await ask("/ready")
+            assert (found.status, found.body) == (503, "sends fail: no space for /s/commitlog/0\n")
+            store.refused_puts.probe(lambda: None)
+            assert (await ask("/ready")).status == 200
+            broker.waiting_sends = lambda: PENDING_LIMIT
+            found = await ask("/ready")
+            assert (found.status, found.body) == (503, "sends are refused: 10000 wait for the disk already\n")
+
+    run(test)
 
 
 @pytest.mark.parametrize(("writeable", "read_only", "answer"), [

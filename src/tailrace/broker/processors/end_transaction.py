@@ -40,6 +40,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageResult, decode_message_id
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.store.refused_puts import FLOW_CONTROL
 
 __all__ = ["EndTransactionProcessor"]
 
@@ -104,6 +105,7 @@ class EndTransactionProcessor:
             raise RefusalError(
                 ResponseCode.SYSTEM_BUSY, "the broker is still reading its half messages; try again later")
         if self._durable is not None and self._durable.full:
+            self._broker.store.refused_puts.count(FLOW_CONTROL, BUSY)
             raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
         half = self._service.in_memory(header.tran_state_table_offset, header.commit_log_offset)
         if half is not None:

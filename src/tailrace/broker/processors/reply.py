@@ -36,6 +36,7 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.store.refused_puts import FLOW_CONTROL
 
 __all__ = ["ReplyMessageProcessor"]
 
@@ -135,6 +136,7 @@ class ReplyMessageProcessor:
     ) -> _Push:
         """Return the reply to push and to store. Raises RefusalError or MissingConfigError."""
         if self._durable is not None and self._durable.full:
+            self._broker.store.refused_puts.count(FLOW_CONTROL, BUSY)
             raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
         # With its flags, unlike in the reference, so that readers can decompress the stored body.
         sys_flag = plain_sys_flag(header.sys_flag)

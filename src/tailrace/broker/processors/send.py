@@ -56,6 +56,7 @@ from tailrace.node.topic_config import (
 )
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.store.record_rules import refuse_in_batch
+from tailrace.store.refused_puts import FLOW_CONTROL
 from tailrace.timer.parking import log_left_out
 
 __all__ = ["SendMessageProcessor", "plain_sys_flag"]
@@ -101,6 +102,9 @@ REMARKS: Final[Mapping[PutMessageStatus, str]] = {
     ),
     PutMessageStatus.UNKNOWN_ERROR: "UNKNOWN_ERROR",
 }
+_OF_TIMERS: Final = frozenset({
+    PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL, PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL,
+    PutMessageStatus.WHEEL_TIMER_NOT_ENABLE})
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
@@ -156,6 +160,7 @@ class SendMessageProcessor:
         self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader
     ) -> RemotingCommand | bytes | None:
         if self._durable.full:
+            self._store.refused_puts.count(FLOW_CONTROL, BUSY)
             return request.answer(ResponseCode.SYSTEM_BUSY, BUSY, dict(self._common_ext))
         batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         logical = None
@@ -399,6 +404,8 @@ class SendMessageProcessor:
 
     def _refused(self, request: RemotingCommand, result: PutMessageResult) -> RemotingCommand:
         status = result.status
+        if status in _OF_TIMERS:  # the store has counted the others
+            self._store.refused_puts.note(result)
         remark = result.remark or REMARKS.get(status, status.name)
         if status in (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED):
             remark = REMARKS[PutMessageStatus.MESSAGE_ILLEGAL] % self._max_message_size

@@ -70,6 +70,7 @@ class Retention:
         """Check the disks once and start the services."""
         config = self._config
         self.disk.check()
+        self.disk.name_small_file_systems()
         scheduler.every("DiskCheckService", config.clean_resource_interval, self.disk.step)
         scheduler.every("EmptyTrashService", _TRASH_MS, self.trash.step)
         scheduler.every(

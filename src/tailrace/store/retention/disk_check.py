@@ -23,6 +23,7 @@ from tailrace.store.running_flags import DISK_FULL, RunningFlags
 __all__ = ["DiskCheckService"]
 
 _log = get_logger(__name__)
+_SMALL_FILE = 1 << 20
 
 
 @final
@@ -84,6 +85,18 @@ class DiskCheckService:
             if verdict.errors and verdict.errors != was.errors:
                 events.DISK_CANNOT_BE_MEASURED.log(_log, cause="; ".join(verdict.errors))
             return verdict
+
+    def name_small_file_systems(self) -> None:
+        """Log the file systems that the last check measured and that are too small for the files of the log."""
+        config = self._config
+        size, step = config.mapped_file_size_commit_log, config.commit_log_allocate_step
+        for usage in self.usages[:-1]:
+            needed = 2 * size + min(step, size)
+            if 0 < usage.total < needed:
+                fitting = max(1 << max(usage.total // 16, 1).bit_length() - 1, _SMALL_FILE)
+                events.A_FILE_SYSTEM_IS_TOO_SMALL_FOR_THE_LOG.log(
+                    _log, path=usage.path, bytes=usage.total, needed=needed,
+                    settings=f"mappedFileSizeCommitLog={fitting},commitLogAllocateStep={min(step, fitting // 4)}")
 
     def _measure(self, path: str, trash: int) -> PathUsage:
         """Return the room of the partition of a path, or of its parent if the path does not exist yet."""
