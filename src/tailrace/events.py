@@ -207,6 +207,10 @@ LITE_TOPICS_COULD_NOT_BE_DELETED: Final = _event(
 POPPED_MESSAGE_DOES_NOT_COME_BACK: Final = _event(
     "warning", "popped message does not come back, it is gone", "topic queue offset status",
     "Retention removed a message while it was popped and not acknowledged.")
+POPPED_MESSAGE_BECOMES_A_DEAD_LETTER: Final = _event(
+    "warning", "popped message becomes a dead letter", "group topic offset tries reason",
+    "A message that was not acknowledged can never be put into the retry topic of its group, and its tries are over. "
+    "It is in %DLQ%group.")
 POPPED_MESSAGE_IS_OF_ANOTHER_GROUP: Final = _event(
     "warning", "popped message is of another group, it is not put into its retry topic again",
     "topic group queue offset",

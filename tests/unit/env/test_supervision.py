@@ -96,4 +96,4 @@ def test_a_shortage_is_no_defect(caplog, number, line):
         raise OSError(number, "x")
     record, = caplog.records
     assert record.getMessage().startswith(line)
-    assert bool(record.exc_info) == (number == 5)
+    assert bool(record.exc_text) == (number == 5)

@@ -26,6 +26,7 @@ from tailrace.broker.pop.pop_metrics import ACK, CHECKPOINT, PopMetrics, ReviveP
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
+from tailrace.env.shortage import is_shortage
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.message_fields import body_of, stored_properties
@@ -44,11 +45,12 @@ from tailrace.formats.pop import (
 )
 from tailrace.kernels.unit_records import property_values
 from tailrace.logs import get_logger
-from tailrace.model import GetMessageStatus, MessageExt, PutMessageStatus
+from tailrace.model import GetMessageResult, GetMessageStatus, MessageExt, PutMessageStatus
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.timer.parking import NEVER, inner_message
+from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX
+from tailrace.timer.parking import NEVER, fitting_copy
 from tailrace.timer.properties import DELAY, REAL_TOPIC, TIMER_TOPIC
 
 __all__ = ["PopReviveService"]
@@ -56,10 +58,17 @@ __all__ = ["PopReviveService"]
 _log = get_logger(__name__)
 _TAGS: Final = (b"TAGS",)
 RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 CHECKPOINTS_MAX: Final = 20_000
 """Number of checkpoints of one queue in memory. Further ones are read again when these are finished."""
 READ_MAX: Final = 32
+READ_TRIES: Final = 30
+"""Number of passes, one a second, after which a record of the revive topic that cannot be read is left out."""
+RECEIPT_ROOM: Final = 512
+"""Bytes of properties that a copy leaves for the receipt that each of its pops adds."""
+_KEPT: Final = frozenset({FIRST_POP_TIME, ORIGIN_GROUP})
+_KEPT_DEAD: Final = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID})
 RECORDS_OF_PASS: Final = 20_000
 """Number of records of one queue that one pass reads."""
 DONE_OF_PASS: Final = 1_000
@@ -83,6 +92,8 @@ class _Queue:
     """End of the queue when it was opened. Messages of earlier records may already be in the retry topic."""
     checkpoints: dict[tuple[object, ...], tuple[int, PopCheckPoint]]
     """Offset and checkpoint, in the order of offsets. A namesake of another one has its offset in its key."""
+    failures: int = 0
+    """Number of reads at ``next_offset`` that have failed."""
     namesakes: dict[tuple[object, ...], list[PopCheckPoint]] = field(default_factory=dict)
     """Further checkpoints with the key of another one, but with other messages or another time; nearly always empty."""
     read_again_from: int = -1
@@ -139,18 +150,23 @@ class PopReviveService:
             return False
         complete_until = self._complete_until()
         more = False
+        failure: OSError | None = None
         for queue_id in range(self._queue_count()):
             if self._is_stopping:
                 return False
             queue = self._queues.get(queue_id) or self._opened(queue_id)
-            at_end = self._read(queue)
+            at_end, done = False, 0
             try:
+                at_end = self._read(queue)
                 done = self._complete(queue, complete_until) if at_end else 0
+                more |= not at_end or done >= DONE_OF_PASS
             except _StoppedError as error:
                 events.POPPED_MESSAGES_CANNOT_COME_BACK_NOW.log(_log, queue=queue_id, reason=error)
-                done = 0
+            except OSError as error:  # the other queues are read; what this one has is in memory, or not taken yet
+                failure = failure or error
             self._commit(queue)
-            more |= not at_end or done >= DONE_OF_PASS
+        if failure is not None:
+            raise failure
         return more
 
     # -- progress of the timers
@@ -180,7 +196,9 @@ class PopReviveService:
         """Read the next records; return whether the end was reached."""
         until = queue.next_offset + RECORDS_OF_PASS
         while queue.next_offset < until and not self._is_stopping:
-            result = self._store.get_message(self._topic, queue.queue_id, queue.next_offset, READ_MAX)
+            result = self._records(queue)
+            if result is None:
+                continue
             if not result.message_count:
                 if result.next_begin_offset <= queue.next_offset or (
                     result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
@@ -195,6 +213,28 @@ class PopReviveService:
                 self._take(queue, offset, record)
             queue.next_offset = result.next_begin_offset
         return False
+
+    def _records(self, queue: _Queue) -> GetMessageResult | None:
+        """Return the next records; None if one was left out because it cannot be read. Raises OSError.
+
+        After a failure one record is read at a time. One that fails `READ_TRIES` times, but not for lack of
+        descriptors or memory, is treated as a damaged one, so that it holds up no other.
+        """
+        try:
+            result = self._store.get_message(
+                self._topic, queue.queue_id, queue.next_offset, 1 if queue.failures else READ_MAX)
+        except OSError as error:
+            if not is_shortage(error):
+                queue.failures += 1
+            if queue.failures < READ_TRIES:
+                raise
+            events.REVIVE_RECORD_IS_NOT_READABLE.log(
+                _log, queue=queue.queue_id, offset=queue.next_offset, reason=error)
+            queue.next_offset += 1
+            queue.failures = 0
+            return None
+        queue.failures = 0
+        return result
 
     def _take(self, queue: _Queue, offset: int, record: bytes) -> None:
         tag = property_values(stored_properties(record), _TAGS)[0]
@@ -267,7 +307,14 @@ class PopReviveService:
             events.POPPED_MESSAGES_DO_NOT_COME_BACK.log(_log, topic=topic, group=group, count=len(left))
             return
         for message_offset in left:
-            result = self._store.get_message(topic, checkpoint.queue_id, message_offset, 1)
+            try:
+                result = self._store.get_message(topic, checkpoint.queue_id, message_offset, 1)
+            except OSError as error:
+                if is_shortage(error):
+                    raise
+                self._not_read(queue, checkpoint, message_offset, error)
+                checkpoint.acknowledge((message_offset,))  # it holds up no other message
+                continue
             if not result.message_count or result.queue_offsets[0] != message_offset:
                 self.lost += 1
                 self._metrics.settled(topic, group, checkpoint.queue_id, 1, checkpoint.pop_time)
@@ -284,6 +331,17 @@ class PopReviveService:
                 self._put(queue, checkpoint, message, message_offset, retry)
                 checkpoint.acknowledge((message_offset,))  # not again, if a later message stops the pass
 
+    def _not_read(self, queue: _Queue, checkpoint: PopCheckPoint, offset: int, error: OSError) -> None:
+        """Read a message later; after all waiting times it is treated as a damaged one. Raises _StoppedError."""
+        if _times(checkpoint) < len(AGAIN_S):
+            self._try_later(queue, checkpoint, offset, str(error))
+            return
+        self.lost += 1
+        self._metrics.settled(
+            checkpoint.topic, checkpoint.group, checkpoint.queue_id, 1, checkpoint.pop_time)
+        events.POPPED_MESSAGE_DOES_NOT_COME_BACK.log(
+            _log, topic=checkpoint.topic, queue=checkpoint.queue_id, offset=offset, status=error)
+
     def _retry_topic(self, topic: str, group: str) -> str:
         """Return the topic to which messages return that a group has popped from ``topic``."""
         if is_retry_topic_of(topic, group):
@@ -295,10 +353,16 @@ class PopReviveService:
         if message.unique_key is None:
             return False
         times = message.reconsume_times + (not checkpoint.suspend)
+        try:
+            copies = self._store.query_message(retry, message.unique_key, index_type="U")
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            return False  # a second copy is better than none
         return any(
             copy.store_timestamp >= checkpoint.revive_time and copy.reconsume_times == times
             and (copy.body_crc, copy.born_timestamp) == (message.body_crc, message.born_timestamp)
-            for copy in self._store.query_message(retry, message.unique_key, index_type="U"))
+            for copy in copies)
 
     def _retry_queue(self, retry: str, message: MessageExt, checkpoint: PopCheckPoint) -> int:
         """Return the queue of the retry topic for a message; the topic is created or gets more queues if needed."""
@@ -324,7 +388,7 @@ class PopReviveService:
         properties[ORIGIN_GROUP] = checkpoint.group
         if properties.get(REAL_TOPIC) == retry:  # would mark a message that was sent back
             del properties[REAL_TOPIC]
-        copy = inner_message(message, retry, 0, properties)
+        copy = fitting_copy(message, retry, 0, properties, _KEPT, RECEIPT_ROOM)
         copy.born_host = self._store.store_host
         copy.reconsume_times += not checkpoint.suspend
         try:
@@ -334,19 +398,45 @@ class PopReviveService:
             result = self._store.put_inner(copy)
             self._metrics.retried(checkpoint.group, checkpoint.topic, result.status.name)
         except StoreError as error:  # there are too many topics or offsets
-            self._try_later(queue, checkpoint, offset, str(error))
+            if not self._is_dead(checkpoint, message, str(error)):
+                self._try_later(queue, checkpoint, offset, str(error))
             return
         if result.status.appended:
             self.revived += 1
             self._metrics.settled(checkpoint.topic, checkpoint.group, checkpoint.queue_id, 1, checkpoint.pop_time)
         elif result.status in NEVER:
-            self._try_later(queue, checkpoint, offset, f"{result.status.name} {result.remark}")
+            reason = f"{result.status.name} {result.remark}"
+            if not self._is_dead(checkpoint, message, reason):
+                self._try_later(queue, checkpoint, offset, reason)
         else:
             raise _StoppedError(f"{result.status.name} {result.remark}")
 
+    def _is_dead(self, checkpoint: PopCheckPoint, message: MessageExt, reason: str) -> bool:
+        """Put a message that its retry topic always refuses among the dead letters, once its tries are over."""
+        group = self._groups.select(checkpoint.group)
+        tries = _times(checkpoint) + message.reconsume_times
+        if group is None or tries < group.retry_max_times:
+            return False
+        topic = f"{DLQ_GROUP_TOPIC_PREFIX}{checkpoint.group}"
+        try:
+            self._store.topics.create_if_missing(topic, 1)
+        except StoreError:
+            return False
+        properties = dict(message.properties)
+        properties.pop(DELAY, None)
+        properties.setdefault(RETRY_TOPIC, normal_topic(message.topic, checkpoint.group))
+        properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
+        copy = fitting_copy(message, topic, 0, properties, _KEPT_DEAD)
+        copy.reconsume_times += 1
+        if not self._store.put_inner(copy).status.appended:
+            return False
+        events.POPPED_MESSAGE_BECOMES_A_DEAD_LETTER.log(
+            _log, group=checkpoint.group, topic=message.topic, offset=message.queue_offset, tries=tries, reason=reason)
+        self._metrics.settled(checkpoint.topic, checkpoint.group, checkpoint.queue_id, 1, checkpoint.pop_time)
+        return True
+
     def _try_later(self, queue: _Queue, checkpoint: PopCheckPoint, offset: int, reason: str) -> None:
-        times = checkpoint.re_put_times or "0"
-        number = int(times) if times.isascii() and times.isdecimal() and len(times) < 10 else 127
+        number = _times(checkpoint)
         wait_ms = AGAIN_S[min(number, len(AGAIN_S) - 1)] * 1000
         events.POPPED_MESSAGE_IS_TRIED_LATER.log(
             _log, topic=checkpoint.topic, queue=checkpoint.queue_id, offset=offset, wait_ms=wait_ms, reason=reason)
@@ -356,6 +446,12 @@ class PopReviveService:
             suspend=checkpoint.suspend), queue.queue_id)
         if result.status is not PutMessageStatus.PUT_OK and not result.status.appended:
             raise _StoppedError(f"{result.status.name} {result.remark}")
+
+
+def _times(checkpoint: PopCheckPoint) -> int:
+    """Return how often a message could not be put."""
+    times = checkpoint.re_put_times or "0"
+    return int(times) if times.isascii() and times.isdecimal() and len(times) < 10 else 127
 
 
 def _is_of(group: str, message: MessageExt) -> bool:
