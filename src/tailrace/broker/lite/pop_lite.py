@@ -31,7 +31,7 @@ from tailrace.broker.pop.requests import (
     check_numbers,
     read_cold,
 )
-from tailrace.errors import RefusalError
+from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import lite_queue, parent_of
 from tailrace.formats.pop import ORDER_REVIVE_QUEUE, ExtraInfo
@@ -131,20 +131,21 @@ class PopLiteMessageProcessor:
         now = check_in_time(self._broker, pop)
         self._check(pop)
         made = _Round(pop, now, cold)
-        if cold is not None:
-            self._pop_queue(made, cold.key[0])
-        while len(made.counts) < pop.max_msg_num and made.size < MAX_BYTES and (
+        failure = None if cold is None else self._try_queue(made, cold.key[0])
+        while failure is None and len(made.counts) < pop.max_msg_num and made.size < MAX_BYTES and (
             queue := self._dispatcher.next_event(pop.client_id)
         ) is not None:
             if queue not in made.seen and parent_of(queue) == pop.topic:
-                self._pop_queue(made, queue)
-        if made.counts and made.needs_disk is not None:
+                failure = self._try_queue(made, queue)
+        if made.needs_disk is not None:  # its event stays until it is read: the read may fail, or the client go
             made.later.append(made.needs_disk.key[0])
         for queue in made.later:
             self._dispatcher.put_back(pop.client_id, pop.consumer_group, queue)
         if made.counts:
             return request.answer(
                 ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, self._header(made), b"".join(made.parts))
+        if failure is not None:
+            raise failure
         if made.needs_disk is not None:
             read_cold(self._broker, channel, request, made.needs_disk, self.run_again)
             return None
@@ -179,6 +180,15 @@ class PopLiteMessageProcessor:
         if mine is not None and mine.group != pop.consumer_group:  # or it would get the events of another group
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"client {pop.client_id} is a member of group {mine.group}")
+
+    def _try_queue(self, made: _Round, queue: str) -> Exception | None:
+        """Add messages of a queue to the answer. If that fails, keep the event of the queue and return the error."""
+        try:
+            self._pop_queue(made, queue)
+        except (OSError, StoreError) as error:
+            made.later.append(queue)
+            return error
+        return None
 
     def _pop_queue(self, made: _Round, queue: str) -> None:
         """Add messages of a queue to the answer."""

@@ -40,7 +40,7 @@ from tailrace.broker.pop.requests import (
 )
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.turns import in_turns
-from tailrace.errors import RefusalError
+from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import pop as formats
 from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
@@ -95,6 +95,8 @@ class _Round:
     """Number of messages left in queues that are stopped because too many messages are in flight."""
     refused: str = ""
     """Reason why a checkpoint was not put."""
+    failure: Exception | None = None
+    """Error of the first queue that could not be read; raised if no other queue has messages."""
 
 
 @final
@@ -150,7 +152,10 @@ class PopMessageProcessor:
     def _look(self, made: _Round) -> Iterator[None]:
         """Take messages from one queue after the other."""
         for topic, queue_id in self._queues(made.pop, made.cold):
-            self._pop_queue(made, topic, queue_id)
+            try:
+                self._pop_queue(made, topic, queue_id)
+            except (OSError, StoreError) as error:  # what was taken from other queues is answered
+                made.failure = made.failure or error
             yield
 
     def _answer(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
@@ -159,6 +164,8 @@ class PopMessageProcessor:
         if made.needs_disk is not None:
             read_cold(self._broker, channel, request, made.needs_disk, self.run_again)
             return None
+        if made.failure is not None:
+            raise made.failure
         if made.refused:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no checkpoint could be stored: {made.refused}")
         return self._empty(channel, request, made)

@@ -254,3 +254,47 @@ def test_pulls_and_searches_may_name_a_lite_topic(world):
     assert world.ask(QueryProcessor(world.broker).search_offset, search, code=29).ext["offset"] == "2"
     assert world.ask(QueryProcessor(world.broker).search_offset, {**search, "liteTopic": "z"}, code=29).ext == {
         "offset": "0"}
+
+
+@pytest.mark.parametrize("number", [5, 24])
+def test_a_read_that_fails_keeps_the_event_of_its_queue(world, monkeypatch, number):
+    """The event was taken before the read, so the queue was not popped again until its next message."""
+    world.subscribe("a", client="c1")
+    world.send("a", b"0")
+    world.turn()
+    get_message = world.store.get_message
+
+    def fails(*args, **more):
+        raise OSError(number, "the read failed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.store, "get_message", fails)
+        for _ in range(2):
+            with pytest.raises(OSError, match="the read failed"):
+                world.pop("c1")
+    assert world.store.get_message == get_message
+    assert [one.body for one in world.pop("c1")] == [b"0"]
+
+
+@pytest.mark.parametrize("ends", ["fails", "closes"])
+def test_a_read_from_the_disk_that_ends_without_messages_keeps_the_event(world, monkeypatch, ends):
+    world.subscribe("a", client="c1")
+    world.send("a", b"0")
+    plain, cold = world.store.get_message, [True]
+
+    def get_message(self, topic, *args, only_cached=False, **more):
+        found = plain(topic, *args, **more)
+        found.is_cold = only_cached and cold[0]
+        return found
+
+    monkeypatch.setattr(type(world.store), "get_message", get_message)
+    submitted = []
+    world.broker.cold_reads.submit = submitted.append
+    assert world.pop_answer("c1") is None
+    if ends == "fails":
+        submitted[0].answer(OSError(5, "the read failed"))
+        answer, = world.channel("c1").sent
+        assert answer.code == 1
+    cold[0] = False
+    assert bodies(world.pop("c1")) == [b"0"]
+    assert world.pop("c1") == []
