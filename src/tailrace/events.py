@@ -603,7 +603,7 @@ MESSAGES_ARE_IN_QUEUES_THAT_ARE_NOT_READ: Final = _event(
     "warning", "messages are in queues that are not read any more",
     "topic read_queues queues messages not_consumed",
     "A topic was given fewer queues to read (readQueueNums), and `queues` of the others hold `messages`, of which the "
-    "group that is furthest behind has not consumed `not_consumed`. No consumer reads them until the topic has as many "
+    "group with the largest lag has not consumed `not_consumed`. No consumer reads them until the topic has as many "
     "queues to read as before; they expire as others do. Lags and statistics count them.")
 SENDS_TO_A_LITE_TOPIC_ARE_REFUSED: Final = _event(
     "warning", "sends to a LITE topic are refused, enableLmq and enableMultiDispatch are not both true", "topic",
@@ -873,8 +873,13 @@ DAMAGED_RECORDS_DROPPED: Final = _event(
     "With mode=DROPMALFORMED a task has left this number of damaged records out.")
 QUEUE_WENT_BACK: Final = _event(
     "warning", "queue went back", "store topic queue_id known end",
-    "A queue ends before the offset in a checkpoint: the topic was deleted and created again, or the store was "
+    "A queue of a checkpoint ends before its offset, or does not exist: the topic was deleted, or the store was "
     "replaced; with failOnDataLoss=false the query continues.")
+QUEUE_IS_ANOTHER_ONE: Final = _event(
+    "warning", "queue is another one than the checkpoint names", "store topic queue_id known first reason",
+    "The topic was deleted and created again, or the store was replaced or restored from a copy. Messages of the queue "
+    "before, from the offset `known` onwards, are not read. With failOnDataLoss=false the queue is read from its first "
+    "message, `first`.")
 STAGED_ROWS_ARE_NOT_WHAT_THE_TASK_WROTE: Final = _event(
     "warning", "staged rows are not what the task wrote", "file",
     "What a Spark task staged cannot be read back, so the driver scans its segment itself; check that driver and "

@@ -45,8 +45,9 @@ def bodies(spark, out):
 
 def offsets_written(out):
     names = sorted((out / "checkpoint" / "offsets").iterdir(), key=lambda path: path.name)
-    return [
-        json.loads(name.read_text().splitlines()[-1]) for name in names if name.name.isdigit()]
+    found = [json.loads(name.read_text().splitlines()[-1]) for name in names if name.name.isdigit()]
+    assert all(one.pop("#")["version"] == 2 for one in found)
+    return found
 
 
 def test_available_now_ends_and_goes_on(spark, tmp_path):
@@ -92,7 +93,68 @@ def test_a_replaced_store_is_not_read_from_behind(spark, tmp_path):
     with pytest.raises(Exception, match="ends at 2, but the checkpoint has 10"):
         query.awaitTermination(120)
     finish(start(spark, path, out, failOnDataLoss="false"))
-    assert offsets_written(out)[-1] == {"a": {"0": 10, "1": 10, "2": 10}}
+    assert offsets_written(out)[-1] == {"a": {"0": 2, "1": 2, "2": 2}}
+    assert bodies(spark, out) == sorted([*range(30), *range(6)])
+    fill(path, 6, 40)
+    finish(start(spark, path, out))
+    assert bodies(spark, out) == sorted([*range(30), *range(40)])
+
+
+def test_a_replaced_store_that_is_longer_is_noticed(spark, tmp_path):
+    path, out = tmp_path / "store", tmp_path / "out"
+    fill(path, 0, 30)
+    finish(start(spark, path, out, startingOffsets="earliest"))
+    shutil.rmtree(path)
+    fill(path, 100, 160)
+    query = start(spark, path, out)
+    with pytest.raises(Exception, match="has another message before offset 10 of the checkpoint"):
+        query.awaitTermination(120)
+    made = finish(start(spark, path, out, failOnDataLoss="false", maxOffsetsPerTrigger=25))
+    assert [p["numInputRows"] for p in made] == [25, 25, 10]
+    assert bodies(spark, out) == sorted([*range(30), *range(100, 160)])
+
+
+def test_a_topic_that_was_deleted_and_created_again(spark, tmp_path):
+    path, out = tmp_path / "store", tmp_path / "out"
+    fill(path, 0, 30)
+    finish(start(spark, path, out, startingOffsets="earliest", topic="a"))
+    with MessageStore.open(str(path)) as store:
+        store.delete_topics({"a"}, lambda note: store.topics.delete("a", note))
+    query = start(spark, path, out, topic="a")
+    with pytest.raises(Exception, match="topic a does not exist"):
+        query.awaitTermination(120)
+    assert not finish(start(spark, path, out, topic="a", failOnDataLoss="false"))
+    fill(path, 100, 112)
+    query = start(spark, path, out, topic="a")
+    with pytest.raises(Exception, match="the topic was deleted and created again"):
+        query.awaitTermination(120)
+    made = finish(start(spark, path, out, topic="a", failOnDataLoss="false", maxOffsetsPerTrigger=10))
+    assert [p["numInputRows"] for p in made] == [10, 2]
+    fill(path, 112, 120)
+    finish(start(spark, path, out, topic="a"))
+    assert bodies(spark, out) == [*range(30), *range(100, 120)]
+
+
+def test_a_checkpoint_of_an_earlier_release_is_continued(spark, tmp_path):
+    path, out = tmp_path / "store", tmp_path / "out"
+    fill(path, 0, 30)
+    finish(start(spark, path, out, startingOffsets="earliest"))
+    for name in (out / "checkpoint" / "offsets").iterdir():  # as releases before version 2 have written it
+        if name.name.isdigit():
+            lines = name.read_text().splitlines()
+            offsets = json.loads(lines[-1])
+            del offsets["#"]
+            name.write_text("\n".join([*lines[:-1], json.dumps(offsets)]))
+            name.with_name(f".{name.name}.crc").unlink(missing_ok=True)
+    assert not finish(start(spark, path, out))
+    fill(path, 30, 40)
+    finish(start(spark, path, out))
+    assert bodies(spark, out) == list(range(40))
+    assert offsets_written_since(out, 1)
+
+
+def offsets_written_since(out, batch):
+    return json.loads((out / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[-1])["#"]["last"]["a"]
 
 
 def test_options_of_batches_are_refused(spark, tmp_path):

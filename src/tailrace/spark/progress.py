@@ -23,7 +23,8 @@ from tailrace import events
 from tailrace.errors import StoreError
 from tailrace.logs import get_logger
 from tailrace.spark.offset_ranges import units_of
-from tailrace.spark.source.offsets import Offsets, from_json, open_directories
+from tailrace.spark.source.checkpoints import from_json
+from tailrace.spark.source.offsets import Offsets, open_directories
 from tailrace.spark.source.options import ReadOptions, parse_options
 from tailrace.spark.source.schema import column_names
 
@@ -74,7 +75,7 @@ def _offsets(source: Mapping[str, Any], name: str, labels: tuple[str, ...]) -> O
             value = orjson.loads(value)
         except ValueError as error:
             raise StoreError(f"{name} of the progress is not JSON: {value}") from error
-    return {} if value is None else from_json(value, labels)
+    return {} if value is None else from_json(value, labels).offsets
 
 
 class ProgressListener(StreamingQueryListener):

@@ -194,8 +194,10 @@ def _merge(
         present = there.get(key)
         least = _FOREVER if present is None else present.min_offset
         used: list[tuple[Manifest, QueueRange]] = []
+        deleted_up_to = live.lives.deleted_up_to(key[0])
         for manifest, one in reversed(own):
-            if one.end > least:
+            # A Java broker begins a topic that is created again at 0, and Tailrace after the offsets of the older one.
+            if one.end > least or one.last < deleted_up_to:
                 events.OFFSETS_OF_AN_OLDER_TOPIC_OF_THE_SAME_NAME_ARE_LEFT_OUT.log(
                     _log, topic=one.topic, queue_id=one.queue_id, until=one.end)
                 break

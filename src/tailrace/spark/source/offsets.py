@@ -1,19 +1,21 @@
-"""Offsets of queues: the start and end of a query, and their form in a checkpoint.
-
-In a checkpoint they are ``{topic: {queueId: next}}``, below the store's label if there are several stores. Spark
-compares offsets as text, so the order is fixed: labels and topics by name, queues by number. Ends are exclusive.
-"""
+"""Offsets of queues: the start and end of a query. Ends are exclusive. ``checkpoints`` has their text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from tailrace import events
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, DataLossError, StoreError
 from tailrace.logs import get_logger
-from tailrace.spark.archive.directory import ArchivedDirectory, ArchivedQueue, open_archived
+from tailrace.spark.archive.directory import ArchivedQueue, open_archived
+from tailrace.spark.source.checkpoints import (
+    Checkpoint,
+    Directory,
+    begin_of_life,
+    last_message,
+    why_other,
+)
 from tailrace.spark.source.options import EARLIEST, LATEST, Position, ReadOptions
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.multi_dispatch import is_lmq
@@ -21,8 +23,8 @@ from tailrace.store.queue_search import first_at, first_stored
 from tailrace.store.queue_types import CLEANUP_POLICY, COMPACTION, read_compacted_topics
 
 __all__ = [
-    "Directories", "Directory", "Offsets", "Ranges", "batch_ranges", "from_json",
-    "offset_by_position", "offset_by_time", "open_directories", "share", "starts", "stream_ranges", "tips", "to_json",
+    "Directories", "Offsets", "Ranges", "batch_ranges", "ended_at", "offset_by_position", "offset_by_time",
+    "open_directories", "resumed", "share", "starts", "stream_ranges", "tips",
 ]
 
 _log = get_logger(__name__)
@@ -31,7 +33,6 @@ _LOGGED: set[str] = set()
 Queue = tuple[str, str, int]  # label of the store, topic, queueId
 Offsets = dict[Queue, int]
 Ranges = dict[Queue, tuple[int, int]]
-Directory = StoreDirectory | ArchivedDirectory
 Directories = Mapping[str, Directory]
 
 
@@ -46,39 +47,8 @@ def open_directories(options: ReadOptions) -> dict[str, Directory]:
     return found
 
 
-def to_json(offsets: Offsets, labels: tuple[str, ...]) -> dict[str, Any]:
-    """Return offsets in the form of a checkpoint, in the fixed order."""
-    found: dict[str, dict[str, dict[str, int]]] = {label: {} for label in sorted(labels)}
-    for (label, topic, queue_id), offset in sorted(offsets.items()):
-        found.setdefault(label, {}).setdefault(topic, {})[str(queue_id)] = offset
-    return found if len(labels) > 1 else found[labels[0]]
-
-
-def from_json(found: Mapping[str, Any], labels: tuple[str, ...]) -> Offsets:
-    """Parse the text of ``to_json``. Raises StoreError for any other text."""
-    try:
-        by_label = found if len(labels) > 1 else {labels[0]: found}
-        made = {
-            (label, topic, int(queue_id)): _offset(offset)
-            for label, topics in by_label.items()
-            for topic, queues in topics.items()
-            for queue_id, offset in queues.items()
-        }
-    except (AttributeError, ValueError, TypeError) as error:
-        raise StoreError(f"the checkpoint has no offsets of this source: {found!r}") from error
-    if strange := {label for label, _, _ in made} - set(labels):
-        raise StoreError(f"the checkpoint names stores that are not read: {', '.join(strange)}")
-    return made
-
-
-def _offset(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError(value)
-    return value
-
-
-def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, QueueView]:
-    """Return all queues that are read. Raises ConfigError if a topic does not exist."""
+def queues_of(directories: Directories, options: ReadOptions, *, strict: bool = True) -> dict[Queue, QueueView]:
+    """Return all queues that are read. Raises ConfigError if a topic or queue does not exist and ``strict`` is True."""
     found = {}
     topics = set()
     compacted = {label: read_compacted_topics(OsFileSystem(), one.path) for label, one in directories.items()}
@@ -108,7 +78,7 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
         problems += [
             f"topic {topic} has no queue {number}" for number in sorted(numbers - there)
             if topic in topics]
-    if problems:
+    if problems and strict:
         raise ConfigError(*problems)
     return found
 
@@ -166,12 +136,28 @@ def _check_named(position: Position, queues: Mapping[Queue, QueueView], name: st
     ]
 
 
-def _lost(key: Queue, asked: int, first: int, options: ReadOptions) -> None:
+def _lost(key: Queue, asked: int, queue: QueueView, begin: int, options: ReadOptions, until: int = -1) -> None:
+    """Report offsets from ``asked`` onwards that a queue does not have any more."""
+    first = queue.min_offset if until < 0 else until
+    if asked < begin <= queue.min_offset:
+        _other(key, asked, first, options, (
+            f"begins at {begin}, but offset {asked} is named: the topic was deleted and created again"))
+        return
     if options.fail_on_data_loss:
         raise DataLossError(key[1], key[2], asked, first)
     store, topic, queue_id = key
     events.DATA_LOST.log(
         _log, store=store, topic=topic, queue_id=queue_id, from_=asked, until=first, skipped=first - asked)
+
+
+def _other(key: Queue, known: int, first: int, options: ReadOptions, reason: str) -> None:
+    """Report that a queue is not the one that was read, and is read from its first message."""
+    store, topic, queue_id = key
+    if options.fail_on_data_loss:
+        raise StoreError(
+            f"{topic} queue {queue_id} {reason}; failOnDataLoss=false reads the queue from its first message")
+    events.QUEUE_IS_ANOTHER_ONE.log(
+        _log, store=store, topic=topic, queue_id=queue_id, known=known, first=first, reason=reason)
 
 
 def _went_back(key: Queue, known: int, end: int, options: ReadOptions) -> None:
@@ -202,7 +188,7 @@ def _starts(
             problems.append(
                 f"{key[1]} queue {key[2]}: start {start} is after the end {queue.max_offset}")
         if start < queue.min_offset:
-            _lost(key, start, queue.min_offset, options)
+            _lost(key, start, queue, begin_of_life(directory, key[1], key[2]), options)
             start = queue.min_offset
         if options.starting_commit_log_offset:
             start = max(start, offset_by_position(queue, options.starting_commit_log_offset))
@@ -218,8 +204,9 @@ def starts(directories: Directories, options: ReadOptions) -> Offsets:
 
 
 def tips(directories: Directories, options: ReadOptions) -> Offsets:
-    """Return the end of every queue."""
-    return {key: queue.max_offset for key, queue in queues_of(directories, options).items()}
+    """Return the end of every queue. With failOnDataLoss=false a topic may be missing that was deleted."""
+    found = queues_of(directories, options, strict=options.fail_on_data_loss)
+    return {key: queue.max_offset for key, queue in found.items()}
 
 
 def batch_ranges(directories: Directories, options: ReadOptions) -> Ranges:
@@ -242,54 +229,100 @@ def batch_ranges(directories: Directories, options: ReadOptions) -> Ranges:
     return ranges
 
 
-def share(start: Offsets, tip: Offsets, limit: int | None, options: ReadOptions) -> Offsets:
-    """Return the end of the next batch: at most ``limit`` messages, shared in proportion to the backlogs.
+def _all_queues(directories: Directories) -> dict[Queue, QueueView]:
+    return {
+        (label, queue.topic, queue.queue_id): queue
+        for label, directory in directories.items() for queue in directory.queues()}
 
-    The end is never before ``start``: a queue that ends earlier, or no longer exists, is reported as data loss. A new
-    queue starts at 0.
+
+def resumed(directories: Directories, start: Checkpoint, options: ReadOptions, *, log: bool) -> Offsets:
+    """Return for each queue the offset at which it is read on after a checkpoint.
+
+    That is the offset of the checkpoint, and for a queue that is not in it the offset at which the queue began. A queue
+    that is not the one that was read, or whose messages were deleted since, is read from its first message; with
+    failOnDataLoss=true that raises StoreError. With ``log`` it is logged.
     """
-    end = {}
+    found = {}
+    for key, queue in _all_queues(directories).items():
+        directory = directories[key[0]]
+        begin = begin_of_life(directory, queue.topic, queue.queue_id)
+        at = start.offsets.get(key)
+        reason = "" if at is None else why_other(directory, queue, at, start.last.get(key))
+        if at is not None and (reason or at < queue.min_offset):
+            if reason and (log or options.fail_on_data_loss):
+                _other(key, at, queue.min_offset, options, reason)
+            elif log or options.fail_on_data_loss:
+                _lost(key, at, queue, 0, options)
+            at = queue.min_offset
+        found[key] = begin if at is None else at
+    return found
+
+
+def share(
+    start: Offsets, at: Offsets, tip: Offsets, limit: int | None, options: ReadOptions, gone: set[Queue] | None = None
+) -> Offsets:
+    """Return for each queue how many messages the next batch reads: at most ``limit``, in proportion to the backlogs.
+
+    ``start`` are the offsets of the checkpoint, ``at`` those at which the queues are read on (`resumed`). A queue that
+    no longer exists is reported as data loss, once as long as it is in ``gone``.
+    """
+    gone, waiting = set() if gone is None else gone, Offsets()
+    gone.difference_update(tip)
     for key in sorted(start.keys() | tip.keys()):
-        first, last = start.get(key, 0), tip.get(key, 0)
-        if last < first:
-            _went_back(key, first, last, options)
-        end[key] = max(first, last)
-    total = sum(end[key] - start.get(key, 0) for key in end)
+        if key not in tip and start[key] and key not in gone:
+            _went_back(key, start[key], 0, options)
+            gone.add(key)
+        waiting[key] = max(tip.get(key, 0) - at.get(key, 0), 0)
+    total = sum(waiting.values())
     if limit is None or total <= limit:
-        return end
-    left = limit
-    parts: Offsets = {}
-    for key in sorted(end):
-        waiting = end[key] - start.get(key, 0)
-        parts[key] = limit * waiting // total
-        left -= parts[key]
-    for key in sorted(end, key=lambda key: (-(limit * (end[key] - start.get(key, 0)) % total), key)):
-        if left and parts[key] < end[key] - start.get(key, 0):
+        return waiting
+    parts = {key: limit * waiting[key] // total for key in waiting}
+    left = limit - sum(parts.values())
+    for key in sorted(waiting, key=lambda key: (-(limit * waiting[key] % total), key)):
+        if left and parts[key] < waiting[key]:
             parts[key] += 1
             left -= 1
-    return {key: start.get(key, 0) + parts[key] for key in end}
+    return parts
+
+
+def ended_at(directories: Directories, start: Checkpoint, at: Offsets, parts: Offsets) -> Checkpoint:
+    """Return the checkpoint after a batch that has read ``parts`` of the queues, starting at the offsets ``at``.
+
+    A queue of which nothing was read keeps its offset and last message, so that an exchange of it is still noticed.
+    """
+    offsets, last, queues = dict(start.offsets), dict(start.last), _all_queues(directories)
+    for key, count in parts.items():
+        if not count and key in offsets and key in last:
+            continue
+        if count or key not in offsets:
+            offsets[key] = at.get(key, 0) + count
+        last.pop(key, None)
+        queue = queues.get(key)
+        found = last_message(directories[key[0]], queue, offsets[key]) if queue is not None else None
+        if found is not None:
+            last[key] = found
+    return Checkpoint(offsets, last)
 
 
 def stream_ranges(
-    directories: Directories, start: Offsets, end: Offsets, options: ReadOptions
+    directories: Directories, start: Checkpoint, end: Checkpoint, options: ReadOptions
 ) -> Ranges:
     """Return the offsets [start, end) that a batch of a stream reads. Raises StoreError for offsets that go back."""
-    queues = {
-        (label, queue.topic, queue.queue_id): queue
-        for label, directory in directories.items() for queue in directory.queues()
-    }
-    ranges = {}
-    for key, stop in end.items():
-        first, last = start.get(key, 0), stop
-        if last < first:
-            raise StoreError(f"{key[1]} queue {key[2]}: offsets go back from {first} to {last}")
-        if last == first:
-            continue
+    queues, at, ranges = _all_queues(directories), resumed(directories, start, options, log=True), Ranges()
+    for key, stop in end.offsets.items():
+        known = start.offsets.get(key)
+        if (stop, end.last.get(key)) == (known, start.last.get(key)):
+            continue  # the batch reads nothing of the queue
         queue = queues.get(key)
+        first, last = at.get(key, known or 0), stop
+        if last < first and first == known:
+            raise StoreError(f"{key[1]} queue {key[2]}: offsets go back from {first} to {last}")
+        if last <= first:
+            continue
         low = queue.min_offset if queue is not None else last
         high = queue.max_offset if queue is not None else 0
-        if first < low:
-            _lost(key, first, min(low, last), options)
+        if first < low and queue is not None:
+            _lost(key, first, queue, 0, options, min(low, last))
             first = min(low, last)
         if last > high and first < last:
             _went_back(key, last, high, options)

@@ -19,14 +19,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tailrace.env.clock import Clock, SystemClock
+from tailrace.spark.source.checkpoints import Checkpoint, Queue, from_json, to_json
 from tailrace.spark.source.offsets import (
-    from_json,
+    ended_at,
     open_directories,
+    resumed,
     share,
     starts,
     stream_ranges,
     tips,
-    to_json,
 )
 from tailrace.spark.source.options import BATCH_ONLY, ReadOptions
 from tailrace.spark.source.scan import plan_tasks, read_task
@@ -46,10 +47,14 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ns: int | None = None
         self._labels = tuple(label for label, _ in options.roots)
         self._target: dict[str, Any] | None = None
+        self._gone: set[Queue] = set()
+        """Queues of the checkpoint that do not exist, for which this was logged."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - this and the following names are Spark's
         """Return the offsets at which a new query starts."""
-        return to_json(starts(open_directories(self._options), self._options), self._labels)
+        directories = open_directories(self._options)
+        found = starts(directories, self._options)
+        return to_json(ended_at(directories, Checkpoint({}, {}), found, dict.fromkeys(found, 0)), self._labels)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of a batch: ``maxOffsetsPerTrigger`` messages, or all messages."""
@@ -63,16 +68,20 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The end of every queue, for the query's progress."""
-        return to_json(tips(open_directories(self._options), self._options), self._labels)
+        return to_json(Checkpoint(tips(open_directories(self._options), self._options), {}), self._labels)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; ``start`` itself when it is to wait for more."""
-        first = from_json(start, self._labels)
-        target = self._target if self._target is not None else self.reportLatestOffset()
+        first, directories = from_json(start, self._labels), open_directories(self._options)
+        tip = tips(directories, self._options) if self._target is None else (
+            from_json(self._target, self._labels).offsets)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = share(first, from_json(target, self._labels), most, self._options)
-        waiting = sum(stop - first.get(key, 0) for key, stop in end.items())
-        return start if self._is_too_early(waiting) else to_json(end, self._labels)
+        at = resumed(directories, first, self._options, log=False)
+        parts = share(first.offsets, at, tip, most, self._options, self._gone)
+        waiting = sum(parts.values())
+        if self._is_too_early(waiting) or not waiting:
+            return start
+        return to_json(ended_at(directories, first, at, parts), self._labels)
 
     def _is_too_early(self, waiting: int) -> bool:
         """Whether fewer messages wait than a batch should have, and the delay is not over.
