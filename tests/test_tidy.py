@@ -190,7 +190,7 @@ def _tasks(path: Path) -> Iterator[str]:
 
 
 def test_every_loop_of_asyncio_continues_after_an_error() -> None:
-    """A task that nobody awaits ends without a word at the first error."""
+    """A task that no other one awaits ends without a word at the first error."""
     package = ROOT / "src" / "tailrace"
     rooms = {"broker", "client", "console", "frameworks", "proxy", "remoting"}
     sources = [

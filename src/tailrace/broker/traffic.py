@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from tailrace.broker.counters import Counters, Flow
+from tailrace.env.supervision import failed
 from tailrace.formats.commitlog import decode_properties
 from tailrace.kernels.unit_records import property_values
 from tailrace.metrics import MESSAGE_SIZE
@@ -212,4 +213,7 @@ class CountedArrivals:
         """Count, then call the other listeners; called by the dispatch thread."""
         self._traffic.arrived(topic, len(tags_codes), size, queue_id)
         for listener in self._then:
-            listener.arriving(topic, queue_id, next_offset, tags_codes, size)
+            try:
+                listener.arriving(topic, queue_id, next_offset, tags_codes, size)
+            except Exception:  # noqa: BLE001 - the other listeners are called, and the dispatch continues
+                failed("arrivals")

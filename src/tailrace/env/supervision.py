@@ -1,8 +1,8 @@
 """Loops and callbacks of asyncio that continue after an unexpected error, as services in threads do.
 
-An exception that leaves a task or a callback ends it without a word: a loop that nobody awaits runs no more, and the
-rest of a queue of callbacks waits. So every loop of an event loop is `supervised`, and a function that calls several
-others one after the other catches what each of them raises (`caught`, or ``except Exception`` with `failed`).
+An exception that leaves a task or a callback ends it without a word: a loop that no other task awaits runs no more,
+and the rest of a queue of callbacks waits. So every loop of an event loop is `supervised`, and a function that calls
+several others one after the other catches what each of them raises (`caught`, or ``except Exception`` with `failed`).
 """
 
 from __future__ import annotations

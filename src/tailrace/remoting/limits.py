@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from tailrace import events
+from tailrace.env.supervision import caught
 from tailrace.logs import RareLines, get_logger
 
 __all__ = ["Connection", "ServerLimits"]
@@ -182,16 +183,9 @@ class ServerLimits:
     def _relieve(self) -> None:
         """Close the largest connections until there is room, then serve requests again."""
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        for connection in list(self._keeping):
-            self.count(connection, connection.held_bytes(), now)
         room = self.bytes_max - self.bytes_max // 8
-        if self.bytes > room:
-            old = [c for c, since in self._keeping.items() if now - since >= KEPT_S]
-            for connection in sorted(old, key=lambda c: c.counted, reverse=True):
-                if self.bytes <= room:
-                    break
-                self.close(connection, BYTES, now)
+        with caught("connection limits"):  # or all connections would wait for ever
+            self._close_largest(room, loop.time())
         if self.bytes > room:
             loop.call_later(RELIEF_S, self._relieve)
             return
@@ -201,7 +195,18 @@ class ServerLimits:
             if self.tight:
                 self._waiting[go_on] = None
             else:
-                go_on()
+                with caught("connection limits"):
+                    go_on()
+
+    def _close_largest(self, room: int, now: float) -> None:
+        for connection in list(self._keeping):
+            self.count(connection, connection.held_bytes(), now)
+        if self.bytes > room:
+            old = [c for c, since in self._keeping.items() if now - since >= KEPT_S]
+            for connection in sorted(old, key=lambda c: c.counted, reverse=True):
+                if self.bytes <= room:
+                    break
+                self.close(connection, BYTES, now)
 
 
 def _use(connection: Connection) -> tuple[bool, float]:

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, cast, final
 
 from tailrace import events
 from tailrace.env.shortage import is_shortage
+from tailrace.env.supervision import caught
 from tailrace.errors import (
     RefusalError,
     RemotingConnectError,
@@ -205,7 +206,8 @@ class Channel(asyncio.Protocol):
     def _go_on(self) -> None:
         """Answer held requests, then the frames that wait, for as long as the client reads."""
         while self._later and not self._must_wait():
-            self._later.popleft()()
+            with caught("held answers"):
+                self._later.popleft()()
         if self._must_wait() or self.closed:
             return
         if self._tail and len(self._tail) >= self._need:

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.pop.polling import PollResult, PopLongPollingService, Waiting
-from tailrace.broker.traffic import CountedArrivals
+from tailrace.broker.traffic import CountedArrivals, Traffic
 from tailrace.config import BrokerConfig
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand
@@ -334,3 +334,18 @@ def test_a_look_that_fails_wakes_the_request(world, loop, turns):
     polling.arriving("orders", 0, 1, [0], 10)
     turns()
     assert ran == [1, 2]
+
+
+def test_a_listener_that_fails_leaves_the_others_awake():
+    heard = []
+
+    class Fails:
+        def arriving(self, *arrival):
+            raise RuntimeError("odd")
+
+    class Hears:
+        def arriving(self, *arrival):
+            heard.append(arrival)
+
+    CountedArrivals(Traffic(), Fails(), Hears()).arriving("orders", 0, 1, [0], 10)
+    assert heard == [("orders", 0, 1, [0], 10)]
