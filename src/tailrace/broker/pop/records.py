@@ -12,8 +12,10 @@ from tailrace.formats.commitlog import (
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
     STORE_TIME_LENGTH,
+    decode_properties,
     host_lengths,
 )
+from tailrace.formats.copied_properties import fitting
 from tailrace.kernels.properties import encode_properties
 
 __all__ = ["POP_CK", "under_topic"]
@@ -24,8 +26,8 @@ POP_CK: Final = "POP_CK"
 def under_topic(record: bytes, topic: str, receipt: str) -> bytes:
     """Return a stored record with another topic and with the receipt as a property.
 
-    If the properties would be too long, the record is returned unchanged. Clients then take the receipt from the
-    answer, as they do for records of the topic itself.
+    A record of another broker may have no room for the receipt. It then loses properties, because a client would know
+    it by the retry topic otherwise. A record is returned unchanged if the topic's name is too long for it.
     """
     head = MESSAGE_HEAD.unpack_from(record)
     at = MESSAGE_HEAD.size + sum(host_lengths(head.sys_flag)) + STORE_TIME_LENGTH + BODY_HEAD.offsets["body_length"]
@@ -38,8 +40,10 @@ def under_topic(record: bytes, topic: str, receipt: str) -> bytes:
         properties += b"\x02"
     properties += encode_properties({POP_CK: receipt})
     name = topic.encode()
-    if len(properties) > MAX_PROPERTIES_LENGTH or len(name) > MAX_TOPIC_LENGTH_V1:
+    if len(name) > MAX_TOPIC_LENGTH_V1:
         return record
+    if len(properties) > MAX_PROPERTIES_LENGTH:
+        properties = encode_properties(fitting(decode_properties(properties), {POP_CK})[0])
     made = b"".join((
         record[MESSAGE_HEAD.size : until_topic], bytes((len(name),)), name,
         len(properties).to_bytes(2, "big"), properties))

@@ -156,3 +156,16 @@ def test_a_queue_that_cannot_be_read_costs_no_message_of_another_one(world, read
         world.pop()
     reads.places = {}
     assert sorted(bodies(world.pop())) == [b"0", b"1"]
+
+
+def test_a_retry_without_room_for_its_receipt_is_popped_with_one(world):
+    """A Java broker leaves no room in the copies that it puts into retry topics."""
+    world.store.topics.create_if_missing("%RETRY%g_orders", 1)
+    world.send(b"full", "%RETRY%g_orders", ORIGIN_GROUP="g", TAGS="t", trace="x" * 32_700)
+    one, = world.pop()
+    assert (one.body, one.message.topic, one.message.tags) == (b"full", "orders", "t")
+    assert one.message.properties[LEFT_OUT] == "trace"
+    assert one.topic == "%RETRY%g_orders"
+    assert world.ack(one).code == 0
+    world.run(20_000)
+    assert world.pop() == []
