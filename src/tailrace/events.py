@@ -211,6 +211,13 @@ POPPED_MESSAGE_BECOMES_A_DEAD_LETTER: Final = _event(
     "warning", "popped message becomes a dead letter", "group topic offset tries reason",
     "A message that was not acknowledged can never be put into the retry topic of its group, and its tries are over. "
     "It is in %DLQ%group.")
+RETRIES_OF_A_DELETED_TOPIC_ARE_PASSED_OVER: Final = _event(
+    "info", "retries of a deleted topic are passed over", "topic group retry_topic queue from_ to",
+    "A topic was deleted and created again, and its POP retry topic was kept because another group uses it. The group "
+    "does not get the retries of the deleted topic.")
+A_MESSAGE_OF_A_DELETED_TOPIC_IS_NOT_RETRIED: Final = _event(
+    "info", "a message of a deleted topic is not retried", "group topic phy_offset",
+    "A consumer sent back a message whose topic was deleted in the meantime. It is not stored again.")
 POPPED_MESSAGE_IS_OF_ANOTHER_GROUP: Final = _event(
     "warning", "popped message is of another group, it is not put into its retry topic again",
     "topic group queue offset",
@@ -274,6 +281,10 @@ HALF_MESSAGE_NOT_COMMITTED: Final = _event(
     "warning", "half message not committed", "topic queue_offset reason",
     "The store did not take the message of a commit. The half message stays pending, and its producer is checked "
     "again.")
+HALF_MESSAGE_OF_A_DELETED_TOPIC: Final = _event(
+    "warning", "half message of a deleted topic is dropped", "topic queue_offset",
+    "The topic was deleted after the half message was sent. It is not committed, also not into a new topic of this "
+    "name.")
 HALF_MESSAGE_GIVEN_UP: Final = _event(
     "warning", "half message given up", "topic group unique_key checks kept_in",
     "No producer of the group settled the half message before transactionCheckMax checks or fileReservedTime. It is "
@@ -659,6 +670,13 @@ ATTRIBUTE_IGNORED: Final = _event(
     "warning", "attribute ignored", "topic cause",
     "A retention attribute of a topic has an invalid value. The settings of the broker decide how long the topic "
     "keeps its messages.")
+DELETED_TOPICS: Final = _event(
+    "info", "deleted topics", "topics kept",
+    "Topics were deleted with everything that belongs to them. `kept` has retry topics that stay because another "
+    "topic and group have the same retry topic.")
+DELETION_IS_COMPLETED: Final = _event(
+    "warning", "deletion is completed", "topics",
+    "A crash has interrupted the deletion of topics. The open removes the rest of what belongs to them.")
 PURGED_A_TOPIC: Final = _event(
     "info", "purged a topic", "topic queues",
     "Messages were released by a request. `queues` has the least offset of each queue before and now.")
@@ -988,8 +1006,8 @@ FLUSH_FAILED: Final = _event(
     "then restart.")
 AN_ANSWER_TO_A_PUT_FAILED: Final = _event(
     "error", "an answer to a put failed", "status",
-    "The program that put a message raised an error when it was called with the result of the sync. Other puts get their "
-    "answers. The traceback follows.")
+    "The program that put a message raised an error when it was called with the result of the sync. Other puts get "
+    "their answers. The traceback follows.")
 THE_CHECKPOINT_CANNOT_BE_WRITTEN: Final = _event(
     "warning", "the checkpoint cannot be written, the old one stays", "cause",
     "The disk is full or fails, or descriptors or memory are short. A recovery would start further back, and no "

@@ -13,6 +13,7 @@ from tailrace.broker.broker_stats import BrokerStatsManager
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.cold_data import ColdDataFlowControl
 from tailrace.broker.cold_reads import ColdReadService
+from tailrace.broker.deletion import BrokerState
 from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.loop_lag import LoopLag
 from tailrace.broker.pop.pop_metrics import PopMetrics
@@ -71,8 +72,8 @@ class BrokerContext:
     """Returns the number of requests that access control refused, by reason."""
     registrations: Callable[[], Mapping[str, bool]] = dict
     """Returns for each name server of another process whether it accepted the last registration."""
-    forget_lite_queues: Callable[[set[str]], None] = lambda _: None
-    """Forgets subscriptions to queues of Lite topics that were deleted; called on the event loop."""
+    state: BrokerState = field(init=False)
+    """What the broker forgets with topics and groups that are deleted."""
     changes: ConfigChanges = field(init=False)
     """Changes of topics, groups and offsets that are answered once they are durable."""
     worker: RequestWorker = field(init=False)
@@ -110,6 +111,8 @@ class BrokerContext:
         self.questions = Questions(self.loop, self.static_topics, self.other_brokers)
         self.transactions = TransactionService(
             self.clock, self.entropy, self.store, self.topics, self.offsets, self.config)
+        self.state = BrokerState(self)
+        self.store.deletion.state = self.state
         self.route = self._own_route
         self.traffic = Traffic(
             self.topics.is_system_topic, by_queue=self.config.enable_detail_stat,

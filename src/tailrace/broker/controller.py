@@ -149,6 +149,7 @@ class BrokerController:
         self._broker = broker = self._context()
         self._durable = DurableAnswers(broker.loop, store)
         self._pull = PullMessageProcessor(broker)
+        broker.state.on_loop.append(self._consumer_filters.forget)
         broker.outgoing = lambda: RemotingClient(tls=self._tls, credentials=self.access.inner_client)
         broker.denied = lambda: dict(self.access.control.denied)
         broker.waiting_sends = lambda: self._durable.pending
@@ -177,6 +178,7 @@ class BrokerController:
         broker = self._broker
         modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
         modes.load()
+        broker.state.modes = modes
         return [
             self._send, reply, transactions, SendBackProcessor(broker, durable),
             RecallMessageProcessor(broker, durable), QueryProcessor(broker),

@@ -18,7 +18,14 @@ from tailrace.cli.arguments import (
     usage,
 )
 from tailrace.cli.connections import Target, target_of
-from tailrace.cli.output import local_time, print_lines, print_table, show, wants_table
+from tailrace.cli.output import (
+    deleted_line,
+    local_time,
+    print_lines,
+    print_table,
+    show,
+    wants_table,
+)
 from tailrace.cli.problems import no_such
 from tailrace.cli.topics import milliseconds
 from tailrace.config import whole_number
@@ -145,13 +152,14 @@ def _place(to: str, queue: int | None) -> tuple[int | None, int]:
 
 def delete(
     words: Words,
-    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Delete only the settings.")] = False,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep the offsets of the group.")] = False,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a group with its offsets.
+    """Delete a group with its offsets, its retries and its dead letters.
 
-    This needs a running server, also for a directory.
+    Read the dead letters (topic %DLQ%GROUP) before, if they are still needed. The output names the topics that were
+    deleted, and what is kept. This needs a running server, also for a directory.
 
     This command writes to STORE, through its server.
     """
@@ -160,5 +168,5 @@ def delete(
         target = target_of(directory, broker, namesrv, connection, tls=tls)
         _checked(target, name)
         confirm(f"delete group {name}", yes=yes)
-        by = ask(target, lambda admin: admin.delete_group(name, keep_offsets=keep_offsets))
-    show([{"deleted": name, "by": by}], as_json=as_json)
+        done = ask(target, lambda admin: admin.delete_group(name, keep_offsets=keep_offsets))
+    show([deleted_line(name, done)], as_json=as_json)

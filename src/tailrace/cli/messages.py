@@ -25,7 +25,7 @@ from tailrace.formats.filenames import ABORT, LOCK
 from tailrace.model import Message, MessageExt
 
 if TYPE_CHECKING:
-    from tailrace.client.admin import TopicQueue
+    from tailrace.client.admin import Deleted, TopicQueue
     from tailrace.node.message_store import MessageStore
 
 __all__ = [
@@ -179,11 +179,9 @@ def _last_time(opened: MessageStore, topic: str, queue_id: int, high: int) -> in
     return 0 if last is None else last.store_timestamp
 
 
-def delete_topic(name: str, target: Target) -> list[str]:
-    """Delete a topic with its queues; return the store or brokers that did. Raises StoreError."""
-    from tailrace.env.clock import SystemClock  # noqa: PLC0415
-    from tailrace.env.filesystem import OsFileSystem  # noqa: PLC0415
-    from tailrace.node.consumer_offset import ConsumerOffsetManager  # noqa: PLC0415
+def delete_topic(name: str, target: Target) -> Deleted:
+    """Delete a topic with everything that belongs to it. Raises StoreError."""
+    from tailrace.client.admin import Deleted as Result  # noqa: PLC0415 - asyncio
 
     if target.store:
         try:
@@ -192,11 +190,8 @@ def delete_topic(name: str, target: Target) -> list[str]:
                     raise StoreError(f"{name} is a system topic of the broker")
                 if opened.topics.select(name) is None:
                     raise no_such("topic", name, _topics_of(opened), target.store)
-                offsets = ConsumerOffsetManager(OsFileSystem(), opened.config_dir, SystemClock())
-                offsets.load()
-                opened.delete_topics({name}, lambda note: opened.topics.delete(
-                    name, lambda: opened.topics.mappings.delete(name, lambda: offsets.remove_topic(name, note))))
-                return [target.store]
+                done = opened.delete_topics({name})
+                return Result([target.store], done.topics, done.reasons)
         except StoreLockedError as error:
             target = Target(broker=server_of(target.store, error), tls=target.tls)
     return ask(target, lambda admin: admin.delete_topic(name))

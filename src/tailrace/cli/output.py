@@ -15,7 +15,12 @@ from tailrace.logs import one_line
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-__all__ = ["Progress", "camel", "local_time", "print_lines", "print_message", "print_table", "show", "wants_table"]
+    from tailrace.client.admin import Deleted
+
+__all__ = [
+    "Progress", "camel", "deleted_line", "local_time", "print_lines", "print_message", "print_table", "show",
+    "wants_table",
+]
 
 QUIET_MS: Final = 2_000
 """The progress bar appears after this time."""
@@ -50,6 +55,13 @@ def print_lines(lines: Iterable[Mapping[str, Any]]) -> None:
 def wants_table(*, as_json: bool) -> bool:
     """Return whether to print tables: stdout is a terminal, and --json is not given."""
     return not as_json and sys.stdout.isatty()
+
+
+def deleted_line(name: str, done: Deleted) -> dict[str, Any]:
+    """Return the line about a deletion: who did it, which other topics were deleted, and what is kept."""
+    also = [topic for topic in done.topics if topic != name]
+    return {"deleted": name, "by": done.by, **({"also": also} if also else {}),
+            **({"kept": done.kept} if done.kept else {})}
 
 
 def show(lines: Iterable[Mapping[str, Any]], *, as_json: bool = False, empty: str = "nothing found") -> None:

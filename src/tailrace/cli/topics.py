@@ -21,7 +21,14 @@ from tailrace.cli.arguments import (
     usage,
 )
 from tailrace.cli.connections import target_of
-from tailrace.cli.output import local_time, print_lines, print_table, show, wants_table
+from tailrace.cli.output import (
+    deleted_line,
+    local_time,
+    print_lines,
+    print_table,
+    show,
+    wants_table,
+)
 from tailrace.config import whole_number
 from tailrace.errors import RemotingCommandError
 
@@ -120,8 +127,9 @@ def delete(
 ) -> None:
     """Delete a topic with its queues.
 
-    The records stay in the log until their files are deleted, but no command or broker shows them again. The offsets
-    of groups on the topic are deleted, too.
+    The records stay in the log until their files are deleted, but no command or broker shows them again. Everything
+    that belongs to the topic is deleted with it: offsets of groups, POP retries, and Lite topics. The output names the
+    topics that were deleted as well, and what is kept.
 
     This command writes to STORE.
     """
@@ -132,10 +140,10 @@ def delete(
         target = target_of(directory, broker, namesrv, connection, tls=tls)
         confirm(f"delete topic {name} and its messages", yes=yes)
         try:
-            by = delete_topic(name, target)
+            done = delete_topic(name, target)
         except RemotingCommandError as error:
             raise topic_or_nearest(target, name, error) from error
-    show([{"deleted": name, "by": by}], as_json=as_json)
+    show([deleted_line(name, done)], as_json=as_json)
 
 
 def purge(

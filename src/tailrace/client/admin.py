@@ -25,7 +25,7 @@ from tailrace.formats.requests.name_server_headers import DeleteTopicFromNamesrv
 from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.tls import TlsOptions
 
-__all__ = ["AdminClient", "GroupQueue", "TopicQueue"]
+__all__ = ["AdminClient", "Deleted", "GroupQueue", "TopicQueue"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,6 +56,18 @@ class GroupQueue:
     def lag(self) -> int:
         """Number of messages that the group has not consumed yet."""
         return self.broker_offset - self.consumer_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """Result of a deletion."""
+
+    by: list[str]
+    """The stores or brokers that have deleted it."""
+    topics: list[str]
+    """All topics that were deleted, with retry topics and dead letters."""
+    kept: list[str]
+    """What is kept, with the reason."""
 
 
 @final
@@ -120,16 +132,17 @@ class AdminClient:
                     place["lastUpdateTimestamp"]))
         return sorted(found)
 
-    async def delete_topic(self, topic: str) -> list[str]:
-        """Delete a topic with its queues on every broker that has it; return the brokers."""
+    async def delete_topic(self, topic: str) -> Deleted:
+        """Delete a topic, with everything that belongs to it, on every broker that has it."""
         answers = await self._ask_having(
             topic, RequestCode.GET_TOPIC_CONFIG, b.GetTopicConfigRequestHeader(topic))
-        for address, _ in answers:
+        done = [
             await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, b.DeleteTopicRequestHeader(topic))
+            for address, _ in answers]
         for address in self._namesrv:
             await self._ask(
                 address, RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequestHeader(topic))
-        return [address for address, _ in answers]
+        return _deleted([address for address, _ in answers], done)
 
     # --- users and permissions
 
@@ -230,13 +243,12 @@ class AdminClient:
                 found[queue["brokerName"], queue["queueId"]] = place
         return found
 
-    async def delete_group(self, group: str, *, keep_offsets: bool = False) -> list[str]:
-        """Delete a group, with its offsets unless they are kept; return the brokers."""
+    async def delete_group(self, group: str, *, keep_offsets: bool = False) -> Deleted:
+        """Delete a group with its retries and dead letters, and with its offsets unless they are kept."""
         header = c.DeleteSubscriptionGroupRequestHeader(group, clean_offset=not keep_offsets)
         brokers = await self.brokers()
-        for address in brokers:
-            await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
-        return brokers
+        return _deleted(brokers, [
+            await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header) for address in brokers])
 
     async def runtime_info(self) -> dict[str, dict[str, str]]:
         """Return the figures of every broker, by its address."""
@@ -278,6 +290,14 @@ class AdminClient:
             with contextlib.suppress(RemotingConnectError, RemotingTimeoutError):
                 return await self._ask(address, code)
         return await self._ask(last, code)
+
+
+def _deleted(brokers: list[str], answers: list[RemotingCommand]) -> Deleted:
+    """Return what brokers have deleted. The answer of a Java broker has no body."""
+    bodies = [fastjson.loads(answer.body) for answer in answers if answer.body]
+    topics, kept = (
+        sorted({str(name) for body in bodies for name in body.get(member, ())}) for member in ("deletedTopics", "kept"))
+    return Deleted(brokers, topics, kept)
 
 
 def _group_queues(table: Any) -> list[GroupQueue]:

@@ -19,7 +19,7 @@ import enum
 import errno
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
@@ -329,6 +329,12 @@ class ConfigManager(abc.ABC, Generic[K, V]):
 
     def _next_version(self, version: DataVersion) -> None:
         """Count a change; a table without a data version overrides this."""
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Context in which no other thread writes the file."""
+        with self._lock:
+            yield
 
     # -- state that is written at intervals
 

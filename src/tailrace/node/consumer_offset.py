@@ -7,6 +7,7 @@ one number for each topic and group, because their queue id is always 0.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ TOPIC_GROUP_SEPARATOR: Final = "@"
 _FILES: Final = ("consumerOffset.json", "lmqConsumerOffset.json")
 """The second one with enableLmq."""
 VERSION_STEP: Final = 500
+PULLS_MAX: Final = 100_000
+"""Number of pairs of a topic and a group for which the offset of the last pull is known."""
 
 
 class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
@@ -45,19 +48,24 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         self._lmq = lmq
         self._limit = limit
         self._count = 0
-        self._pull_table: dict[str, dict[int, int]] = {}
+        self._pull_table: OrderedDict[str, dict[int, int]] = OrderedDict()
         self._reset_table: dict[str, dict[int, int]] = {}
         self._reset_lock = threading.Lock()
         self._commits = 0
         self.before_write: Callable[[], None] | None = None
         """Called before the file is written, after its content is fixed; may raise."""
 
+    @property
+    def other_file(self) -> str:
+        """Name of the file of the other setting of enableLmq."""
+        return _FILES[not self._lmq]
+
     def load(self) -> bool:
         """Read the file, or the one of the other setting if this one was never written. Return False without both.
 
         The first open after a change of enableLmq finds only the file of the other setting.
         """
-        other = f"{self._config_dir}/{_FILES[not self._lmq]}"
+        other = f"{self._config_dir}/{self.other_file}"
         if super().load():
             self._name_unused(other)
             return True
@@ -136,6 +144,8 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         key = f"{topic}@{group}"
         queues = self._pull_table.get(key)
         if queues is None:
+            if len(self._pull_table) >= PULLS_MAX:
+                self._pull_table.popitem(last=False)  # the oldest one; its next pull sets it again
             queues = self._pull_table.setdefault(key, {})
         queues[queue_id] = offset
 

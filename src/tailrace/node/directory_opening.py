@@ -22,6 +22,7 @@ from tailrace.errors import (
 )
 from tailrace.formats import filenames
 from tailrace.logs import get_logger
+from tailrace.node.deletion import complete_deletion
 from tailrace.node.foreign_engines import name_rocksdb_configs
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -163,8 +164,9 @@ def load_topics(
     topics.enable_lmq = store.config.enable_lmq
     topics.multi_dispatch = store.config.multi_dispatch
     topics.was_loaded = topics.load() and "topics" not in in_rocksdb
-    _name_lmq_queues(store)
     topics.mappings.load()
+    complete_deletion(file_system, f"{root}/{filenames.CONFIG}", topics)
+    _name_lmq_queues(store)
     queues: dict[str, int] = {}
     for topic, queue_id in store.queues.table:
         if topics.table.get(topic) is None and not is_lmq(topic):

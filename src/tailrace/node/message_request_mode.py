@@ -54,6 +54,11 @@ class MessageRequestModeManager(ConfigManager[tuple[str, str], dict[str, Any]]):
 
         return change
 
+    def forget(self, gone: Callable[[str, str], bool], also: Callable[[], None]) -> None:
+        """Forget the modes of topics and groups for which ``gone`` returns True. For ``also`` see `submit`."""
+        keys = [key for key in list(self._table) if gone(*key)]
+        self.change(lambda draft: [draft.remove(key) for key in keys], also)
+
     def _decode(self, value: dict[str, Any]) -> None:
         found = value.pop("messageRequestModeMap", None)
         self._table = {

@@ -32,7 +32,7 @@ from tailrace.errors import (
     StoreNotWritableError,
 )
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import LMQ_QUEUE_ID, SysFlag
+from tailrace.formats.commitlog import SysFlag
 from tailrace.kernels.properties import plain_properties
 from tailrace.logs import get_logger
 from tailrace.model import (
@@ -48,6 +48,7 @@ from tailrace.model import (
 from tailrace.node.arrow_table import arrow_table, check_not_negative, chosen_schema
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
+from tailrace.node.deletion import Deleted, Deletion
 from tailrace.node.directory_opening import (
     ONLY_READ,
     check_directory,
@@ -81,7 +82,6 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener, PropertyFilter, TopicLives
-from tailrace.store.lives import Ended
 from tailrace.store.own_settings import remembered, write_settings
 from tailrace.store.walk.stitched import LogScanner
 from tailrace.timer.pending_timer import PendingTimer
@@ -119,6 +119,8 @@ class MessageStore:
         self.rate_history = store.stats.history
         """Returns (puts, messages read) per second, for each second of the last ten minutes, oldest first."""
         self._timers = timers
+        self.deletion = Deletion(file_system, store, topics, retention.topics, timers)
+        """Deletes topics and groups."""
         self._lock = lock
         self._lock_watch = lock_watch
         self.file_system = file_system
@@ -737,52 +739,32 @@ class MessageStore:
         self._check_may_change()
         return self._embedded.create(topic, queues, attributes or {})
 
-    def delete_topics(
-        self, topics: set[str], forget: Callable[[Callable[[], None]], object] | None = None
-    ) -> None:
-        """Remove the queues of topics. Their records stay in the log until retention deletes the files.
+    def delete_topics(self, topics: Collection[str]) -> Deleted:
+        """Delete topics with everything that belongs to them (``node.deletion``); durable on return.
 
-        A queue offset is never used twice: queues of these topics that get messages later continue at higher offsets.
-        ``forget`` makes the caller's part of the deletion durable and calls its argument, which notes the
-        deletion in the store. Raises OSError; then nothing is removed.
+        Their messages stay in the log until retention deletes its files. If a topic is created again, its queues
+        continue at higher offsets. Raises OSError or FatalStorageError; then nothing is deleted.
         """
         self._check_may_change()
-        with self._timers.standing_still(), self.retention.topics.paused():
-            self._store.delete_topics(topics, partial(self._note, forget))
-        self._timers.forget_topics(topics)
+        return self.deletion.delete_topics(topics)
 
-    def _note(self, forget: Callable[[Callable[[], None]], object] | None, ended: Mapping[str, Ended]) -> None:
-        note = partial(self.retention.topics.note_ended, ended)
-        if forget is None:
-            note()
-        else:
-            forget(note)
+    def delete_group(self, group: str, also: Callable[[], None]) -> Deleted:
+        """Delete the topics of a group: retries and dead letters. ``also`` deletes the group itself, durably.
 
-    def delete_idle_queues(
-        self, ends: Mapping[str, int], forget: Callable[[set[str], Callable[[], None]], object]
-    ) -> set[str]:
-        """Remove LMQ queues whose next offset is still the one in ``ends``; return their names.
-
-        ``forget`` is as that of `delete_topics`; it gets the names before. A queue that got a message in the
-        meantime stays. Raises OSError; then nothing is removed.
+        Raises OSError, FatalStorageError or what ``also`` raises; then nothing is deleted.
         """
         self._check_may_change()
+        return self.deletion.delete_group(group, also)
 
-        def note(ended: Mapping[str, Ended]) -> None:
-            forget(set(ended), partial(self.retention.topics.note_ended, ended))
+    def delete_idle_queues(self, ends: Mapping[str, int]) -> set[str]:
+        """Delete LMQ queues whose next offset is still the one in ``ends``; return their names."""
+        self._check_may_change()
+        return self.deletion.delete_idle(ends)
 
-        with self.retention.topics.paused():
-            return self._store.delete_idle_queues(
-                {(name, LMQ_QUEUE_ID): end for name, end in ends.items()}, note)
-
-    def delete_unused_topics(self) -> set[str]:
-        """Remove the queues of topics that do not exist any more; return these topics (cleanUnusedTopic)."""
-        unused = {topic for topic, _ in list(self._store.queues.table)} - set(self.topics.table)
-        unused = {topic for topic in unused if not topic.startswith("%LMQ%")
-                  and not self.topics.is_system_topic(topic)}
-        if unused:
-            self.delete_topics(unused)
-        return unused
+    def delete_unused_topics(self) -> Deleted:
+        """Delete the queues of topics that do not exist any more (cleanUnusedTopic)."""
+        self._check_may_change()
+        return self.deletion.delete_unused()
 
     def purge_topic(
         self, topic: str, queue_id: int | None = None, before_ms: int | None = None

@@ -87,7 +87,8 @@ class Dispatcher:
         self._index = index
         self._levels = levels
         self._topics: dict[bytes, str] = {}
-        self._damage: list[Damage] = []
+        self._damage: dict[int, Damage] = {}
+        """Damage by its position, in the order of the log."""
         self._newest = 0
         self._next_offset: NextOffset | None = None
         """Set while a recovery rebuilds queues."""
@@ -126,7 +127,7 @@ class Dispatcher:
 
         Raises DiskFullError or OSError; the same records may then be dispatched again.
         """
-        self._damage += batch.sealed
+        self._damage.update((damage.phy_offset, damage) for damage in batch.sealed)
         self._write_units(batch)
         if self._index is not None:
             self._index.put(batch)
@@ -137,7 +138,7 @@ class Dispatcher:
         If the damaged record still names its queue and offset and is the next one of that queue, its unit
         is written immediately.
         """
-        self._damage.append(damage)
+        self._damage[damage.phy_offset] = damage
         claim = damage.claim
         if claim is not None and claim.has_unit and damage.phy_offset >= self._lives.deleted_up_to(claim.topic):
             queue = self._queues.get(claim.topic, claim.queue_id)
@@ -281,8 +282,7 @@ class Dispatcher:
         assert there is not None
         if there.size != PRE_BLANK_SIZE and there.phy_offset >= phy_offset:
             return skip
-        hole = there.size == PRE_BLANK_SIZE or there.phy_offset in {
-            damage.phy_offset for damage in self._damage}
+        hole = there.size == PRE_BLANK_SIZE or there.phy_offset in self._damage
         # A queue that is created again starts with offsets 0 and 1. Other records have a damaged offset, or
         # they are stale: older than the records before them and left after an earlier end of the log.
         rotted = rotted or (len(chosen) == 1 and start > 0)
@@ -307,7 +307,7 @@ class Dispatcher:
 
     def _gap_unit(self, queue: ConsumeQueue, phy_offset: int) -> bytes:
         """Return the unit for messages that are missing before the record at ``phy_offset``."""
-        for damage in self._damage:
+        for damage in self._damage.values():
             if queue.last_phy_offset < damage.phy_offset < phy_offset:
                 return damaged_unit(damage)
         return PRE_BLANK

@@ -255,8 +255,8 @@ class FlushConsumeQueueService:
             self._write_progress()
             self._put_off = False
         except OSError as error:
-            # Not a failed sync, which is a FatalStorageError. Old progress makes a recovery longer and loses no message.
-            # The next pass writes it again.
+            # Not a failed sync, which is a FatalStorageError. Old progress makes a recovery longer and loses no
+            # message. The next pass writes it again.
             if clean:
                 raise
             if not self._put_off:

@@ -32,6 +32,7 @@ from tailrace.model import (
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
+from tailrace.node.deletion import Deleted
 from tailrace.node.left_over_queues import LeftOverQueue
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfigManager
@@ -64,6 +65,9 @@ class FakeStore:
         self.refused_puts = RefusedPuts(SimClock(), PutCounts(), RunningFlags())
         self.config = config or StoreConfig()
         self.config_dir = f"{self.path}/config"
+        self.file_system = OsFileSystem()
+        self.deletion = SimpleNamespace()
+        self.lives = SimpleNamespace(deleted_up_to=lambda topic: 0)
         self.clock = clock or ManualClock()
         self.topics = TopicConfigManager(
             OsFileSystem(), self.config_dir, broker_config or BrokerConfig(), self.clock
@@ -209,11 +213,19 @@ class FakeStore:
     def earliest_message_time(self):
         return -1
 
-    def delete_topics(self, topics, forget=None):
-        if forget is not None:
-            forget(lambda: None)
+    def delete_topics(self, topics):
+        self.deletion.state.forget(topics, lambda: [self.topics.delete(topic) for topic in topics])
         for key in [k for k in self.queues_of if k[0] in topics]:
             del self.queues_of[key]
+        self.deletion.state.forgotten(topics)
+        return Deleted(sorted(topics), [])
+
+    def delete_group(self, group, also):
+        also()
+        return Deleted([], [])
+
+    def begin_of_life(self, topic, queue_id):
+        return 0
 
     def stats(self):
         return {}

@@ -203,7 +203,6 @@ def test_deleting_the_topic_removes_its_files(files):
         fill(store)
         compact(store)
         assert names(files)
-        store.topics.delete("C")
         store.delete_topics({"C"})
         assert not names(files)
         assert json.loads(read_file(files, "/s/compaction/position-checkpoint")) == {"queueOffsetMap": {}}

@@ -216,6 +216,14 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
 
     # -- the file
 
+    def forget(self, topics: set[str], group: str) -> None:
+        """Forget the expressions for topics, and those of a group, that were deleted."""
+        self.check_owner()
+        for name, known in list(self._table.items()):
+            for data in tuple(known.values()):
+                if name == group or data.topic in topics:
+                    self._forget(data)
+
     def expire(self) -> None:
         """Remove the expressions that have been dead for filterDataCleanTimeSpan."""
         self.check_owner()

@@ -6,7 +6,6 @@ the store checks while nothing can be put. The messages stay in the log until re
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, final
 
 from tailrace import events
@@ -25,11 +24,10 @@ MINUTE_MS: Final = 60_000
 
 @final
 class LiteLifecycle:
-    """Deletes Lite topics after their time; ``forget(queues)`` is then called on the event loop."""
+    """Deletes Lite topics after their time."""
 
-    def __init__(self, broker: BrokerContext, forget: Callable[[set[str]], None]) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._forget = forget
 
     def step(self) -> None:
         """Delete the Lite topics that have expired."""
@@ -40,12 +38,11 @@ class LiteLifecycle:
         if not expired:
             return
         try:
-            deleted = self._delete(expired)
+            deleted = self._broker.store.delete_idle_queues(expired)
         except (StoreError, OSError) as error:
             events.LITE_TOPICS_COULD_NOT_BE_DELETED.log(_log, count=len(expired), cause=error)
             return
         events.LITE_TOPICS_DELETED_AFTER_THEIR_EXPIRATION.log(_log, count=len(deleted), first=min(deleted, default=""))
-        broker.loop.call_soon_threadsafe(self._forget, deleted)
 
     def _expired(self) -> dict[str, int]:
         """Return the queues that had no message for too long, with the offsets after their last message."""
@@ -60,6 +57,3 @@ class LiteLifecycle:
             if idle >= broker.config.min_lite_ttl and idle > ttl_ms:
                 found[queue.name] = queue.end
         return found
-
-    def _delete(self, expired: dict[str, int]) -> set[str]:
-        return self._broker.store.delete_idle_queues(expired, self._broker.offsets.remove_topics)

@@ -35,8 +35,8 @@ class LiteTopics:
         self.acks = LiteAcks(broker, self.dispatcher, self.order)
         self.subscriptions = LiteSubscriptionProcessor(broker, self.registry)
         self.inspect = LiteManagerProcessor(broker, self.registry, self.dispatcher, self.order)
-        self.lifecycle = LiteLifecycle(broker, self._forget)
-        broker.forget_lite_queues = self._forget
+        self.lifecycle = LiteLifecycle(broker)
+        broker.state.on_loop.append(self._forget)
 
     def register(self, server: RemotingServer, *, pops: bool) -> None:
         """Register the requests; ``pops`` is False for the VIP port, which serves no pops, as in RocketMQ."""
@@ -72,9 +72,7 @@ class LiteTopics:
             lambda topic, group, _: self._broker.topics.select(topic) is not None
             and self._broker.groups.select(group) is not None)
 
-    def _forget(self, queues: set[str]) -> None:
-        """Forget queues that were deleted."""
+    def _forget(self, queues: set[str], group: str) -> None:
+        """Forget queues, or a group, that were deleted."""
         self.registry.forget_queues(queues)
-        for queue, group, queue_id, _ in self.order.entries():
-            if queue in queues:
-                self.order.clear(queue, group, queue_id)
+        self.order.forget(queues, group)

@@ -22,8 +22,8 @@ def init_offset(broker: BrokerContext, topic: str, queue_id: int, *, from_end: b
     store = broker.store
     low = max(0, store.min_offset_in_queue(topic, queue_id))
     if not from_end or (
-        low == 0 and broker.config.init_pop_offset_by_check_msg_in_mem
-        and not store.get_message(topic, queue_id, 0, 1, only_cached=True).is_cold
+        low == store.begin_of_life(topic, queue_id) and broker.config.init_pop_offset_by_check_msg_in_mem
+        and not store.get_message(topic, queue_id, low, 1, only_cached=True).is_cold
     ):
         return low
     return max(low, store.max_offset_in_queue(topic, queue_id) - 1)

@@ -42,6 +42,7 @@ from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.turns import in_turns
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import pop as formats
+from tailrace.formats.commitlog import MESSAGE_HEAD
 from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
     ExtraInfo,
@@ -66,6 +67,8 @@ FROM_START: Final = 0
 """Value of initMode; any other number means the end of the queue, as in RocketMQ."""
 _PASSED_OVER: Final = frozenset({
     GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING})
+_READS_MAX: Final = 64
+"""Number of reads of a queue that pass over retries of a deleted topic in one pop."""
 _Key = tuple[str, int]
 
 
@@ -236,7 +239,7 @@ class PopMessageProcessor:
             return
         made.looked_at.add((topic, queue_id))
         end = store.max_offset_in_queue(topic, queue_id)
-        if not end and self._broker.topics.select(topic) is None:
+        if end <= store.begin_of_life(topic, queue_id) and self._broker.topics.select(topic) is None:
             return
         offset = self._pop_offset(made, topic, queue_id)
         group = pop.consumer_group
@@ -249,6 +252,8 @@ class PopMessageProcessor:
             made.rest += max(0, end - offset)
             return
         result = self._get(made, topic, queue_id, offset)
+        if topic != pop.topic and (ended := store.lives.deleted_up_to(pop.topic)):
+            offset, result = self._after_ended(made, topic, queue_id, offset, result, ended)
         if result is not None and result.status in WRONG_OFFSET:
             events.POP_OFFSET_IS_OUTSIDE_ITS_QUEUE.log(
                 _log, group=group, topic=topic, queue=queue_id, offset=offset, to=result.next_begin_offset)
@@ -264,6 +269,31 @@ class PopMessageProcessor:
             if result.status in _PASSED_OVER:
                 self._broker.offsets.commit(group, topic, queue_id, result.next_begin_offset)
             made.rest += max(0, result.max_offset - result.next_begin_offset)
+
+    def _after_ended(
+        self, made: _Round, topic: str, queue_id: int, offset: int, result: GetMessageResult | None, ended: int
+    ) -> tuple[int, GetMessageResult | None]:
+        """Pass over retries that are before ``ended``: the popped topic was deleted after they were stored.
+
+        Return the offset of the next retry, and the result of the read there.
+        """
+        first = offset
+        for _ in range(_READS_MAX):
+            old = [] if result is None else [
+                at for record, at in zip(result.records, result.queue_offsets, strict=True)
+                if MESSAGE_HEAD.unpack_from(record).phy_offset < ended]
+            if not old:
+                break
+            offset = old[-1] + 1
+            result = self._get(made, topic, queue_id, offset)
+        else:
+            result = None  # the next pop continues
+        if offset > first:
+            self._broker.offsets.commit(made.pop.consumer_group, topic, queue_id, offset)
+            events.RETRIES_OF_A_DELETED_TOPIC_ARE_PASSED_OVER.log(
+                _log, topic=made.pop.topic, group=made.pop.consumer_group, retry_topic=topic, queue=queue_id,
+                from_=first, to=offset)
+        return offset, result
 
     def _is_stopped(self, topic: str, group: str, queue_id: int) -> bool:
         """Return whether too many messages of a queue are in flight."""

@@ -34,6 +34,10 @@ class PopConsumption:
         config, store = broker.config, broker.store
         self.order = ConsumerOrderInfoManager(file_system, store.config_dir, broker.clock)
         self.order.load()
+        for topic, group, queue_id, info in self.order.entries():  # a crash may have left what was deleted
+            if info.offsets[0] < store.begin_of_life(topic, queue_id):
+                self.order.clear(topic, group, queue_id)
+        broker.state.on_loop.append(self.order.forget)
         self._free_timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
         revive_log = ReviveLog(store, config, broker.clock, broker.pop_metrics)
         broker.offsets.before_write = revive_log.sync

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 from tailrace import events
 from tailrace.broker.answers_later import Answer, Change, ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.lite.queues import lite_queues
+from tailrace.broker.deletion import deleted_answer
 from tailrace.broker.processors._bodies import json_object, objects_in
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
@@ -204,25 +204,15 @@ class AdminTopicsProcessor:
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Delete a topic with its queues: request 215.
 
-        Before the answer the files of topics, mappings and offsets, and the note of the deletion, are written
-        and durable. If one of them cannot be written, the others are restored.
+        Everything that belongs to the topic is deleted with it (``node.deletion``), durably before the answer.
+        If a file cannot be written, the others are restored.
         """
         name = request.read(DeleteTopicRequestHeader).topic
         check_topic_name(self._broker, name)
         broker = self._broker
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
-            config = broker.topics.select(name)
-            lite = {queue.name for queue in lite_queues(broker.store, name)} if config and config.is_lite else set()
-            names = {name, *lite}
-            broker.store.delete_topics(names, lambda note: broker.topics.delete(
-                name, lambda: broker.topics.mappings.delete(name, lambda: broker.offsets.remove_topics(names, note))))
-            if lite:
-                broker.loop.call_soon_threadsafe(broker.forget_lite_queues, lite)
-            broker.traffic.forget_topic(name)
-            broker.pop_metrics.forget_topic(name)
-            broker.loop.call_soon_threadsafe(broker.transactions.metrics.forget_topic, name)
-            return request.answer()
+            return deleted_answer(request, broker.store.delete_topics({name}))
 
         return broker.worker.in_thread(delete)(channel, request)
 
@@ -345,17 +335,19 @@ class AdminTopicsProcessor:
         return request.answer(body=fastjson.dumps(config.to_json()))
 
     def delete_group(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Delete a group, and with ``cleanOffset``, or if it is a Lite group, its offsets as well: request 207."""
+        """Delete a group with its retry topics and dead letters: request 207.
+
+        With ``cleanOffset``, or if it is a Lite group, its offsets are deleted as well.
+        """
         header, broker = request.read(consumer_headers.DeleteSubscriptionGroupRequestHeader), self._broker
         name, clean = header.group_name, header.clean_offset
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
             config = broker.groups.select(name)
             cleaned = clean or (config is not None and bool(config.lite_bind_topic))
-            broker.groups.delete(name, (lambda: broker.offsets.remove_group(name)) if cleaned else None)
-            broker.traffic.forget_group(name)
-            broker.pop_metrics.forget_group(name)
-            return request.answer()
+            done = broker.state.delete_group(name, offsets=cleaned)
+            return deleted_answer(
+                request, done, "" if cleaned else f"the offsets of {name}, because cleanOffset is false")
 
         return broker.worker.in_thread(delete)(channel, request)
 

@@ -225,16 +225,18 @@ class ClientManageProcessor:
                 raise RefusalError(
                     ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
                 )
-            offset = 0
+            offset = max(0, self._broker.store.min_offset_in_queue(topic, queue_id))
         return request.answer(ext=QueryConsumerOffsetResponseHeader(offset).to_ext())
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
+        """Return True if a queue still has the first message of its life, and that one was stored not long ago."""
         store = self._broker.store
-        if store.min_offset_in_queue(topic, queue_id) > 0:
+        low = max(0, store.min_offset_in_queue(topic, queue_id))
+        if low > store.begin_of_life(topic, queue_id):
             return False
         if store.max_phy_offset - store.min_phy_offset <= IN_MEMORY_BYTES:
             return True
-        first = store.get_message(topic, queue_id, 0, 1).records
+        first = store.get_message(topic, queue_id, low, 1).records
         if not first:
             return True
         behind: int = store.max_phy_offset - decode_message(first[0]).phy_offset

@@ -14,6 +14,7 @@ from typing import final
 
 from tailrace.broker.answers_later import RequestWorker
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.deletion import deleted_answer
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -59,8 +60,7 @@ class RetentionProcessor:
         In the reference request 306 also deletes queues of existing topics if all their messages have expired;
         such a queue starts at offset 0 again. Here the queue and its end offset stay.
         """
-        self._store.delete_unused_topics()
-        return request.answer()
+        return deleted_answer(request, self._store.delete_unused_topics())
 
     def _free_bytes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Start to free bytes, plan that, or return how far the last request is: a request of Tailrace's own.

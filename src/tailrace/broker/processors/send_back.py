@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from tailrace import events
 from tailrace.broker.answers_later import ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
@@ -15,6 +16,7 @@ from tailrace.errors import RefusalError
 from tailrace.formats.copied_properties import room_to_wait
 from tailrace.formats.remoting import VERSION_V3_4_9, RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import ConsumerSendMsgBackRequestHeader
+from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, TopicConfig
 from tailrace.remoting import Channel, RemotingServer
@@ -23,6 +25,7 @@ from tailrace.timer.properties import DELAY
 
 __all__ = ["SendBackProcessor"]
 
+_log = get_logger(__name__)
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 _KEPT: Final = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID, DELAY, "WAIT"})
@@ -73,6 +76,10 @@ class SendBackProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic.topic_name}] sending message is forbidden")
         message = self._broker.store.look_message_by_offset(header.offset)
+        if self._is_ended(message, header.offset, header.origin_topic or ""):
+            events.A_MESSAGE_OF_A_DELETED_TOPIC_IS_NOT_RETRIED.log(
+                _log, group=name, topic=header.origin_topic, phy_offset=header.offset)
+            return request.answer()
         if message is None:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
@@ -97,6 +104,11 @@ class SendBackProcessor:
                 "SNDBCK2DLQ_TIMES", f"{request.ext.get('Owner', 'null')[:OWNER_MAX]}@"
                 f"{header.origin_topic or 'null'}@{name}@SEND_BACK_TO_DLQ", 1)
         return when_durable(self._durable, channel, request, request.answer(), result.until)
+
+    def _is_ended(self, message: MessageExt | None, phy_offset: int, origin: str) -> bool:
+        """Return True if a message belongs to a topic that was deleted after the message was stored."""
+        topics = {origin} if message is None else {message.topic, message.properties.get(RETRY_TOPIC, "")}
+        return any(phy_offset < self._broker.store.lives.deleted_up_to(topic) for topic in topics)
 
     def _topic(self, topic: str, queue_nums: int, sys_flag: int) -> TopicConfig:
         return self._broker.topic(topic, queue_nums, sys_flag)

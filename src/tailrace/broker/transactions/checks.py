@@ -60,6 +60,7 @@ class Verdict(enum.Enum):
     ASK = "the producer is asked"
     GIVE_UP = "it was checked too often, or is too old"
     GONE = "it cannot be read"
+    ENDED = "its topic was deleted"
 
 
 class Checked(NamedTuple):
@@ -169,6 +170,8 @@ class TransactionChecks:
             return Checked(offset, Verdict.GONE)
         if not is_half(half):
             return Checked(offset, Verdict.GONE, half)
+        if self._service.is_ended(half.properties[REAL_TOPIC], half.phy_offset):
+            return Checked(offset, Verdict.ENDED, half)
         return Checked(offset, self._verdict(half), half)
 
     def _verdict(self, half: MessageExt) -> Verdict:
@@ -203,6 +206,9 @@ class TransactionChecks:
                 queue.put(one.offset, PASSED)
                 return True
         assert one.half is not None, "only the verdict GONE comes without a message"
+        if one.verdict is Verdict.ENDED:
+            self._service.drop(one.offset, one.half.properties[REAL_TOPIC])
+            return True
         if one.verdict is Verdict.COMMITTED:
             self._service.events["duplicate"] += 1
             self._service.settle(one.offset, COMMITTED)

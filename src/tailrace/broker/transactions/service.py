@@ -284,7 +284,7 @@ class TransactionService:
             self._refuse_settled(state, offset, is_committed=found.is_committed, commit=commit)
             return None
         return self._end(
-            offset, name, half.born_timestamp, partial(committed_message, half), commit=commit,
+            offset, half.phy_offset, name, half.born_timestamp, partial(committed_message, half), commit=commit,
             is_committed=found.is_committed, since=found.since)
 
     def end_in_memory(self, offset: int, half: FreshHalf, *, commit: bool) -> PutMessageResult | None:
@@ -292,14 +292,14 @@ class TransactionService:
         message = half.committed
         name = message.topic, half.unique_key or str(message.prepared_transaction_offset)
         return self._end(
-            offset, name, message.born_timestamp, lambda: message, commit=commit, is_committed=False,
-            since=self._commits)
+            offset, message.prepared_transaction_offset, name, message.born_timestamp, lambda: message, commit=commit,
+            is_committed=False, since=self._commits)
 
     def _end(
-        self, offset: int, name: tuple[str, str], born_ms: int, message: Callable[[], MessageExtBrokerInner], *,
-        commit: bool, is_committed: bool, since: int,
+        self, offset: int, phy_offset: int, name: tuple[str, str], born_ms: int,
+        message: Callable[[], MessageExtBrokerInner], *, commit: bool, is_committed: bool, since: int,
     ) -> PutMessageResult | None:
-        """Settle a pending half message. ``name`` is its real topic and unique key."""
+        """Settle a pending half message at ``phy_offset``. ``name`` is its real topic and unique key."""
         topic = name[0]
         if is_committed or name in self._recent:
             self.settle(offset, COMMITTED)
@@ -314,6 +314,11 @@ class TransactionService:
             self.settle(offset, ROLLED_BACK)
             self.metrics.settled(topic, born_ms, commit=False)
             return None
+        if self.is_ended(topic, phy_offset):
+            self.drop(offset, topic)
+            raise RefusalError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"topic[{topic}] was deleted after the half message was sent, so it is not committed")
         if self._topics.select(topic) is None:
             raise RefusalError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, the half message stays pending")
@@ -323,6 +328,16 @@ class TransactionService:
             self.settle(offset, COMMITTED)
             self.metrics.settled(topic, born_ms, commit=True)
         return result
+
+    def is_ended(self, topic: str, phy_offset: int) -> bool:
+        """Return True if the real topic of the half message at a position was deleted since, and perhaps made again."""
+        return phy_offset < self._store.lives.deleted_up_to(topic)
+
+    def drop(self, offset: int, topic: str) -> None:
+        """Settle a half message whose topic was deleted: nobody gets it."""
+        events.HALF_MESSAGE_OF_A_DELETED_TOPIC.log(_log, topic=topic, queue_offset=offset)
+        self.settle(offset, ROLLED_BACK)
+        self.metrics.add(topic, -1)
 
     def _remember(self, name: tuple[str, str]) -> None:
         self._commits += 1

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType
-from tailrace.node.config_manager import ConfigManager, Owned
+from tailrace.node.config_manager import ConfigManager, DataVersion, Owned, read_config
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -38,13 +38,44 @@ from tailrace.store.retention.min_offsets import (
 )
 from tailrace.store.retention.topic_rules import NOWHERE, TopicLimits, TopicNeeds, topic_limits
 
-__all__ = ["TopicRetention"]
+__all__ = ["TopicRetention", "Unfinished", "read_unfinished"]
 
 _log = get_logger(__name__)
 _WRITE_NS: Final = 60_000_000_000
 _LOOK: Final = 4096
+_LAST_DELETION: Final = "lastDeletion"
 
 QueueKey = tuple[str, int]
+
+
+class Unfinished(NamedTuple):
+    """A deletion of topics, with the version of ``topics.json`` before it."""
+
+    topics: list[str]
+    version: DataVersion
+
+    def covers(self, version: DataVersion) -> bool:
+        """Return True if ``topics.json`` with this version still has the configuration of the topics."""
+        return version.counter <= self.version.counter and version.timestamp <= self.version.timestamp
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members of the state file."""
+        return {"topics": self.topics, "version": self.version.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Unfinished | None:
+        """Return the deletion of a state file; None without one."""
+        if not isinstance(value, dict) or not isinstance(topics := value.get("topics"), list):
+            return None
+        version = DataVersion()
+        version.take(value.get("version"))
+        return cls([str(topic) for topic in topics], version)
+
+
+def read_unfinished(file_system: FileSystem, config_dir: str) -> Unfinished | None:
+    """Return the last deletion of a directory, which may not be complete."""
+    return Unfinished.from_json(
+        (read_config(file_system, f"{config_dir}/{filenames.MIN_OFFSETS}") or {}).get(_LAST_DELETION))
 
 
 @final
@@ -53,17 +84,25 @@ class _MinOffsets(ConfigManager[QueueKey, LogicalMin]):
 
     owned = Owned.BY_LOCK
 
-    def __init__(self, file_system: FileSystem, config_dir: str) -> None:
+    def __init__(self, file_system: FileSystem, config_dir: str, clock: Clock) -> None:
         super().__init__(file_system, config_dir, filenames.MIN_OFFSETS)
+        self._clock = clock
         self.table: dict[QueueKey, LogicalMin] = {}
         self.ended: dict[str, Ended] = {}
+        self.unfinished: Unfinished | None = None
+        """The last deletion."""
 
     def _decode(self, value: dict[str, Any]) -> None:
         self.table = decode_minima(value)
         self.ended = decode_ended(value)
+        self.unfinished = Unfinished.from_json(value.pop(_LAST_DELETION, None))
 
     def _encode(self, table: dict[QueueKey, LogicalMin]) -> dict[str, Any]:
-        return {**encode_minima(self.table), **encode_ended(self.ended)}
+        last = {_LAST_DELETION: self.unfinished.to_json()} if self.unfinished is not None else {}
+        return {**encode_minima(self.table), **encode_ended(self.ended), **last}
+
+    def _next_version(self, version: DataVersion) -> None:
+        version.next(self._clock.now_ms())
 
 
 class _QueueBytes:
@@ -125,7 +164,7 @@ class TopicRetention:
         self._clock = clock
         self._store = store
         self._topics = topics
-        self._minima = _MinOffsets(file_system, f"{store.root}/{filenames.CONFIG}")
+        self._minima = _MinOffsets(file_system, f"{store.root}/{filenames.CONFIG}", clock)
         self._limits: dict[str, TopicLimits] = {}
         self._limits_version = -1
         self._bytes: dict[QueueKey, _QueueBytes] = {}
@@ -305,21 +344,23 @@ class TopicRetention:
         events.PURGED_A_TOPIC.log(_log, topic=topic, queues=found)
         return found
 
-    def note_ended(self, ended: Mapping[str, Ended]) -> None:
+    def note_ended(self, ended: Mapping[str, Ended], unfinished: Unfinished | None, also: Callable[[], None]) -> None:
         """Note topics that are deleted next, durably: messages of their ended lives do not come back.
 
-        Raises OSError; then nothing is noted.
+        ``also`` makes the other parts of the deletion durable; ``unfinished`` tells an open to complete them after a
+        crash. Raises OSError or what ``also`` raises; then nothing is noted.
         """
         with self._lock:
-            was = dict(self._minima.ended), dict(self._minima.table)
+            was = dict(self._minima.ended), dict(self._minima.table), self._minima.unfinished
             self._minima.ended.update(ended)
+            self._minima.unfinished = unfinished
             for table in (self._minima.table, self._bytes, self._first):
                 for key in [key for key in table if key[0] in ended]:
                     del table[key]
             try:
-                self._persist()
+                self._minima.change(lambda draft: draft.touch(), also)
             except BaseException:
-                self._minima.ended, self._minima.table = was
+                self._minima.ended, self._minima.table, self._minima.unfinished = was
                 raise
 
     @contextlib.contextmanager

@@ -1,0 +1,278 @@
+"""Deletion of topics and groups: one list of what belongs to them, for every entrance.
+
+A request to a broker, the command line on a directory, cleanUnusedTopic, the expiration of Lite topics and a program
+all remove the same with a topic: its queues and messages, its configuration and static mapping, the offsets of groups,
+its Lite topics, its POP retry topics of known groups in both forms, pops in order, expressions and request modes of
+groups. With a group its retry topic, its dead letters and its POP retry topics are deleted. A retry topic whose name
+another topic and group have as well is kept, because it has messages of them.
+
+Commit point: the state file of ``TopicRetention`` is written, with the names that are deleted. The configuration of
+the topics is written last. An open that finds the first and not the second completes the deletion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, final
+
+from tailrace import events
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats import filenames
+from tailrace.formats.commitlog import LMQ_PREFIX, LMQ_QUEUE_ID
+from tailrace.formats.lite import parent_of
+from tailrace.formats.pop import pop_retry_topics, retry_topic_users
+from tailrace.logs import get_logger
+from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, read_config
+from tailrace.node.retention.topics import TopicRetention, Unfinished, read_unfinished
+from tailrace.node.timers import Timers
+from tailrace.node.topic_config import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    TopicConfigManager,
+)
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.lives import Ended
+
+__all__ = ["Deleted", "Deletion", "GroupState", "StateFiles", "complete_deletion"]
+
+_log = get_logger(__name__)
+_GROUPS: Final = "subscriptionGroup.json"
+_BY_TOPIC_AND_GROUP: Final = {
+    "consumerOffset.json": ("offsetTable",),
+    "lmqConsumerOffset.json": ("offsetTable", "lmqOffsetTable"),
+    "consumerOrderInfo.json": ("table",),
+    "consumerFilter.json": ("filterDataByTopic",),
+    "messageRequestMode.json": ("messageRequestModeMap",),
+}
+"""Members of state files whose keys are ``topic`` or ``topic@group``."""
+Also = Callable[[], None]
+
+
+class Deleted(NamedTuple):
+    """Result of a deletion."""
+
+    topics: list[str]
+    """The topics that were deleted."""
+    kept: list[str]
+    """Retry topics that are kept because another topic and group use them."""
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is kept, with the reason."""
+        return [f"{name}, the retry topic of another topic or group as well" for name in self.kept]
+
+
+class GroupState(Protocol):
+    """What is known of groups: offsets, orderly pops, expressions, request modes."""
+
+    def groups(self) -> set[str]:
+        """Return the names of all groups that have a configuration or offsets."""
+        ...
+
+    def forget(self, topics: set[str], also: Also) -> None:
+        """Forget topics, durably, and call ``also`` before that can be seen. Raises OSError; then nothing changes."""
+        ...
+
+    def forgotten(self, topics: set[str]) -> None:
+        """Forget what only memory has of topics that were deleted."""
+        ...
+
+
+@final
+class _StateFile(ConfigManager[str, Any]):
+    """A state file of which only some members are changed."""
+
+    owned = Owned.BY_DRAFT
+
+    def __init__(self, file_system: FileSystem, config_dir: str, name: str, members: tuple[str, ...]) -> None:
+        super().__init__(file_system, config_dir, name)
+        self._members = members
+
+    def keys(self) -> list[str]:
+        """Return the keys of the members."""
+        return [key for table in self._table.values() for key in table]
+
+    def removal(self, gone: Callable[[str], bool]) -> Callable[[Draft[str, Any]], None]:
+        """Return the change that removes keys."""
+        def change(draft: Draft[str, Any]) -> None:
+            for member, table in self._table.items():
+                left = {key: value for key, value in table.items() if not gone(key)}
+                if len(left) < len(table):
+                    draft.put(member, left)
+        return change
+
+    def _next_version(self, version: DataVersion) -> None:
+        version.next(version.timestamp)
+
+    def _decode(self, value: dict[str, Any]) -> None:
+        self._table = {name: value.pop(name) for name in self._members if isinstance(value.get(name), dict)}
+
+    def _encode(self, table: dict[str, Any]) -> dict[str, Any]:
+        return table
+
+
+@final
+class StateFiles(GroupState):
+    """The state of groups in the files of a directory without a broker."""
+
+    def __init__(
+        self, file_system: FileSystem, config_dir: str, names: Collection[str] = tuple(_BY_TOPIC_AND_GROUP)
+    ) -> None:
+        """``names`` are the files to change."""
+        self._file_system = file_system
+        self._config_dir = config_dir
+        self._names = names
+
+    def groups(self) -> set[str]:
+        """Return the names of all groups that have a configuration or offsets."""
+        found = (read_config(self._file_system, f"{self._config_dir}/{_GROUPS}") or {}).get("subscriptionGroupTable")
+        names = {str(name) for name in found} if isinstance(found, dict) else set()
+        keys = [key for file in self._loaded() for key in file.keys()]  # noqa: SIM118 - not a dict
+        return names | {group for key in keys if (group := key.partition("@")[2])}
+
+    def forget(self, topics: set[str], also: Also) -> None:
+        """Forget topics in every file that names them."""
+        for file in self._loaded():
+            if any(key.partition("@")[0] in topics for key in file.keys()):  # noqa: SIM118
+                also = partial(file.change, file.removal(lambda key: key.partition("@")[0] in topics), also)
+        also()
+
+    def forgotten(self, topics: set[str]) -> None:
+        """Do nothing, because nothing is in memory."""
+
+    def _loaded(self) -> list[_StateFile]:
+        files = [_StateFile(self._file_system, self._config_dir, name, members)
+                 for name, members in _BY_TOPIC_AND_GROUP.items() if name in self._names]
+        return [file for file in files if file.load()]
+
+
+@final
+class Deletion:
+    """Deletes topics of an open store with everything that belongs to them. Any thread may call."""
+
+    def __init__(
+        self, file_system: FileSystem, store: DefaultMessageStore, topics: TopicConfigManager,
+        retention: TopicRetention, timers: Timers,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._retention = retention
+        self._timers = timers
+        self.state: GroupState = StateFiles(file_system, f"{store.root}/{filenames.CONFIG}")
+        """The state of groups; a broker on the store sets its own."""
+
+    def delete_topics(self, topics: Iterable[str]) -> Deleted:
+        """Delete topics with everything that belongs to them; durable on return.
+
+        Raises OSError or FatalStorageError; then nothing is deleted.
+        """
+        wanted, known, groups = set(topics), self._known(), self.state.groups()
+        lite = {queue for queue in known if parent_of(queue) in wanted}
+        retries = {retry: (group, topic) for topic in wanted for group in groups
+                   for retry in pop_retry_topics(topic, group) if retry in known}
+        kept = self._shared(retries, groups, gone=wanted)
+        return self._delete(wanted | lite | retries.keys() - kept, kept, _nothing)
+
+    def delete_group(self, group: str, also: Also) -> Deleted:
+        """Delete the topics of a group: retries, dead letters, and POP retries of every topic; durable on return.
+
+        ``also`` makes the deletion of the group itself durable. Raises OSError or FatalStorageError, or what ``also``
+        raises; then nothing is deleted.
+        """
+        known, groups = self._known(), self.state.groups()
+        own = f"{RETRY_GROUP_TOPIC_PREFIX}{group}"
+        retries = {retry: (group, topic) for topic in known for retry in pop_retry_topics(topic, group)
+                   if retry in known}
+        if own in known:
+            retries[own] = group, ""
+        kept = self._shared(retries, groups | {group}, gone=set())
+        letters = {f"{DLQ_GROUP_TOPIC_PREFIX}{group}"} & known
+        return self._delete(letters | retries.keys() - kept, kept, also)
+
+    def delete_unused(self) -> Deleted:
+        """Delete the queues of topics that do not exist (cleanUnusedTopic)."""
+        configured = set(self._topics.table)
+        unused = {topic for topic, _ in list(self._store.queues.table)
+                  if topic not in configured and not topic.startswith(LMQ_PREFIX)
+                  and not self._topics.is_system_topic(topic)}
+        return self.delete_topics(unused) if unused else Deleted([], [])
+
+    def delete_idle(self, ends: Mapping[str, int]) -> set[str]:
+        """Delete LMQ queues whose next offset is still the one in ``ends``; return their names.
+
+        A queue that got a message in the meantime stays. Raises OSError; then nothing is deleted.
+        """
+        with self._timers.standing_still(), self._retention.paused():
+            deleted = self._store.delete_idle_queues(
+                {(name, LMQ_QUEUE_ID): end for name, end in ends.items()},
+                lambda ended: self._make_durable(set(ended), ended, _nothing))
+        self._forgotten(deleted)
+        return deleted
+
+    def _known(self) -> set[str]:
+        """Return all topics that have a configuration, a queue, or messages that are not dispatched."""
+        return {*list(self._topics.table), *(topic for topic, _ in list(self._store.queues.table)),
+                *(topic for topic, _ in list(self._store.commit_log.queue_offsets))}
+
+    def _shared(self, retries: Mapping[str, tuple[str, str]], groups: set[str], *, gone: set[str]) -> set[str]:
+        """Return the retry topics whose name is also that of another topic and group that exist.
+
+        A deletion of one topic must not lose the retries of another one. ``retries`` has (group, topic) of each name.
+        """
+        return {
+            name for name, user in retries.items()
+            if any(other != user and other[0] in groups and other[1] not in gone
+                   and (not other[1] or other[1] in self._topics.table) for other in retry_topic_users(name))}
+
+    def _delete(self, names: set[str], kept: Collection[str], also: Also) -> Deleted:
+        if names:
+            with self._timers.standing_still(), self._retention.paused():
+                self._store.delete_topics(names, lambda ended: self._make_durable(names, ended, also))
+        else:
+            also()
+        self._forgotten(names)
+        events.DELETED_TOPICS.log(_log, topics=sorted(names), kept=sorted(kept))
+        return Deleted(sorted(names), sorted(kept))
+
+    def _forgotten(self, names: set[str]) -> None:
+        self._timers.forget_topics(names)
+        self.state.forgotten(names)
+
+    def _make_durable(self, names: set[str], ended: Mapping[str, Ended], also: Also) -> None:
+        """Write the note of the deletion first, the configuration of the topics last."""
+        topics = self._topics
+        with topics.paused():  # an open compares the version of the topics with that of the note
+            configs = [name for name in names if topics.table.get(name) is not None]
+            self._retention.note_ended(
+                ended, Unfinished(sorted(names), topics.data_version) if configs else None,
+                lambda: self.state.forget(names, lambda: _forget_configs(topics, names, configs, also)))
+
+
+def _nothing() -> None:
+    pass
+
+
+def _forget_configs(topics: TopicConfigManager, names: set[str], configs: Collection[str], also: Also) -> None:
+    def configuration() -> None:
+        if configs:
+            topics.change(lambda draft: [draft.remove(name) for name in configs], also)
+        else:
+            also()
+
+    mapped = [name for name in names if name in topics.mappings.table]
+    if mapped:
+        topics.mappings.change(lambda draft: [draft.remove(name) for name in mapped], configuration)
+    else:
+        configuration()
+
+
+def complete_deletion(file_system: FileSystem, config_dir: str, topics: TopicConfigManager) -> None:
+    """Complete a deletion that a crash has interrupted after it was noted. Raises OSError."""
+    found = read_unfinished(file_system, config_dir)
+    if found is None or not found.covers(topics.data_version):
+        return
+    names = set(found.topics)
+    events.DELETION_IS_COMPLETED.log(_log, topics=found.topics)
+    StateFiles(file_system, config_dir).forget(names, lambda: _forget_configs(
+        topics, names, [name for name in names if topics.table.get(name) is not None], _nothing))
