@@ -32,7 +32,6 @@ from tailrace import metrics
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env import supervision
-from tailrace.env.filesystem import FileSystem
 from tailrace.formats.lite import parent_of
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
@@ -75,11 +74,10 @@ class _Lag:
 class Exposition(Collector):
     """Collects the samples. ``broker`` is None until clients are served."""
 
-    def __init__(self, file_system: FileSystem, cluster: str, broker_name: str) -> None:
+    def __init__(self, cluster: str, broker_name: str) -> None:
         self.broker: BrokerContext | None = None
         self.progress: float | None = None
         self.entrance: Entrance | None = None
-        self._file_system = file_system
         self._base = cluster, "broker", broker_name
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -138,7 +136,7 @@ class Exposition(Collector):
 
     def _store(self, broker: BrokerContext, stats: Mapping[str, Any]) -> Iterator[Family]:
         store = broker.store
-        usage = self._file_system.disk_usage(store.path)
+        usage = store.retention.disk.measure()[-1]
         earliest = store.earliest_message_time()
         writeable = store.is_writeable
         yield self._family(metrics.WRITEABLE, {(): writeable and not store.refused_puts.failing})
@@ -151,7 +149,7 @@ class Exposition(Collector):
         yield self._family(metrics.BROKER_PERMISSION, {(): 6 if writeable else 4})
         yield self._family(metrics.TOPIC_NUMBER, {(): len(broker.topics.table)})
         yield self._family(metrics.GROUP_NUMBER, {(): len(broker.groups.items())})
-        yield self._family(metrics.STORAGE_SIZE, {_LOCAL_DISK: usage.total - usage.free})
+        yield self._family(metrics.STORAGE_SIZE, {_LOCAL_DISK: usage.used})
         yield self._family(metrics.FLUSH_BEHIND, {
             _LOCAL_DISK: max(0, stats["commitLogMaxOffset"] - stats["flushedWhere"])})
         yield self._family(metrics.DISPATCH_BEHIND, {_LOCAL_DISK: store.dispatch_behind_bytes})

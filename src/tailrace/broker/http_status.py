@@ -32,7 +32,6 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import PENDING_LIMIT
 from tailrace.broker.exposition import Exposition
 from tailrace.config import BrokerConfig
-from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import RefusalError
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
@@ -114,7 +113,7 @@ class HttpStatusServer:
 
     def __init__(
         self, config: BrokerConfig, progress: RecoveryProgress = unknown_progress,
-        file_system: FileSystem | None = None, request_timeout_s: float = REQUEST_TIMEOUT_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
         limits: ServerLimits | None = None, pages: Pages | None = None, entrance: Entrance | None = None,
     ) -> None:
         self._progress = progress
@@ -122,8 +121,7 @@ class HttpStatusServer:
         self._access = Access(CLUSTER, config.broker_cluster_name, Action.GET)
         self._control: AccessControl | None = None
         self._loopback = False
-        self._exposition = Exposition(
-            file_system or OsFileSystem(), config.broker_cluster_name, config.broker_name)
+        self._exposition = Exposition(config.broker_cluster_name, config.broker_name)
         self._entrance = self._exposition.entrance = entrance or Entrance(
             ServerLimits() if limits is None else limits)
         self._limits = self._entrance.limits

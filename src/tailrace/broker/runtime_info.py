@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from itertools import zip_longest
 from typing import Any, Final, final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.env.filesystem import FileSystem
+from tailrace.formats.filenames import CONSUMEQUEUE
 from tailrace.kernels.appender import PUT_LIMITS_MS
 from tailrace.store.log_paths import log_paths
+from tailrace.store.retention.disk_check import measure
+from tailrace.store.retention.disk_state import PathUsage, size_text
 
 __all__ = ["RuntimeInfo"]
 
@@ -38,8 +40,10 @@ class RuntimeInfo:
         puts = stats.get("putMessageTimesTotal", 0)
         days = broker.stats.day_totals()
         distribution = stats.get("putMessageDistributeTime", {})
-        disk = self._file_system.disk_usage(store.path)
-        log_ratios = {path: self._disk_ratio(path) for path in log_paths(store.config, store.path).all}
+        *logs, queues = measure(
+            self._file_system, log_paths(store.config, store.path).all, f"{store.path}/{CONSUMEQUEUE}",
+            store.retention.trash.bytes_of)
+        roomiest = min(logs, key=lambda usage: usage.percent)  # the path of which the ratio is shown
         to_flush = max(0, stats.get("commitLogMaxOffset", 0) - stats.get("flushedWhere", 0))
         figures: dict[str, Any] = {
             "brokerVersionDesc": "V5_3_3", "brokerActive": "true",
@@ -52,7 +56,7 @@ class RuntimeInfo:
             "earliestMessageTimeStamp": store.earliest_message_time(),
             "commitLogMinOffset": store.min_phy_offset, "commitLogMaxOffset": store.max_phy_offset,
             "dispatchBehindBytes": store.dispatch_behind_bytes, "dispatchMaxBuffer": 0,
-            "remainHowManyDataToFlush": _bytes(to_flush),
+            "remainHowManyDataToFlush": size_text(to_flush),
             "remainTransientStoreBufferNumbs": NO_POOL,
             "putMessageDistributeTime": "".join(f"[{k}]:{v} " for k, v in distribution.items()),
             "putLatency99": f"{_percentile(distribution.values(), 0.99):.2f}",
@@ -64,9 +68,8 @@ class RuntimeInfo:
             "putMessageEntireTimeMax": stats.get("putMessageEntireTimeMax", 0),
             "getMessageEntireTimeMax": broker.traffic.get_time_max_ns // 1_000_000,
             "pageCacheLockTimeMills": 0,
-            "commitLogDiskRatio": min(log_ratios.values()),
-            "consumeQueueDiskRatio": self._disk_ratio(store.path),
-            "commitLogDirCapacity": f"Total : {_bytes(disk.total)}, Free : {_bytes(disk.free)}.",
+            "commitLogDiskRatio": _ratio(roomiest), "consumeQueueDiskRatio": _ratio(queues),
+            "commitLogDirCapacity": f"Total : {size_text(roomiest.total)}, Free : {size_text(roomiest.usable)}.",
             "timerReadBehind": stats.get("timerReadBehindMs", 0),
             "timerOffsetBehind": stats.get("timerOffsetBehind", 0),
             "timerCongestNum": stats.get("timerPending", 0),
@@ -76,8 +79,8 @@ class RuntimeInfo:
             figures[f"msg{kind}TotalYesterdayMorning"] = days.yesterday_morning[place]
             figures[f"msg{kind}TotalTodayMorning"] = days.today_morning[place]
             figures[f"msg{kind}TotalTodayNow"] = days.now[place]
-        for path, ratio in log_ratios.items():
-            figures[f"commitLogDiskRatio_{path}"] = ratio
+        for usage in logs:
+            figures[f"commitLogDiskRatio_{usage.path}"] = _ratio(usage)
         for level, offset, until in store.delay_levels():
             figures[f"scheduleMessageOffset_{level}"] = f"{offset},{until}"
         for pool, capacity in CAPACITIES.items():
@@ -89,14 +92,10 @@ class RuntimeInfo:
         del figures["EndTransactionThreadPoolQueueHeadWaitTimeMills"]
         return {name: str(value) for name, value in figures.items()}
 
-    def _disk_ratio(self, path: str) -> float:
-        """Return the used part of a file system as df counts it; -1.0 if the directory cannot be read."""
-        try:
-            disk = self._file_system.disk_usage(path)
-        except OSError:
-            return -1.0
-        used = disk.total - disk.free
-        return math.ceil(100 * used / (used + disk.usable)) / 100 if disk.total else 0.0
+
+def _ratio(usage: PathUsage) -> float:
+    """Return the used part of a partition; -1.0 if it could not be measured."""
+    return usage.percent / 100 if usage.percent >= 0 else -1.0
 
 
 def _percentile(counts: Iterable[int], part: float) -> float:
@@ -113,14 +112,6 @@ def _percentile(counts: Iterable[int], part: float) -> float:
 def _rates(values: Iterable[float]) -> str:
     """Return the rates over 10, 60 and 600 seconds that exist, each followed by a blank."""
     return "".join(f"{value:.4f} " for value in values) or "0.0 "
-
-
-def _bytes(count: int) -> str:
-    """Return a number of bytes in the reference's form, such as ``1.5 KiB``."""
-    if count < 1024:
-        return f"{count} B"
-    place = (count.bit_length() - 1) // 10
-    return f"{count / (1 << 10 * place):.1f} {'KMGTPE'[place - 1]}iB"
 
 
 def _duration(ms: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from importlib import resources
 from typing import Final, final
@@ -30,6 +30,7 @@ from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.kernels import compiled
+from tailrace.store.retention.disk_state import PathUsage, size_text
 from tailrace.timer.pending_timer import PARKED
 
 __all__ = ["HEADERS", "Console"]
@@ -108,7 +109,7 @@ def _time(ms: int) -> Element:
     return h("time", local_time(ms))
 
 
-def _facts(facts: dict[str, Child]) -> Element:
+def _facts(facts: Mapping[str, Child]) -> Element:
     pairs: list[Child] = [element for name, value in facts.items() for element in (h("dt", name), h("dd", value))]
     return h("dl", *pairs)
 
@@ -269,12 +270,16 @@ def _retention(broker: BrokerContext) -> list[Child]:
             h("ul", *(h("li", line) for line in answer_lines(view, store.path, store.config)))]
 
 
+def _room(usage: PathUsage) -> str:
+    return f"{size_text(usage.total)}, {usage.percent} % used, {size_text(usage.usable)} free"
+
+
 def _disk(broker: BrokerContext) -> list[Child]:
     store, file_system = broker.store, OsFileSystem()
-    usage = file_system.disk_usage(store.path)
+    usages = store.retention.disk.measure()
     rows: list[list[Child]] = [
         [entry.kind, entry.files, entry.apparent_bytes, entry.allocated_bytes]
         for entry in disk_usage(file_system, store.path, store.config)]
     return [
-        _facts({"Directory": store.path, "Disk": f"{usage.total:,} bytes, {usage.usable:,} free"}),
+        _facts({"Directory": store.path} | {f"Disk of {usage.path}": _room(usage) for usage in usages}),
         table(("Kind", "Files", "Length", "On disk"), rows, "There is no file.", "Bytes by kind of file")]

@@ -22,6 +22,7 @@ from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreD
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.log_paths import LogPaths, segment_files
 from tailrace.store.queue_search import first_stored, message_from
+from tailrace.store.retention.disk_check import measure
 from tailrace.store.retention.disk_state import (
     DiskLevels,
     DiskVerdict,
@@ -99,9 +100,8 @@ def explain_directory(
     root, now_ms = directory.path, clock.now_ms()
     log_directories = directory.log_paths.all
     trash = _trash(file_system, root, directory.log_paths)
-    usages = [
-        _measure(file_system, path, sum(trash[path])) for path in directory.log_paths.writable]
-    queues = f"{root}/{filenames.CONSUMEQUEUE}"
+    *usages, queue_usage = measure(
+        file_system, directory.log_paths.writable, f"{root}/{filenames.CONSUMEQUEUE}", lambda path: sum(trash[path]))
     levels = disk_levels(config)
     log_bytes = sum(
         file_system.stat(path).allocated for _, path in segment_files(file_system, log_directories))
@@ -110,11 +110,6 @@ def explain_directory(
     size += sum(
         file_system.stat(f"{root}/{filenames.INDEX}/{name}").allocated
         for name in file_system.list(f"{root}/{filenames.INDEX}"))
-    queue_usage = _measure(file_system, queues if file_system.exists(queues) else root, 0)
-    for usage in usages:
-        if (queue_usage.total, queue_usage.free) == (usage.total, usage.free):
-            queue_usage = queue_usage._replace(trash=usage.trash)  # the same partition
-            break
     disk = decide(
         levels, usages, queue_usage, was_full=False,
         logical_ratio=logical_ratio_of(config, usages, size),
@@ -151,11 +146,6 @@ def _trash(file_system: FileSystem, root: str, paths: LogPaths) -> dict[str, lis
             except FileNotFoundError:
                 continue  # it has just been deleted
     return found
-
-
-def _measure(file_system: FileSystem, path: str, trash: int) -> PathUsage:
-    found = file_system.disk_usage(path)
-    return PathUsage(path, found.total, found.free, found.usable, trash)
 
 
 def _facts(

@@ -11,6 +11,7 @@ from tailrace.config import StoreConfig
 from tailrace.doctor.retention import RetentionView
 from tailrace.store.directory import DirectoryState
 from tailrace.store.retention import Pin, Rule, SegmentVerdict
+from tailrace.store.retention.disk_state import size_text
 from tailrace.store.retention.free_request import FreeRequest
 
 __all__ = ["answer_lines", "free_line", "json_lines"]
@@ -20,20 +21,20 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
     """Yield the view as sentences, then a line per file."""
     usage, levels = min(view.usages, key=lambda usage: usage.percent), view.levels
     yield (
-        f"{store}: {_files(len(view.segments))} of the CommitLog, {_size(view.log_bytes)} on disk; kept "
+        f"{store}: {_files(len(view.segments))} of the CommitLog, {size_text(view.log_bytes)} on disk; kept "
         f"for {config.file_reserved_time:g} h (fileReservedTime), deleted "
         f"{_hours(config.delete_when)} (deleteWhen)")
     for other in view.usages if len(view.usages) > 1 else ():
-        yield f"path {other.path}: {other.percent} % used, {_size(other.available)} free"
+        yield f"path {other.path}: {other.percent} % used, {size_text(other.usable)} free"
     yield (
-        f"disk: {usage.percent} % used, {_size(usage.available)} free; expired files go at any hour above "
+        f"disk: {usage.percent} % used, {size_text(usage.usable)} free; expired files go at any hour above "
         f"{_level(levels.clean, levels.clean_bytes)}, the oldest files above "
         f"{_level(levels.forcible, levels.forcible_bytes)}, puts are refused above "
         f"{_level(levels.warning, levels.warning_bytes)}")
     if view.disk.reason:
         yield f"disk: {view.disk.reason}"
     if view.trash_files:
-        yield f"trash: {view.trash_files} files, {_size(usage.trash)} on their way out"
+        yield f"trash: {view.trash_files} files, {size_text(usage.trash)} on their way out"
     for topic, rule in sorted(view.rules.items()):
         yield f"topic {topic}: {rule}"
     for group in view.idle_groups:
@@ -71,7 +72,7 @@ def free_line(request: FreeRequest, by: str, *, dry_run: bool) -> str:
     done = "would be freed" if dry_run else "freed"
     names = f": {' '.join(request.files)}" if request.files else ""
     stopped = f"; not more, because {request.stopped}" if request.stopped else ""
-    return (f"{_size(request.freed_bytes)} of {_size(request.wanted_bytes)} {done} by {by}, "
+    return (f"{size_text(request.freed_bytes)} of {size_text(request.wanted_bytes)} {done} by {by}, "
             f"{_files(len(request.files))}{names}{stopped}")
 
 
@@ -80,7 +81,7 @@ def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
     usage = min(view.usages, key=lambda usage: usage.percent)
     yield {
         "kind": "disk", "state": view.state.value, "usedPercent": usage.percent,
-        "availableBytes": usage.available, "trashBytes": usage.trash,
+        "availableBytes": usage.usable, "trashBytes": usage.trash,
         "full": view.disk.full, "reason": view.disk.reason,
         **{re.sub(r"_(\w)", lambda found: found[1].upper(), name): held
            for name, held in view.trigger._asdict().items() if name != "requested"},
@@ -168,18 +169,9 @@ def _pins(pins: tuple[Pin, ...]) -> str:
 
 
 def _level(percent: float, free_bytes: int) -> str:
-    return f"{percent:g} %" if not free_bytes else f"the point where {_size(free_bytes)} are free"
+    return f"{percent:g} %" if not free_bytes else f"the point where {size_text(free_bytes)} are free"
 
 
 def _time(ms: int) -> str:
     when = datetime.fromtimestamp(ms / 1000)  # noqa: DTZ006 - for people at this machine
     return when.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _size(size: int) -> str:
-    value = float(size)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"

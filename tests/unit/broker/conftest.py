@@ -37,6 +37,7 @@ from tailrace.node.left_over_queues import LeftOverQueue
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.refused_puts import RefusedPuts
+from tailrace.store.retention.disk_check import measure
 from tailrace.store.running_flags import RunningFlags
 from tailrace.testing import SimClock
 
@@ -54,6 +55,19 @@ class ManualClock:
         return self.ms * 1_000_000
 
 
+class Retention:
+    """The disks of a store, whose trash is empty."""
+
+    def __init__(self, store):
+        self.disk, self.trash = self, SimpleNamespace(bytes_of=lambda path: 0)
+        self._store = store
+
+    def measure(self):
+        return measure(
+            self._store.file_system, [f"{self._store.path}/commitlog"], f"{self._store.path}/consumequeue",
+            self.trash.bytes_of)
+
+
 class FakeStore:
     """Messages in lists; durable at once, or when `sync` is called for ``durable_later``."""
 
@@ -62,6 +76,7 @@ class FakeStore:
         self.file_system = OsFileSystem()
         self.read_only = self.lost_lock = ""
         self.is_writeable = True
+        self.retention = Retention(self)
         self.refused_puts = RefusedPuts(SimClock(), PutCounts(), RunningFlags())
         self.config = config or StoreConfig()
         self.config_dir = f"{self.path}/config"

@@ -74,7 +74,7 @@ def test_a_put_without_room_is_named_until_there_is_room(place, caplog, error):
     assert "count=40 " in lines(caplog, "sends are refused reason=no_room")[1]
     place.full = 0
     caplog.set_level(logging.INFO)
-    place.second()  # nobody sends, and yet it is known that a send would succeed
+    place.second()  # no send is needed to find out
     assert refused.failing == ""
     assert lines(caplog, "sends find room again") == ["sends find room again refused=41"]
     place.put()

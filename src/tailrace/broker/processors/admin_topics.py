@@ -176,8 +176,8 @@ class AdminTopicsProcessor:
                 fewer[name] = config.read_queue_nums
         found = broker.store.left_over_queues(fewer) if fewer else {}
         notes = []
-        for name, queues in found.items():
-            notes.append(log_left_over(name, fewer[name], queues, not_consumed(broker.offsets, name, queues)))
+        for name, left in found.items():
+            notes.append(log_left_over(name, fewer[name], left, not_consumed(broker.offsets, name, left)))
         return "; ".join(notes)
 
     def _check_lmq(self, name: str) -> None:

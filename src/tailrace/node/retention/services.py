@@ -122,12 +122,7 @@ class Retention:
     def stats(self) -> dict[str, Any]:
         """Return the counters, and the disks as the last check measured them."""
         usages = self.disk.usages
-        log, queue = (usages[0], usages[-1]) if usages else (None, None)
         return {
-            "commitLogDiskRatio": log.percent / 100 if log else -1.0,
-            "consumeQueueDiskRatio": queue.percent / 100 if queue else -1.0,
-            "commitLogDirCapacity": (
-                f"Total : {_human(log.total)}, Free : {_human(log.available)}." if log else ""),
             **self.clean_commit_log.stats(),
             "diskUsedPercent": {usage.path: usage.percent for usage in usages},
             "diskFull": self.disk.verdict.full,
@@ -135,13 +130,3 @@ class Retention:
             "deletedQueueFiles": self.clean_consume_queue.deleted_queue_files,
             "deletedIndexFiles": self.clean_consume_queue.deleted_index_files,
         }
-
-
-def _human(size: int) -> str:
-    """Return a number of bytes as RocketMQ's admin tools show it."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"

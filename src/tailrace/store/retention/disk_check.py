@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
 from tailrace import events
@@ -20,7 +20,7 @@ from tailrace.store.retention.disk_state import (
 from tailrace.store.retention.trash import Trash
 from tailrace.store.running_flags import DISK_FULL, RunningFlags
 
-__all__ = ["DiskCheckService"]
+__all__ = ["DiskCheckService", "measure"]
 
 _log = get_logger(__name__)
 _SMALL_FILE = 1 << 20
@@ -56,16 +56,15 @@ class DiskCheckService:
         """Make one check."""
         self.check()
 
+    def measure(self) -> tuple[PathUsage, ...]:
+        """Return the present room: for the CommitLog paths, then for the path of the queues. Nothing is decided."""
+        return measure(self._file_system, self._log_directories, self._queue_directory, self._trash.bytes_of)
+
     def check(self) -> DiskVerdict:
         """Measure, decide, set or clear the flag, and log what changed."""
         with self._lock:
-            logs = [self._measure(path, self._trash.bytes_of(path)) for path in self._log_directories]
-            queue = self._measure(self._queue_directory, 0)
-            for usage in logs:
-                if queue.total and (queue.total, queue.free) == (usage.total, usage.free):
-                    queue = queue._replace(trash=usage.trash)  # the same partition
-                    break
-            self.usages = (*logs, queue)
+            self.usages = self.measure()
+            *logs, queue = self.usages
             config = self._config
             self._levels = disk_levels(config)
             needs_size = config.replicas_per_disk_partition > 1 or config.max_store_bytes
@@ -98,13 +97,28 @@ class DiskCheckService:
                     _log, path=usage.path, bytes=usage.total, needed=needed,
                     settings=f"mappedFileSizeCommitLog={fitting},commitLogAllocateStep={min(step, fitting // 4)}")
 
-    def _measure(self, path: str, trash: int) -> PathUsage:
-        """Return the room of the partition of a path, or of its parent if the path does not exist yet."""
-        place = path
-        if not self._file_system.exists(place) and path == self._queue_directory:
-            place = path.rpartition("/")[0]
-        try:
-            found = self._file_system.disk_usage(place)
-        except OSError as error:
-            return PathUsage(path, 0, 0, 0, error=str(error))
-        return PathUsage(path, found.total, found.free, found.usable, trash)
+
+def measure(
+    file_system: FileSystem, log_directories: Iterable[str], queue_directory: str, trash_of: Callable[[str], int]
+) -> tuple[PathUsage, ...]:
+    """Return the room of the partitions of CommitLog paths, then of the path of the queues.
+
+    Every figure about disks comes from here. ``trash_of`` returns the bytes in the trash of a CommitLog path. If the
+    path of the queues does not exist yet, its parent is measured.
+    """
+    logs = [_usage(file_system, path, path, trash_of(path)) for path in log_directories]
+    place = queue_directory if file_system.exists(queue_directory) else queue_directory.rpartition("/")[0]
+    queue = _usage(file_system, queue_directory, place, 0)
+    for usage in logs:
+        if queue.total and (queue.total, queue.free) == (usage.total, usage.free):
+            queue = queue._replace(trash=usage.trash)  # the same partition
+            break
+    return *logs, queue
+
+
+def _usage(file_system: FileSystem, path: str, place: str, trash: int) -> PathUsage:
+    try:
+        found = file_system.disk_usage(place)
+    except OSError as error:
+        return PathUsage(path, 0, 0, 0, error=str(error))
+    return PathUsage(path, found.total, found.free, found.usable, trash)

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from tailrace.config import StoreConfig
 
 __all__ = [
-    "DiskLevel", "DiskLevels", "DiskVerdict", "PathUsage", "decide", "disk_levels", "logical_ratio_of",
+    "DiskLevel", "DiskLevels", "DiskVerdict", "PathUsage", "decide", "disk_levels", "logical_ratio_of", "size_text",
 ]
 
 _MOST_PERCENT: Final = 99
@@ -42,9 +42,11 @@ class DiskLevel(enum.IntEnum):
 
 
 class PathUsage(NamedTuple):
-    """Room of the partition of one path in bytes; ``total`` is 0 if it could not be measured.
+    """Room of the partition of one path in bytes, as `df` shows it; ``total`` is 0 if it could not be measured.
 
-    ``trash`` is the size of the files in the trash: these bytes count as free.
+    ``free`` are all bytes that no file has, ``usable`` those that a process without privileges may take, which is less
+    if the file system reserves some for root. Every figure of free space for people and programs is ``usable``.
+    ``trash`` is the size of the files in the trash: they are about to be deleted, so the levels count them as free.
     """
 
     path: str
@@ -55,6 +57,11 @@ class PathUsage(NamedTuple):
     error: str = ""
 
     @property
+    def used(self) -> int:
+        """Bytes that files have."""
+        return self.total - self.free
+
+    @property
     def available(self) -> int:
         """Bytes that can be written when the trash is empty."""
         return self.usable + self.trash
@@ -62,7 +69,7 @@ class PathUsage(NamedTuple):
     @property
     def percent(self) -> int:
         """Used share in whole percent, rounded up; -1 when it could not be measured."""
-        used = max(self.total - self.free - self.trash, 0)
+        used = max(self.used - self.trash, 0)
         entire = used + self.available
         return -(-used * 100 // entire) if self.total > 0 and entire > 0 else -1
 
@@ -106,9 +113,9 @@ class DiskLevels(NamedTuple):
         if self.warning_bytes:
             back = self.warning_bytes + self.warning_bytes // _RESUME_SHARE
             return (
-                f"disk full: {usage.path} has {usage.available} bytes free, "
-                f"diskFreeBytesWarningLevel asks for {self.warning_bytes}; "
-                f"writes return at {self.forcible_resume() if self.resume_at_forcible else f'{back} bytes free'}"
+                f"disk full: {usage.path} has {size_text(usage.available)} free, "
+                f"diskFreeBytesWarningLevel asks for {size_text(self.warning_bytes)}; "
+                f"writes return at {self.forcible_resume() if self.resume_at_forcible else f'{size_text(back)} free'}"
             )
         back_percent = self.forcible if self.resume_at_forcible else self.warning - 1
         return (
@@ -120,7 +127,7 @@ class DiskLevels(NamedTuple):
     def forcible_resume(self) -> str:
         """The forcible level in words."""
         if self.forcible_bytes:
-            return f"{self.forcible_bytes} bytes free"
+            return f"{size_text(self.forcible_bytes)} free"
         return f"{self.forcible:g} % used"
 
 
@@ -139,6 +146,14 @@ class DiskVerdict(NamedTuple):
     """CommitLog paths above the forcible level, where no new file should be made."""
     errors: tuple[str, ...] = ()
     """Paths that could not be measured."""
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes for people, in the form that RocketMQ's tools read, such as ``1.5 KiB``."""
+    if count < 1024:
+        return f"{count} B"
+    place = (count.bit_length() - 1) // 10
+    return f"{count / (1 << 10 * place):.1f} {'KMGTPE'[place - 1]}iB"
 
 
 def disk_levels(config: StoreConfig) -> DiskLevels:
@@ -200,7 +215,7 @@ def decide(
     reason = ""
     if worst is not None and (full or level is not DiskLevel.OK):
         reason = levels.describe(worst) if full else (
-            f"{worst.path} is {worst.percent} % used, {worst.available} bytes are free: "
+            f"{worst.path} is {worst.percent} % used, {size_text(worst.available)} free: "
             f"level {level.name}")
     clean = level >= DiskLevel.FORCIBLE or bool(errors)
     immediately = level >= DiskLevel.FORCIBLE
@@ -213,7 +228,7 @@ def decide(
             reason = reason or f"the store takes {logical_ratio:.0%} of its part of the partition"
     if 0 < max_store_bytes < store_bytes:
         clean = immediately = True
-        over = f"the store has {store_bytes} bytes, maxStoreBytes allows {max_store_bytes}"
+        over = f"the store has {size_text(store_bytes)}, maxStoreBytes allows {size_text(max_store_bytes)}"
         if blocked:
             full = True
             over = f"store full: {over}, and no file may be deleted: {blocked}"

@@ -12,7 +12,7 @@ from tailrace.config import BrokerConfig
 
 
 def shown(world):
-    exposition = Exposition(world.store.file_system, "DefaultCluster", "broker-a")
+    exposition = Exposition("DefaultCluster", "broker-a")
     exposition.broker = world.broker
     text, _ = exposition.text()
     base = {"cluster", "node_type", "node_id"}

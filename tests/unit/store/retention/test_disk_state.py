@@ -116,7 +116,7 @@ def test_levels_in_free_bytes_take_the_place_of_percentages():
         assert levels.level(PathUsage("/d", TOTAL, free, free)) is level, free
     for free, stays in ((9, True), (10, True), (11, False)):
         assert levels.stays_full(PathUsage("/d", TOTAL, free, free)) is stays, free
-    assert "writes return at 11 bytes free" in levels.describe(PathUsage("/d", TOTAL, 9, 9))
+    assert "writes return at 11 B free" in levels.describe(PathUsage("/d", TOTAL, 9, 9))
 
 
 def test_the_error_names_path_use_level_option_and_the_way_back():
