@@ -1165,6 +1165,14 @@ LIST_OF_A_TIMER_SLOT_CANNOT_BE_READ: Final = _event(
 LIST_OF_A_TIMER_SLOT_IS_BROKEN: Final = _event(
     "error", "list of a timer slot is broken", "time_ms pos units",
     "The list of timers of one time ends at a unit that does not belong to it; those found before are delivered.")
+STORE_TIMES_ARE_AHEAD: Final = _event(
+    "warning", "store times are ahead of the wall clock", "ahead_ms last_store_time",
+    "The wall clock was ahead when the last messages were stored, or it was set back. Until the clock has reached the "
+    "last store time, in ms since 1970, messages get that one; look-ups by time and ages count from the wall clock.")
+CANNOT_KEEP_TIMES_OF_THE_WALL_CLOCK: Final = _event(
+    "warning", "cannot keep times of the wall clock", "file cause",
+    "Times at which messages were stored while store times are ahead could not be written. After a restart look-ups "
+    "by time in that period may be answered with an earlier message.")
 WALL_CLOCK_STEPPED_BACK: Final = _event(
     "warning", "wall clock stepped back", "by_ms",
     "Timers of this period may have been delivered already, so the log is checked before each delivery.")

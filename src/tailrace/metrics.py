@@ -130,6 +130,9 @@ FLUSH_BEHIND: Final = _gauge(
 DISPATCH_BEHIND: Final = _gauge(
     "rocketmq_storage_dispatch_behind_bytes", "Bytes of the log that cannot be read by queue yet.",
     _STORAGE, unit="bytes")
+STORE_TIME_AHEAD: Final = _gauge(
+    "tailrace_store_time_ahead_milliseconds",
+    "How far the last store time is ahead of the wall clock; 0 if it is not.", unit="milliseconds")
 RESERVE_TIME: Final = _gauge(
     "rocketmq_storage_message_reserve_time", "Age of the oldest message of the log.", _STORAGE,
     unit="milliseconds")

@@ -37,7 +37,7 @@ _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class _Setting(NamedTuple):
-    """A setting of a text, or lines that are none."""
+    """A setting of a text, or lines without one."""
 
     number: int
     """Number of its first line."""
@@ -48,7 +48,7 @@ class _Setting(NamedTuple):
     name: str = ""
     value: str = ""
     separator: str = ""
-    """``=`` or ``:``; empty if there is none or only blanks."""
+    """``=`` or ``:``; empty without one, or for blanks only."""
     problem: str = ""
 
 

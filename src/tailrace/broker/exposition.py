@@ -153,6 +153,7 @@ class Exposition(Collector):
         yield self._family(metrics.FLUSH_BEHIND, {
             _LOCAL_DISK: max(0, stats["commitLogMaxOffset"] - stats["flushedWhere"])})
         yield self._family(metrics.DISPATCH_BEHIND, {_LOCAL_DISK: store.dispatch_behind_bytes})
+        yield self._family(metrics.STORE_TIME_AHEAD, {(): stats.get("storeTimeAheadMs", 0)})
         forced = stats.get("forcedDeletedFiles", 0)
         yield self._family(metrics.RETENTION_DELETED, {
             ("false",): stats.get("deletedFiles", 0) - forced, ("true",): forced})

@@ -9,7 +9,7 @@ __all__ = [
     "COMPACTION_LOG", "COMPACTION_POSITIONS", "COMPACTION_REPLACE", "CONFIG", "CONSUMEQUEUE", "FLUSHED",
     "FORCED_DELETIONS", "ACLS", "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE",
     "SEGMENT_TRASH", "SERVE", "SETTINGS", "STAGING", "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL",
-    "TRANSACTIONMETRICS", "TRASH", "USERS", "file_name_to_offset", "is_number", "offset_to_file_name",
+    "TRANSACTIONMETRICS", "TRASH", "USERS", "WALL_TIMES", "file_name_to_offset", "is_number", "offset_to_file_name",
 ]
 
 COMMITLOG: Final = "commitlog"
@@ -52,6 +52,7 @@ GEOMETRY: Final = "tailrace/geometry.json"
 SETTINGS: Final = "tailrace/settings.json"
 STAGING: Final = "tailrace/staging"
 TRASH: Final = "tailrace/trash"
+WALL_TIMES: Final = "tailrace/wall-times.json"
 FORCED_DELETIONS: Final = "tailrace/forced-deletions.jsonl"
 SEGMENT_TRASH: Final = ".tailrace-trash"
 """Trash inside a directory of segments on another device. Its dot sorts it before every segment, because a

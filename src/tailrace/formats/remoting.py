@@ -258,8 +258,11 @@ class RemotingCommand:
     """A request or a response. ``ext`` values are text; ``language`` is a number."""
 
     __slots__ = (
-        "body", "code", "ext", "flag", "language", "opaque", "remark", "serialize_type", "version",
+        "arrived_ms", "body", "code", "ext", "flag", "language", "opaque", "remark", "serialize_type", "version",
     )
+
+    arrived_ms: int
+    """Time at which the server began to serve a request that may wait, in ms; not set for others."""
 
     def __init__(
         self,

@@ -684,6 +684,10 @@ class MessageStore:
         self._check_open()
         return self._store.reader.message_store_timestamp(topic, queue_id, offset)
 
+    def wall_time_of(self, message: MessageExt) -> int:
+        """Return when a stored message was stored, in ms of the wall clock: its store time, unless that was ahead."""
+        return self._store.commit_log.wall_times.of(message.phy_offset, message.store_timestamp)
+
     def earliest_message_time(self) -> int:
         """Return the store time of the first record of the log in ms, -1 if the log is empty."""
         self._check_open()

@@ -4,8 +4,8 @@ Owns ``commitlog/``. Invariants:
   L1  A record is at the position that its PHYSICALOFFSET says. The QUEUEOFFSETs of a queue have no gap.
   L2  A full file ends in a blank record. A record never spans two files.
   L3  Positions only grow. ``max_offset`` moves after the bytes below it are in place.
-  L4  Store timestamps never step back, whatever the wall clock does. Searches by time need that, and
-      recovery recognises stale records by it.
+  L4  Store timestamps never step back, whatever the wall clock does. Checkpoints, recovery and timers rely on
+      it. While they are ahead of the wall clock, ``store.wall_times`` knows which records were stored when.
 Commit point: the wrote position of the last file moves. Concurrency: any thread may put; puts run one at a time
 under ``_lock``. When a put returns, nothing is durable yet: ``store.flush`` syncs.
 """
@@ -50,6 +50,7 @@ from tailrace.store.log_paths import LogPaths
 from tailrace.store.multi_dispatch import MARK, MultiDispatch
 from tailrace.store.record_rules import RecordRules, refuse_in_batch
 from tailrace.store.running_flags import RunningFlags
+from tailrace.store.wall_times import WallTimes
 
 __all__ = ["CommitLog", "MakeRecords", "RecordWriter"]
 
@@ -143,6 +144,8 @@ class CommitLog:
         self.append: Callable[..., PutMessageResult] = self.tail.append
         """Appends the records of a writer, see ``kernels.appender.Appender.append``."""
         self.rules = RecordRules(config, self.tail.topics)
+        self.wall_times = WallTimes()
+        """What the wall clock said while store times are ahead of it."""
         self.multi_dispatch = MultiDispatch(config, self.queue_offsets)
         self._prepared_at = -1
 

@@ -52,6 +52,7 @@ from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
 from tailrace.store.walk.stitched import LogScanner
+from tailrace.store.wall_times import read_wall_times
 
 __all__ = ["HINTS", "DefaultMessageStore", "NoteEnded"]
 
@@ -66,6 +67,7 @@ _FOLLOW_MS: Final = 50
 _FLUSHED_WIDTH: Final = 96
 HINTS: Final = (
     f"/{filenames.CHECKPOINT}", f"/{filenames.PROGRESS}.0", f"/{filenames.PROGRESS}.1",
+    f"/{filenames.WALL_TIMES}.tmp",
     *(f"/{filenames.CONFIG}/{name}.tmp"
       for name in ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json",
                    filenames.TIMERMETRICS, filenames.TRANSACTIONMETRICS)),
@@ -150,9 +152,19 @@ class DefaultMessageStore:
         self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
         if read_only:
             self.flags.set(NOT_WRITEABLE, read_only)
+        self.commit_log.wall_times = read_wall_times(self._file_system, self.root)
+        self._note_wall_time(write=not read_only, is_start=True)
         self.reput.start_from(self.commit_log.max_offset, recovery.position)
         if self.index is not None:
             self.index.unmap()
+
+    def _note_wall_time(self, *, write: bool = True, is_start: bool = False, last: bool = False) -> None:
+        """Compare the wall clock with the last store time, and keep the result if the clock is earlier."""
+        times, now_ms = self.commit_log.wall_times, self._clock.now_ms()
+        log = self.commit_log
+        times.step(log.max_offset, log.min_offset, log.last_store_timestamp, now_ms, is_start=is_start)
+        if write:
+            times.write(self._file_system, self.root, now_ms, now=last)
 
     def check_mode(
         self, *, last_exit_ok: bool, rebuild: bool = False, scan: LogScanner | None = None
@@ -206,6 +218,7 @@ class DefaultMessageStore:
     def _each_second(self) -> None:
         self.stats.sample()
         self.refused_puts.probe(self.commit_log.make_room)
+        self._note_wall_time(write=self.is_writeable)
 
     def _flush_step(self) -> bool:
         more = self.flush_commit_log.step()
@@ -236,6 +249,7 @@ class DefaultMessageStore:
         try:
             if self.flags.bits & NOT_WRITEABLE == 0:
                 self.flush(clean=True)
+                self._note_wall_time(last=True)
                 self.commit_log.allocate_service.discard()
                 clean = self.reput.behind_bytes() == 0
         except (StoreError, OSError) as error:
@@ -555,5 +569,6 @@ class DefaultMessageStore:
             "openSegmentFiles": self.open_files.count,
             "openSegmentFilesMax": self.open_files.limit,
             "hintSyncFailures": self.syncs.hint_failures,
+            "storeTimeAheadMs": self.commit_log.wall_times.ahead_ms,
             "writeable": self.is_writeable, "readOnly": self.report.read_only or None,
         }

@@ -45,6 +45,7 @@ from tailrace.store.retention.min_offsets import LogicalMin, read_ended, read_mi
 from tailrace.store.store_checkpoint import read_checkpoint
 from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import LogEnd, is_record, scan_files
+from tailrace.store.wall_times import read_wall_times
 
 __all__ = ["BatchQueueView", "DirectoryState", "FileView", "QueueView", "StoreDirectory"]
 
@@ -292,6 +293,8 @@ class StoreDirectory:
         """The topics that were deleted, and where their queues begin again."""
         self.lives.load(read_ended(self.file_system, self.path))
         self.state, self.bound, self.time_bound = self._look()
+        self.wall_times = read_wall_times(self.file_system, self.path)
+        """What the wall clock said while store times were ahead of it."""
         self.odd_files: list[tuple[str, int, int]] = []
         """(path, length, expected length) of segment and queue files that are left out."""
         self.damaged: list[Damage] = []
@@ -482,11 +485,15 @@ class StoreDirectory:
         return None
 
     def store_time(self, unit: CqUnit) -> int | None:
-        """Return the store time in ms of a unit's message, -1 if its file was deleted, None if it is damaged."""
+        """Return when a unit's message was stored, in ms of the wall clock.
+
+        The result is -1 if its file was deleted, and None if it is damaged.
+        """
         at = unit.phy_offset
         head = self.read(at, STORE_TIME_HEAD)
         if plausible_size(head, at) == unit.size and is_record(self.read(at, unit.size), at):
-            return store_timestamp_of(head)
+            stored = store_timestamp_of(head)
+            return None if stored is None else self.wall_times.of(at, stored)
         is_file_gone = not head and self._log_file(at) is not None
         return -1 if is_file_gone or at < self.min_phy_offset else None
 

@@ -82,6 +82,7 @@ class MessageReader:
         self._most = config.max_transfer_count_on_message_in_memory
         self._room = config.max_transfer_bytes_on_message_in_memory
         self._look = config.max_filter_message_size // _UNIT
+        self._clock = clock
         self._log = commit_log
         self._queues = queues
         self._index = index
@@ -253,12 +254,15 @@ class MessageReader:
             _log, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset, phy_offset=phy_offset)
 
     def store_timestamp(self, phy_offset: int) -> int:
-        """Return the store time of the record at a position in ms, -1 without a record."""
+        """Return when the record at a position was stored, in ms of the wall clock; -1 without a record.
+
+        That is its store time, unless store times were ahead of the wall clock (``store.wall_times``).
+        """
         stored = store_timestamp_of(self._log.read(phy_offset, STORE_TIME_HEAD))
-        return -1 if stored is None else stored
+        return -1 if stored is None else self._log.wall_times.of(phy_offset, stored)
 
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the store time of a message of a queue in ms, -1 if it does not exist."""
+        """Return when a message of a queue was stored, in ms of the wall clock; -1 if it does not exist."""
         queue = self._queues.get(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         if unit is None or unit.size == PRE_BLANK_SIZE:
@@ -278,7 +282,8 @@ class MessageReader:
         if queue is None:
             return self._lives.begin(topic, queue_id)
         if boundary is BoundaryType.LOWER:
-            return self._first_not_before(queue, timestamp_ms)
+            return self._first_not_before(
+                queue, self._log.wall_times.floor(timestamp_ms, self._clock.now_ms()))
         after = self._first_not_before(queue, timestamp_ms + 1)
         return max(queue.begin_of(after - 1), queue.min_offset)
 
@@ -291,7 +296,8 @@ class MessageReader:
             return -1
         if not unit.tags_code and not self._is_whole(unit):
             return None  # the unit covers damage
-        return store_timestamp_of(self._log.read(unit.phy_offset, STORE_TIME_HEAD))
+        stored = store_timestamp_of(self._log.read(unit.phy_offset, STORE_TIME_HEAD))
+        return None if stored is None else self._log.wall_times.of(unit.phy_offset, stored)
 
     def _is_whole(self, unit: CqUnit) -> bool:
         return has_unit(self._log.read(unit.phy_offset, unit.size), unit.phy_offset)
@@ -331,17 +337,18 @@ class MessageReader:
         if self._index is None:
             return []
         found: list[tuple[MessageExt, bytes]] = []
+        times = self._log.wall_times
         name = f"T#{key}" if index_type == "T" else key
         wanted = max_num
         while True:
-            positions = self._index.query(topic, name, wanted, begin_ms, end_ms)
+            positions = self._index.query(topic, name, wanted, begin_ms, times.latest(end_ms))
             found = []
             for phy_offset in sorted(set(positions), reverse=True):
                 data = self._log.record_at(phy_offset)
                 message = self._decode(data, phy_offset)
                 if data is None or message is None or message.topic != topic or self._is_released(message):
                     continue
-                if not begin_ms <= message.store_timestamp <= end_ms:
+                if not times.is_between(phy_offset, message.store_timestamp, begin_ms, end_ms):
                     continue
                 has = (
                     message.tags == key if index_type == "T"

@@ -106,6 +106,9 @@ class FakeStore:
     def flushed_where(self):
         return self.max_phy_offset
 
+    def wall_time_of(self, message):
+        return message.store_timestamp
+
     def put_inner(self, m):
         if self.next_status is not None:
             return PutMessageResult(self.next_status, remark="as the test wants it")

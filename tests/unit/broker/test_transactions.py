@@ -104,14 +104,15 @@ def test_operations_wait_until_the_committed_message_is_durable():
     assert batch.next_part(700) == [2, 3, 4]
 
 
-def half(born_ms, **properties):
+def half(stored_ms, born_ms, **properties):
     made = MessageExt.__new__(MessageExt)
-    made.born_timestamp, made.properties = born_ms, properties
+    made.store_timestamp, made.born_timestamp, made.properties = stored_ms, born_ms, properties
     return made
 
 
 @pytest.mark.parametrize(("age_ms", "properties", "verdict"), [
-    (0, {}, Verdict.YOUNG), (6000, {}, Verdict.YOUNG), (6001, {}, Verdict.ASK), (-1, {}, Verdict.ASK),
+    (0, {}, Verdict.YOUNG), (6000, {}, Verdict.YOUNG), (6001, {}, Verdict.ASK), (-1, {}, Verdict.YOUNG),
+    (100, {"TRANSACTION_CHECK_TIMES": "1", "CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, Verdict.ASK),  # a copy
     (6001, {"TRANSACTION_CHECK_TIMES": "14"}, Verdict.ASK),
     (6001, {"TRANSACTION_CHECK_TIMES": "15"}, Verdict.GIVE_UP),
     (6001, {"TRANSACTION_CHECK_TIMES": "many"}, Verdict.ASK),
@@ -121,9 +122,11 @@ def half(born_ms, **properties):
     (6000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}, Verdict.IMMUNE),  # never less than transactionTimeOut
     (6001, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "x"}, Verdict.ASK),
 ])
-def test_age_and_number_of_checks_say_what_becomes_of_a_half_message(broker, age_ms, properties, verdict):
+@pytest.mark.parametrize("born_ms", [0, -1, (1 << 63) - 1])
+def test_age_and_number_of_checks_say_what_becomes_of_a_half_message(broker, age_ms, properties, verdict, born_ms):
+    """The age counts from the time at which the broker stored the message, whatever the producer says."""
     checks = TransactionChecks(broker)
-    assert checks._verdict(half(broker.clock.ms - age_ms, **properties)) is verdict
+    assert checks._verdict(half(broker.clock.ms - age_ms, born_ms, **properties)) is verdict
 
 
 def test_producers_of_a_group_are_asked_in_turn(broker, kit):

@@ -18,7 +18,7 @@ from tailrace.broker.pop.polling import (
     Waiting,
     has_match,
 )
-from tailrace.broker.pop.requests import retry_topics
+from tailrace.broker.pop.requests import arrived_ms, retry_topics
 from tailrace.broker.turns import in_turns
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import POP_MAX, pop_retry_topics
@@ -118,10 +118,7 @@ class PopInspectProcessor:
         header = request.read(NotificationRequestHeader)
         group, topic, queue_id = self._named(header)
         wanted = self._filter(header)
-        if not header.born_time:
-            header.born_time = self._broker.clock.now_ms()
-            request.ext["bornTime"] = str(header.born_time)  # for later runs of the same request
-
+        born_ms = arrived_ms(self._broker, request)
         found, arrivals = False, self._arrivals(group, topic)
 
         def look() -> Iterator[None]:
@@ -140,7 +137,7 @@ class PopInspectProcessor:
             if not found and header.poll_time > 0:
                 result = self.polling.poll(
                     Waiting(channel, request, topic, group, queue_id, wanted),
-                    header.born_time + header.poll_time, lambda: self._arrivals(group, topic) != arrivals)
+                    born_ms + header.poll_time, lambda: self._arrivals(group, topic) != arrivals)
                 if result is PollResult.WAITS:
                     return None
                 full = result is PollResult.FULL

@@ -18,7 +18,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import GetMessageResult
 from tailrace.remoting import Channel
 
-__all__ = ["MAX_BYTES", "READ_BYTES", "Cold", "check_in_time", "check_numbers", "read_cold", "retry_topics"]
+__all__ = ["MAX_BYTES", "READ_BYTES", "Cold", "arrived_ms", "check_in_time", "check_numbers", "read_cold", "retry_topics"]
 
 LATE_MS: Final = 500
 """A pop that arrives this long after its time is refused, because its client no longer waits."""
@@ -38,7 +38,7 @@ class Cold(NamedTuple):
 
 
 def check_numbers(broker: BrokerContext, request: RemotingCommand, pop: _Pop, messages: int) -> None:
-    """Raise RefusalError for numbers that a pop cannot have; set its time of birth if the client has not."""
+    """Raise RefusalError for numbers that a pop cannot have; set its time of birth to that of its arrival."""
     if not 1 <= messages <= POP_MAX:
         raise RefusalError(
             ResponseCode.INVALID_PARAMETER,
@@ -48,9 +48,18 @@ def check_numbers(broker: BrokerContext, request: RemotingCommand, pop: _Pop, me
         raise RefusalError(
             ResponseCode.INVALID_PARAMETER,
             f"invisibleTime is {pop.invisible_time} ms, it may be 1 to {limit_ms} ms (timerMaxDelaySec)")
-    if not pop.born_time:
-        pop.born_time = broker.clock.now_ms()
-        request.ext["bornTime"] = str(pop.born_time)  # for later runs of the same request
+    pop.born_time = arrived_ms(broker, request)
+
+
+def arrived_ms(broker: BrokerContext, request: RemotingCommand) -> int:
+    """Return the time at which a request arrived, in ms, also in later runs of the same request.
+
+    The time of birth that a client sends is that of its own clock, which may be wrong by any amount.
+    """
+    found: int = getattr(request, "arrived_ms", 0)
+    if not found:
+        found = request.arrived_ms = broker.clock.now_ms()
+    return found
 
 
 def retry_topics(broker: BrokerContext, topic: str, group: str, draw: int = 0) -> list[str]:

@@ -188,7 +188,7 @@ class EndTransactionProcessor:
             reason = "The commit log offset wrong"
         self._check(
             header, half.properties[PRODUCER_GROUP], half.properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS),
-            half.born_timestamp, reason)
+            self._broker.store.wall_time_of(half), reason)
         result = self._service.end(found, commit=header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT)
         return self._answer(channel, request, header, half.properties[REAL_TOPIC], result)
 
@@ -196,7 +196,7 @@ class EndTransactionProcessor:
         self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, half: FreshHalf
     ) -> Answer:
         """End a half message that is kept in memory, so that its record need not be read."""
-        self._check(header, half.group, half.immunity, half.committed.born_timestamp)
+        self._check(header, half.group, half.immunity, half.stored_ms)
         result = self._service.end_in_memory(
             header.tran_state_table_offset, half,
             commit=header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT)
@@ -219,7 +219,7 @@ class EndTransactionProcessor:
         return when_durable(self._durable, channel, request, encode_success(request), result.until)
 
     def _check(
-        self, header: EndTransactionRequestHeader, group: str, immunity_text: str | None, born_ms: int,
+        self, header: EndTransactionRequestHeader, group: str, immunity_text: str | None, stored_ms: int,
         reason: str = "",
     ) -> None:
         """Raise RefusalError unless a request matches its half message and comes in time.
@@ -233,7 +233,7 @@ class EndTransactionProcessor:
         if immunity_text is None or header.from_transaction_check:
             return
         immunity = immunity_ms(immunity_text, self._broker.config.transaction_time_out)
-        age_ms = self._broker.clock.now_ms() - born_ms
+        age_ms = self._broker.clock.now_ms() - stored_ms
         if immunity is not None and age_ms > immunity:
             raise RefusalError(
                 ResponseCode.ILLEGAL_OPERATION,

@@ -175,19 +175,24 @@ class TransactionChecks:
         return Checked(offset, self._verdict(half), half)
 
     def _verdict(self, half: MessageExt) -> Verdict:
-        """Return the verdict by age and number of checks."""
+        """Return the verdict by age and number of checks.
+
+        The age counts from the time at which the broker stored the message. A producer's clock may be wrong.
+        """
         config = self._broker.config
-        age_ms = self._broker.clock.now_ms() - half.born_timestamp
+        age_ms = max(0, self._broker.clock.now_ms() - self._broker.store.wall_time_of(half))
         if (
             check_times(half) >= config.transaction_check_max
             or age_ms > self._broker.store.config.file_reserved_time * 3_600_000
         ):
             return Verdict.GIVE_UP
+        if check_times(half):  # a copy, which is younger than its message: that one was old enough
+            return Verdict.ASK
         timeout_ms = config.transaction_time_out
         immunity = immunity_ms(half.properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS), timeout_ms)
         if immunity is not None:
             return Verdict.IMMUNE if age_ms <= immunity else Verdict.ASK
-        return Verdict.YOUNG if 0 <= age_ms <= timeout_ms else Verdict.ASK
+        return Verdict.YOUNG if age_ms <= timeout_ms else Verdict.ASK
 
     # -- on the event loop
 

@@ -75,6 +75,8 @@ class FreshHalf(NamedTuple):
     group: str
     unique_key: str | None
     immunity: str | None
+    stored_ms: int = 0
+    """Time of the broker's clock at which it was put."""
 
     @property
     def size(self) -> int:
@@ -111,7 +113,7 @@ def make_half(
     committed = MessageExtBrokerInner(
         message.topic, message.queue_id, message.body, kept, message.flag,
         sys_flag & ~_HOSTS | SysFlag.TRANSACTION_COMMIT, message.born_timestamp, message.born_host,
-        message.reconsume_times, 0, False)
+        message.reconsume_times, 0, False, True)
     message.properties = stored
     message.sys_flag = sys_flag
     message.topic, message.queue_id = HALF_TOPIC, QUEUE_ID

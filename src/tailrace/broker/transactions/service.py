@@ -183,7 +183,7 @@ class TransactionService:
         self.queue.put(result.queue_offset, FRESH)
         self.metrics.add(committed.topic, 1)
         result.queue_id = committed.queue_id
-        self._fresh[result.queue_offset] = half
+        self._fresh[result.queue_offset] = half._replace(stored_ms=self._clock.now_ms())
         self._fresh_bytes += half.size
         while len(self._fresh) > FRESH_MAX or self._fresh_bytes > FRESH_BYTES_MAX:
             self._fresh_bytes -= self._fresh.popitem(last=False)[1].size
@@ -254,7 +254,7 @@ class TransactionService:
         time at which the half message was sent.
         """
         key = half.properties.get(UNIQ_KEY)
-        since = max(0, min(half.born_timestamp, half.store_timestamp) - SKEW_MS)
+        since = max(0, min(half.born_timestamp, self._store.wall_time_of(half)) - SKEW_MS)
         if key and self._store.config.message_index_enable:
             found = map(decode_message, self._store.query_records(topic, key, COPIES_MAX, since))
             yield from (m for m in found if m.unique_key == key)
@@ -284,7 +284,7 @@ class TransactionService:
             self._refuse_settled(state, offset, is_committed=found.is_committed, commit=commit)
             return None
         return self._end(
-            offset, half.phy_offset, name, half.born_timestamp, partial(committed_message, half), commit=commit,
+            offset, half.phy_offset, name, self._store.wall_time_of(half), partial(committed_message, half), commit=commit,
             is_committed=found.is_committed, since=found.since)
 
     def end_in_memory(self, offset: int, half: FreshHalf, *, commit: bool) -> PutMessageResult | None:
@@ -292,11 +292,11 @@ class TransactionService:
         message = half.committed
         name = message.topic, half.unique_key or str(message.prepared_transaction_offset)
         return self._end(
-            offset, message.prepared_transaction_offset, name, message.born_timestamp, lambda: message, commit=commit,
+            offset, message.prepared_transaction_offset, name, half.stored_ms, lambda: message, commit=commit,
             is_committed=False, since=self._commits)
 
     def _end(
-        self, offset: int, phy_offset: int, name: tuple[str, str], born_ms: int,
+        self, offset: int, phy_offset: int, name: tuple[str, str], stored_ms: int,
         message: Callable[[], MessageExtBrokerInner], *, commit: bool, is_committed: bool, since: int,
     ) -> PutMessageResult | None:
         """Settle a pending half message at ``phy_offset``. ``name`` is its real topic and unique key."""
@@ -312,7 +312,7 @@ class TransactionService:
             raise RefusalError(ResponseCode.SYSTEM_BUSY, f"{len(self.operations)} operations cannot be written")
         if not commit:
             self.settle(offset, ROLLED_BACK)
-            self.metrics.settled(topic, born_ms, commit=False)
+            self.metrics.settled(topic, stored_ms, commit=False)
             return None
         if self.is_ended(topic, phy_offset):
             self.drop(offset, topic)
@@ -326,7 +326,7 @@ class TransactionService:
         if result.status.appended:
             self._remember(name)
             self.settle(offset, COMMITTED)
-            self.metrics.settled(topic, born_ms, commit=True)
+            self.metrics.settled(topic, stored_ms, commit=True)
         return result
 
     def is_ended(self, topic: str, phy_offset: int) -> bool:

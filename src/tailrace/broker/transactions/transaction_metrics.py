@@ -49,13 +49,13 @@ class TransactionMetrics:
         self._counter += 1
         self._dirty = True
 
-    def settled(self, topic: str, born_ms: int, *, commit: bool) -> None:
+    def settled(self, topic: str, stored_ms: int, *, commit: bool) -> None:
         """Count a half message that was committed or rolled back."""
         self.add(topic, -1)
         done = self.committed if commit else self.rolled_back
         done[topic] = done.get(topic, 0) + 1
         if commit:
-            seconds = max(0, self._clock.now_ms() - born_ms) // 1000
+            seconds = max(0, self._clock.now_ms() - stored_ms) // 1000
             counts = self.latencies.setdefault(topic, [0] * (len(_BUCKETS_S) + 1))
             counts[sum(bound < seconds for bound in _BUCKETS_S)] += 1
             self.latency_sums[topic] = self.latency_sums.get(topic, 0) + seconds

@@ -32,6 +32,7 @@ from tailrace.store.archive_manifest import (
 )
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.queue_search import first_kept
+from tailrace.store.wall_times import WallTimes
 
 __all__ = ["ArchivedDirectory", "ArchivedQueue", "open_archived"]
 
@@ -129,6 +130,11 @@ class ArchivedDirectory:
     def store_time(self, unit: CqUnit) -> int | None:
         """Return the store time of a message in the log, as ``StoreDirectory.store_time`` does."""
         return self.live.store_time(unit)
+
+    @property
+    def wall_times(self) -> WallTimes:
+        """What the wall clock said while store times of the log were ahead of it."""
+        return self.live.wall_times
 
     def hole_between(self, first: int, until: int) -> bool:
         """Return True if a part of [first, until) is neither in the archive nor in the log."""

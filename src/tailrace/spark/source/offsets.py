@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tailrace import events
+from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, DataLossError, StoreError
 from tailrace.logs import get_logger
@@ -96,7 +97,8 @@ def offset_by_time(directory: Directory, queue: QueueView, timestamp: int) -> in
         if (found := queue.offset_by_time(timestamp)) is not None:
             return found
         low = queue.live_min_offset
-    return first_stored(queue, low, timestamp, directory.store_time)
+    since = directory.wall_times.floor(timestamp, SystemClock().now_ms())
+    return first_stored(queue, low, since, directory.store_time)
 
 
 def offset_by_position(queue: QueueView, phy_offset: int) -> int:

@@ -167,7 +167,7 @@ def test_an_acknowledgement_from_before_a_restart_changes_nothing(world):
 
 @pytest.mark.parametrize(("changes", "code"), [
     ({"maxMsgNum": 33}, 29), ({"maxMsgNum": 0}, 29), ({"topic": "none"}, 17), ({"consumerGroup": "none"}, 26),
-    ({"bornTime": 1}, 210), ({"topic": "plain"}, 29), ({"consumerGroup": "plain"}, 29), ({"invisibleTime": 0}, 29)])
+    ({"topic": "plain"}, 29), ({"consumerGroup": "plain"}, 29), ({"invisibleTime": 0}, 29)])
 def test_a_wrong_pop_is_refused(world, changes, code):
     world.topic("plain", "")
     world.group("plain", "other")

@@ -187,7 +187,7 @@ def test_acknowledgements_that_cannot_be_right_are_refused(world, changes, code,
 
 @pytest.mark.parametrize(("changes", "code"), [
     ({"maxMsgNums": 33}, 29), ({"maxMsgNums": 0}, 29), ({"invisibleTime": 0}, 29), ({"invisibleTime": 10**12}, 29),
-    ({"topic": "nothing"}, 17), ({"queueId": 2}, 29), ({"consumerGroup": "no group"}, 26), ({"bornTime": 1}, 210),
+    ({"topic": "nothing"}, 17), ({"queueId": 2}, 29), ({"consumerGroup": "no group"}, 26),
     ({"exp": "||"}, 23), ({"exp": "a > 1", "expType": "NOPE"}, 23), ({"queueId": "x"}, 1), ({"topic": None}, 1),
     ({"order": "maybe"}, 1), ({"exp": "x" * 100_000}, 23),
 ])
