@@ -212,7 +212,7 @@ POPPED_MESSAGE_BECOMES_A_DEAD_LETTER: Final = _event(
     "A message that was not acknowledged can never be put into the retry topic of its group, and its tries are over. "
     "It is in %DLQ%group.")
 RETRIES_OF_A_DELETED_TOPIC_ARE_PASSED_OVER: Final = _event(
-    "info", "retries of a deleted topic are passed over", "topic group retry_topic queue from_ to",
+    "info", "retries of a deleted topic are passed over", "topic group retry_topic queue from to",
     "A topic was deleted and created again, and its POP retry topic was kept because another group uses it. The group "
     "does not get the retries of the deleted topic.")
 A_MESSAGE_OF_A_DELETED_TOPIC_IS_NOT_RETRIED: Final = _event(

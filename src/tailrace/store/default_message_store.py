@@ -504,7 +504,7 @@ class DefaultMessageStore:
     def _delete(self, choose: Callable[[], set[QueueKey]], topics: set[str], note: NoteEnded) -> set[str]:
         """End the life of ``topics`` and of those of the queues that ``choose`` returns while nothing is put.
 
-        Nothing is dispatched meanwhile, and no flush is under way: neither may write to a queue that is removed.
+        Nothing is dispatched or flushed in this time, because neither may write to a queue that is removed.
         """
         offsets = self.commit_log.queue_offsets
         with self.flush_consume_queue.paused(), self.reput.paused():

@@ -334,7 +334,7 @@ class TransactionService:
         return phy_offset < self._store.lives.deleted_up_to(topic)
 
     def drop(self, offset: int, topic: str) -> None:
-        """Settle a half message whose topic was deleted: nobody gets it."""
+        """Settle a half message whose topic was deleted: no consumer gets it."""
         events.HALF_MESSAGE_OF_A_DELETED_TOPIC.log(_log, topic=topic, queue_offset=offset)
         self.settle(offset, ROLLED_BACK)
         self.metrics.add(topic, -1)

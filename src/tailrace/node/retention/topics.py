@@ -309,7 +309,7 @@ class TopicRetention:
         if self._topics.is_system_topic(topic):
             raise StoreError(f"{topic} belongs to the broker, it is not purged")
         self._store.sync_log()  # the log before a logical minimum must never be cut
-        with self._lock:  # no queue is deleted meanwhile
+        with self._lock:  # no queue is deleted in this time
             queues = {
                 key: queue for key, queue in sorted(self._store.queues.table.items(), key=itemgetter(0))
                 if key[0] == topic and queue_id in {None, key[1]}
