@@ -240,12 +240,18 @@ SUBSCRIPTION_ADDED: Final = _event(
 SUBSCRIPTION_REMOVED: Final = _event(
     "info", "subscription removed", "group topic",
     "A group has ended its subscription to a topic.")
+MEMBERS_HAVE_DIFFERENT_SUBSCRIPTIONS: Final = _event(
+    "warning", "members of a group have different subscriptions",
+    "group topic client subscription other_client other_subscription counts",
+    "All members of a group must subscribe to the same topics with the same expressions, because one subscription "
+    "counts for all of them: `counts`, that of the higher version. The others get messages that they did not ask for, "
+    "or miss some. Logged once for each pair of subscriptions, also for a short time while members are replaced one by one.")
+SUBSCRIPTION_CHANGED: Final = _event(
+    "info", "subscription changed", "group topic subscription before",
+    "A group subscribes to a topic with another expression than before.")
 CONSUMER_FILTER_REGISTERED: Final = _event(
     "info", "consumer filter registered", "group topic expression",
     "A group subscribed to a topic with an expression of SQL92 that it did not have before.")
-AN_OLDER_CONSUMER_FILTER_IS_IGNORED: Final = _event(
-    "info", "an older consumer filter is ignored", "group topic version ignored known",
-    "A member subscribed earlier with another expression. The known expression is used for all members.")
 CONSUMER_FILTER_IS_NOT_USED_ANY_MORE: Final = _event(
     "info", "consumer filter is not used any more", "group topic",
     "No member of the group subscribes to the topic. The expression is kept for filterDataCleanTimeSpan.")

@@ -33,6 +33,8 @@ BROADCASTING: Final = "BROADCASTING"
 UNKNOWN_FINGERPRINT: Final = 0
 LOGGED_MAX: Final = 20
 """If a closed connection was in more groups than this, one log line reports them together."""
+TEXT_MAX: Final = 200
+"""Number of characters of an expression in a line of the log."""
 GROUPS_OF_CHANNEL_MAX: Final = 1_000
 """Number of consumer groups that one connection may be in, and of producer groups."""
 
@@ -48,6 +50,11 @@ class SubscriptionData:
     expression_type: str = TAG
     class_filter_mode: bool = False
     codes: frozenset[int] | None = None
+
+    @property
+    def wants(self) -> tuple[str, str]:
+        """What it selects: the type and the text of its expression."""
+        return self.expression_type, self.sub_string
 
     @property
     def is_tag(self) -> bool:
@@ -110,6 +117,8 @@ class ClientInfo:
     last_update_ms: int = 0
     fingerprint: int = UNKNOWN_FINGERPRINT
     """Fingerprint of the subscriptions in its last complete heartbeat; 0 if it has sent none."""
+    subscriptions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Type and text of its expressions by topic, as in its last complete heartbeat."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the connection by RocketMQ's names, as mqadmin reads it."""
@@ -131,6 +140,8 @@ class ConsumerGroupInfo:
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     members: dict[Channel, ClientInfo] = field(default_factory=dict)
+    told: dict[str, frozenset[tuple[str, str] | None]] = field(default_factory=dict)
+    """Topics to which members have different subscriptions, with the pair that was logged last."""
 
     @property
     def broadcasting(self) -> bool:
@@ -141,21 +152,66 @@ class ConsumerGroupInfo:
         """Return the client ids of the members, each once."""
         return list(dict.fromkeys(m.client_id for m in self.members.values()))
 
-    def take_subscriptions(self, wanted: Iterable[SubscriptionData]) -> bool:
-        """Replace the subscriptions of the group; return whether a topic was added or removed."""
+    def take_subscriptions(self, member: ClientInfo, wanted: Iterable[SubscriptionData]) -> bool:
+        """Replace the subscriptions of the group with those of a member; return whether a topic was added or removed.
+
+        Of two expressions for a topic that of the higher version counts, as in RocketMQ. But if a member has changed
+        its own expression, the new one counts, because its version is lower only if the clock of the client has
+        stepped back. Members that differ are logged.
+        """
         changed = False
         kept: dict[str, SubscriptionData] = {}
+        before, member.subscriptions = member.subscriptions, {}
         for new in wanted:
             old = self.subscriptions.get(new.topic)
+            member.subscriptions[new.topic] = new.wants
             if old is None:
                 changed = True
                 events.SUBSCRIPTION_ADDED.log(_log, group=self.group, topic=new.topic)
+            elif old.wants != new.wants:
+                takes = new.sub_version > old.sub_version or before.get(new.topic, new.wants) != new.wants
+                if takes:
+                    events.SUBSCRIPTION_CHANGED.log(
+                        _log, group=self.group, topic=new.topic, subscription=_text(new.wants), before=_text(old.wants))
+                self._differ(member, new.topic, new if takes else old)
+                kept[new.topic] = new if takes else old
+                continue
             kept[new.topic] = new if old is None or new.sub_version > old.sub_version else old
         for topic in self.subscriptions.keys() - kept.keys():
             changed = True
+            self._differ(member, topic, None)
             events.SUBSCRIPTION_REMOVED.log(_log, group=self.group, topic=topic)
+        for topic in kept.keys() - self.subscriptions.keys():
+            self._differ(member, topic, kept[topic])
         self.subscriptions = kept
         return changed
+
+    def _differ(self, member: ClientInfo, topic: str, counts: SubscriptionData | None) -> None:
+        """Log if another member has another subscription to a topic; ``counts`` is that of the group from now on.
+
+        The same pair of subscriptions is logged once.
+        """
+        mine = member.subscriptions.get(topic)
+        for other in self.members.values():
+            if other is member or not other.subscriptions or (theirs := other.subscriptions.get(topic)) == mine:
+                continue
+            pair = frozenset((mine, theirs))
+            if self.told.get(topic) != pair:
+                self.told[topic] = pair
+                events.MEMBERS_HAVE_DIFFERENT_SUBSCRIPTIONS.log(
+                    _log, group=self.group, topic=topic, client=member.client_id, subscription=_text(mine),
+                    other_client=other.client_id, other_subscription=_text(theirs),
+                    counts=_text(None if counts is None else counts.wants))
+            return
+        self.told.pop(topic, None)
+
+
+def _text(wants: tuple[str, str] | None) -> str:
+    """Return an expression for a line of the log; "-" without a subscription."""
+    if wants is None:
+        return "-"
+    kind, text = wants
+    return text[:TEXT_MAX] if kind == TAG else f"{kind[:TEXT_MAX]} {text[:TEXT_MAX]}"
 
 
 class SubscriptionListener(Protocol):
@@ -254,8 +310,8 @@ class ConsumerManager:
         self._touch(member)
         if not keep_subscriptions:
             wanted = [SubscriptionData.from_json(s) for s in data.get("subscriptionDataSet") or ()]
-            changed |= info.take_subscriptions(wanted)
-            self._listener.registered(group, wanted)
+            changed |= info.take_subscriptions(member, wanted)
+            self._listener.registered(group, info.subscriptions.values())
         if changed:
             self._notify(info)
         return changed

@@ -115,7 +115,8 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
 
         Long expressions should be compiled before (`prepare`), because this call compiles them on the event loop.
 
-        A version that is not newer than the known one has no effect, as in the reference.
+        They are those that count for the group, whatever their versions are: an expression of the file may have a
+        higher version, because the clock of its client was ahead. RocketMQ would keep that one without a word.
         """
         self.check_owner()
         known = self._table.get(group)
@@ -138,17 +139,10 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
     def _register(self, group: str, subscription: SubscriptionData) -> None:
         topic, text, kind = subscription.topic, subscription.sub_string, subscription.expression_type
         old = self._table.get(group, {}).get(topic)
-        if old is not None and subscription.sub_version <= old.client_version:
-            if (old.expression, old.expression_type) != (text, kind):
-                events.AN_OLDER_CONSUMER_FILTER_IS_IGNORED.log(
-                    _log, group=group, topic=topic, version=subscription.sub_version, ignored=text,
-                    known=old.expression)
-            if subscription.sub_version == old.client_version:
-                self._revive(old)
-            return
         if old is not None and (old.expression, old.expression_type) == (text, kind):
-            old.client_version = subscription.sub_version
-            self._dirty = True
+            if subscription.sub_version != old.client_version:
+                old.client_version = subscription.sub_version
+                self._dirty = True
             self._revive(old)
             return
         compiled = self._compile(text, kind, topic, group, at_once=True)
