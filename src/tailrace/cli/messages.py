@@ -186,9 +186,9 @@ def delete_topic(name: str, target: Target) -> Deleted:
     if target.store:
         try:
             with _opened(target.store) as opened:
-                if opened.topics.is_system_topic(name):
+                if opened.topics.has_state_of_broker(name):
                     raise StoreError(f"{name} is a system topic of the broker")
-                if opened.topics.select(name) is None:
+                if name not in opened.topics.table and not any(topic == name for topic, *_ in opened.queues()):
                     raise no_such("topic", name, _topics_of(opened), target.store)
                 done = opened.delete_topics({name})
                 return Result([target.store], done.topics, done.reasons)

@@ -42,6 +42,8 @@ class EmbeddedTopics:
         reason = validate_topic(topic)
         if not reason and not 0 < queues < 1 << 31:
             reason = f"queues={queues!r} is not above 0"
+        if not reason and self._topics.has_state_of_broker(topic):
+            reason = f"{topic} is a system topic of the broker"
         if reason:
             raise ConfigError(reason)
         try:

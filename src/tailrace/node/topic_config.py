@@ -366,6 +366,18 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
             or topic == f"{self._config.broker_cluster_name}_REPLY_TOPIC"
         )
 
+    def is_of_broker(self, topic: str) -> bool:
+        """Return True if a broker creates the topic itself and needs it; such a topic cannot be deleted.
+
+        A topic with another name of the system, which a client has created, can be deleted.
+        """
+        return topic in FORBIDDEN_TO_SEND or topic == AUTO_CREATE_TOPIC_KEY_TOPIC or any(
+            topic == config.topic_name for config in self._system_topics())
+
+    def has_state_of_broker(self, topic: str) -> bool:
+        """Return True if the messages of the topic are delayed messages, transactions, or other state of a broker."""
+        return topic in FORBIDDEN_TO_SEND or (topic.startswith(SYSTEM_TOPIC_PREFIX) and self.is_of_broker(topic))
+
     def system_topic_names(self) -> list[str]:
         """Return all system topics, of this broker and of RocketMQ in general, sorted."""
         names = {t for t in self._table if self.is_system_topic(t)}

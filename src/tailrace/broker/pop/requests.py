@@ -18,7 +18,9 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import GetMessageResult
 from tailrace.remoting import Channel
 
-__all__ = ["MAX_BYTES", "READ_BYTES", "Cold", "arrived_ms", "check_in_time", "check_numbers", "read_cold", "retry_topics"]
+__all__ = [
+    "MAX_BYTES", "READ_BYTES", "Cold", "arrived_ms", "check_in_time", "check_numbers", "read_cold", "retry_topics",
+]
 
 LATE_MS: Final = 500
 """A pop that arrives this long after its time is refused, because its client no longer waits."""

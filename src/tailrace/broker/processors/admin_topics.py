@@ -14,6 +14,7 @@ from tailrace.broker.deletion import deleted_answer
 from tailrace.broker.processors._bodies import json_object, objects_in
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
+from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests import consumer_headers
 from tailrace.formats.requests.broker_headers import (
@@ -208,13 +209,28 @@ class AdminTopicsProcessor:
         If a file cannot be written, the others are restored.
         """
         name = request.read(DeleteTopicRequestHeader).topic
-        check_topic_name(self._broker, name)
+        self._check_deletable(name)
         broker = self._broker
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
             return deleted_answer(request, broker.store.delete_topics({name}))
 
         return broker.worker.in_thread(delete)(channel, request)
+
+    def _check_deletable(self, name: str) -> None:
+        """Raise RefusalError for a topic that the broker needs, and for a name that no topic has or can have.
+
+        Every topic that exists can be deleted, also one whose name cannot be given to a new topic: the topic of a Java
+        broker, an LMQ queue, or the retry topic of a group and a topic with long names.
+        """
+        broker = self._broker
+        if broker.topics.is_of_broker(name):
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+        known = name in broker.topics.table or (
+            broker.topics.is_lmq(name) and broker.store.max_offset_in_queue(name, LMQ_QUEUE_ID) > 0)
+        if not known and (reason := validate_topic(name)):
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return all topics: request 21."""

@@ -284,8 +284,8 @@ class TransactionService:
             self._refuse_settled(state, offset, is_committed=found.is_committed, commit=commit)
             return None
         return self._end(
-            offset, half.phy_offset, name, self._store.wall_time_of(half), partial(committed_message, half), commit=commit,
-            is_committed=found.is_committed, since=found.since)
+            offset, half.phy_offset, name, self._store.wall_time_of(half), partial(committed_message, half),
+            commit=commit, is_committed=found.is_committed, since=found.since)
 
     def end_in_memory(self, offset: int, half: FreshHalf, *, commit: bool) -> PutMessageResult | None:
         """Commit or roll back a half message from `in_memory`; otherwise like `end`."""
