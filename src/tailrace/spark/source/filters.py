@@ -22,9 +22,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from tailrace.spark.source.checkpoints import Directory
 from tailrace.spark.source.offsets import (
     Directories,
-    Directory,
     Ranges,
     offset_by_position,
     offset_by_time,

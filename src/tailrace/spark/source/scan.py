@@ -32,8 +32,9 @@ from tailrace.spark.source.archive_scan import (
     read_archive,
     task_for_vanished,
 )
+from tailrace.spark.source.checkpoints import Directory
 from tailrace.spark.source.damaged_records import report_damaged
-from tailrace.spark.source.offsets import Directory, Ranges
+from tailrace.spark.source.offsets import Ranges
 from tailrace.spark.source.options import ReadOptions
 from tailrace.spark.source.planning import plan_splits
 from tailrace.store.directory import StoreDirectory
