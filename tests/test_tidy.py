@@ -64,6 +64,7 @@ SINGLE_TASKS = {
     "client/pop_queues.py": {
         "self._send_acks(queue)": "each request is caught",
         "self._popping.extend_always(self._queue, message)": "ends with the message, and says why"},
+    "client/routes.py": {"self._fetch(asked, topic)": "one request, awaited by those that asked"},
     "client/push_consumer.py": {"consuming.work()": "each message is caught"},
     "frameworks/faststream/subscriber.py": {"self.consume(incoming)": "one message"},
     "proxy/receive.py": {"run()": "one call, caught"},
