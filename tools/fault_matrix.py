@@ -1,4 +1,5 @@
-"""The long fault matrix: every cut and every flipped bit that the tests take a part of.
+"""The long fault matrix: every cut and every flipped bit that the tests take a part of, also in logs whose store times
+step back.
 
 SEED=n replays one, CASES=n bounds each part and START=n leaves out its first n cases, whose order is
 always the same: so a run can be gone on with. Names of parts run only these, so that several processes
@@ -48,12 +49,12 @@ def run(name, cases, case_of, limit, start=0):
     return outcomes
 
 
-def flips(name, config, seed, limit, start):
+def flips(name, config, seed, limit, start, *, steps=False):
     """Every bit of the records, and the table by field and kind of stop."""
     table = collections.Counter()
     each = RECORDS // STORES
     for number in range(STORES):
-        source = faults.Source(seed + number, each + 65, config)
+        source = faults.Source(seed + number, each + 65, config, steps=steps)
 
         def flip(case, source=source):
             field, what = faults.flip_record(source, *case)
@@ -95,6 +96,7 @@ PARTS = {
     "cuts": cuts,
     "random": random_flips,
     "plain": functools.partial(flips, "without enabledAppendPropCRC", faults.PLAIN),
+    "stepped": functools.partial(flips, "with store times that step back", faults.PLAIN, steps=True),
     "checked": functools.partial(flips, "with enabledAppendPropCRC", faults.CHECKED),
 }
 

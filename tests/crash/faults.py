@@ -68,7 +68,11 @@ class Record(NamedTuple):
 class Source:
     """A store that was closed, its files and its records."""
 
-    def __init__(self, seed: int = 1, count: int = 120, config: StoreConfig = PLAIN, body: int = 90):
+    def __init__(
+        self, seed: int = 1, count: int = 120, config: StoreConfig = PLAIN, body: int = 90, *,
+        steps: bool = False,
+    ):
+        """With ``steps`` the store times step back now and then, as those of a Java broker do."""
         rng = random.Random(seed)
         self.config = config
         self.clock = SimClock()
@@ -89,8 +93,23 @@ class Source:
                 assert data is not None
                 self.records.append(Record(result.phy_offset, len(data), place, data, key))
             store.wait_dispatched()
+        if steps:
+            self._step_back(rng)
         self.wanted = {record.place: record.data for record in self.records}
         self.end = self.records[-1].at + self.records[-1].size
+
+    def _step_back(self, rng: random.Random) -> None:
+        low, high = HEAD["store time"]
+        back_ms = 0
+        for number, record in enumerate(self.records):
+            if rng.randrange(4) == 0:
+                back_ms += rng.choice((1, 1000, 3_600_000))
+            time = struct.unpack_from(">q", record.data, low)[0] - back_ms
+            data = record.data[:low] + struct.pack(">q", time) + record.data[high:]
+            self.records[number] = record._replace(data=data)
+            path, at = segment_of(self.files, record.at)
+            change(self.files, path, at, data)
+        self.opened(self.files).close()  # so that progress has the checksum of the last record
 
     def opened(self, files: CrashFileSystem) -> MessageStore:
         """Open it on such files."""

@@ -41,9 +41,11 @@ def cases_of(source, count):
     return found
 
 
-@pytest.mark.parametrize("config", [faults.PLAIN, faults.CHECKED], ids=["plain", "prop-crc"])
-def test_a_flipped_bit_of_a_record_costs_that_record_at_most(config):
-    source = faults.Source(SEED, COUNT, config)
+@pytest.mark.parametrize(
+    ("config", "steps"), [(faults.PLAIN, False), (faults.CHECKED, False), (faults.PLAIN, True)],
+    ids=["plain", "prop-crc", "store-times-step-back"])
+def test_a_flipped_bit_of_a_record_costs_that_record_at_most(config, steps):
+    source = faults.Source(SEED, COUNT, config, steps=steps)
     for case in cases_of(source, 2):
         try:
             field, what = faults.flip_record(source, *case)

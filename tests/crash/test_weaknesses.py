@@ -125,7 +125,7 @@ def test_w3_our_own_truncation_leaves_no_units(path):
         assert is_right(store, range(11))
 
 
-def cut_and_go_on(path, tmp_path, old, new, size):
+def cut_and_go_on(path, tmp_path, old, new, size, later_ms=60_000):
     """A log of ``old`` messages, cut at the sixth, gone on with ``new`` ones, not cleared behind.
 
     Both are (number, queue id). Returns where the new ones end.
@@ -140,7 +140,7 @@ def cut_and_go_on(path, tmp_path, old, new, size):
     left_by_reference(path, killed=True, fields=NOTHING)
     for name in ("consumequeue", "index"):
         shutil.rmtree(path / name)
-    clock.advance(60_000)
+    clock.advance(later_ms)
     with opened(path, clock=clock) as store:
         for number, queue_id in new:
             fill(store, [number], queue_id=queue_id, size=size)
@@ -163,6 +163,22 @@ def test_w4_records_behind_an_old_end_of_the_log(path, tmp_path, killed):
             assert is_right(store, [*range(100, 105), 205, 206])
             assert store.max_phy_offset == end
     assert not any(stores.segments(path)[0].read_bytes()[end:]), "the bytes are still there"
+
+
+def test_w4_records_behind_an_old_end_that_is_too_near_for_a_record(path, tmp_path):
+    """The bytes between the new end and an old record are fewer than a record has, so they are no damage.
+
+    The store times do not say so: they are equal, because the clock of the second life was behind.
+    """
+    make(tmp_path / "sizes", 1, size=300)
+    size = stores.records(tmp_path / "sizes")[0][1]
+    end = cut_and_go_on(
+        path, tmp_path, [(n, 0) for n in range(100, 110)], [(205, 0), (206, 0)], 300 + size // 2 - 20, later_ms=0)
+    (old,) = [at for at, *_ in stores.records(tmp_path / "stale") if end < at < end + 60]
+    assert 0 < old - end < 60
+    with opened(path) as store:
+        assert is_right(store, [*range(100, 105), 205, 206])
+        assert store.max_phy_offset == end
 
 
 def test_w4_old_records_that_follow_without_a_gap(path, tmp_path):

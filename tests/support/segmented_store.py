@@ -100,8 +100,8 @@ class Seen:
         self.records = []
         self.damage = []
 
-    def is_fresh(self, claim):
-        return claim.queue_offset >= self.next.get((claim.topic, claim.queue_id), 0)
+    def next_of(self, topic, queue_id):
+        return self.next.get((topic, queue_id), -1)
 
     def walk(self, walk):
         for item in walk.items():
@@ -118,7 +118,7 @@ def plain(directory, check=CHECK):
     seen = Seen()
     return seen.walk(LogWalk(
         directory.log_files, directory.min_phy_offset, directory.readable_until, check,
-        seen.is_fresh))
+        seen.next_of))
 
 
 def overwrite(path, phy_offset, data):

@@ -33,7 +33,7 @@ __all__ = [
     "STORE_TIME_LENGTH", "Blank",
     "BodyHead", "MessageHead", "RecordPart", "SysFlag",
     "decode_batch", "decode_message",
-    "decode_properties", "decompress_body", "encode_batch",
+    "decode_properties", "decompress_body", "encode_batch", "is_damaged_header",
     "host_lengths", "java_string_hash", "pack_host", "plausible_size", "property_crc_digits",
     "record_size", "store_timestamp_of", "tags_code", "unpack_host",
 ]
@@ -235,6 +235,19 @@ def plausible_size(head: bytes | memoryview, phy_offset: int) -> int:
     position = int.from_bytes(head[MESSAGE_HEAD.offsets["phy_offset"] : PLAUSIBLE_LENGTH], "big", signed=True)
     is_right = magic in {MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2} and position == phy_offset
     return size if is_right and size >= MIN_RECORD_LENGTH else 0
+
+
+def is_damaged_header(head: bytes | memoryview, phy_offset: int, *, length_is_right: bool) -> bool:
+    """Return True if damaged bytes are the header of a record at ``phy_offset``.
+
+    They are if they have that position, or the magic and a length of which the caller knows that it is right.
+    ``head`` has the first PLAUSIBLE_LENGTH bytes of the record; with fewer bytes the result is False.
+    """
+    if len(head) < PLAUSIBLE_LENGTH:
+        return False
+    magic = int.from_bytes(head[4:8], "big")
+    position = int.from_bytes(head[MESSAGE_HEAD.offsets["phy_offset"] : PLAUSIBLE_LENGTH], "big", signed=True)
+    return position == phy_offset or (length_is_right and magic in {MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2})
 
 
 def decode_message(record: bytes | bytearray | memoryview, *, path: str = "") -> MessageExt:

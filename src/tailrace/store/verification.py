@@ -49,7 +49,7 @@ from tailrace.store.index_verification import (
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.record_batch import inner_counts, rows_by_queue
 from tailrace.store.store_checkpoint import read_checkpoint
-from tailrace.store.walk.log_walk import Damage, LogWalk, RecordClaim
+from tailrace.store.walk.log_walk import Damage, LogWalk
 from tailrace.store.walk.scan import LogChunk, LogEnd, Rows
 
 __all__ = [
@@ -259,7 +259,7 @@ class Verification:
         directory = self._directory
         walk = LogWalk(
             directory.log_files, directory.min_phy_offset, directory.readable_until, CHECK,
-            self._is_fresh)
+            self._next_of)
         spans = iter(segment_spans(directory))
         low, high = next(spans)
         rules = self._rules(low, high)
@@ -298,9 +298,9 @@ class Verification:
         if len(self._foreign) < MANY:
             self._foreign += rules.foreign_keys()
 
-    def _is_fresh(self, claim: RecordClaim) -> bool:
-        key = claim.topic, claim.queue_id
-        return claim.queue_offset >= self._recent.get(key, self._next.get(key, 0))
+    def _next_of(self, topic: str, queue_id: int) -> int:
+        key = topic, queue_id
+        return self._recent.get(key, self._next.get(key, -1))
 
 
 def rows_with_odd_properties(chunk: LogChunk) -> list[int]:

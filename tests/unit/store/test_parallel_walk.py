@@ -35,7 +35,7 @@ def made(tmp_path_factory):
 def parallel(directory, check=CHECK):
     seen = Seen()
     return seen.walk(ParallelWalk(
-        directory.log_files, directory.min_phy_offset, directory.readable_until, check, seen.is_fresh,
+        directory.log_files, directory.min_phy_offset, directory.readable_until, check, seen.next_of,
         Dispatcher(None, None, parse_delay_levels(), EndedLives(5))))
 
 

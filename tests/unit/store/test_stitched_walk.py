@@ -37,7 +37,7 @@ def stitched(directory):
     seen = Seen()
     walk = StitchedWalk(
         directory.log_files, directory.min_phy_offset, directory.readable_until, CHECK,
-        seen.is_fresh, source)
+        seen.next_of, source)
     return seen.walk(walk), len(missed)
 
 

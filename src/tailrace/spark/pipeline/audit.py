@@ -42,7 +42,7 @@ from tailrace.store.verification import (
     tail_findings,
     unclaimed_findings,
 )
-from tailrace.store.walk.log_walk import Damage, LogFile, RecordClaim
+from tailrace.store.walk.log_walk import Damage, LogFile
 from tailrace.store.walk.scan import LogChunk, LogEnd, scan_files
 from tailrace.store.walk.stitched import (
     ChunksOfPiece,
@@ -239,7 +239,7 @@ class _Walk:
             return
         walk = StitchedWalk(
             directory.log_files, directory.min_phy_offset, directory.readable_until, CHECK,
-            self._is_fresh, self._piece)
+            self._next_of, self._piece)
         self.damage += [item for item in walk.items() if isinstance(item, Damage)]
         self.end = walk.end
 
@@ -263,5 +263,5 @@ class _Walk:
             yield chunk
         return chunks.piece
 
-    def _is_fresh(self, claim: RecordClaim) -> bool:
-        return claim.queue_offset >= self._next.get((claim.topic, claim.queue_id), 0)
+    def _next_of(self, topic: str, queue_id: int) -> int:
+        return self._next.get((topic, queue_id), -1)

@@ -25,7 +25,7 @@ from tailrace.segments import MappedFile, OpenFiles
 from tailrace.store.batch_order import Units
 from tailrace.store.batch_units import batch_units, is_batch_unit
 from tailrace.store.compaction.damage import DamagedMessages
-from tailrace.store.walk.log_walk import Damage, Fresh, Walk
+from tailrace.store.walk.log_walk import Damage, NextOf, Walk
 from tailrace.store.walk.scan import LogChunk, LogEnd, scan_files
 
 __all__ = ["FilePair", "Sizes", "is_valid"]
@@ -86,9 +86,9 @@ class _Built:
 class _PairWalk(Walk[LogChunk]):
     """A walk over one file. Store times need not ascend, as they must in a CommitLog."""
 
-    def __init__(self, file: MappedFile, fresh: Fresh) -> None:
+    def __init__(self, file: MappedFile, next_of: NextOf) -> None:
         start = file.file_from_offset
-        super().__init__((file,), start, start + file.size, _CHECK, fresh)
+        super().__init__((file,), start, start + file.size, _CHECK, next_of)
 
     def _stretch(self, start: int) -> Generator[LogChunk, None, bool]:
         yield from scan_files(self._files, start, self._until, self._check, self.end)
@@ -194,7 +194,7 @@ class FilePair:
     def _has_units_of_its_records(self, units: Units) -> bool:
         """Return True if every record has a unit, and more than half of the units name the offset of their record."""
         agreeing = 0
-        for item in _PairWalk(self.log, lambda _: True).items():
+        for item in _PairWalk(self.log, lambda *_: -1).items():
             if isinstance(item, LogChunk):
                 places = np.searchsorted(units["phy_offset"], item.rows[:, record.C_PHY]).clip(max=len(units) - 1)
                 named = units[places]
@@ -243,7 +243,7 @@ class FilePair:
     def _build(self, after: int, again: range | None) -> _Built:
         """Return what ``rebuild`` makes of the file."""
         built, cut, following = _Built([], 0, after, []), None, -1
-        for item in _PairWalk(self.log, lambda claim: claim.queue_offset > built.last).items():
+        for item in _PairWalk(self.log, lambda *_: built.last + 1).items():
             if isinstance(item, Damage):
                 cut = cut or _Built(built.units.copy(), built.end, built.last, [])
                 built.damage.append((item.phy_offset, item.until, item.claim.queue_offset if item.claim else -1))

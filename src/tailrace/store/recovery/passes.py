@@ -59,7 +59,7 @@ from tailrace.store.recovery.table import (
 )
 from tailrace.store.sealing import placeholder
 from tailrace.store.store_checkpoint import StoreCheckpoint
-from tailrace.store.walk.log_walk import Damage, RecordClaim, Walk
+from tailrace.store.walk.log_walk import Damage, Walk
 from tailrace.store.walk.parallel import ParallelWalk
 from tailrace.store.walk.scan import LogEnd, scan_files
 from tailrace.store.walk.stitched import LogScanner, PieceSource, StitchedWalk, in_batches
@@ -280,7 +280,7 @@ class Recovery:
         report = self.report
         log = self._commit_log.queue
         until = self._commit_log.max_offset
-        part = log.files, report.start, until, self._check, self._is_fresh
+        part = log.files, report.start, until, self._check, self._next_of
         walk: Walk[RecordBatch] = (
             ParallelWalk(*part, self._dispatcher) if pieces is None
             else StitchedWalk(*part, in_batches(pieces, self._dispatcher)))
@@ -334,12 +334,10 @@ class Recovery:
         self._commit_log.last_store_timestamp = max(
             self._commit_log.last_store_timestamp, self._last_record[2])
 
-    def _is_fresh(self, claim: RecordClaim) -> bool:
-        queue = self._queues.get(claim.topic, claim.queue_id)
+    def _next_of(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get(topic, queue_id)
         # A queue without a unit does not count: the position of its first file says nothing.
-        return (
-            queue is None or queue.max_offset <= queue.first_offset
-            or claim.queue_offset >= queue.max_offset)
+        return -1 if queue is None or queue.max_offset <= queue.first_offset else queue.max_offset
 
     def _step_over(self, damage: Damage) -> None:
         """Pass 5: handle invalid bytes that are followed by a record that counts."""

@@ -17,7 +17,7 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.recovery.table import StopDecision, checks_of, decide_stop
-from tailrace.store.walk.log_walk import Damage, LogWalk, RecordClaim, Walk
+from tailrace.store.walk.log_walk import Damage, LogWalk, Walk
 from tailrace.store.walk.scan import LogChunk
 from tailrace.store.walk.stitched import PieceSource, StitchedWalk
 
@@ -37,12 +37,12 @@ def refuse_by_mode(
         key: queue.max_offset for key, queue in queues.items() if queue.last_phy_offset < start}
     files = log.queue.files
 
-    def is_fresh(claim: RecordClaim) -> bool:
-        return claim.queue_offset >= seen.get((claim.topic, claim.queue_id), 0)
+    def next_of(topic: str, queue_id: int) -> int:
+        return seen.get((topic, queue_id), -1)
 
     walk: Walk[LogChunk] = (
-        LogWalk(files, start, log.max_offset, check, is_fresh) if pieces is None
-        else StitchedWalk(files, start, log.max_offset, check, is_fresh, pieces))
+        LogWalk(files, start, log.max_offset, check, next_of) if pieces is None
+        else StitchedWalk(files, start, log.max_offset, check, next_of, pieces))
     for item in walk.items():
         if isinstance(item, LogChunk):
             _note_ends(item, seen)

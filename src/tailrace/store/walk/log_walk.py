@@ -7,11 +7,18 @@ A gap is a place where bytes are not a valid record. Rules of ``Walk`` for a gap
      A length is not used if the lengths inside the record contradict it, because a wrong length may skip
      a record.
   b  A record after a gap counts if it is whole, its queue offset is greater than all earlier ones of its
-     queue, and its store time is not before that of the last good record. Other records are stale: they
-     were left after an earlier end of the log.
+     queue, and rule e says so. Other records are stale: they were left after an earlier end of the log.
   c  If a record that counts follows, the gap is damage in the middle. If none follows, the log ends there.
   d  If the last record of the log has a NUL in its topic or properties, it was torn after its body (only
      the body has a checksum), and the log ends before it.
+  e  A gap that is shorter than a record is no damage: the record after it and those that follow it without a gap are
+     stale. Otherwise the record counts if its store time is not before that of the last good record. A clock that was
+     set back makes store times step back, too. So an earlier store time decides only if positions and queue offsets do
+     not: the record counts if
+     - the gap starts with a record of that place, which names its position or has a length that leads to the record
+       after the gap; or the gap is a blank record up to the end of its file; and
+     - the queues continue: no queue offset after the gap is below the next one of its queue, and no more messages are
+       missing than the gap has room for.
 
 Holes of lost pages are gaps, too. The search reads data only, not zeros.
 """
@@ -34,6 +41,7 @@ from tailrace.formats.commitlog import (
     MIN_RECORD_LENGTH,
     PLAUSIBLE_LENGTH,
     SysFlag,
+    is_damaged_header,
     plausible_size,
 )
 from tailrace.formats.inner_batch import inner_num
@@ -49,10 +57,14 @@ from tailrace.store.walk.scan import (
     scan_files,
 )
 
-__all__ = ["Damage", "Fresh", "LogFile", "LogWalk", "RecordClaim", "Walk"]
+__all__ = ["Damage", "LogFile", "LogWalk", "NextOf", "RecordClaim", "Walk"]
 
 _log = get_logger(__name__)
 _LONG: Final = 16 * CHUNK
+_AFTER: Final = 64 << 10
+"""Bytes after a gap whose records must continue their queues."""
+_SHAPED: Final = frozenset({record.REASON_BAD_CRC, record.REASON_BAD_PROP_CRC, record.REASON_TORN})
+"""Reasons of records whose lengths fit together, so that the length says where the next record starts."""
 _Item = TypeVar("_Item")
 
 
@@ -96,33 +108,36 @@ class Damage:
         return self.until - self.phy_offset
 
 
-Fresh = Callable[[RecordClaim], bool]
-"""Returns True if a record after a gap can belong to the log: its queue does not have its offset yet."""
+NextOf = Callable[[str, int], int]
+"""(topic, queue id): the queue offset after the last record of the queue before a gap, -1 if it is not known."""
 
 
 class Walk(ABC, Generic[_Item]):
     """All records of the positions [``start``, ``until``), and the damage between them.
 
-    ``items`` yields records (one record or many in an item) and Damage in the order of the log. ``fresh``
-    is called for a record after a gap, after everything before it was yielded. After ``items`` is
+    ``items`` yields records (one record or many in an item) and Damage in the order of the log. ``next_of``
+    is called for records after a gap, after everything before the gap was yielded. After ``items`` is
     exhausted, ``end`` is the end of the last good record. ``check`` is kernels.record.CHECK_* flags.
     """
 
     def __init__(
-        self, files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh,
+        self, files: Sequence[LogFile], start: int, until: int, check: int, next_of: NextOf,
     ) -> None:
         self._files = files
         self._start = start
         self._until = until
         self._check = check
-        self._fresh = fresh
+        self._next_of = next_of
         self._last_timestamp = 0
+        self._damaged_bytes = 0
         self.stretch_timestamp = -1
         """Store time of the last record since the last damage, in ms; -1 without a record."""
         self._one = np.empty((1, record.COLUMNS), dtype=np.int64)
         self.end = LogEnd(start)
         self.data_after_end: bool | None = None
         """True if bytes that are not zero follow the end; None if that was not examined."""
+        self._stale_before = 0
+        self._stale_until = -1
         self.stale = 0
         """Number of stale records (rule b) that were found."""
 
@@ -138,6 +153,7 @@ class Walk(ABC, Generic[_Item]):
             damage = self._damage(torn=torn)
             if damage is None:
                 return
+            self._damaged_bytes += damage.size
             yield damage
             start = damage.until
 
@@ -180,6 +196,7 @@ class Walk(ABC, Generic[_Item]):
     def _damage(self, *, torn: bool) -> Damage | None:
         """Return the damage that starts at ``end``, or None if no record that counts follows."""
         at, reason = self.end.phy_offset, record.REASON_NAMES[self.end.reason]
+        self._stale_before, self._stale_until = self.stale, -1
         file = self._file(at)
         if file is None:  # between two files: the next record starts at the next file
             following = next((f for f in self._files if f.file_from_offset > at), None)
@@ -223,29 +240,107 @@ class Walk(ABC, Generic[_Item]):
                 yield file.file_from_offset + start
             place = data.find(MESSAGE_MAGIC_START, place + 1)
 
-    def _counts(self, in_file: int, phy_offset: int) -> bool:
-        """Return True if a record that counts (rule b) is at a position, or a blank followed by such a record."""
+    def _counts(self, in_file: int, phy_offset: int, gap_end: int | None = None) -> bool:
+        """Return True if a record that counts (rule b) is at a position, or a blank followed by such a record.
+
+        ``gap_end`` is the position of that blank.
+        """
         file = self._file(phy_offset)
         if file is None or file.file_from_offset != in_file:
             return False
-        at = phy_offset - file.file_from_offset
-        head = file.read(at, BLANK.size)
-        if len(head) == BLANK.size:
-            blank = BLANK.unpack_from(head)
-            if blank.magic == BLANK_MAGIC and blank.total_size == file.size - at:
-                start = file.file_from_offset + file.size
-                return self._file(start) is not None and self._counts(start, start)
+        start = self._after_blank(file, phy_offset)
+        if start != phy_offset:
+            return self._file(start) is not None and self._counts(start, start, phy_offset)
         claim = self._claim(phy_offset, self._check)
         if claim is None:
             return False
         timestamp = int(self._one[0, record.C_STORE_TIMESTAMP])
-        if timestamp >= self._last_timestamp and (not claim.has_unit or self._fresh(claim)):
+        until = phy_offset + int(self._one[0, record.C_SIZE])
+        gap_end = phy_offset if gap_end is None else gap_end
+        # Bytes that are fewer than a record has are no damage, and records that follow a stale one are as old.
+        short = gap_end - self.end.phy_offset < MIN_RECORD_LENGTH and self._file(gap_end) is self._file(
+            self.end.phy_offset)
+        if short or phy_offset == self._stale_until:
+            self._stale_until = self._after_blank(file, until)
+        elif self._belongs(phy_offset, gap_end, claim, timestamp):
             return True
         self.stale += 1
         events.A_RECORD_AFTER_A_GAP_IS_STALE.log(
             _log, phy_offset=phy_offset, topic=claim.topic, queue_id=claim.queue_id, queue_offset=claim.queue_offset,
             store_timestamp=timestamp)
         return False
+
+    def _after_blank(self, file: LogFile, phy_offset: int) -> int:
+        """Return the end of a file if a blank record is at a position of it, else the position."""
+        at = phy_offset - file.file_from_offset
+        head = file.read(at, BLANK.size)
+        if len(head) == BLANK.size:
+            blank = BLANK.unpack_from(head)
+            if blank.magic == BLANK_MAGIC and blank.total_size == file.size - at:
+                return file.file_from_offset + file.size
+        return phy_offset
+
+    def _belongs(self, phy_offset: int, gap_end: int, claim: RecordClaim, timestamp: int) -> bool:
+        """Return True if a whole record after the gap belongs to the log (rules b and e)."""
+        if claim.has_unit and claim.queue_offset < self._next_of(claim.topic, claim.queue_id):
+            return False
+        if timestamp >= self._last_timestamp:
+            return True
+        # A whole record between the gap and this one was stale already: what follows is of the same age.
+        room = self._room_of_gap(gap_end) if self.stale == self._stale_before else -1
+        return room >= 0 and self._queues_continue(phy_offset, room)
+
+    def _room_of_gap(self, gap_end: int) -> int:
+        """Return the maximum number of messages in the gap, -1 if positions do not show that the log continues."""
+        at, reason = self.end.phy_offset, self.end.reason
+        file = self._file(at)
+        if file is None:
+            return -1
+        head = file.read(at - file.file_from_offset, PLAUSIBLE_LENGTH)
+        file_end = file.file_from_offset + file.size
+        size = gap_end - at
+        if gap_end == file_end and len(head) >= BLANK.size:
+            blank = BLANK.unpack_from(head)
+            if blank.magic == BLANK_MAGIC or (blank.total_size == size and size < MIN_RECORD_LENGTH):
+                return 0
+        length = int.from_bytes(head[:4], "big", signed=True)
+        next_at = at + length if 0 < length <= size else at
+        leads = next_at > at and gap_end in {next_at, self._after_blank(file, next_at)}
+        if not is_damaged_header(head, at, length_is_right=leads):
+            return -1
+        # The lengths of this record fit together: if neither the gap's end nor another record follows it, it was torn.
+        after = file.read(next_at - file.file_from_offset, PLAUSIBLE_LENGTH)
+        if reason in _SHAPED and not leads and not is_damaged_header(after, next_at, length_is_right=False):
+            return -1
+        return (self._damaged_bytes + size) // MIN_RECORD_LENGTH
+
+    def _queues_continue(self, phy_offset: int, room: int) -> bool:
+        """Return True if the queues of the gap's record and of the next records continue after the last good one.
+
+        ``room`` is the maximum number of messages that may be missing.
+        """
+        known = missing = 0
+        damaged = self._claim(self.end.phy_offset, record.CHECK_PHY_OFFSET)
+        if damaged is not None and damaged.has_unit:
+            following = self._next_of(damaged.topic, damaged.queue_id)
+            if damaged.queue_offset < following:
+                return False
+            known += following == damaged.queue_offset
+        firsts: dict[tuple[str, int], RecordClaim] = {}
+        at, until = phy_offset, phy_offset + _AFTER
+        while at < until and (claim := self._claim(at, self._check)) is not None:
+            if claim.has_unit:
+                firsts.setdefault((claim.topic, claim.queue_id), claim)
+            at += int(self._one[0, record.C_SIZE])
+        for (topic, queue_id), claim in firsts.items():
+            following = self._next_of(topic, queue_id)
+            if following < 0:
+                continue
+            if claim.queue_offset < following:
+                return False
+            known += 1
+            missing += 0 if claim.count > 1 else claim.queue_offset - following
+        return known > 0 and missing <= room
 
     def _claim(self, phy_offset: int, check: int) -> RecordClaim | None:
         """Return the queue and offset of the record at a position, or None without a record. Fills ``_one``."""
@@ -283,9 +378,11 @@ class Walk(ABC, Generic[_Item]):
             base = file.file_from_offset
             if base + file.size <= phy_offset:
                 continue
-            low = max(phy_offset + 1 - base, 0)
-            if base > phy_offset and self._counts(base, base):
-                return base
+            low = max(phy_offset + 1 - base, 1)
+            if base > phy_offset:
+                if self._counts(base, base):
+                    return base
+                self.data_after_end = self.data_after_end or self._file_has_data(base)
             for at, chunk in file.nonzero(low):
                 self.data_after_end = True
                 data = chunk + file.read(at + len(chunk), PLAUSIBLE_LENGTH)

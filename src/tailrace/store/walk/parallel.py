@@ -22,7 +22,7 @@ from tailrace.kernels import record
 from tailrace.segments import MappedFile
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.record_batch import RecordBatch
-from tailrace.store.walk.log_walk import Fresh, LogFile, Walk
+from tailrace.store.walk.log_walk import LogFile, NextOf, Walk
 from tailrace.store.walk.scan import (
     CHUNK,
     LogChunk,
@@ -104,10 +104,10 @@ class ParallelWalk(Walk[RecordBatch]):
     """
 
     def __init__(
-        self, files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh,
+        self, files: Sequence[LogFile], start: int, until: int, check: int, next_of: NextOf,
         dispatcher: Dispatcher,
     ) -> None:
-        super().__init__(files, start, until, check, fresh)
+        super().__init__(files, start, until, check, next_of)
         self._dispatcher = dispatcher
         self._rooms: deque[_Room] = deque()
         self._batches: deque[RecordBatch] = deque()

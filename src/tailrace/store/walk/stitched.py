@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar, final
 from tailrace.kernels import record
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.record_batch import RecordBatch
-from tailrace.store.walk.log_walk import Damage, Fresh, LogFile, LogWalk, Walk
+from tailrace.store.walk.log_walk import Damage, LogFile, LogWalk, NextOf, Walk
 from tailrace.store.walk.scan import LogChunk
 
 __all__ = [
@@ -50,7 +50,7 @@ LogScanner = Callable[[Sequence[LogFile], int, int, int], PieceSource]
 def scan_pieces(file: LogFile, start: int, until: int, check: int) -> Iterator[LogChunk | Piece]:
     """Scan one segment. For each piece yield its chunks, then the piece."""
     end = min(until, file.file_from_offset + file.size)
-    walk = LogWalk([file], start, end, check, lambda _: True)
+    walk = LogWalk([file], start, end, check, lambda *_: -1)
     at = start
     for item in walk.items():
         if isinstance(item, Damage):
@@ -90,10 +90,10 @@ class StitchedWalk(Walk[_Item]):
     """A walk that takes its records from ``source``."""
 
     def __init__(
-        self, files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh,
+        self, files: Sequence[LogFile], start: int, until: int, check: int, next_of: NextOf,
         source: Source[_Item],
     ) -> None:
-        super().__init__(files, start, until, check, fresh)
+        super().__init__(files, start, until, check, next_of)
         self._source = source
 
     def _stretch(self, start: int) -> Generator[_Item, None, bool]:
