@@ -55,7 +55,7 @@ class GroupQueue:
     @property
     def lag(self) -> int:
         """Number of messages that the group has not consumed yet."""
-        return self.broker_offset - self.consumer_offset
+        return max(self.broker_offset - self.consumer_offset, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,12 @@ class WallTimes:
 
 def read_wall_times(file_system: FileSystem, root: str) -> WallTimes:
     """Return the marks of a directory, none without a valid file."""
-    data = read_hint(file_system, f"{root}/{filenames.WALL_TIMES}", _FILE_MAX)
+    path = f"{root}/{filenames.WALL_TIMES}"
+    try:
+        data = read_hint(file_system, path, _FILE_MAX)
+    except OSError as error:
+        events.HINT_CANNOT_BE_READ.log(_log, file=path, cause=error)
+        return WallTimes()
     try:
         found = orjson.loads(data or b"{}")
         rows = found["marks"] if found.get("v") == _VERSION else []

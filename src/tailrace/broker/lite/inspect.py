@@ -221,4 +221,4 @@ class LiteManagerProcessor:
             "liteTopicOffsetWrapper": {
                 "brokerOffset": end, "consumerOffset": offset,
                 "lastTimestamp": stored_ms(queue, LMQ_QUEUE_ID, offset - 1) if offset > 0 else 0, "pullOffset": 0},
-            "totalLagCount": end - offset}
+            "totalLagCount": max(end - offset, 0)}
