@@ -1,4 +1,4 @@
-"""The long run of the timer model: random sends, recalls, kills, power losses, clock steps.
+"""The long run of the timer model: random sends, recalls, failing reads, kills, power losses, clock steps.
 
 SEED is the first seed and SEEDS how many there are. Prints counts and every violation with its seed;
 exits 1 when there was one. ``SEED=n SEEDS=1`` plays one again.

@@ -1,5 +1,6 @@
-"""Random sends, recalls, kills, power losses, clock steps and lost files against a dictionary."""
+"""Random sends, recalls, failing reads, kills, power losses, clock steps and lost files against a dictionary."""
 
+import errno
 import importlib.util
 import pathlib
 import sys
@@ -28,6 +29,9 @@ class Model:
         """Where the record of each send ends; what was not synced may go with the power."""
         self.levels = set()
         self.stepped_back = False
+        self.faults = 0
+        self.faulty_until = -1
+        self.failed_reads = 0
         self.stops = 0
         self.last = 0
 
@@ -58,17 +62,50 @@ class Model:
             result = self.world.recall(key, bare=bool(self.entropy.randrange(2)))
             if result.ok:
                 # In the last moment, or after a delivery while the clock was ahead, it is too late.
+                # A request that cannot be read comes into the wheel when it can.
                 self.recalled[key] = (
-                    result.until if due - now > 100 and key not in self.world.delivered() else 0)
+                    result.until if due - now > 100 + self.delay_of_reads() and key not in self.world.delivered()
+                    else 0)
+
+    # -- failing reads
+
+    def delay_of_reads(self):
+        """Time for which a message that is put now may be unread, ms: until the faults end, and then 5 s at most."""
+        left = self.faulty_until - self.world.clock.monotonic_ns() // 1_000_000
+        return left + 5100 if left > -5100 else 0
+
+    def fail_reads(self):
+        """Let reads fail for a while, some of them or all; descriptors are short, or the disk returns errors."""
+        entropy, reads = self.entropy, self.world.reads
+        percent = (10, 30, 60, 100)[entropy.randrange(4)]
+        numbers = ((errno.EMFILE,), (errno.EIO,), (errno.EMFILE, errno.EIO, errno.ENOMEM))[entropy.randrange(3)]
+        what = (("log",), ("log", "timerlog", "queue", "index"))[entropy.randrange(2)]
+        self.faults += 1
+        duration = 100 * (1 + entropy.randrange(20))
+        self.faulty_until = self.world.clock.monotonic_ns() // 1_000_000 + duration
+        self.world.steps()  # requests to delete that are there are in the wheel
+        before = reads.failed
+        reads.at_random(entropy, percent, numbers, what)
+        for _ in range(4):
+            if entropy.randrange(3) == 0:
+                self.send()
+            elif entropy.randrange(4) == 0:
+                self.recall()
+            self.world.run(duration // 4, step=25)
+        if entropy.randrange(6) == 0:
+            self.stop()  # a kill in the middle
+        reads.end()
+        self.failed_reads += reads.failed - before
 
     def stop(self):
         kind = self.entropy.randrange(6)
         world = self.world
         self.stops += 1
         if kind == 0:
-            world.close()
+            with world.reads.paused():
+                world.close()
             world.files = world.files.killed()
-            world.open(clean=True)
+            self.open(clean=True)
             return
         if kind in (1, 5):
             if kind == 1:
@@ -83,7 +120,20 @@ class Model:
                 world.files.remove(path)
         if kind == 3:
             world.clock.advance(self.entropy.randrange(3_000_000))
-        world.open()
+        self.open()
+
+    def open(self, *, clean=False):
+        """Open the store; an open that a read fails may be tried again, at last when the faults have ended."""
+        for _ in range(3):
+            try:
+                self.world.open(clean=clean)
+            except OSError:
+                assert self.world.reads.active
+                self.world.files, clean = self.world.files.killed(), False
+            else:
+                return
+        self.world.reads.end()
+        self.world.open(clean=clean)
 
     def forget_behind(self, flushed):
         """What is behind the last sync may be lost, sends and recalls."""
@@ -102,6 +152,8 @@ class Model:
                 self.recall()
             elif what < 12:
                 self.stop()
+            elif what < 13 and self.entropy.randrange(2) == 0:
+                self.fail_reads()
             elif what < 13 and self.entropy.randrange(3) == 0:
                 step = self.entropy.randrange(2 * self.step_ms) - self.step_ms
                 self.stepped_back |= step < 0
@@ -113,6 +165,8 @@ class Model:
         last = max([*self.world.due.values(), self.last, now])
         last += 63_000  # after a step back a level waits its delay from then on, at most a minute
         self.world.run(last - now, step=max((last - now) // 1500, 25))
+        if self.failed_reads:
+            self.world.timers.check_metrics_step()  # a topic that could not be read is counted again
         found = self.world.delivered()
         for topic in ("T0", "T1"):
             found |= self.world.delivered(topic)
@@ -138,7 +192,7 @@ def violations(seed):
     }
     counts = {
         "sends": len(model.places), "delivered": len(found), "recalls": len(model.recalled),
-        "stops": model.stops, "doubles known": (
+        "stops": model.stops, "faults of reads": model.faults, "failed reads": model.failed_reads, "doubles known": (
             model.world.timers.put_back.counters["timerDouble"]
             + model.world.schedule.counters["scheduleDouble"]),
     }

@@ -13,9 +13,9 @@ Invariants:
        the time at which this is noticed.
   DL3  The offsets on disk never claim more than was durable before they were written.
 After an open, messages from the offset onwards may have been put back already. By DL1 at most 32 of them were not
-put back before the last one that was: the index is searched for each until 33 are not found, or until one was put
-after the open. With ``messageIndexEnable=false``, and for messages without a unique key, this is not possible: after a
-kill, messages that were delivered since the offsets were last written may be delivered again.
+put back before the last one that was: the index is searched for each until 33 are not found. With
+``messageIndexEnable=false``, and for messages without a unique key, this is not possible: after a kill, messages that
+were delivered since the offsets were last written may be delivered again.
 """
 
 from __future__ import annotations
@@ -471,13 +471,17 @@ class ScheduleMessageService:
         return "" if kept else f"it could not be parked: {reason}"
 
     def _is_double(self, level: _Level, message: MessageExt, unit: CqUnit) -> bool:
-        """Return True if a message left its level before the open. Those that did not end the search (DL1)."""
-        if unit.phy_offset >= self._opened_at:
-            level.asking = 0
-        if not level.asking or not message.unique_key:
+        """Return True if a message left its level before the open.
+
+        Messages that did not end the search (DL1), but a message that could not be read is searched for in any case.
+        """
+        if unit.phy_offset >= self._opened_at or not message.unique_key:
+            return False
+        if not level.asking and all(held.unit.phy_offset != unit.phy_offset for held in level.held.values()):
             return False
         has_left = self._has_left(message, slot_ms(unit.tags_code, self._store.config.timer_precision_ms))
-        level.asking -= not has_left
+        if not has_left and level.asking:
+            level.asking -= 1
         self.counters["scheduleDouble"] += has_left
         return has_left
 

@@ -204,6 +204,26 @@ def test_a_kill_while_a_message_of_a_level_cannot_be_read_repeats_nothing(readab
     assert {key: len(times) for key, times in world.delivered("L").items()} == dict.fromkeys(world.due, 1)
 
 
+def test_a_message_of_a_level_that_is_read_late_after_an_open_is_searched_for_all_the_same():
+    """It was delivered before the kill; in the meantime messages that were put since are delivered."""
+    world = World()
+    first, result = world.send("L", DELAY=1)
+    world.store.flush_commit_log.flush()
+    world.run(2000, step=10, flush_every=1 << 40)
+    assert len(world.delivered("L")) == 1
+    world.files = world.files.killed()
+    world.files.remove("/store/config/delayOffset.json") if world.files.exists(
+        "/store/config/delayOffset.json") else None
+    world.open()
+    world.reads.under(result.phy_offset)
+    for _ in range(50):
+        world.send("L", DELAY=1)
+    world.run(3000, step=10)
+    world.reads.end()
+    world.run(6000, step=10)
+    assert {key: len(times) for key, times in world.delivered("L").items()} == dict.fromkeys(world.due, 1)
+
+
 def test_a_shortage_never_uses_up_the_tries():
     world = World()
     world.send(TIMER_DELAY_MS=3000)

@@ -1,5 +1,6 @@
 """A store with timers and delay levels on a simulated machine: one thread, one clock, files that can crash."""
 
+import contextlib
 import errno
 import os
 
@@ -29,7 +30,7 @@ START = 1_700_000_000_000
 
 
 class ReadFaults:
-    """Reads of the log, of the timer log, of queues and of the index that fail while a test wants it.
+    """Reads of the log, of the timer log, of queues and of the index that fail while a test lets them.
 
     ``error_of`` gets what is read (log, timerlog, queue, index), a position and a size, and returns an errno or 0.
     """
@@ -73,6 +74,15 @@ class ReadFaults:
 
     def end(self):
         self.error_of = self._none
+
+    @contextlib.contextmanager
+    def paused(self):
+        """No read fails in the context, for what a test looks at."""
+        kept, self.error_of = self.error_of, self._none
+        try:
+            yield
+        finally:
+            self.error_of = kept
 
     @staticmethod
     def _none(what, position, size):
@@ -192,6 +202,10 @@ class World:
         assert self.store.close()
 
     def records(self, topic="T"):
+        with self.reads.paused():
+            return self._records(topic)
+
+    def _records(self, topic):
         while self.store.reput.step():
             pass
         found = []
