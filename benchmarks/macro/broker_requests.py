@@ -24,7 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peer import cpu_seconds, reference, reference_broker, run_program, wait_for_route
+from peer import (
+    cpu_seconds,
+    reference,
+    reference_broker,
+    reference_release,
+    run_program,
+    wait_for_route,
+)
 from request_client import (
     POPPED,
     Connection,
@@ -375,7 +382,7 @@ def main() -> int:
     report("requests", {
         name: getattr(arguments, name) for name in (
             "messages", "body", "seconds", "pair", "scans", "invisible", "sync", "half", "unacknowledged", "due")
-    } | {"reference": os.environ.get("ROCKETMQ_VERSION", "5.5.0")}, metrics)
+    } | {"reference": reference_release()}, metrics)
     note(table(metrics))
     return 0
 

@@ -302,9 +302,15 @@ def main() -> int:
     report("peer", {
         "messages": arguments.messages, "body": arguments.body, "seconds": arguments.seconds,
         "backlog": arguments.backlog, "pairs": len(runs), "file_size": FILE_SIZE,
-        "reference": os.environ.get("ROCKETMQ_VERSION", "5.5.0"),
+        "reference": reference_release(),
     }, metrics)
     return 0
+
+
+def reference_release() -> str:
+    """Return the release of RocketMQ that runs as the peer."""
+    line = ROOT / "tests" / "interop" / "reference" / "RELEASE"
+    return os.environ.get("ROCKETMQ_VERSION") or line.read_text().strip()
 
 
 def run(scratch: Path, arguments: argparse.Namespace, *, ours_first: bool) -> dict[str, Any]:

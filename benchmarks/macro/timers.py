@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from peer import reference, reference_broker
+from peer import reference, reference_broker, reference_release
 from results import note, report
 from store import arguments_of, rss_anon_mb, serving
 
@@ -377,7 +377,7 @@ def main() -> int:
     report("timers", {
         "count": arguments.count, "rates": arguments.rates, "seconds": arguments.seconds,
         "pending": arguments.pending, "body": arguments.body,
-        "reference": os.environ.get("ROCKETMQ_VERSION", "5.5.0"),
+        "reference": reference_release(),
     }, metrics)
     return 0
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from page_runner import PageRunner, blocks
 from patience import PATIENCE_S
+from releases import CLEAN
 
 from tailrace import AsyncPushConsumer, Message, MessageStore, Producer, PushConsumer
 
@@ -118,9 +119,9 @@ def test_the_page_about_security_leads_to_encrypted_connections(tmp_path: Path) 
 def test_the_move_from_a_java_broker_and_back_runs_on_a_directory_of_a_java_broker(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    with tarfile.open(ROOT / "tests/interop/fixtures/clean-5.5.0.tar.xz") as archive:
+    with tarfile.open(ROOT / f"tests/interop/fixtures/{CLEAN}.tar.xz") as archive:
         archive.extractall(data, filter="data")
-    (data / "clean-5.5.0").rename(data / "store")
+    (data / CLEAN).rename(data / "store")
     page = (DOCS / "how-to" / "move.md").read_text()
     shown = re.search(r"\$ cat /data/broker.conf\n(.*?)\$ ", page, re.DOTALL)
     assert shown is not None

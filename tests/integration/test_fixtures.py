@@ -7,13 +7,14 @@ import tarfile
 
 import orjson
 import pytest
+from releases import CLEAN, CRASHED
 
 from tailrace.doctor.dump import dump, query
 from tailrace.node.message_store import MessageStore
 from tailrace.store.directory import DirectoryState, StoreDirectory
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
-NAMES = ("clean-5.5.0", "crashed-5.5.0")
+NAMES = (CLEAN, CRASHED)
 
 
 def unpack(name, where):
@@ -72,7 +73,7 @@ def test_keys_are_found_as_the_reference_finds_them(name, tmp_path):
 
 @pytest.mark.integration
 def test_looking_changes_nothing(tmp_path):
-    path = unpack("crashed-5.5.0", tmp_path)
+    path = unpack(CRASHED, tmp_path)
 
     def state():
         return {

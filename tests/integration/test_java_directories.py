@@ -12,6 +12,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from releases import CLEAN, CRASHED
 
 from tailrace import MessageStore
 from tailrace.broker import BrokerController
@@ -78,7 +79,7 @@ def compare(found, want):
         ), place
 
 
-@pytest.mark.parametrize("name", ["clean-5.5.0", "crashed-5.5.0"])
+@pytest.mark.parametrize("name", [CLEAN, CRASHED])
 def test_a_directory_of_a_java_broker_shows_what_the_reference_shows(name, tmp_path):
     path = unpack(name, tmp_path)
     want, queues, queries = reference(name)
@@ -100,8 +101,8 @@ def test_a_directory_of_a_java_broker_shows_what_the_reference_shows(name, tmp_p
 
 
 @pytest.mark.parametrize(("name", "pending"), [
-    ("clean-5.5.0", 0),  # its broker has given up after 15 checks of each
-    ("crashed-5.5.0", 46),
+    (CLEAN, 0),  # its broker has given up after 15 checks of each
+    (CRASHED, 46),
 ])
 def test_transactions_that_a_java_broker_left_pending_go_on(name, pending, tmp_path, caplog):
     async def count(store):
@@ -120,7 +121,7 @@ def test_transactions_that_a_java_broker_left_pending_go_on(name, pending, tmp_p
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
     where = tmp_path_factory.mktemp("damage")
-    source = unpack("crashed-5.5.0", where)
+    source = unpack(CRASHED, where)
     subprocess.run(
         [sys.executable, INTEROP / "reference" / "damage.py", source, where / "out", "1"],
         check=True)
@@ -132,7 +133,7 @@ def damaged(tmp_path_factory):
 def test_damage_costs_what_is_damaged_and_nothing_else(name, damaged):
     path = damaged / name
     left, quarantined = DAMAGE[name]
-    want, queues, _ = reference("crashed-5.5.0")
+    want, queues, _ = reference(CRASHED)
     with MessageStore.open(path, config=KEPT_BACK) as store:
         found = seen(store)
         assert len(found) == left

@@ -9,6 +9,7 @@ import time
 
 import pytest
 from patience import until
+from releases import CLEAN, CRASHED
 
 from tailrace.doctor.timers import pending_timers
 from tailrace.env.clock import SystemClock
@@ -50,7 +51,7 @@ def test_embedded_timers_arrive_on_time_and_can_be_taken_back(tmp_path):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["clean-5.5.0", "crashed-5.5.0"])
+@pytest.mark.parametrize("name", [CLEAN, CRASHED])
 def test_pending_timers_of_the_reference_are_listed_and_arrive(tmp_path, name):
     with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")

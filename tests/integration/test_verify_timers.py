@@ -9,6 +9,7 @@ import tarfile
 import time
 
 import pytest
+from releases import CLEAN
 
 from tailrace import Message, MessageStore
 from tailrace.doctor.verify import verify
@@ -26,9 +27,9 @@ LOG, WHEEL, CHECK = "timerlog/00000000000000000000", "timerwheel", "config/timer
 def made(tmp_path_factory):
     """A directory that a Java broker closed, with timers to come."""
     where = tmp_path_factory.mktemp("timers")
-    with tarfile.open(FIXTURES / "clean-5.5.0.tar.xz") as archive:
+    with tarfile.open(FIXTURES / f"{CLEAN}.tar.xz") as archive:
         archive.extractall(where, filter="data")
-    return where / "clean-5.5.0"
+    return where / CLEAN
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from java_peer import free_port
+from releases import REFERENCE
 
 PROGRAM = pathlib.Path(__file__).with_name("timer_handover.py")
 
@@ -16,8 +17,8 @@ PROGRAM = pathlib.Path(__file__).with_name("timer_handover.py")
 @pytest.mark.slow
 @pytest.mark.interop
 @pytest.mark.parametrize(("stop", "release"), [
-    ("kill", "5.5.0"), pytest.param("clean", "5.3.3", marks=pytest.mark.long),
-    pytest.param("clean", "5.5.0", marks=pytest.mark.long),
+    ("kill", REFERENCE), pytest.param("clean", "5.3.3", marks=pytest.mark.long),
+    pytest.param("clean", REFERENCE, marks=pytest.mark.long),
     pytest.param("kill", "5.3.3", marks=pytest.mark.long)])
 def test_every_timer_arrives(tmp_path, release, stop):
     for program in ("mvn", "javac"):

@@ -12,6 +12,7 @@ import threading
 import time
 
 import pytest
+from releases import CLEAN, CRASHED
 from typer.testing import CliRunner
 
 from tailrace.cli.app import app
@@ -41,7 +42,7 @@ def fill(path, first, until):
             store.put(Message(topic="a", body=b"%d" % number + b" " * 900), queue_id=number % 3)
 
 
-@pytest.mark.parametrize("name", ["clean-5.5.0", "crashed-5.5.0"])
+@pytest.mark.parametrize("name", [CLEAN, CRASHED])
 def test_a_fixture_is_one_table_over_archive_and_log(spark, tmp_path, name):
     from tailrace.spark.archive.job import ArchiveOptions, archive_store
     from tailrace.spark.archive.verification import restored

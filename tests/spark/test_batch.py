@@ -7,12 +7,13 @@ import pathlib
 import tarfile
 
 import pytest
+from releases import CLEAN, CRASHED
 
 pytestmark = pytest.mark.spark
 FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
 
 
-@pytest.fixture(scope="session", params=["clean-5.5.0", "crashed-5.5.0"])
+@pytest.fixture(scope="session", params=[CLEAN, CRASHED])
 def store(request, tmp_path_factory):
     where = tmp_path_factory.mktemp("spark")
     with tarfile.open(FIXTURES / f"{request.param}.tar.xz") as archive:

@@ -9,6 +9,7 @@ import sys
 import tarfile
 
 import pytest
+from releases import CRASHED
 from typer.testing import CliRunner
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -30,9 +31,9 @@ CONFIG = StoreConfig(
 @pytest.fixture(scope="module")
 def fixture(tmp_path_factory):
     where = tmp_path_factory.mktemp("tables")
-    with tarfile.open(FIXTURES / "crashed-5.5.0.tar.xz") as archive:
+    with tarfile.open(FIXTURES / f"{CRASHED}.tar.xz") as archive:
         archive.extractall(where, filter="data")
-    return where / "crashed-5.5.0"
+    return where / CRASHED
 
 
 @pytest.fixture(scope="module")

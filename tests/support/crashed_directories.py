@@ -1,19 +1,19 @@
 """Directories that were not closed, with topic orders, later and group readers; `OF_JAVA` has the names of one."""
 
 import json
-import pathlib
 import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 
+from releases import CRASHED, FIXTURES
+
 from tailrace import MessageStore
 from tailrace.store.directory import StoreDirectory
 
 __all__ = ["KINDS", "OF_JAVA"]
 
-FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
 WRITER = """
 import os, signal, sys, time
 from tailrace import Message, MessageStore, StoreConfig
@@ -60,10 +60,9 @@ def torn(path):
 
 def of_java(path):
     """A directory that a Java broker was killed in; its names are those of the calls of these tests."""
-    [packed] = FIXTURES.glob("crashed-*.tar.xz")
-    with tarfile.open(packed) as archive:
+    with tarfile.open(FIXTURES / f"{CRASHED}.tar.xz") as archive:
         archive.extractall(path.parent, filter="data")
-    (path.parent / packed.name.removesuffix(".tar.xz")).rename(path)
+    (path.parent / CRASHED).rename(path)
     return path
 
 

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+from releases import REFERENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = (ROOT / "docs" / "design" / "client.md").read_text()
 SETTINGS = """
@@ -52,6 +54,14 @@ def test_all_settings_of_the_java_clients_are_in_the_table():
     named = {name for line in TABLE.splitlines() if line.startswith("| ") for cell in [line.split("|")[1]]
              for quoted in re.findall(r"`([^`]+)`", cell) for name in re.findall(r"\w+", quoted)}
     assert sorted(set(SETTINGS.split()) - named) == []
+
+
+def test_the_page_of_clients_names_the_release_of_the_reference():
+    page = (ROOT / "docs" / "clients.md").read_text()
+    rows = [line.split("|") for line in page.splitlines()
+            if line.startswith("| Java ") and "`rocketmq-client-java`" not in line]  # it has releases of its own
+    assert len(rows) > 10
+    assert {row[1].strip(): row[2].strip() for row in rows if row[2].strip().split()[-1] != REFERENCE} == {}
 
 
 def test_files_that_the_page_of_clients_names_are_there():

@@ -7,6 +7,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from releases import CLEAN, CRASHED
 
 from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
@@ -66,7 +67,7 @@ def assert_restored(path, target, sealed):
     return found
 
 
-@pytest.mark.parametrize("name", ["clean-5.5.0", "crashed-5.5.0"])
+@pytest.mark.parametrize("name", [CLEAN, CRASHED])
 def test_a_java_brokers_segments_come_back(tmp_path, name):
     with tarfile.open(FIXTURES / f"{name}.tar.xz") as packed:
         packed.extractall(tmp_path, filter="data")

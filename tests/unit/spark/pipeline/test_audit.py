@@ -7,6 +7,7 @@ import sys
 import tarfile
 
 import pytest
+from releases import CRASHED
 from segmented_store import SEGMENT, poke_log, sound_store
 
 from tailrace.doctor.verify import verify
@@ -49,10 +50,10 @@ def both(spark, path):
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
     where = tmp_path_factory.mktemp("damaged")
-    with tarfile.open(INTEROP / "fixtures" / "crashed-5.5.0.tar.xz") as archive:
+    with tarfile.open(INTEROP / "fixtures" / f"{CRASHED}.tar.xz") as archive:
         archive.extractall(where, filter="data")
     subprocess.run(
-        [sys.executable, INTEROP / "reference" / "damage.py", where / "crashed-5.5.0",
+        [sys.executable, INTEROP / "reference" / "damage.py", where / CRASHED,
          where / "copies", "1"], check=True)
     return where / "copies"
 

@@ -6,6 +6,7 @@ import shutil
 import tarfile
 
 import pytest
+from releases import CRASHED
 from segmented_store import killed_store, poke_log, same_recovery
 
 from tailrace import MessageStore, StoreConfig
@@ -49,9 +50,9 @@ def test_a_rebuild_of_spoiled_queues_and_index(one_process, stopped, tmp_path):
 
 
 def test_the_reference_s_crashed_directory(one_process, tmp_path):
-    with tarfile.open(FIXTURES / "crashed-5.5.0.tar.xz") as archive:
+    with tarfile.open(FIXTURES / f"{CRASHED}.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
-    path = tmp_path / "crashed-5.5.0"
+    path = tmp_path / CRASHED
     shutil.rmtree(path / "consumequeue")
     shutil.rmtree(path / "index")
     report = same_recovery(one_process, path, tmp_path)
