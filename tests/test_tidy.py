@@ -29,7 +29,8 @@ LONGER = {
     "src/tailrace/events.py": 1200,  # one table
     "src/tailrace/node/message_store.py": 770,
     "src/tailrace/remoting/server.py": 620,
-    "src/tailrace/segments/mapped_file.py": 630,  # one file and its rules
+    "src/tailrace/segments/mapped_file.py": 640,  # one file and its rules
+    "src/tailrace/env/filesystem.py": 640,  # the calls and what they do on Linux
     "src/tailrace/config.py": 700,  # one table of settings
 }
 LONG_FUNCTIONS = {

@@ -84,6 +84,14 @@ class Mapping(Protocol):
         """Bring pages into memory, so that the next stores there cost no page fault. False: not possible here."""
         ...
 
+    def in_memory(self, start: int, length: int) -> bool:
+        """Return True if these bytes are known to be in memory now.
+
+        A load of other bytes waits for the disk, and ends the process with SIGBUS if the disk cannot read them, so
+        they are read with ``pread``, which raises OSError instead.
+        """
+        ...
+
     def close(self) -> None:
         """Unmap; raises BufferError while a slice of ``view`` is alive."""
         ...
@@ -188,7 +196,7 @@ class FileSystem(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Return True if the name exists."""
+        """Return True if the name exists. Raises OSError if that cannot be found out."""
         ...
 
     def stat(self, path: str) -> FileStat:
@@ -301,15 +309,19 @@ class _OsDiskUsage:
 
 @final
 class _OsMapping:
-    __slots__ = ("_mmap", "view")
+    __slots__ = ("_address", "_mmap", "view")
 
     def __init__(self, fd: int, size: int, *, writable: bool, private: bool) -> None:
         access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._mmap = mmap.mmap(fd, size, access=access)
         self.view = memoryview(self._mmap)
+        self._address = linux_calls.address_of(self.view)
 
     def populate(self, start: int, length: int) -> bool:
         return linux_calls.populate(self.view, start, length)
+
+    def in_memory(self, start: int, length: int) -> bool:
+        return linux_calls.in_memory(self._address + start, length)
 
     def close(self) -> None:
         self.view.release()
@@ -325,21 +337,28 @@ class _OsFile:
         self._fd = fd
 
     def size(self) -> int:
-        return os.fstat(self._fd).st_size
+        return self._call(os.fstat).st_size
 
     def pread(self, n: int, pos: int) -> bytes:
-        data = os.pread(self._fd, n, pos)
-        if len(data) == n or not data:
-            return data
-        parts = [data]  # a read may be cut by a signal or at 2 GiB
-        done = len(data)
-        while done < n:
-            data = os.pread(self._fd, n - done, pos + done)
-            if not data:
-                break
-            parts.append(data)
-            done += len(data)
+        try:
+            data = os.pread(self._fd, n, pos)
+            if len(data) == n or not data:
+                return data
+            parts = [data]  # a read may be cut by a signal or at 2 GiB
+            done = len(data)
+            while done < n:
+                data = os.pread(self._fd, n - done, pos + done)
+                if not data:
+                    break
+                parts.append(data)
+                done += len(data)
+        except OSError as error:
+            raise self._named(error) from None
         return b"".join(parts)
+
+    def _named(self, error: OSError) -> OSError:
+        """Return an error of a call with the descriptor, with the path, which errors of such calls lack."""
+        return OSError(error.errno, error.strerror, self.path)
 
     def pread_cached(self, n: int, pos: int) -> bytes | None:
         buffer = bytearray(n)
@@ -349,14 +368,14 @@ class _OsFile:
             return None
         except OSError as error:
             if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
-                raise
+                raise self._named(error) from None
             return self.pread(n, pos)  # the file system does not support the flag, for example tmpfs
         return bytes(buffer) if done == n else None
 
     def pread_into(self, buffer: memoryview, pos: int) -> int:
         done = 0
         while done < len(buffer):  # a read may be cut by a signal or at 2 GiB
-            n = os.preadv(self._fd, [buffer[done:]], pos + done)
+            n = self._call(os.preadv, [buffer[done:]], pos + done)
             if not n:
                 break
             done += n
@@ -374,11 +393,11 @@ class _OsFile:
             done += self._call(call, memoryview(data)[done:], pos + done)
 
     def _call(self, call: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call a function with the descriptor. Its errors get the path, which errors of such calls lack."""
+        """Call a function with the descriptor. Its errors get the path."""
         try:
             return call(self._fd, *arguments)
         except OSError as error:
-            raise OSError(error.errno, error.strerror, self.path) from None
+            raise self._named(error) from None
 
     def allocate(self, pos: int, n: int) -> None:
         self._call(os.posix_fallocate, pos, n)
@@ -387,7 +406,10 @@ class _OsFile:
         self._call(os.ftruncate, size)
 
     def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
-        return _OsMapping(self._fd, size, writable=writable, private=private)
+        try:
+            return _OsMapping(self._fd, size, writable=writable, private=private)
+        except OSError as error:
+            raise self._named(error) from None
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
@@ -397,7 +419,7 @@ class _OsFile:
             except OSError as error:
                 if error.errno == errno.ENXIO:  # only a hole up to the end
                     break
-                return [*found, (start, until)]  # the file system does not support SEEK_DATA
+                return [*found, (start, until)]  # for example, the file system does not support SEEK_DATA
             if low >= until:
                 break
             high = min(os.lseek(self._fd, low, os.SEEK_HOLE), until)
@@ -487,8 +509,12 @@ class OsFileSystem:
         return _OsFile(path, _open_regular(path, flags))
 
     def exists(self, path: str) -> bool:
-        """Return True if the name exists."""
-        return os.path.lexists(path)
+        """Return True if the name exists. Raises OSError if that cannot be found out."""
+        try:
+            os.lstat(path)  # os.path.lexists takes every error for a name that does not exist
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def stat(self, path: str) -> FileStat:
         """Return size, time and kind. Raises OddFileError unless it is a regular file or a directory."""
@@ -509,17 +535,25 @@ class OsFileSystem:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    @staticmethod
+    def _is_dir(path: str) -> bool:
+        """Return True for a directory. Raises OSError if that cannot be found out."""
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def makedirs(self, path: str) -> None:
         """Make a directory and its missing parents, each durable in its parent."""
         missing: list[str] = []
-        while path and not os.path.isdir(path):
+        while path and not self._is_dir(path):
             missing.append(path)
             path = os.path.dirname(path) or "."
         for name in reversed(missing):
             try:
                 os.mkdir(name)
             except FileExistsError:
-                if not os.path.isdir(name):
+                if not self._is_dir(name):
                     raise OddFileError(name, "is not a directory") from None
                 continue
             try:

@@ -1,6 +1,6 @@
 """System calls of Linux for which Python has no function, or not in this form.
 
-All but ``pwrite_with_lock`` run without the interpreter's lock.
+All but ``pwrite_with_lock`` and ``in_memory`` run without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import mmap
 import os
 from typing import Final
 
-__all__ = ["populate", "punch_hole", "pwrite_with_lock", "will_need"]
+import numpy as np
+
+__all__ = ["address_of", "in_memory", "populate", "punch_hole", "pwrite_with_lock", "will_need"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -18,9 +20,15 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _with_lock = ctypes.PyDLL(None, use_errno=True)
 _with_lock.pwrite.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
 _with_lock.pwrite.restype = ctypes.c_ssize_t
+_mincore = _with_lock.mincore
+_mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _MADV_WILLNEED: Final = 3
 _MADV_POPULATE_READ: Final = 22
+_IN_MEMORY: Final = b"\1"
+_PAGE: Final = mmap.PAGESIZE
+_FEW: Final = 16
+_FewPages = ctypes.c_ubyte * _FEW
 
 
 def _last_error() -> OSError:
@@ -41,8 +49,27 @@ def populate(view: memoryview, start: int, length: int) -> bool:
     madvise(2) has MADV_POPULATE_READ since Linux 5.14.
     """
     first = ctypes.c_char.from_buffer(view)
-    before = start % mmap.PAGESIZE
+    before = start % _PAGE
     return not _libc.madvise(ctypes.addressof(first) + start - before, length + before, _MADV_POPULATE_READ)
+
+
+def address_of(view: memoryview) -> int:
+    """Return the address of the first byte of a buffer."""
+    return np.frombuffer(view, np.uint8).ctypes.data
+
+
+def in_memory(address: int, length: int) -> bool:
+    """Return True if all pages of the part of a mapped file at an address are in the page cache.
+
+    The call takes about a microsecond, and keeps the interpreter's lock. If the system does not say it, the result is
+    False.
+    """
+    before = address % _PAGE
+    pages = (before + length + _PAGE - 1) // _PAGE
+    found = _FewPages() if pages <= _FEW else (ctypes.c_ubyte * pages)()
+    if _mincore(address - before, before + length, found):
+        return False
+    return bytes(found).count(_IN_MEMORY) == pages
 
 
 def will_need(address: int, length: int) -> None:
@@ -50,7 +77,7 @@ def will_need(address: int, length: int) -> None:
 
     It is only advice, so it has no result.
     """
-    before = address % mmap.PAGESIZE
+    before = address % _PAGE
     _libc.madvise(address - before, length + before, _MADV_WILLNEED)
 
 

@@ -72,6 +72,9 @@ class MemoryMapping:
     def populate(self, start: int, length: int) -> bool:
         return start + length <= len(self.view)
 
+    def in_memory(self, start: int, length: int) -> bool:
+        return start + length <= len(self.view)
+
     def close(self) -> None:
         self.view.release()
 

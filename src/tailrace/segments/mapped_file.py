@@ -10,6 +10,9 @@ Owns one file. Invariants:
   M5  A descriptor is not closed while a call uses it, because its number may be reused for another file.
   M6  With ``open_files`` an idle file closes its descriptor and mapping and opens them again on demand, but
       not while it has unsynced bytes: a failed write may be reported to the old descriptor only.
+  M7  Bytes that are not known to be in memory are read with a system call, because a load from a mapping ends the
+      process if the disk cannot read them. A caller that takes the mapping itself (``hold_view``, ``buffer``,
+      ``select`` with ``mapped``) answers for that.
 Commit point: ``advance`` for readers, ``flush`` for durability.
 Concurrency: one writer; beside it any number of readers, one flusher, and one service for ``reserve_ahead``.
 Durable on return: ``flush`` all bytes below the position it returns; nothing else.
@@ -503,8 +506,9 @@ class MappedFile:
         if not self.hold():
             return b""
         try:
-            if self._mapping is not None:
-                return bytes(self._mapping.view[at : at + n])
+            mapping = self._mapping
+            if mapping is not None and mapping.in_memory(at, n):
+                return bytes(mapping.view[at : at + n])
             return self._open().pread(n, at)
         except StoreClosedError:
             return b""
@@ -529,8 +533,9 @@ class MappedFile:
         if n <= 0 or at < 0 or not self.hold():
             return 0
         try:
-            if self._mapping is not None:
-                buffer[:n] = self._mapping.view[at : at + n]
+            mapping = self._mapping
+            if mapping is not None and mapping.in_memory(at, n):
+                buffer[:n] = mapping.view[at : at + n]
                 return n
             return self._open().pread_into(memoryview(buffer)[:n], at)
         except StoreClosedError:
@@ -541,16 +546,15 @@ class MappedFile:
     def select(self, at: int, n: int, *, mapped: bool = False) -> Lease | None:
         """Return a lease of exactly ``n`` written bytes from ``at``, or None.
 
-        ``mapped`` maps the file instead of reading it into memory.
+        ``mapped`` maps the file instead of reading it into memory, whether its bytes are in memory or not (M7).
         """
         if at < 0 or n < 0 or at + n > self.wrote_position or not self.hold():
             return None
         try:
-            if mapped:
-                _ = self.buffer
-            view = (
-                self._mapping.view[at : at + n] if self._mapping is not None else memoryview(self._open().pread(n, at)))
-            return Lease(self, view)
+            mapping = self._map(writable=True) if mapped else self._mapping
+            if mapping is None or not (mapped or mapping.in_memory(at, n)):
+                return Lease(self, memoryview(self._open().pread(n, at)))
+            return Lease(self, mapping.view[at : at + n])
         except StoreClosedError:
             self.release()
             return None

@@ -4,7 +4,9 @@ Model: bytes are durable after ``sync_data``, names after ``sync_dir``. After a 
 there completely, not at all, or up to some 512 byte sector, and any subset of the unsynced names is there. A killed
 process loses nothing. A rename is atomic. As in a kernel, a sync that fails marks its pages clean, so a later sync
 that succeeds does not write them. Each call that changes something is an operation with a number, so that a test can
-crash at every operation, or let one fail.
+crash at every operation, or let one fail. Each call that reads something is a read with a number, so that a test can
+let every read fail. A read through a mapping is no call, so no test can let it fail; with ``cold`` no byte of a mapping
+counts as in memory, so that such bytes are read by calls.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from zlib import crc32
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 from tailrace.env.filesystem import LockState
-from tailrace.env.memory_overlay import MemoryMapping
 
 __all__ = ["CrashFileSystem", "SimulatedCrash"]
 
@@ -73,6 +74,24 @@ class _Usage:
 
 
 @final
+class _Mapping:
+    __slots__ = ("_owner", "view")
+
+    def __init__(self, owner: CrashFileSystem, view: memoryview) -> None:
+        self.view = view
+        self._owner = owner
+
+    def populate(self, start: int, length: int) -> bool:
+        return start + length <= len(self.view)
+
+    def in_memory(self, start: int, length: int) -> bool:
+        return not self._owner.cold and start + length <= len(self.view)
+
+    def close(self) -> None:
+        self.view.release()
+
+
+@final
 class _File:
     def __init__(self, owner: CrashFileSystem, path: str, data: _Data) -> None:
         self.path = path
@@ -80,9 +99,11 @@ class _File:
         self._data = data
 
     def size(self) -> int:
+        self._owner.read("size", self.path)
         return len(self._data.volatile)
 
     def pread(self, n: int, pos: int) -> bytes:
+        self._owner.read("pread", self.path, pos, n)
         if pos < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
         return bytes(self._data.volatile[pos : pos + n])
@@ -117,13 +138,16 @@ class _File:
         else:
             volatile.extend(bytes(size - len(volatile)))
 
-    def map(self, size: int, *, writable: bool, private: bool = False) -> MemoryMapping:
+    def map(self, size: int, *, writable: bool, private: bool = False) -> _Mapping:
+        self._owner.read("map" if writable else "map to read", self.path)
         assert size == len(self._data.volatile), "maps whole files"
-        _ = writable
-        return MemoryMapping(memoryview(bytearray(self._data.volatile) if private else self._data.volatile))
+        return _Mapping(
+            self._owner, memoryview(bytearray(self._data.volatile) if private else self._data.volatile))
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
-        return [(start, min(until, self.size()))] if start < self.size() else []
+        self._owner.read("data_ranges", self.path)
+        size = len(self._data.volatile)
+        return [(start, min(until, size))] if start < size else []
 
     def punch_hole(self, pos: int, n: int) -> None:
         self._owner.operation("punch_hole", self.path)
@@ -149,6 +173,7 @@ class _Lock:
         self._path = path
 
     def check(self) -> LockState:
+        self._owner.read("stat", self._path)
         if self._owner.exists(self._path):
             return LockState.HELD
         self._owner.open(self._path, writable=True, create=True)
@@ -162,7 +187,8 @@ class _Lock:
 class CrashFileSystem:
     """A FileSystem; ``before`` is called with the number, name and path of each operation.
 
-    It may raise SimulatedCrash, or OSError to make that one operation fail.
+    It may raise SimulatedCrash, or OSError to make that one operation fail. ``before_read`` is called with the number,
+    name and path of each read, and with the position and length of a ``pread``; it may raise OSError.
     """
 
     def __init__(
@@ -170,9 +196,13 @@ class CrashFileSystem:
     ) -> None:
         """With a ``clock`` files have times of change, different for every change; otherwise 0."""
         self.before = before
+        self.before_read: Callable[[int, str, str, int, int], None] | None = None
         self._clock = clock
         self._last_change_ms = 0
         self.operations = 0
+        self.reads = 0
+        self.cold = False
+        """With True no byte of a mapping counts as in memory."""
         self.locked: set[str] = set()
         self.usage = _Usage()
         """The result of ``disk_usage``; set its fields to fill the disk up."""
@@ -189,11 +219,19 @@ class CrashFileSystem:
         if self.before is not None:
             self.before(number, name, path)
 
+    def read(self, name: str, path: str, pos: int = 0, n: int = 0) -> None:
+        """Count a read, and let it fail."""
+        number = self.reads
+        self.reads += 1
+        if self.before_read is not None:
+            self.before_read(number, name, path, pos, n)
+
     # -- after the crash
 
     def killed(self) -> Self:
         """Return the files that a new process finds after this one was killed: all changes."""
         made = type(self)(clock=self._clock)
+        made.cold = self.cold
         made._last_change_ms = self._last_change_ms
         made.mtimes = dict(self.mtimes)
         made._directories = set(self._directories)
@@ -208,6 +246,7 @@ class CrashFileSystem:
     def power_lost(self, entropy: Entropy, keep_percent: int) -> Self:
         """Return the files after a power loss that kept about ``keep_percent`` of the unsynced changes."""
         made = type(self)(clock=self._clock)
+        made.cold = self.cold
         made._last_change_ms = self._last_change_ms
         made.mtimes = dict(self.mtimes)
         made._directories = set(self._directories)
@@ -246,15 +285,19 @@ class CrashFileSystem:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             self.operation("create", path)
             data = self._files[path] = _Data()
+        else:
+            self.read("open", path)
         _ = writable
         return _File(self, path, data)
 
     def exists(self, path: str) -> bool:
         """Return True if the name exists."""
+        self.read("exists", path)
         return path in self._files or path in self._directories
 
     def stat(self, path: str) -> _Stat:
         """Return size, time and kind of the file or directory."""
+        self.read("stat", path)
         if path in self._directories:
             return _Stat(0, 0, 0, is_dir=True)
         if path not in self._files:
@@ -273,6 +316,10 @@ class CrashFileSystem:
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
+        self.read("list", path)
+        return self._names(path)
+
+    def _names(self, path: str) -> list[str]:
         prefix = path.rstrip("/") + "/"
         names = {
             name[len(prefix) :].partition("/")[0]
@@ -307,7 +354,7 @@ class CrashFileSystem:
         """Remove an empty directory."""
         if path not in self._directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if self.list(path):
+        if self._names(path):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
         self.operation("rmdir", path)
         self._directories.discard(path)
