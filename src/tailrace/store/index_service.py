@@ -349,6 +349,7 @@ class IndexService:
                         file.buffer, self._slots, self._entries, rows, ends, key_hashes, key,
                         self._work)
                     file.touched()
+            self._half_done = -1, 0  # only now: until here the call may have failed again
             if key < total:
                 self.write_built()
                 row = _row_of(ends, key)
@@ -376,7 +377,6 @@ class IndexService:
         phy_offset, key = self._half_done
         if not key:
             return 0
-        self._half_done = -1, 0
         row = int(np.searchsorted(rows[:, record.C_PHY], phy_offset))
         found = row < len(rows) and int(rows[row, record.C_PHY]) == phy_offset
         return _first_key(ends, row) + key if found else 0

@@ -9,6 +9,7 @@ from tailrace import StoreConfig
 from tailrace.errors import DiskFullError
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
 from tailrace.kernels import hashes, record
+from tailrace.segments import MappedFile
 from tailrace.store.index_service import IndexService
 from tailrace.store.record_batch import RecordBatch
 from tailrace.testing import CrashFileSystem, SimClock
@@ -125,3 +126,30 @@ def test_a_rewind_leaves_the_header_of_the_records_that_are_left(left):
         1_700_000_000_000, 1_700_000_000_000 + left - 1)
     assert header.index_count == left * KEYS + 1
     assert entries(index) == WANTED[: left * KEYS]
+
+
+def test_keys_of_a_record_are_complete_after_two_failures_in_a_row(monkeypatch):
+    """No room between two keys of a record, then a file that cannot be opened: the next put continues the record."""
+    index = IndexService(
+        SimClock(), CrashFileSystem(), StoreConfig(max_hash_slot_num=SLOTS, max_index_num=ENTRIES), "/index")
+    create = IndexService._create
+
+    def full(self, previous, timestamp_ms):
+        if previous is not None:
+            raise DiskFullError("/index", "No space left on device")
+        return create(self, previous, timestamp_ms)
+
+    monkeypatch.setattr(IndexService, "_create", full)
+    with pytest.raises(DiskFullError):
+        index.put(batch_of(0, 12))
+    monkeypatch.undo()
+
+    def short(self):
+        raise OSError(24, "too many open files", self.path)
+
+    monkeypatch.setattr(MappedFile, "__enter__", short)
+    with pytest.raises(OSError, match="too many"):
+        index.put(batch_of(0, 12))
+    monkeypatch.undo()
+    index.put(batch_of(0, 12))
+    assert entries(index) == WANTED
