@@ -1069,6 +1069,10 @@ A_MESSAGE_IS_DAMAGED: Final = _event(
     "error", "a message is damaged, it is not served", "topic queue_id queue_offset phy_offset",
     "The bytes of a message have changed since it was stored, so consumers do not get it. `tailrace verify` lists "
     "all damage.")
+A_RECORD_CANNOT_BE_READ: Final = _event(
+    "error", "a record cannot be read, it counts as damaged", "phy_offset tries cause",
+    "The disk could not read a record of the log several times in ten seconds or more. Consumers, timers and other "
+    "services leave the record out from now on. Other records are not affected. Check the disk.")
 MULTI_DISPATCH_IS_OFF: Final = _event(
     "warning", "multi-dispatch is off, messages get no place in the LMQ queues that they name", "topic names",
     "A message has the property INNER_MULTI_DISPATCH and is stored in its own queue only, because enableLmq and "

@@ -221,6 +221,9 @@ LOOP_FAILURES: Final = _counter(
     "tailrace_loop_failures_total",
     "Unexpected errors in the loops and callbacks of the event loop, which continue after them; the log has the "
     "first one a minute.", ("name",))
+UNREADABLE_RECORDS: Final = _counter(
+    "tailrace_unreadable_records_total",
+    "Records of the log that the disk could not read in several tries, and that are left out since then.", ())
 READ_ONLY: Final = _gauge(
     "tailrace_store_read_only",
     "1 if the store was opened read-only because its directory could not be written; until it is opened again.")

@@ -144,6 +144,7 @@ class Exposition(Collector):
         yield self._family(metrics.SENDS_REFUSED, {(reason,): refused[reason] for reason in REASONS})
         yield self._family(metrics.HINT_SYNC_FAILURES, {(): stats.get("hintSyncFailures", 0)})
         yield self._family(metrics.LOOP_FAILURES, {(name,): n for name, n in list(supervision.FAILURES.items())})
+        yield self._family(metrics.UNREADABLE_RECORDS, {(): stats.get("unreadableRecords", 0)})
         yield self._family(metrics.READ_ONLY, {(): bool(store.read_only)})
         yield self._family(metrics.LOCK_MADE_AGAIN, {(): stats.get("lockMadeAgain", 0)})
         yield self._family(metrics.BROKER_PERMISSION, {(): 6 if writeable else 4})

@@ -46,11 +46,13 @@ from tailrace.kernels import appender, record
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue, OpenFiles
+from tailrace.segments.mapped_file_queue import PAGE_SIZE
 from tailrace.store.log_paths import LogPaths
 from tailrace.store.multi_dispatch import MARK, MultiDispatch
 from tailrace.store.record_rules import RecordRules, refuse_in_batch
 from tailrace.store.running_flags import RunningFlags
 from tailrace.store.wall_times import WallTimes
+from tailrace.store.unreadable import UnreadableRecords
 
 __all__ = ["CommitLog", "MakeRecords", "RecordWriter"]
 
@@ -148,6 +150,7 @@ class CommitLog:
         """What the wall clock said while store times are ahead of it."""
         self.multi_dispatch = MultiDispatch(config, self.queue_offsets)
         self._prepared_at = -1
+        self.unreadable = UnreadableRecords(clock)
 
     # -- positions
 
@@ -193,24 +196,44 @@ class CommitLog:
     # -- reading
 
     def read(self, phy_offset: int, size: int) -> bytes:
-        """Return up to ``size`` bytes of one segment; fewer at its end, or if it was deleted."""
+        """Return up to ``size`` bytes of one segment; fewer at its end, or if it was deleted. Raises OSError."""
         return self.queue.read(phy_offset, size)
 
+    def read_record(self, phy_offset: int, size: int) -> bytes:
+        """``read`` of one record, or of its start. If the record cannot be read for good, no bytes.
+
+        Raises OSError if it may be possible to read the record later, see `UnreadableRecords`.
+        """
+        try:
+            return self.queue.read(phy_offset, size)
+        except OSError as error:
+            if not self.unreadable.gives_up(phy_offset, error):
+                raise
+            return b""
+
     def record_at(self, phy_offset: int) -> bytes | None:
-        """Return the bytes of the record at a position by its length field, or None without a plausible length."""
-        head = self.queue.read(phy_offset, BLANK.size)
+        """Return the bytes of the record at a position by its length field, or None without a plausible length.
+
+        None also for a record that cannot be read for good. Raises OSError if it may be possible later.
+        """
+        try:  # bytes up to the end of the page cost no more than the length, and are all of most records
+            head = self.queue.read(phy_offset, max(PAGE_SIZE - phy_offset % PAGE_SIZE, BLANK.size))
+        except OSError:  # perhaps of the next record
+            head = self.read_record(phy_offset, BLANK.size)
         if len(head) < BLANK.size:
             return None
         blank = BLANK.unpack_from(head)
         limit = self._config.mapped_file_size_commit_log
         if blank.magic == BLANK_MAGIC or not MIN_RECORD_LENGTH <= blank.total_size <= limit:
             return None
-        data = self.queue.read(phy_offset, blank.total_size)
+        if blank.total_size <= len(head):
+            return head[: blank.total_size]
+        data = self.read_record(phy_offset, blank.total_size)
         return data if len(data) == blank.total_size else None
 
     def store_timestamp_at(self, phy_offset: int) -> int:
         """Return the store time of the record at a position in ms, 0 without a record."""
-        return max(store_timestamp_of(self.queue.read(phy_offset, STORE_TIME_HEAD)) or 0, 0)
+        return max(store_timestamp_of(self.read_record(phy_offset, STORE_TIME_HEAD)) or 0, 0)
 
     @staticmethod
     def illegal(error: MessageIllegalError) -> PutMessageResult:

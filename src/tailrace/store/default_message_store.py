@@ -446,12 +446,20 @@ class DefaultMessageStore:
         return self.commit_log.queue_offsets.get((topic, queue_id), 0)
 
     def read(self, phy_offset: int, size: int) -> bytes:
-        """Return up to ``size`` bytes of one segment; fewer at its end, or if it was deleted."""
+        """Return up to ``size`` bytes of one segment; fewer at its end, or if it was deleted. Raises OSError."""
         return self.commit_log.read(phy_offset, size)
 
+    def read_record(self, phy_offset: int, size: int) -> bytes:
+        """``read`` of one record, no bytes if it cannot be read for good. Raises OSError if it may be read later."""
+        return self.commit_log.read_record(phy_offset, size)
+
     def message(self, phy_offset: int, size: int) -> MessageExt:
-        """Return the message of ``size`` bytes at a position. Raises CorruptionError if it is not a valid record."""
-        return decode_message(self.commit_log.read(phy_offset, size))
+        """Return the message of ``size`` bytes at a position.
+
+        Raises CorruptionError if it is not a valid record or cannot be read for good, OSError if it may be possible
+        later.
+        """
+        return decode_message(self.commit_log.read_record(phy_offset, size))
 
     def record_at(self, phy_offset: int) -> bytes | None:
         """Return the bytes of the record at a position by its length field, or None without a plausible length."""
@@ -570,5 +578,6 @@ class DefaultMessageStore:
             "openSegmentFilesMax": self.open_files.limit,
             "hintSyncFailures": self.syncs.hint_failures,
             "storeTimeAheadMs": self.commit_log.wall_times.ahead_ms,
+            "unreadableRecords": self.commit_log.unreadable.count,
             "writeable": self.is_writeable, "readOnly": self.report.read_only or None,
         }

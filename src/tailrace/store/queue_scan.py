@@ -14,12 +14,13 @@ import numpy as np
 
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import record, unit_records
+from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.multi_dispatch import holds_unit
 from tailrace.store.walk.scan import Rows
 
-__all__ = ["NOT_MAPPED", "Sink", "Window", "scan_queue"]
+__all__ = ["NOT_MAPPED", "Sink", "Window", "hold_around", "scan_queue"]
 
 _UNIT: Final = CQ_UNIT.size
 _unit: Final = CQ_UNIT.struct.unpack_from
@@ -83,6 +84,21 @@ class Sink(Protocol):
         ...
 
 
+def hold_around(
+    log: CommitLog, phy_offset: int, size: int, least: int, *, mapped: bool
+) -> tuple[MappedFile | None, memoryview | bytes, int, int]:
+    """Do what `MappedFileQueue.hold_around` does. If ``size`` bytes cannot be read, try the first ``least``.
+
+    So a record that cannot be read does not keep the records before it from being read.
+    """
+    try:
+        return log.queue.hold_around(phy_offset, size, mapped=mapped)
+    except OSError:
+        if size <= least:
+            raise
+        return log.queue.hold_around(phy_offset, least, mapped=mapped)
+
+
 def scan_queue(
     log: CommitLog, queue: ConsumeQueue, offset: int, until: int, sink: Sink, tell: Tell,
     seen: unit_records.SeenPages,
@@ -105,7 +121,14 @@ def scan_queue(
         phy_offset, size, _ = _unit(units, at * _UNIT)
         wanted = max(size, _READ) if size != PRE_BLANK_SIZE else 0
         first = at
-        held, view, start, there = log.queue.hold_around(phy_offset, wanted, mapped=mapped)
+        try:
+            held, view, start, there = hold_around(log, phy_offset, wanted, size, mapped=mapped)
+        except OSError as error:
+            if not log.unreadable.gives_up(phy_offset, error):
+                raise
+            tell(queue, offset + at, phy_offset)
+            at += 1
+            continue
         try:
             pages = NOT_MAPPED if held is None else seen.of(start)
             with memoryview(view)[:there] as buffer:

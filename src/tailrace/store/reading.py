@@ -35,7 +35,7 @@ from tailrace.store.hooks import PropertyFilter
 from tailrace.store.index_service import IndexService
 from tailrace.store.lives import EndedLives
 from tailrace.store.multi_dispatch import holds_unit
-from tailrace.store.queue_scan import NOT_MAPPED, Sink, scan_queue
+from tailrace.store.queue_scan import NOT_MAPPED, Sink, hold_around, scan_queue
 from tailrace.store.queue_search import first_stored
 from tailrace.store.walk.scan import has_unit, is_record
 
@@ -157,24 +157,28 @@ class MessageReader:
         One kernel call reads the records up to the end of a segment. A unit whose record was deleted or is
         damaged is skipped and does not count for ``most``.
         """
-        topic, hold_around = queue.record_topic, self._log.queue.hold_around
+        topic = queue.record_topic
         parts: list[bytes] = []
         total, at, removed, mapped, look, asked = 0, 0, False, True, _LOOK_BYTES, -1
-        phy_offset, size, _ = _unit(units, 0)
+        phy_offset, least, _ = _unit(units, 0)
+        size = least
         while True:
-            held, buffer, start, there = hold_around(phy_offset, size, mapped=mapped)
+            try:
+                held, buffer, start, there = hold_around(self._log, phy_offset, size, least, mapped=mapped)
+            except OSError as error:
+                if result.record_count:
+                    break  # the next read starts with the record that cannot be read
+                if not self._log.unreadable.gives_up(phy_offset, error):
+                    raise
+                self._log_damage(queue, offset + at, phy_offset)
+                removed, at = True, at + 1
+                break
             try:
                 pages = NOT_MAPPED if held is None else self._seen.of(start)
-                if keep is None:
-                    data, places, count, at, why = unit_records.read_units(
-                        buffer, start, there, units, at, codes, topic, queue.queue_id, offset,
-                        most - result.record_count, room - total, total > 0, pages)
-                else:
-                    data, places, count, at, why, examined = unit_records.read_matching(
-                        buffer, start, there, units, at, keep.names,
-                        keep.matches, topic, queue.queue_id, offset, most - result.record_count,
-                        room - total, look, total > 0, pages)
-                    look -= examined
+                data, places, count, at, why, examined = _records(
+                    keep, buffer, start, there, units, at, codes, topic, queue.queue_id, offset,
+                    most - result.record_count, room - total, look, total > 0, pages)
+                look -= examined
                 if why == unit_records.UNITS_COLD and not only_cached and asked != start:
                     asked = start
                     _load_ahead(queue, buffer, start, units, at, codes, offset, most if keep is None else len(units))
@@ -196,11 +200,10 @@ class MessageReader:
                 result.is_cold = not (result.record_count or at)
                 break
             mapped = why != unit_records.UNITS_COLD  # a record outside the page cache is read by a system call
-            was, (phy_offset, size, _) = phy_offset, _unit(units, at * _UNIT)
-            if not mapped:
-                size = (
-                    _span(units, at, codes, most - result.record_count, room - total) if keep is None
-                    else _span(units, at, codes, len(units), _FILTERED_READ))
+            was, (phy_offset, least, _) = phy_offset, _unit(units, at * _UNIT)
+            size = (
+                least if mapped else _span(units, at, codes, most - result.record_count, room - total) if keep is None
+                else _span(units, at, codes, len(units), _FILTERED_READ))
             if why == unit_records.UNITS_DAMAGED:
                 self._log_damage(queue, offset + at, phy_offset)
                 at += 1
@@ -258,7 +261,7 @@ class MessageReader:
 
         That is its store time, unless store times were ahead of the wall clock (``store.wall_times``).
         """
-        stored = store_timestamp_of(self._log.read(phy_offset, STORE_TIME_HEAD))
+        stored = store_timestamp_of(self._log.read_record(phy_offset, STORE_TIME_HEAD))
         return -1 if stored is None else self._log.wall_times.of(phy_offset, stored)
 
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
@@ -296,11 +299,11 @@ class MessageReader:
             return -1
         if not unit.tags_code and not self._is_whole(unit):
             return None  # the unit covers damage
-        stored = store_timestamp_of(self._log.read(unit.phy_offset, STORE_TIME_HEAD))
+        stored = store_timestamp_of(self._log.read_record(unit.phy_offset, STORE_TIME_HEAD))
         return None if stored is None else self._log.wall_times.of(unit.phy_offset, stored)
 
     def _is_whole(self, unit: CqUnit) -> bool:
-        return has_unit(self._log.read(unit.phy_offset, unit.size), unit.phy_offset)
+        return has_unit(self._log.read_record(unit.phy_offset, unit.size), unit.phy_offset)
 
     def decode_at(self, phy_offset: int) -> MessageExt | None:
         """Return the message at a position, or None without a valid record."""
@@ -360,6 +363,20 @@ class MessageReader:
             if len(found) >= max_num or len(positions) < wanted:
                 return found[::-1]
             wanted *= 4
+
+
+def _records(
+    keep: PropertyFilter | None, buffer: memoryview | bytes, start: int, there: int, units: bytes, at: int,
+    codes: Codes, topic: bytes, queue_id: int, offset: int, most: int, room: int, look: int, started: bool,
+    pages: bytearray,
+) -> tuple[bytes, bytes, int, int, int, int]:
+    """Call the kernel that reads records, for tags codes or for properties. Return also the bytes that it examined."""
+    if keep is None:
+        return *unit_records.read_units(
+            buffer, start, there, units, at, codes, topic, queue_id, offset, most, room, started, pages), 0
+    return unit_records.read_matching(
+        buffer, start, there, units, at, keep.names, keep.matches, topic, queue_id, offset, most, room, look, started,
+        pages)
 
 
 def _span(units: bytes, at: int, codes: Codes, most: int, room: int) -> int:

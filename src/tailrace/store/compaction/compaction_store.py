@@ -357,7 +357,8 @@ class _Copying:
             for phy_offset, size, tags_code in units.tolist():
                 if size != PRE_BLANK_SIZE and phy_offset + size > durable:
                     return
-                message = None if size == PRE_BLANK_SIZE else self._message(log.read(phy_offset, size), phy_offset)
+                message = (
+                    None if size == PRE_BLANK_SIZE else self._message(log.read_record(phy_offset, size), phy_offset))
                 self._offset += 1
                 if message is not None:
                     yield message[0], tags_code, message[1], self._offset - 1
