@@ -51,8 +51,8 @@ from tailrace.store.log_paths import LogPaths
 from tailrace.store.multi_dispatch import MARK, MultiDispatch
 from tailrace.store.record_rules import RecordRules, refuse_in_batch
 from tailrace.store.running_flags import RunningFlags
-from tailrace.store.wall_times import WallTimes
 from tailrace.store.unreadable import UnreadableRecords
+from tailrace.store.wall_times import WallTimes
 
 __all__ = ["CommitLog", "MakeRecords", "RecordWriter"]
 
