@@ -326,6 +326,31 @@ def test_messages_are_found_by_key_and_by_place(query, kit, channel, store):
     assert (answer.code, answer.remark) == (1, "can not find message by the offset, 1")
 
 
+@pytest.mark.parametrize(("stored", "properties", "named", "found"), [
+    ("orders", "", "orders", True), ("orders", "", "", True), ("orders", "", "  ", True),
+    ("orders", "", "other", False),
+    ("SCHEDULE_TOPIC_XXXX", "REAL_TOPIC\x01orders\x02", "orders", True),
+    ("SCHEDULE_TOPIC_XXXX", "REAL_TOPIC\x01orders\x02", "SCHEDULE_TOPIC_XXXX", False),
+    ("rmq_sys_wheel_timer", "REAL_TOPIC\x01orders\x02", "orders", True),
+    ("RMQ_SYS_TRANS_HALF_TOPIC", "REAL_TOPIC\x01orders\x02", "orders", True),
+    ("TRANS_CHECK_MAX_TIME_TOPIC", "REAL_TOPIC\x01orders\x02", "orders", True),
+    ("orders", "REAL_TOPIC\x01other\x02", "other", False),
+    ("orders", "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02", "%LMQ%b", True),
+    ("orders", "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02", "%LMQ%c", False),
+])
+def test_a_message_is_looked_at_by_its_place_as_one_of_its_topic_only(
+    query, kit, channel, store, stored, properties, named, found
+):
+    """Access control checks the topic that the request names."""
+    store.put_inner(MessageExtBrokerInner(
+        stored, 0, b"secret", properties.encode(), 0, 0, 0, b"\x7f\0\0\1\0\0\0\1", 0, 0, True))
+    answer = query.view_message(channel, kit.request(33, {"offset": "0", "topic": named}))
+    if found:
+        assert (answer.code, answer.body) == (0, store.log[0])
+    else:
+        assert (answer.code, answer.body, answer.remark) == (16, b"", "The topic does not match the message")
+
+
 def test_offsets_of_a_queue(query, kit, channel, store, clock):
     where = {"topic": "orders", "queueId": "0"}
 

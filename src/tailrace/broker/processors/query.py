@@ -6,7 +6,13 @@ import sys
 from typing import Final, final
 
 from tailrace.broker.context import BrokerContext
-from tailrace.errors import RefusalError
+from tailrace.errors import CorruptionError, RefusalError
+from tailrace.formats.commitlog import (
+    INNER_MULTI_DISPATCH,
+    LMQ_DISPATCH_SEPARATOR,
+    LMQ_PREFIX,
+    decode_message,
+)
 from tailrace.formats.lite import lite_queue
 from tailrace.formats.remoting import FRAME_MAX, RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
@@ -24,12 +30,17 @@ from tailrace.formats.requests.message_headers import (
     QueryMessageResponseHeader,
     ViewMessageRequestHeader,
 )
-from tailrace.model import BoundaryType
+from tailrace.model import BoundaryType, MessageExt
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.store.dispatch import SCHEDULE_TOPIC
+from tailrace.timer.properties import PARKED_TOPIC, REAL_TOPIC, TIMER_TOPIC
 
 __all__ = ["QueryProcessor"]
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+_HOLD_OTHERS: Final = frozenset({
+    SCHEDULE_TOPIC, TIMER_TOPIC, PARKED_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"})
+"""Topics that hold messages of other topics, which are in the property REAL_TOPIC."""
 BODY_MAX: Final = FRAME_MAX - 64 * 1024
 """Largest body, in bytes, that fits into a frame with its header."""
 
@@ -85,13 +96,25 @@ class QueryProcessor:
         return request.answer(ext=answer_ext, body=b"".join(records))
 
     def view_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return the message at a physical offset: request 33."""
-        offset = request.read(ViewMessageRequestHeader).offset
+        """Return the message at a physical offset: request 33.
+
+        If the request names a topic, which access control has checked, the message must be one of that topic.
+        """
+        header = request.read(ViewMessageRequestHeader)
+        offset, topic = header.offset, (header.topic or "").strip()
         record = self._store.select_record(offset)
         if record is None:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
             )
+        if topic:
+            try:
+                fits = _is_of(topic, decode_message(bytes(record)))
+            except CorruptionError as error:
+                raise RefusalError(
+                    ResponseCode.SYSTEM_ERROR, f"decode message by the offset failed: {error}") from error
+            if not fits:
+                raise RefusalError(ResponseCode.NO_PERMISSION, "The topic does not match the message")
         return request.answer(body=bytes(record))
 
     def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -132,3 +155,10 @@ class QueryProcessor:
         if self._store.max_offset_in_queue(topic, queue_id) > max(0, first):
             timestamp = self._store.get_message_store_timestamp(topic, queue_id, max(0, first))
         return request.answer(ext=GetEarliestMsgStoretimeResponseHeader(timestamp).to_ext())
+
+
+def _is_of(topic: str, message: MessageExt) -> bool:
+    """Return whether a message is one of a topic, or has a place in it if it is an LMQ."""
+    own = message.properties.get(REAL_TOPIC, "") if message.topic in _HOLD_OTHERS else message.topic
+    return topic == own or (topic.startswith(LMQ_PREFIX) and topic in message.properties.get(
+        INNER_MULTI_DISPATCH, "").split(LMQ_DISPATCH_SEPARATOR))
