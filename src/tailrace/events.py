@@ -245,8 +245,7 @@ MEMBERS_HAVE_DIFFERENT_SUBSCRIPTIONS: Final = _event(
     "group topic client subscription other_client other_subscription counts",
     "All members of a group must subscribe to the same topics with the same expressions, because one subscription "
     "counts for all of them: `counts`, that of the higher version. The others get messages that they did not ask for, "
-    "or miss some. Logged once for each pair of subscriptions, also for a short time while members are replaced one by "
-    "one.")
+    "or miss some. Logged once for each pair of subscriptions, also while members are replaced one by one.")
 SUBSCRIPTION_CHANGED: Final = _event(
     "info", "subscription changed", "group topic subscription before",
     "A group subscribes to a topic with another expression than before.")

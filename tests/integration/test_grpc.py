@@ -137,6 +137,37 @@ def test_a_receive_waits_for_a_message(client, broker):
     assert [m.body for m in found] == [b"wait"]
 
 
+def test_a_topic_that_is_deleted_and_made_again_under_a_consumer(client, broker):
+    topic = "again"
+    broker.create_topic(topic, queues=1)
+    client.producer(topic)
+    client.consumer("again", again="*")
+    sent(client, *(message(topic, b"old%d" % number) for number in range(20)))
+    client.ack("again", topic, *client.receive_all("again", topic, 20))
+    status = []
+    waits = threading.Thread(target=lambda: status.append(client.receive(
+        "again", topic, long_polling_timeout=seconds(20), timeout=60)[0]))
+    began = time.monotonic()
+    waits.start()
+    time.sleep(0.5)
+    asyncio.run(ask(broker, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
+    waits.join(60)
+    assert [one.code for one in status] == [Code.TOPIC_NOT_FOUND]
+    assert time.monotonic() - began < 15
+    broker.create_topic(topic, queues=1)
+    sent(client, *(message(topic, b"new%d" % number) for number in range(30)))
+    found = client.receive_all("again", topic, 30)
+    assert sorted(one.body for one in found) == sorted(b"new%d" % number for number in range(30))
+
+
+async def ask(broker, code, ext):
+    remoting = RemotingClient()
+    try:
+        assert (await remoting.invoke(broker.broker, code, ext, timeout_ms=20_000)).code == 0
+    finally:
+        await remoting.close()
+
+
 def test_a_receive_that_the_client_gives_up_takes_no_message(client):
     client.consumer("gives-up", normal="give-up")
     call = client.stub.ReceiveMessage(service.ReceiveMessageRequest(

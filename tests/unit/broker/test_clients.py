@@ -261,6 +261,14 @@ def test_offsets_come_back_and_any_value_is_taken(clients, kit, channel, broker)
     assert commit(clients, kit, channel, 1, "nothing").code == 17
 
 
+def test_a_new_group_reads_a_topic_that_was_made_again_from_its_begin(clients, kit, channel, store, monkeypatch):
+    monkeypatch.setattr(store, "begin_of_life", lambda topic, queue_id: 6000)
+    monkeypatch.setattr(store, "min_offset_in_queue", lambda topic, queue_id: 6000)
+    assert clients.query_offset(channel, offset_request(kit)).ext == {"offset": "6000"}
+    monkeypatch.setattr(store, "min_offset_in_queue", lambda topic, queue_id: 6001)
+    assert clients.query_offset(channel, offset_request(kit)).code == 22
+
+
 def test_a_new_group_reads_a_young_queue_from_its_begin(clients, kit, channel, store, monkeypatch):
     answer = clients.query_offset(channel, offset_request(kit))
     assert (answer.code, answer.ext) == (0, {"offset": "0"})

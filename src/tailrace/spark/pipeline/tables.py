@@ -193,9 +193,10 @@ def lag(spark: SparkSession, path: str, *, config_file: str = "") -> DataFrame:
     for topic, group, queue_id, offset in _committed(directory):
         queue = queues.get((topic, queue_id), QueueView(topic, queue_id))
         at = max(offset, queue.min_offset)
+        begin = directory.lives.begin(topic, queue_id)  # no message of a topic that was deleted before is lost
         rows.append((
             group, topic, queue_id, offset, queue.min_offset, queue.max_offset,
-            max(queue.max_offset - at, 0), max(queue.min_offset - max(offset, 0), 0),
+            max(queue.max_offset - at, 0), max(queue.min_offset - max(offset, begin), 0),
             _store_time(directory, queue, at)))
     frame = spark.createDataFrame(
         rows, "group string, topic string, queueId int, committed bigint, minOffset bigint, "
