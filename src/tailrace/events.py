@@ -611,6 +611,10 @@ A_TOPIC_HAS_QUEUES_AND_NO_CONFIG: Final = _event(
     "warning", "a topic has queues and no config, it gets one", "topic queues",
     "config/topics.json does not have a topic that has messages. The topic gets a configuration with at least as "
     "many queues as it has.")
+A_TOPIC_HAS_WAITING_MESSAGES_AND_NO_CONFIG: Final = _event(
+    "warning", "a topic has waiting messages and no config, it gets one", "topic queues",
+    "There was no config/topics.json at the open, and timers or messages of delay levels wait for this topic. Without "
+    "a configuration a later open would take it for deleted.")
 LMQ_QUEUES_ARE_KEPT_AND_GET_NO_NEW_MESSAGES: Final = _event(
     "warning", "LMQ queues are kept and get no new messages", "lmq_queues setting",
     "The store has light message queues (%LMQ%...), and the named settings are off. The queues stay, and lost files "

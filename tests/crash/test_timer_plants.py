@@ -37,25 +37,25 @@ services, recovery, schedule, files, metrics = map(_module, (
 def w15_a_buffer_of_the_body_limit_and_some(patch):
     real = enqueue.read_records
 
-    def read(log, positions, sizes):
+    def read(log, positions, sizes, **more):
         if (sizes > 900_100).any():
             raise ValueError("newLimit > capacity")
-        return real(log, positions, sizes)
+        return real(log, positions, sizes, **more)
 
     patch.setattr(enqueue, "read_records", read)
 
 
 def w17_a_put_back_is_dropped_after_three_tries(patch):
-    real, tries = DueQueue.push, {}
+    real, tries = DueQueue.retry, {}
 
-    def push(self, pending):
+    def retry(self, pending, not_before_ms):
         tries[id(pending)] = tries.get(id(pending), 0) + 1
-        if tries[id(pending)] > 3:
+        if tries[id(pending)] >= 3:
             self.done(pending, delivered=True)
         else:
-            real(self, pending)
+            real(self, pending, not_before_ms)
 
-    patch.setattr(DueQueue, "push", push)
+    patch.setattr(DueQueue, "retry", retry)
 
 
 def w17_what_can_never_be_put_is_dropped(patch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tailrace import events
@@ -31,7 +31,7 @@ from tailrace.store.multi_dispatch import is_lmq, queue_count
 from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE, check_queue_types
 
 __all__ = [
-    "DEFAULT_QUEUES", "ONLY_READ", "check_directory", "has_log", "load_topics", "make_log_directories",
+    "DEFAULT_QUEUES", "ONLY_READ", "check_directory", "has_log", "load_topics", "make_configs", "make_log_directories",
     "remove_abort", "why_read_only", "write_abort",
 ]
 
@@ -173,11 +173,19 @@ def load_topics(
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
     for topic, count in sorted(queues.items()):
         events.A_TOPIC_HAS_QUEUES_AND_NO_CONFIG.log(_log, topic=topic, queues=count)
+    make_configs(topics, queues, store.queues.has_batch_queues)
+    return topics
+
+
+def make_configs(
+    topics: TopicConfigManager, queues: Mapping[str, int], is_batch: Callable[[str], bool] = lambda _: False
+) -> None:
+    """Make configs for topics of the directory that have none, with their numbers of queues."""
     made = {
         topic: TopicConfig(
             topic_name=topic, read_queue_nums=max(count, DEFAULT_QUEUES),
             write_queue_nums=max(count, DEFAULT_QUEUES),
-            attributes={QUEUE_TYPE: BATCH_CQ} if store.queues.has_batch_queues(topic) else {})
+            attributes={QUEUE_TYPE: BATCH_CQ} if is_batch(topic) else {})
         for topic, count in queues.items()}
     try:
         if made:
@@ -189,7 +197,6 @@ def load_topics(
         topics.table.update(made)
         for topic in sorted(made):
             events.THERE_IS_NO_ROOM_FOR_THE_CONFIG_OF_A_TOPIC.log(_log, topic=topic)
-    return topics
 
 
 def _name_lmq_queues(store: DefaultMessageStore) -> None:

@@ -15,16 +15,18 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
+from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.formats.recall_handle import build_handle, parse_handle
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.delay_offset import DelayOffsetManager
+from tailrace.node.directory_opening import make_configs
 from tailrace.node.foreign_engines import RocksDBStore, name_leftovers
 from tailrace.node.retention.timer_rescue import PendingPositions
 from tailrace.node.retention.wheel_positions import WheelPositions
 from tailrace.node.timer_targets import TimerTargets
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
+from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager, validate_topic
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
 from tailrace.store.multi_dispatch import MARK
@@ -86,7 +88,24 @@ class Timers:
             java.remember()
         self.delay_offsets.load()
         self.schedule.load()
+        if not self._topics.was_loaded:
+            self._make_configs()
         name_leftovers(self._file_system, self._store.root, self._store, self._topics)
+
+    def _make_configs(self) -> None:
+        """Make configs for topics that are named by waiting messages only; without them they would count as deleted."""
+        queues = dict[str, int]()
+        if self.messages is not None:
+            queues.update({topic: 1 for topic, count in self.messages.metrics.counts().items() if count > 0})
+        for topic, queue_id in self.schedule.targets_of_waiting():
+            queues[topic] = max(queues.get(topic, 1), queue_id + 1)
+        missing = {
+            topic: count for topic, count in queues.items()
+            if self._topics.select(topic) is None and not topic.startswith(LMQ_PREFIX) and not validate_topic(topic)
+            and not self._topics.is_system_topic(topic) and not self._store.lives.deleted_up_to(topic)}
+        for topic, count in sorted(missing.items()):
+            events.A_TOPIC_HAS_WAITING_MESSAGES_AND_NO_CONFIG.log(_log, topic=topic, queues=count)
+        make_configs(self._topics, missing)
 
     def pending(self) -> PendingPositions | None:
         """Return the positions of pending timers, for retention; None without the timer wheel."""

@@ -497,8 +497,14 @@ class StoreDirectory:
         is_file_gone = not head and self._log_file(at) is not None
         return -1 if is_file_gone or at < self.min_phy_offset else None
 
-    def records(self, queue: QueueView) -> Iterator[tuple[int, Any, bytes | None]]:
-        """Yield (offset, unit, record or None) for each message of a queue, without pre-blank units."""
+    def records(
+        self, queue: QueueView, unread: dict[int, OSError] | None = None
+    ) -> Iterator[tuple[int, Any, bytes | None]]:
+        """Yield (offset, unit, record or None) for each message of a queue, without pre-blank units.
+
+        ``unread`` gets the position of each record that cannot be read, and why; without it such a record raises
+        OSError.
+        """
         offset = queue.min_offset
         cache, base = b"", 0
         while offset < queue.max_offset:
@@ -512,11 +518,24 @@ class StoreDirectory:
                     continue
                 at = unit.phy_offset - base
                 if not 0 <= at <= len(cache) - unit.size:
-                    base, cache = unit.phy_offset, self.read(unit.phy_offset, max(unit.size, 1 << 18))
+                    base, cache = unit.phy_offset, self._around(unit, unread)
                     at = 0
                 found = cache[at : at + unit.size]
                 yield offset + number, unit, found if len(found) == unit.size else None
             offset += len(data) // _UNIT
+
+    def _around(self, unit: CqUnit, unread: dict[int, OSError] | None) -> bytes:
+        """Return the record of a unit and bytes after it; no bytes if it cannot be read and ``unread`` is given."""
+        try:
+            return self.read(unit.phy_offset, max(unit.size, 1 << 18))
+        except OSError:
+            try:
+                return self.read(unit.phy_offset, unit.size)  # the error may be of the bytes after it
+            except OSError as error:
+                if unread is None:
+                    raise
+                unread[unit.phy_offset] = error
+                return b""
 
     def query(self, topic: str, key: str, index_type: str = "K") -> list[int]:
         """Return the positions of all records with this key's hash, from the index files."""

@@ -32,6 +32,7 @@ from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
+from tailrace.formats.filenames import is_number
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.consume_queue import ConsumeQueue
@@ -60,6 +61,8 @@ _RETRY_MS: Final = 100
 _MOST_WAIT_MS: Final = 100
 """New messages are looked for that often; the least delay of a level is usually a second."""
 _MARKS: Final = 64
+_QUEUE_DIGITS: Final = 3
+"""Length of a queue id that is believed when a topic without a config gets one."""
 _MOST_HELD: Final = 32
 """Number of messages of a level that cannot be read from which the later messages of the level wait."""
 NO_REAL_TOPICS: Final = frozenset({"", "RMQ_SYS_TRANS_HALF_TOPIC", SCHEDULE_TOPIC})
@@ -540,6 +543,21 @@ class ScheduleMessageService:
             return -1
         unit = message_from(queue, max(self._offsets.query(level), queue.min_offset))
         return unit.phy_offset if unit is not None else -1
+
+    def targets_of_waiting(self) -> set[tuple[str, int]]:
+        """Return real topic and queue id of the messages that wait, as far as these can be read."""
+        found = set[tuple[str, int]]()
+        for level in self.levels:
+            for row in self.pending_units(level).tolist():
+                try:
+                    message = self.read(CqUnit(*row))
+                except OSError:
+                    continue
+                topic = message.properties.get(REAL_TOPIC, "") if message is not None else ""
+                if message is not None and topic not in NO_REAL_TOPICS:
+                    text = message.properties.get(REAL_QID, "")
+                    found.add((topic, int(text) if is_number(text) and len(text) <= _QUEUE_DIGITS else 0))
+        return found
 
     def pending_units(self, level: int) -> np.ndarray[Any, Any]:
         """Return the queue units of the messages that wait in a level, in order."""

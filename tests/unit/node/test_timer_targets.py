@@ -153,6 +153,8 @@ def test_without_the_file_of_topics_nothing_counts_as_gone():
     opened = Opened()
     sent(opened)
     without_topics(opened, lambda value: False)
+    opened.restart()  # the file is there again, and it has the topics that only waiting messages name
+    assert opened.names() == ({"timed", "levelled", "far"}, set())
     opened.run()
     assert opened.bodies("timed") == [b"timer"]
     assert opened.bodies("levelled") == [b"level"]

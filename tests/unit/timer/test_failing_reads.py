@@ -345,3 +345,26 @@ def test_a_metric_that_cannot_name_the_topic_of_a_timer_is_counted_again_later()
     assert len(world.delivered("Aa")) == len(world.delivered("BB")) == 2
     world.timers.check_metrics_step()
     assert world.timers.metrics.counts() == {"Aa": 0, "BB": 0}
+
+
+def test_the_list_of_a_directory_names_messages_that_cannot_be_read(monkeypatch):
+    from tailrace.doctor.timers import pending_timers
+    from tailrace.store.directory import StoreDirectory
+
+    world = World()
+    _, bad = world.send(TIMER_DELAY_MS=30_000)
+    world.send(TIMER_DELAY_MS=31_000)
+    world.run(1000)
+    world.close()
+    real = StoreDirectory.read
+
+    def read(self, phy_offset, size):
+        if phy_offset <= bad.phy_offset < phy_offset + size:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, phy_offset, size)
+
+    monkeypatch.setattr(StoreDirectory, "read", read)
+    listed = pending_timers(StoreDirectory("/store", file_system=world.files, config=world.config))
+    assert [timer.state for timer in listed] == ["unreadable", "pending"]
+    assert (listed[0].phy_offset, listed[0].timer_log_pos) == (bad.phy_offset, 0)
+    assert listed[0].due_ms == (min(world.due.values()) - 1) // 1000 * 1000 + 1000

@@ -150,6 +150,26 @@ def test_a_timer_of_any_legal_size_passes():
     exact(world)
 
 
+@pytest.mark.parametrize("delay_ms", [1500, 150_000])
+@pytest.mark.parametrize("bulk_from", [1, 32])
+def test_a_timer_with_the_longest_body_and_the_longest_properties_passes(bulk_from, delay_ms):
+    """W15: in 5.5.1 the reference's buffer is the body limit and 64 KiB."""
+    config = dataclasses.replace(CONFIG, max_message_size=900_000)
+    world = World(config=config, bulk_from=bulk_from)
+    world.send(body=b"before", TIMER_DELAY_MS=delay_ms - 1)
+    longest = next(
+        length for length in range(32_767, 0, -1)
+        if world.send(body=b"x" * 900_000, TIMER_DELAY_MS=delay_ms, FILLER="y" * length)[1].ok)
+    assert longest > 32_400
+    key = max(world.due)
+    world.send(body=b"after", TIMER_DELAY_MS=delay_ms + 1)
+    world.run(delay_ms + 500, step=50 if delay_ms > 2000 else 1)
+    found = {message.unique_key: message for message in world.records()}
+    assert set(found) == set(world.due)
+    assert len(found[key].body) == 900_000
+    assert len(found[key].properties["FILLER"]) == longest
+
+
 def test_a_put_back_that_fails_is_tried_for_ever():
     """W17: the reference drops it after three tries."""
     world = World()
