@@ -119,7 +119,7 @@ def test_a_topic_that_was_deleted_and_created_again(spark, tmp_path):
     fill(path, 0, 30)
     finish(start(spark, path, out, startingOffsets="earliest", topic="a"))
     with MessageStore.open(str(path)) as store:
-        store.delete_topics({"a"}, lambda note: store.topics.delete("a", note))
+        store.delete_topics({"a"})
     query = start(spark, path, out, topic="a")
     with pytest.raises(Exception, match="topic a does not exist"):
         query.awaitTermination(120)

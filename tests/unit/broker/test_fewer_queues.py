@@ -97,7 +97,7 @@ def test_lags_and_statistics_count_all_queues_that_hold_messages(change, ask, br
             ask("consume_stats", 208, {"consumerGroup": "g"})).values())
         yield fastjson.loads(ask("broker_consume_stats", 317, {"isOrder": "false"}).body)["totalDiff"]
         yield sum(row[-1] for row in group_rows(broker, ["g"]))
-        exposition = Exposition(broker.store.file_system, "c", "b")
+        exposition = Exposition("c", "b")
         exposition.broker = broker
         samples = [s for family in exposition.collect() for s in family.samples]
         yield sum(s.value for s in samples if s.name == "rocketmq_consumer_lag_messages"

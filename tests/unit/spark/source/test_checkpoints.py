@@ -92,7 +92,7 @@ def bodies_of(name, count, first=0):
 def fill(path, bodies, clock, queue_id=0, delete=False):
     with MessageStore.open(path, config=CONFIG, services=False, clock=clock) as store:
         if delete:
-            store.delete_topics({"orders"}, lambda note: store.topics.delete("orders", note))
+            store.delete_topics({"orders"})
         if bodies:
             store.create_topic("orders", 4)
         for body in bodies:
