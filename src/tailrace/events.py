@@ -821,7 +821,8 @@ REMOVE_EMPTY_SEGMENT_FILE: Final = _event(
     "A crash has left an empty file that was being created.")
 NOT_A_SEGMENT_FILE: Final = _event(
     "warning", "not a segment file, it is left alone", "file",
-    "A file in the directory of segments has another name than a segment. It is neither read nor removed.")
+    "A file in a directory of segments or of the index has another name than these files. It is neither read nor "
+    "removed.")
 A_FILE_IS_MADE_IN_ANOTHER_DIRECTORY: Final = _event(
     "warning", "a file is made in another directory", "cause",
     "One of several log directories is full, so the file is created in the next one.")

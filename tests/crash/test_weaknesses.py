@@ -165,10 +165,10 @@ def test_w4_records_behind_an_old_end_of_the_log(path, tmp_path, killed):
     assert not any(stores.segments(path)[0].read_bytes()[end:]), "the bytes are still there"
 
 
-def test_w4_records_behind_an_old_end_that_is_too_near_for_a_record(path, tmp_path):
+def test_w4_records_after_an_old_end_that_are_too_near_for_a_record(path, tmp_path):
     """The bytes between the new end and an old record are fewer than a record has, so they are no damage.
 
-    The store times do not say so: they are equal, because the clock of the second life was behind.
+    The store times do not say so: they are equal, because the clock of the second life was set back.
     """
     make(tmp_path / "sizes", 1, size=300)
     size = stores.records(tmp_path / "sizes")[0][1]

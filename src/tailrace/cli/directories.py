@@ -188,7 +188,7 @@ def verify(store: Store, as_json: AsJson = False, config: Config = None) -> None
     """Check a directory.
 
     Nothing in STORE changes. Every record, queue unit and index entry is checked. Prints a line for each finding, and
-    a summary. The exit code is 1 if there are findings.
+    a summary. The exit code is 1 if there are findings. A file that does not belong to the store is named in a note.
     """
     from tailrace.doctor.verify import verify as audit  # noqa: PLC0415 - NumPy and kernels
 
@@ -196,12 +196,16 @@ def verify(store: Store, as_json: AsJson = False, config: Config = None) -> None
     with errors(), Progress("verify") as progress:
         settings = StoreConfig.from_properties(read_properties(config))
         table, findings, summary = wants_table(as_json=as_json), list[dict[str, Any]](), dict[str, Any]()
+        notes = list[dict[str, Any]]()
         for line in audit(str(store), settings, progress=progress):
             summary = line.get("summary", summary)
             findings += [line["finding"]] if "finding" in line else []
+            notes += [line["note"]] if "note" in line else []
             if not table:
                 print_lines([line])
     if table:
+        if notes:
+            print_table(notes)
         if findings:
             print_table(findings)
         print_table([{"what": name, "value": value} for name, value in summary.items()])

@@ -10,7 +10,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
 from tailrace.store.compaction.verification import compaction_findings
 from tailrace.store.directory import StoreDirectory
-from tailrace.store.verification import Verification
+from tailrace.store.verification import Verification, foreign_files
 from tailrace.timer.verification import verify_timers
 
 __all__ = ["repair_plan", "verify"]
@@ -22,11 +22,15 @@ def verify(
 ) -> Iterator[dict[str, Any]]:
     """Yield a line for each finding, and a summary last; its ``findings`` is their number.
 
+    A line ``note`` names a file that does not belong to the store and is left alone. It is not a finding.
+
     ``progress`` is called with the part of the log that was read, from 0 to 1. Of a directory that another process
     has open, only records that may be shown are verified. Raises NotAStoreError.
     """
     directory = StoreDirectory(path, config=config, file_system=file_system, raw=True)
     verification = Verification(directory, progress)
+    for file in foreign_files(directory):
+        yield {"note": {"kind": "foreign-file", "file": file, "detail": "not a segment file, it is left alone"}}
     kinds: Counter[str] = Counter()
     for finding in verification.findings():
         kinds[finding.kind] += 1
@@ -53,6 +57,8 @@ def repair_plan(
     seals = 0
     summary: dict[str, Any] = {}
     for line in verify(path, config, progress=progress):
+        if "note" in line:
+            continue
         finding = line.get("finding")
         if finding is None:
             summary = line["summary"]

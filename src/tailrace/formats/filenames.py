@@ -9,7 +9,8 @@ __all__ = [
     "COMPACTION_LOG", "COMPACTION_POSITIONS", "COMPACTION_REPLACE", "CONFIG", "CONSUMEQUEUE", "FLUSHED",
     "FORCED_DELETIONS", "ACLS", "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE",
     "SEGMENT_TRASH", "SERVE", "SETTINGS", "STAGING", "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL",
-    "TRANSACTIONMETRICS", "TRASH", "USERS", "WALL_TIMES", "file_name_to_offset", "is_number", "offset_to_file_name",
+    "TRANSACTIONMETRICS", "TRASH", "USERS", "WALL_TIMES", "file_name_to_offset", "is_index_name", "is_number",
+    "offset_to_file_name",
 ]
 
 COMMITLOG: Final = "commitlog"
@@ -59,6 +60,7 @@ SEGMENT_TRASH: Final = ".tailrace-trash"
 Java broker deletes or refuses names that follow a last file of length zero."""
 
 _DIGITS: Final = 20
+_INDEX_DIGITS: Final = 17
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 
@@ -70,6 +72,11 @@ def offset_to_file_name(offset: int) -> str:
 def is_number(name: str) -> bool:
     """Return True if a name has only ASCII digits. ``str.isdigit`` is also true for other digits."""
     return name.isascii() and name.isdigit()
+
+
+def is_index_name(name: str) -> bool:
+    """Return True for the name of an index file: 17 digits, the time of its creation."""
+    return len(name) == _INDEX_DIGITS and is_number(name)
 
 
 def file_name_to_offset(name: str) -> int | None:

@@ -56,6 +56,8 @@ class MappedFileQueue:
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
+        self.foreign = 0
+        """Number of files that ``load`` found and that are not segment files."""
         self._file_system = file_system
         self._removals = DirectorySyncs(file_system)
         self._mapped = mapped
@@ -70,8 +72,8 @@ class MappedFileQueue:
         """Load the list of files from the directories. All of them count as written and flushed.
 
         Empty files at the end are removed, because they were never used. Sub-directories and files of other
-        names are ignored. Raises CorruptionError for a file of an impossible name or length, and changes
-        nothing then.
+        names are left alone; each such file is logged and counts in ``foreign``.
+        Raises CorruptionError for a file of an impossible name or length, and changes nothing then.
         """
         found: list[tuple[int, str]] = []
         empty: list[str] = []
@@ -80,19 +82,20 @@ class MappedFileQueue:
             for directory in self.directories
             for name in self._file_system.list(directory)
         )
-        sized = [
-            (name, f"{directory}/{name}", size)
-            for name, directory in entries
-            if (size := self._size(name, f"{directory}/{name}")) is not None
-        ]
+        sized: list[tuple[int, str, int]] = []
+        self.foreign = 0
+        for name, directory in entries:
+            path = f"{directory}/{name}"
+            size, offset = self._size(name, path), file_name_to_offset(name)
+            if size is not None and offset is None:
+                events.NOT_A_SEGMENT_FILE.log(_log, file=path)
+                self.foreign += 1
+            elif size is not None and offset is not None:
+                sized.append((offset, path, size))
         tail = len(sized)
         while tail and not sized[tail - 1][2]:
             tail -= 1
-        for place, (name, path, size) in enumerate(sized):
-            offset = file_name_to_offset(name)
-            if offset is None:
-                events.NOT_A_SEGMENT_FILE.log(_log, file=path)
-                continue
+        for place, (offset, path, size) in enumerate(sized):
             if offset % self.file_size:
                 raise CorruptionError("not the name of a segment file", path=path)
             if size == 0 and place >= tail:
@@ -323,12 +326,17 @@ class MappedFileQueue:
                     self._file_system.remove(path)
 
     def destroy(self) -> None:
-        """Remove every file, and the directories, which must have no other files."""
+        """Remove every file, and the directories. A directory stays if it has files that are not segment files."""
         for file in self.files:
             file.destroy()
         self.files = ()
         for directory in self.directories:
-            self._file_system.rmdir(directory)
+            names = self._file_system.list(directory)
+            if not names or any(file_name_to_offset(name) is not None for name in names):
+                self._file_system.rmdir(directory)
+                continue
+            for name in names:
+                events.NOT_A_SEGMENT_FILE.log(_log, file=f"{directory}/{name}")
 
     # -- durability
 

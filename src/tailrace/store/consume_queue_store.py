@@ -63,13 +63,16 @@ class ConsumeQueueStore:
     def load(self) -> dict[tuple[str, int], str]:
         """Load every queue directory. Return, for queues whose files cannot be right, why."""
         bad = {}
-        for topic, queue_id in queue_directories(self._file_system, self._directory):
-            if why := self._make(topic, queue_id, batch=False).load():
-                bad[topic, queue_id] = why
-        for topic, queue_id in queue_directories(self._file_system, self._batch_directory):
-            self._batch_topics.add(topic)
-            if why := self._make(topic, queue_id, batch=True).load():
-                bad[topic, queue_id] = why
+        for batch, directory in ((False, self._directory), (True, self._batch_directory)):
+            for topic, queue_id in queue_directories(self._file_system, directory):
+                queue = self._make(topic, queue_id, batch=batch)
+                if why := queue.load():
+                    bad[topic, queue_id] = why
+                elif queue.files.foreign and not queue.files.files:
+                    del self.table[topic, queue_id]  # a deleted queue, whose directory has a foreign file
+                    continue
+                if batch:
+                    self._batch_topics.add(topic)
         return bad
 
     def has_batch_queues(self, topic: str) -> bool:

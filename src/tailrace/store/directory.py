@@ -342,16 +342,20 @@ class StoreDirectory:
         return text.strip()
 
     def _files(self, directory: str, size: int) -> list[FileView]:
-        found = []
+        found: list[FileView] = []
+        odd: list[tuple[str, int, int]] = []
         for name in self.file_system.list(directory):
             offset = filenames.file_name_to_offset(name)
             path = f"{directory}/{name}"
             if offset is None:
                 continue
             if (there := self.file_system.stat(path).size) != size:
-                self.odd_files.append((path, there, size))
+                odd.append((path, there, size))
             else:
                 found.append(FileView(self.file_system, path, offset, size))
+        while odd and not odd[-1][1] and (not found or odd[-1][0] > found[-1].path):
+            odd.pop()  # an empty last file was never used, and an open removes it
+        self.odd_files += odd
         return found
 
     def _recover(self, *, index: bool) -> DefaultMessageStore | None:
@@ -572,5 +576,5 @@ class StoreDirectory:
         return [
             FileView(self.file_system, f"{directory}/{name}", 0,
                      self.file_system.stat(f"{directory}/{name}").size)
-            for name in self.file_system.list(directory) if filenames.is_number(name)
+            for name in self.file_system.list(directory) if filenames.is_index_name(name)
         ]

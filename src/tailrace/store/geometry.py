@@ -151,7 +151,7 @@ def _index_geometry(
     """Return {} if the configured slots and entries fit an index file; else try 4 entries per slot."""
     for name in file_system.list(directory):
         path = f"{directory}/{name}"
-        if not filenames.is_number(name):
+        if not filenames.is_index_name(name):
             continue
         size = file_system.stat(path).size
         if size == index_file_size(config.max_hash_slot_num, config.max_index_num):

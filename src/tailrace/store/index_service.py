@@ -18,7 +18,8 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.shortage import DirectorySyncs
-from tailrace.formats.filenames import is_number
+from tailrace.env.whole_files import is_directory
+from tailrace.formats.filenames import is_index_name
 from tailrace.formats.indexfile import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -99,7 +100,11 @@ class IndexService:
         self.files = ()
         for name in self._file_system.list(self._directory):
             path = f"{self._directory}/{name}"
-            if not is_number(name) or self._file_system.stat(path).is_dir:
+            if not is_index_name(name):
+                if not is_directory(self._file_system, path):
+                    events.NOT_A_SEGMENT_FILE.log(_log, file=path)
+                continue
+            if self._file_system.stat(path).is_dir:
                 continue
             if (size := self._file_system.stat(path).size) != self._size:
                 return f"index file {name} has {size} bytes, not {self._size}"
@@ -126,7 +131,7 @@ class IndexService:
     def names_left_out(self) -> list[str]:
         """Names of the files on disk that ``load`` did not load."""
         known = set(self.names())
-        return [name for name in self._file_system.list(self._directory) if is_number(name) and name not in known]
+        return [name for name in self._file_system.list(self._directory) if is_index_name(name) and name not in known]
 
     def good_until(self) -> int:
         """Return the position of the last record in the valid entries at the start of the last file.
@@ -304,7 +309,7 @@ class IndexService:
         self.files = ()
         self.full_unflushed.clear()
         for name in self._file_system.list(self._directory):
-            if is_number(name):
+            if is_index_name(name):
                 self._file_system.remove(f"{self._directory}/{name}")
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_if_there
+from tailrace.env.whole_files import is_directory, read_if_there
 from tailrace.errors import NotAStoreError
 from tailrace.formats import fastjson, filenames
 
@@ -32,10 +32,10 @@ def queue_directories(file_system: FileSystem, directory: str) -> Iterator[tuple
     """Yield topic and queue id of each queue that has a directory below this one."""
     for topic in file_system.list(directory) if directory else ():
         path = f"{directory}/{topic}"
-        if not file_system.stat(path).is_dir:
+        if not is_directory(file_system, path):
             continue
         for name in file_system.list(path):
-            if filenames.is_number(name) and file_system.stat(f"{path}/{name}").is_dir:
+            if filenames.is_number(name) and is_directory(file_system, f"{path}/{name}"):
                 yield topic, int(name)
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from tailrace.env.whole_files import read_file
+from tailrace.env.whole_files import is_directory, read_file
 from tailrace.errors import OddFileError
 from tailrace.formats import fastjson, filenames
 from tailrace.formats.commitlog import (
@@ -47,6 +47,7 @@ from tailrace.store.index_verification import (
     indexed_until,
 )
 from tailrace.store.multi_dispatch import rows_with_lmq
+from tailrace.store.queue_types import queue_directories
 from tailrace.store.record_batch import inner_counts, rows_by_queue
 from tailrace.store.store_checkpoint import read_checkpoint
 from tailrace.store.walk.log_walk import Damage, LogWalk
@@ -54,7 +55,8 @@ from tailrace.store.walk.scan import LogChunk, LogEnd, Rows
 
 __all__ = [
     "CHECK", "Claims", "Finding", "Key", "SegmentRules", "Verification", "damage_finding",
-    "odd_file_findings", "queue_ends", "segment_spans", "state_findings", "tail_findings", "unclaimed_findings",
+    "foreign_files", "odd_file_findings", "queue_ends", "segment_spans", "state_findings", "tail_findings",
+    "unclaimed_findings",
 ]
 
 CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
@@ -343,6 +345,26 @@ def odd_file_findings(directory: StoreDirectory) -> Iterator[Finding]:
         is_queue = any(f"/{name}/" in path for name in (filenames.CONSUMEQUEUE, filenames.BATCHCONSUMEQUEUE))
         kind = "queue-file-length" if is_queue else "segment-length"
         yield Finding(kind, path, 0, f"{size} bytes, not {wanted}")
+
+
+def foreign_files(directory: StoreDirectory) -> Iterator[str]:
+    """Yield the paths of files beside segments and index files that are neither."""
+    files, root = directory.file_system, directory.path
+    places = [*directory.log_paths.all, f"{root}/{filenames.TIMERLOG}"]
+    for name in (
+        filenames.CONSUMEQUEUE, filenames.BATCHCONSUMEQUEUE, filenames.COMPACTION_LOG, filenames.COMPACTION_CQ,
+    ):
+        places += [f"{root}/{name}/{topic}/{queue_id}"
+                   for topic, queue_id in queue_directories(files, f"{root}/{name}")]
+    for place in places:
+        for name in files.list(place):
+            ours = name == filenames.COMPACTION_REPLACE or filenames.file_name_to_offset(name) is not None
+            if not ours and not is_directory(files, f"{place}/{name}"):
+                yield f"{place}/{name}"
+    index = f"{root}/{filenames.INDEX}"
+    for name in files.list(index):
+        if not filenames.is_index_name(name) and not is_directory(files, f"{index}/{name}"):
+            yield f"{index}/{name}"
 
 
 def damage_finding(damage: Damage) -> Finding:

@@ -198,12 +198,12 @@ class Recovery:
             for directory in log.directories for name in self._file_system.list(directory)
             if file_name_to_offset(name) is not None
         )
-        for number, (name, path) in enumerate(paths):
-            stat = self._file_system.stat(path)
+        stats = [self._file_system.stat(path) for _, path in paths]
+        while stats and not stats[-1].size and not stats[-1].is_dir:
+            stats.pop()  # empty last files; load removes them
+        for number, ((name, path), stat) in enumerate(zip(paths, stats, strict=False)):
             if stat.is_dir or stat.size == log.file_size:
                 continue
-            if not stat.size and number == len(paths) - 1:
-                continue  # an empty last file; load removes it
             file = self._file_system.open(path, writable=True)
             try:
                 if stat.size > log.file_size:
