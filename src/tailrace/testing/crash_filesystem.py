@@ -314,11 +314,6 @@ class CrashFileSystem:
             data.seen, data.changed_ms = seen, self._last_change_ms
         return data.changed_ms
 
-    def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted."""
-        self.read("list", path)
-        return self._names(path)
-
     def _names(self, path: str) -> list[str]:
         prefix = path.rstrip("/") + "/"
         names = {
@@ -326,6 +321,11 @@ class CrashFileSystem:
             for name in (*self._files, *self._directories) if name.startswith(prefix)
         }
         return sorted(names - {""})
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        self.read("list", path)
+        return self._names(path)
 
     def makedirs(self, path: str) -> None:
         """Make a directory and its parents, durably."""
