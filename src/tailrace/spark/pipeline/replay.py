@@ -8,6 +8,7 @@ transactions) and those that a broker added. So a replayed message can be consum
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import orjson
 
+from tailrace import events
 from tailrace.client import Producer
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
@@ -24,11 +26,15 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import replace_file
 from tailrace.errors import ConfigError, CorruptionError
 from tailrace.formats.commitlog import CRC_PROPERTY
+from tailrace.formats.copied_properties import COPY_ROOM, fitting
 from tailrace.formats.inner_batch import INNER_BATCH_BITS
+from tailrace.formats.lite import LITE_TOPIC
+from tailrace.logs import get_logger
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from tailrace.remoting.tls import TlsOptions
+from tailrace.timer.parking import LEFT_OUT_SHOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["REPLAY_PROPERTY", "BrokerTarget", "Replay", "StoreTarget", "Target", "chosen_rows",
            "replay"]
 
+_log = get_logger(__name__)
 _COLUMNS: Final = "topic,queueId,queueOffset,commitLogOffset,sysFlag,tags,keys,body,properties,flag"
 REPLAY_PROPERTY: Final = "TAILRACE_REPLAY"
 """Property of every replayed message: its original position in the log. If a message is sent twice, it is equal.
@@ -47,6 +54,9 @@ _LEFT_OUT: Final = frozenset({
     "__transactionId__", "UNIQ_KEY_INDEX", "INNER_NUM", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
 })
 _LEFT_OUT_PREFIX: Final = "TIMER_"
+_NOT_IN_BATCHES: Final = frozenset({LITE_TOPIC, "_SYS_MSG_PRIORITY_"})
+_OF_BROKER: Final = 256
+"""Bytes of properties that a broker adds to a send."""
 _WINDOW_BYTES: Final = 1 << 20
 Tell = Callable[[str], None]
 
@@ -86,11 +96,17 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         self._producer.create_topic(topic, queues)
 
     def put(self, queue_id: int, messages: list[Message]) -> None:
-        """Send messages in one request, which stores all or none. Raises RemotingError."""
-        if len(messages) == 1:
-            self._producer.send(messages[0], queue_id=queue_id)
-        else:
-            self._producer.send_batch(messages, queue_id=queue_id)
+        """Send messages in one request, which stores all or none. Raises RemotingError.
+
+        A message with a property that a batch cannot honour is sent by itself, in its place.
+        """
+        for alone, run in itertools.groupby(messages, lambda one: not _NOT_IN_BATCHES.isdisjoint(one.properties)):
+            part = list(run)
+            if alone or len(part) == 1:
+                for one in part:
+                    self._producer.send(one, queue_id=queue_id)
+            else:
+                self._producer.send_batch(part, queue_id=queue_id)
 
 
 @final
@@ -227,6 +243,13 @@ def _message(row: Row, wanted: Replay) -> Message:
     properties[REPLAY_PROPERTY] = str(row["commitLogOffset"])
     if row["sysFlag"] & INNER_BATCH_BITS == INNER_BATCH_BITS:
         properties[REPLAY_PROPERTY] += f"/{row['queueOffset']}"
+    # A send may have fewer bytes of properties than a message of an older release or of a Java broker has.
+    more = sum(len(text.encode()) + 6 for text in (row["tags"] or "", *(row["keys"] or ())))
+    properties, left_out = fitting(properties, frozenset({REPLAY_PROPERTY}), COPY_ROOM + _OF_BROKER + more)
+    if left_out:
+        events.PROPERTIES_LEFT_OUT_OF_A_COPY.log(
+            _log, topic=row["topic"], message=properties[REPLAY_PROPERTY], copy=wanted.to_topic or row["topic"],
+            left_out=",".join(left_out)[:LEFT_OUT_SHOWN])
     return Message(
         topic=wanted.to_topic or row["topic"], body=bytes(row["body"]), tags=row["tags"],
         keys=[key for key in row["keys"] or () if key], properties=properties, flag=row["flag"])
