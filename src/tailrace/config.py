@@ -333,7 +333,8 @@ class StoreConfig(_Config):
     recovery_mode: RecoveryMode = _option(
         RecoveryMode.TOLERATE_ANY, "What an open does with damaged bytes in the log.")
     quarantine_max_bytes: int = _option(
-        GIB, "Size of the quarantine of cut and damaged bytes; the oldest are deleted first.",
+        GIB, "Size of the quarantine of cut and damaged bytes. The oldest copies of earlier opens are deleted first. "
+        "If the copies of one open need more, nothing is cut and the store opens read-only.",
         unit="bytes", low=0)
 
     # -- descriptors and disk blocks

@@ -3,11 +3,14 @@
 Each copy is a file, and ``manifest.jsonl`` has a line for it: file, position, length, reason, time. Bytes that the
 disk does not return have a line without a file (``list_unreadable``), or a copy in which zeros stand for them.
 Commit point: the synced manifest line. Nothing may be cut before ``keep`` has returned. The same bytes of the same
-position are copied once. If the size limit is reached, the oldest copies are deleted.
+position are copied once. If the size limit is reached, the oldest copies of earlier opens are deleted. A copy that
+this open made or relies on is not deleted, because its bytes may be cut next. Without room for another one ``keep``
+fails as on a full disk, so nothing is cut and the store opens read-only.
 """
 
 from __future__ import annotations
 
+import errno
 from typing import final
 
 import orjson
@@ -35,12 +38,14 @@ class Quarantine:
         self._file_system = file_system
         self._directory = directory
         self._max_bytes = max_bytes
+        self._ours: set[str] = set()
+        """Names of the copies that this open made or relies on."""
         self.kept: list[dict[str, object]] = []
 
     def keep(self, source: str, file_pos: int, phy_offset: int, data: bytes, reason: str) -> int:
         """Copy ``data`` up to its last byte that is not zero. Return the number of bytes copied.
 
-        Raises OSError if the copy cannot be made durable.
+        Raises OSError if the copy cannot be made durable, or if the copies of this open take the whole limit.
         """
         data = data.rstrip(b"\0")
         if not data:
@@ -50,12 +55,14 @@ class Quarantine:
         name = f"{phy_offset:020d}-{isal_zlib.crc32(data):08x}.bin"
         path = f"{self._directory}/{name}"
         if self._file_system.exists(path) and self._file_system.stat(path).size == len(data):
+            self._ours.add(name)
             return len(data)  # an earlier open has copied it and left the bytes in place
         self._make_room(len(data))
         line: dict[str, object] = {
             "file": source, "position": file_pos, "physicalOffset": phy_offset,
             "length": len(data), "reason": reason, "time": now, "kept": name,
         }
+        self._ours.add(name)
         self._write(path, data, at_end=False)
         self._write(self._manifest, orjson.dumps(line) + b"\n", at_end=True)
         self._file_system.sync_dir(self._directory)
@@ -96,7 +103,14 @@ class Quarantine:
             for stat in [self._file_system.stat(f"{self._directory}/{name}")]
         ]
         total = sum(size for _, _, size in files)
+        kept = sum(size for _, name, size in files if name in self._ours)
+        if kept + wanted > self._max_bytes:
+            raise OSError(
+                errno.ENOSPC, f"no room for {wanted} bytes: quarantineMaxBytes is {self._max_bytes}, and this open has "
+                f"copied {kept}. Raise it and open the store again", self._directory)
         for _, name, size in sorted(files):
+            if name in self._ours:
+                continue
             if total + wanted <= self._max_bytes:
                 break
             events.QUARANTINE_IS_FULL.log(_log, file=name, bytes=size)

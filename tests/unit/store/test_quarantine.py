@@ -1,0 +1,91 @@
+"""Quarantine: no byte is cut whose copy was deleted for the next copy of the same open."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.errors import StoreNotWritableError
+from tailrace.store.recovery.quarantine import Quarantine
+from tailrace.testing import CrashFileSystem, SimClock
+
+SEGMENT = 1 << 16
+LOG = "/s/commitlog/00000000000000000000"
+
+
+def config(limit):
+    return StoreConfig(
+        mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=400, max_hash_slot_num=16,
+        max_index_num=64, commit_log_allocate_step=4096, quarantine_max_bytes=limit)
+
+
+def opened(files, limit, clock=None):
+    return MessageStore.open("/s", config=config(limit), services=False, clock=clock or SimClock(), file_system=files)
+
+
+def damaged_store(*numbers):
+    """Six messages of 5,000 bytes in one segment, some of them damaged, after a kill."""
+    files = CrashFileSystem()
+    with opened(files, 1 << 30) as store:
+        places = [store.put(Message(topic="t", body=bytes([65 + n]) * 5000)).phy_offset for n in range(6)]
+    for path in files.list("/s/tailrace"):
+        if "progress" in path:
+            files.remove(f"/s/tailrace/{path}")
+    files.open("/s/abort", writable=True, create=True)
+    log = files.open(LOG, writable=True)
+    for number in numbers:
+        log.pwrite(b"~", places[number] + 1000)
+    return files, places
+
+
+def copies(files):
+    return [name for name in files.list("/s/tailrace/quarantine") if name.endswith(".bin")]
+
+
+def quarantine(files, limit, clock):
+    return Quarantine(clock, files, "/q", limit)
+
+
+def test_only_copies_of_earlier_opens_make_room():
+    files, clock = CrashFileSystem(), SimClock()
+    first = quarantine(files, 100, clock)
+    first.keep("f", 0, 0, b"a" * 40, "")
+    clock.advance(1)
+    first.keep("f", 40, 40, b"b" * 40, "")
+    second = quarantine(files, 100, clock)
+    clock.advance(1)
+    assert second.keep("f", 40, 40, b"b" * 40, "") == 40, "it is there already, and now it is of this open, too"
+    second.keep("f", 80, 80, b"c" * 50, "")
+    assert [int(name[:20]) for name in files.list("/q") if name.endswith(".bin")] == [40, 80]
+    with pytest.raises(OSError, match="quarantineMaxBytes is 100, and this open has copied 90"):
+        second.keep("f", 200, 200, b"d" * 11, "")
+    assert [int(name[:20]) for name in files.list("/q") if name.endswith(".bin")] == [40, 80]
+    assert second.keep("f", 200, 200, b"d" * 10, "") == 10
+
+
+@pytest.mark.parametrize("numbers", [(1, 3), (4, 5)], ids=["stepped over", "one of them cut"])
+def test_without_room_nothing_is_cut_and_the_store_opens_read_only(numbers):
+    files, _ = damaged_store(*numbers)
+    before = files.open(LOG).pread(SEGMENT, 0)
+    limit = 9_000  # of 10,200
+    if numbers == (4, 5):
+        limit = 4_000  # they are one piece at the end of the log
+    with opened(files, limit) as store:
+        assert "quarantineMaxBytes" in store.read_only
+        assert store.recovery_report["cut"] == []
+        assert store.max_offset_in_queue("t", 0) == (6 if numbers == (1, 3) else 4)
+        with pytest.raises(StoreNotWritableError):
+            store.put(Message(topic="t", body=b"x"))
+    assert files.open(LOG).pread(SEGMENT, 0) == before
+    with opened(files, 1 << 20) as store:
+        assert not store.read_only
+        report = store.recovery_report
+        kept = sum(files.stat(f"/s/tailrace/quarantine/{name}").size for name in copies(files))
+        assert kept == report["quarantinedBytes"] > 10_000
+        store.put(Message(topic="t", body=b"x"))
+
+
+def test_with_room_for_all_pieces_each_has_its_copy():
+    files, _ = damaged_store(1, 3)
+    with opened(files, 11_000) as store:
+        assert len(store.recovery_report["steppedOver"]) == len(copies(files)) == 2
