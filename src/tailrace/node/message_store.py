@@ -601,8 +601,7 @@ class MessageStore:
         return result
 
     def read(
-        self, topic: str, queue_id: int = 0, offset: int | None = None, *,
-        max_count: int | None = None,
+        self, topic: str, queue_id: int = 0, offset: int | None = None, *, max_count: int | None = None,
     ) -> Iterator[MessageExt]:
         """Yield the messages of a queue from ``offset``, or its first one, to the present end of the queue.
 
@@ -724,8 +723,7 @@ class MessageStore:
         queue = self._store.queues.get(topic, queue_id)
         readable = self._store.compaction.max_offset(
             topic, queue_id, queue.max_offset if queue is not None else self.begin_of_life(topic, queue_id))
-        return readable if committed else max(
-            readable, self._store.next_queue_offset(topic, queue_id))
+        return readable if committed else max(readable, self._store.next_queue_offset(topic, queue_id))
 
     def execute_delete_files_manually(self) -> None:
         """Let the next 20 passes delete expired files at any hour (request 329)."""
@@ -736,9 +734,7 @@ class MessageStore:
         """Use these offsets to keep what ``pinGroups`` have not consumed, and pending half messages."""
         self.retention.follow_groups(offsets)
 
-    def create_topic(
-        self, topic: str, queues: int = 4, attributes: Mapping[str, str] | None = None
-    ) -> TopicConfig:
+    def create_topic(self, topic: str, queues: int = 4, attributes: Mapping[str, str] | None = None) -> TopicConfig:
         """Create a topic, or change its queues and attributes; durable on return. Raises ConfigError or OSError."""
         self._check_may_change()
         return self._embedded.create(topic, queues, attributes or {})
