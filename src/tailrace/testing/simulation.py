@@ -13,10 +13,8 @@ steps that led to it.
 
 from __future__ import annotations
 
-import enum
 import errno
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 from tailrace.config import FlushDiskType, StoreConfig
@@ -34,6 +32,7 @@ from tailrace.model import (
 )
 from tailrace.node.message_store import MessageStore
 from tailrace.testing.crash_filesystem import CrashFileSystem, SimulatedCrash
+from tailrace.testing.sent import MAY_BE_THERE, Sent, State, ViolationError
 from tailrace.testing.sim_clock import SimClock
 from tailrace.testing.sim_scheduler import SimScheduler
 
@@ -44,38 +43,6 @@ ROOT: Final = "/store"
 _HOUR_MS: Final = 3_600_000
 _SETTLE_STEPS: Final = 20_000
 _DERIVED: Final = ("consumequeue/", "index/", "checkpoint", "tailrace/progress", "timerwheel")
-
-
-class ViolationError(AssertionError):
-    """The store broke a promise."""
-
-
-class State(enum.Enum):
-    """State of a message in the model."""
-
-    UNKNOWN = "a crash or an error came between: it may be there or not"
-    REFUSED = "the store refused it: it must never be there"
-    APPENDED = "put: only a power loss may take it"
-    DURABLE = "durable: nothing may take it"
-    LOST = "an open did not find it: it must never come back"
-    EXPIRED = "retention has deleted it"
-
-
-_MAY: Final = (State.UNKNOWN, State.APPENDED, State.DURABLE)
-
-
-@dataclass(slots=True)
-class Sent:
-    """A message, and the place that the store returned for it. ``due_ms`` is 0 unless it is a timer."""
-
-    number: int
-    topic: str
-    queue_id: int
-    body: bytes
-    due_ms: int = 0
-    state: State = State.UNKNOWN
-    phy_offset: int = -1
-    queue_offset: int = -1
 
 
 @final
@@ -103,6 +70,8 @@ class Simulation:
         self._faulted = self._ever_faulted = False
         self._pressed = False
         self._partial = False
+        self._ending: list[Sent] = []
+        """Messages of a topic whose deletion was interrupted: all of them are there, or none."""
         self._quiet = False
         self._latest_ms = self._clock.now_ms()
         self._config = self._make_config()
@@ -148,6 +117,8 @@ class Simulation:
             found += [action] * self._entropy.randrange(most + 1)
         if self._timers:
             found += [self._put_timer] * 4
+        else:
+            found += [self._delete_topic] * self._entropy.randrange(2)
         return found
 
     # -- the run
@@ -391,8 +362,28 @@ class Simulation:
     def _told(self, batch: list[Sent], status: PutMessageStatus) -> None:
         if status is PutMessageStatus.PUT_OK:
             for sent in batch:
-                if sent.state in _MAY:
+                if sent.state in MAY_BE_THERE:
                     sent.state = State.DURABLE
+
+    def _delete_topic(self) -> None:
+        if self._partial:
+            return
+        topic = f"T{self._entropy.randrange(3)}"
+        self._ending = [sent for sent in self._sent if sent.topic == topic and sent.state in MAY_BE_THERE]
+        self._note(f"delete {topic}")
+        try:
+            self._store.delete_topics([topic])
+        except (StoreError, OSError) as error:
+            if not self._faulted and self._store.is_writeable:
+                raise ViolationError(f"deletion failed: {error!r}") from error
+            return  # nothing is deleted; with a disk that fails the deletion may return with the next open
+        self._deleted()
+
+    def _deleted(self) -> None:
+        for sent in self._ending:
+            sent.state = State.DELETED
+        self._count("deleted")
+        self._ending = []
 
     def _flush(self) -> None:
         if self._partial:
@@ -467,7 +458,7 @@ class Simulation:
         sent = self._by_body.get(message.body)
         if sent is None:
             raise ViolationError(f"never sent: {message}")
-        if sent.state not in _MAY:
+        if sent.state not in MAY_BE_THERE:
             raise ViolationError(f"{sent.number} is shown, {sent.state.value}")
         if (sent.topic, sent.queue_id) != (message.topic, message.queue_id):
             raise ViolationError(f"{sent.number} is in {message.topic}/{message.queue_id}")
@@ -519,9 +510,13 @@ class Simulation:
         low = self._store.min_phy_offset
         # One that could not write shows what its queues have on disk; nothing is lost by that.
         self._partial = bool(self._store.recovery_report["readOnly"])
+        if self._ending and not self._partial:
+            if not any(sent.number in found for sent in self._ending):
+                self._deleted()
+            self._ending = []
         for sent in self._sent:
             there = found.get(sent.number)
-            if not sent.due_ms and sent.state in _MAY and (there is not None or not self._partial):
+            if not sent.due_ms and sent.state in MAY_BE_THERE and (there is not None or not self._partial):
                 self._judge(sent, there, low)
         self._check_keys(found)
         self._count("compared")
