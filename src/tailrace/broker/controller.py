@@ -160,6 +160,7 @@ class BrokerController:
         self._pop = PopConsumption(broker, self._file_system, durable)
         self._lite = LiteTopics(broker, self._file_system)
         self._pop.acks.lite = self._lite.acks
+        self._pop.inspect.lite = self._lite.pops.notification
         broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling) + len(self._lite.pops.polling)
         reply = ReplyMessageProcessor(broker, self._send, durable)
         transactions = EndTransactionProcessor(broker, durable)

@@ -27,6 +27,7 @@ from tailrace.broker.pop.requests import (
     MAX_BYTES,
     READ_BYTES,
     Cold,
+    arrived_ms,
     check_in_time,
     check_numbers,
     read_cold,
@@ -40,6 +41,8 @@ from tailrace.formats.requests.message_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
+    NotificationRequestHeader,
+    NotificationResponseHeader,
     PopLiteMessageRequestHeader,
     PopLiteMessageResponseHeader,
 )
@@ -91,6 +94,10 @@ class PopLiteMessageProcessor:
         self.polling = PopLongPollingService(
             broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.run_again,
             has_match=lambda _wanted, _arrival: True)
+        self.notifications = PopLongPollingService(
+            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self._notify_again,
+            has_match=lambda _wanted, _arrival: True)
+        """Notifications that wait, by client."""
         dispatcher.wake = self._wake
         order.when_free = self._notify_when_free
 
@@ -113,6 +120,7 @@ class PopLiteMessageProcessor:
 
     def _wake(self, client_id: str, group: str) -> None:
         self.polling.notify(client_id, group, LMQ_QUEUE_ID)
+        self.notifications.notify(client_id, group, LMQ_QUEUE_ID)
 
     def release_all(self) -> list[Waiting]:
         """Drop and return the requests that wait, for a stop."""
@@ -120,7 +128,31 @@ class PopLiteMessageProcessor:
         for timer in self._free_timers.values():
             timer.cancel()
         self._free_timers.clear()
-        return self.polling.release_all()
+        return [*self.polling.release_all(), *self.notifications.release_all()]
+
+    # -- notifications
+
+    def notification(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """Answer whether a client has messages of Lite topics, or wait for one: request 200054 of a Lite consumer."""
+        header = request.read(NotificationRequestHeader)
+        self._check(header)
+        found, result = self._dispatcher.has_events(header.client_id), PollResult.TIMEOUT
+        if not found and header.poll_time > 0:
+            result = self.notifications.poll(
+                Waiting(channel, request, header.client_id, header.consumer_group, LMQ_QUEUE_ID, _EVERYTHING),
+                arrived_ms(self._broker, request) + header.poll_time,
+                lambda: self._dispatcher.has_events(header.client_id))
+        if result is PollResult.WAITS:
+            return None
+        return request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL).to_ext())
+
+    def _notify_again(self, channel: Channel, request: RemotingCommand) -> None:
+        try:
+            answer = self.notification(channel, request)
+            if answer is not None:
+                channel.answer(request, answer)
+        except Exception as error:  # noqa: BLE001 - the outermost step of a held request
+            answer_failure(channel, request, error)
 
     # -- a pop
 
@@ -135,7 +167,9 @@ class PopLiteMessageProcessor:
         while failure is None and len(made.counts) < pop.max_msg_num and made.size < MAX_BYTES and (
             queue := self._dispatcher.next_event(pop.client_id)
         ) is not None:
-            if queue not in made.seen and parent_of(queue) == pop.topic:
+            if self._registry.is_evicted(pop.client_id, queue):
+                self._dispatcher.dispatch(queue, pop.consumer_group, pop.client_id)
+            elif queue not in made.seen and parent_of(queue) == pop.topic:
                 failure = self._try_queue(made, queue)
         if made.needs_disk is not None:  # its event stays until it is read: the read may fail, or the client go
             made.later.append(made.needs_disk.key[0])
@@ -156,7 +190,7 @@ class PopLiteMessageProcessor:
         check_numbers(self._broker, request, pop, pop.max_msg_num)
         return pop
 
-    def _check(self, pop: PopLiteMessageRequestHeader) -> None:
+    def _check(self, pop: PopLiteMessageRequestHeader | NotificationRequestHeader) -> None:
         """Raise RefusalError unless the client may pop Lite topics of the topic for the group."""
         broker = self._broker
         if broker.store.read_only:

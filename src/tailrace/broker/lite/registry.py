@@ -61,6 +61,8 @@ class LiteSubscriptionRegistry:
         self._of_queue: dict[str, dict[ClientGroup, None]] = {}
         self._wildcards: dict[str, set[str]] = {}
         """Groups with ``lite.sub.wildcard`` that have members, by parent topic."""
+        self._evicted: dict[str, set[str]] = {}
+        """Queues that clients of exclusive groups have lost to another member and still believe to have, by client."""
         self.count = 0
         """Number of pairs of a client and a queue."""
         self.on_register: Callable[[ClientGroup, str], None] = lambda _member, _queue: None
@@ -86,6 +88,7 @@ class LiteSubscriptionRegistry:
         for queue in wanted:
             if exclusive:
                 self._exclude_others(member, queue)
+                self._evicted.get(client_id, set()).discard(queue)
             if (offset := offset_of(queue)) is not None:
                 self._reset(member, queue, offset)
                 if queue in mine.queues:  # it has subscribed before, and there may be messages again
@@ -93,7 +96,11 @@ class LiteSubscriptionRegistry:
             self._join(mine, member, queue)
 
     def add_all(self, channel: Channel, client_id: str, group: str, topic: str, queues: Iterable[str]) -> None:
-        """Make these the only Lite topics of a client. Raises RefusalError."""
+        """Make these the only Lite topics of a client. Raises RefusalError.
+
+        Of an exclusive group a client does not get back what another member has taken: the notification may not have
+        reached it, so it is repeated.
+        """
         config = self._broker.groups.select(group)
         if config is not None and config.is_lite_wildcard:
             wanted = {f"{topic}@{group}"}
@@ -108,8 +115,12 @@ class LiteSubscriptionRegistry:
         member = ClientGroup(client_id, group)
         for queue in mine.queues - wanted:
             self._leave(mine, member, queue)
-        for queue in sorted(wanted):
+        lost = self._evicted.get(client_id, set()) & wanted
+        for queue in sorted(wanted - lost):
             self._join(mine, member, queue)
+        for queue in sorted(lost):
+            self._notify(member, queue)
+        self._forget_evictions(client_id, lost)
 
     def remove(self, client_id: str, group: str, queues: Iterable[str]) -> None:
         """End the subscriptions of a client to some Lite topics."""
@@ -119,13 +130,16 @@ class LiteSubscriptionRegistry:
         mine.updated_ms = self._broker.clock.now_ms()
         member, config = ClientGroup(client_id, mine.group), self._broker.groups.select(group)
         from_start = config is not None and config.is_set("lite.sub.reset.offset.unsubscribe")
+        lost = self._evicted.get(client_id, set())
         for queue in queues:
+            lost.discard(queue)
             if self._leave(mine, member, queue) and from_start:
                 self._reset(member, queue, 0)
 
     def remove_all(self, client_id: str) -> None:
         """Forget a client."""
         self._channels.pop(client_id, None)
+        self._evicted.pop(client_id, None)
         mine = self._clients.pop(client_id, None)
         if mine is None:
             return
@@ -135,6 +149,9 @@ class LiteSubscriptionRegistry:
 
     def forget_queues(self, queues: Iterable[str]) -> None:
         """Forget the subscriptions to queues that are deleted. Clients that still want them subscribe again."""
+        queues = set(queues)
+        for client_id, lost in tuple(self._evicted.items()):
+            self._forget_evictions(client_id, lost - queues)
         for queue in queues:
             for member in self._of_queue.pop(queue, ()):
                 self.count -= 1
@@ -176,6 +193,10 @@ class LiteSubscriptionRegistry:
             if group in {None, wildcard}:
                 found.setdefault(wildcard, self.wildcard_members(topic, wildcard))
         return found
+
+    def is_evicted(self, client_id: str, queue: str) -> bool:
+        """Return whether another member of an exclusive group has taken a queue from a client."""
+        return bool(self._evicted) and queue in self._evicted.get(client_id, ())
 
     def has_subscribers(self, queue: str) -> bool:
         """Return whether a queue has a subscriber; called from any thread."""
@@ -243,9 +264,18 @@ class LiteSubscriptionRegistry:
             if theirs is None:
                 continue
             self._leave(theirs, other, queue)
+            lost = self._evicted.setdefault(other.client_id, set())
+            if len(lost) < OF_CLIENT_MAX:
+                lost.add(queue)
             if from_start:
                 self._reset(other, queue, 0)
             self._notify(other, queue)
+
+    def _forget_evictions(self, client_id: str, but: set[str]) -> None:
+        if but:
+            self._evicted[client_id] = but
+        else:
+            self._evicted.pop(client_id, None)
 
     def _notify(self, member: ClientGroup, queue: str) -> None:
         channel = self._channels.get(member.client_id)

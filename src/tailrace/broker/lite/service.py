@@ -61,6 +61,7 @@ class LiteTopics:
     def drop_closed(self) -> None:
         """Drop the requests of connections that have closed; called periodically."""
         self.pops.polling.drop_closed()
+        self.pops.notifications.drop_closed()
 
     def release_all(self) -> list[Waiting]:
         """Drop and return the requests that wait, for a stop."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, final
 
@@ -62,6 +62,8 @@ class PopInspectProcessor:
         self.polling = PopLongPollingService(
             broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.run_again,
             notify_last=True, has_match=partial(has_match, broker.store))
+        self.lite: Callable[[Channel, RemotingCommand], Answer] | None = None
+        """Serves the notifications of clients of Lite topics."""
         self._read_peek = broker.worker.in_thread(self._peeked)
 
     def register(self, server: RemotingServer) -> None:
@@ -116,6 +118,8 @@ class PopInspectProcessor:
 
     def _notification(self, channel: Channel, request: RemotingCommand) -> Answer:
         header = request.read(NotificationRequestHeader)
+        if header.is_lite_consumer and self.lite is not None:
+            return self.lite(channel, request)
         group, topic, queue_id = self._named(header)
         wanted = self._filter(header)
         born_ms = arrived_ms(self._broker, request)

@@ -294,6 +294,8 @@ class NotificationRequestHeader(CustomHeader):
     born_time: Int64
     order: bool = False
     attempt_id: str | None = None
+    is_lite_consumer: bool = False
+    client_id: str = ""
     exp_type: str | None = None
     exp: str | None = None
 

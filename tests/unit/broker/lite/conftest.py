@@ -57,6 +57,8 @@ class LiteWorld:
         self.lite = pops.acks.lite = None
         self.lite = LiteTopics(broker, self.store.file_system)
         pops.acks.lite = self.lite.acks
+        pops.inspect.lite = self.lite.pops.notification
+        self.inspect = pops.inspect
         self.acks, self.admin = pops.acks, AdminTopicsProcessor(broker)
         self.sends = SendMessageProcessor(
             broker, DurableAnswers(self.loop, self.store), wait_durable=False, max_message_size=1 << 20)

@@ -129,6 +129,85 @@ def test_an_exclusive_group_has_one_subscriber(open_world):
     assert (mine(world, "d"), len(world.channel("d").sent)) == (["a"], 0)
 
 
+def test_a_client_that_lost_a_lite_topic_does_not_get_it_back_with_its_full_subscription(open_world):
+    """The notification may be lost, and a client repeats its full subscription every 30 s."""
+    world = open_world()
+    world.topic()
+    world.group(sub_model="Exclusive")
+    world.subscribe("a", "b", client="c", action="COMPLETE_ADD")
+    world.send("a", b"1")  # an event for c, which it does not take in time
+    world.subscribe("a", client="d")
+    world.channel("c").sent.clear()
+    world.subscribe("a", "b", client="c", action="COMPLETE_ADD")
+    assert (mine(world, "c"), mine(world, "d")) == (["b"], ["a"])
+    said, = world.channel("c").sent
+    assert (said.code, said.ext["liteTopic"], said.ext["clientId"]) == (200_073, "a", "c")
+    assert world.pop("c") == []
+    assert bodies(world.pop("d")) == [b"1"]
+    world.subscribe("b", client="c", action="COMPLETE_ADD")  # it knows now
+    world.channel("c").sent.clear()
+    world.subscribe("a", "b", client="c", action="COMPLETE_ADD")  # and wants it again
+    assert (mine(world, "c"), len(world.channel("c").sent)) == (["a", "b"], 0)
+
+
+@pytest.mark.parametrize("how", ["takes it back", "gives it up", "goes", "the Lite topic is deleted"])
+def test_what_a_client_lost_is_forgotten(open_world, how):
+    world = open_world()
+    world.topic()
+    world.group(sub_model="Exclusive")
+    world.subscribe("a", client="c")
+    world.subscribe("a", client="d")
+    registry, queue = world.lite.registry, "%LMQ%$parent$a"
+    assert registry.is_evicted("c", queue)
+    assert not registry.is_evicted("d", queue)
+    if how == "takes it back":
+        world.subscribe("a", client="c")
+        assert registry.is_evicted("d", queue)
+    elif how == "gives it up":
+        world.subscribe("a", client="c", action="PARTIAL_REMOVE")
+    elif how == "goes":
+        world.subscribe(client="c", action="COMPLETE_REMOVE")
+    else:
+        registry.forget_queues({queue})
+    assert not registry.is_evicted("c", queue)
+
+
+def notify(world, client="c", **changes):
+    return world.ask(world.inspect.notification, {
+        "consumerGroup": "lite", "topic": "parent", "queueId": -1, "pollTime": 15_000, "bornTime": world.clock.now_ms(),
+        "isLiteConsumer": "true", "clientId": client, **changes}, code=200_054, client=client)
+
+
+def test_a_notification_says_whether_a_client_has_messages(world):
+    world.subscribe("a", client="c")
+    world.subscribe("b", client="d")
+    world.send("a", b"1")
+    answer = notify(world, pollTime=0)
+    assert (answer.code, answer.ext["hasMsg"]) == (0, "true")
+    assert bodies(world.pop("c")) == [b"1"]  # a notification takes nothing
+    assert notify(world, pollTime=0).ext["hasMsg"] == "false"
+    assert notify(world, "d", pollTime=0).ext["hasMsg"] == "false"
+    assert notify(world, consumerGroup="none").code == 26
+    assert notify(world, topic="none").code == 17
+
+
+def test_a_notification_waits_for_a_message(world):
+    world.subscribe("a", client="c")
+    assert notify(world) is None
+    assert len(world.lite.pops.notifications) == 1
+    world.send("a", b"1")
+    answer, = world.channel("c").sent
+    assert answer.ext["hasMsg"] == "true"
+    assert len(world.lite.pops.notifications) == 0
+    assert bodies(world.pop("c")) == [b"1"]
+    world.channel("c").sent.clear()
+    assert notify(world, pollTime=2_000) is None
+    world.run(2_000)
+    assert world.channel("c").sent[0].ext["hasMsg"] == "false"
+    assert notify(world) is None
+    assert len(world.lite.release_all()) == 1
+
+
 def test_an_unsubscription_may_reset_the_offset(open_world):
     world = open_world()
     world.topic()
