@@ -187,6 +187,22 @@ def test_an_offset_of_the_ended_topic_that_is_committed_late_does_no_harm(broker
         assert found == [b"new%d" % number for number in range(7)]
 
 
+def test_a_member_that_still_runs_joins_its_deleted_group_again_and_commits_its_position(broker, producer):
+    producer.create_topic("kept", 1)
+    seen = Counter()
+    with PushConsumer("kept", lambda message: seen.update([message.body]), namesrv=broker.namesrv, topics="kept",
+                      start="first", timeout_ms=10_000) as consumer:
+        old = fill(producer, "kept", b"old", 20, 1)
+        until(lambda: seen == Counter(old))
+        consumer.commit()
+        tailrace("group", "delete", "kept", "--broker", broker.broker, "--yes")
+        new = fill(producer, "kept", b"new", 20, 1)
+        until(lambda: seen == Counter({**old, **new}), 60)  # the next heartbeat makes the group again
+    with PullConsumer(namesrv=broker.namesrv, group="kept", timeout_ms=10_000) as reader:
+        queue, = reader.queues("kept")
+        assert reader.committed(queue) == 40  # the group continues where its member was
+
+
 def test_a_pull_that_waits_is_answered_when_its_topic_is_deleted(broker, producer):
     producer.create_topic("held", 1)
 

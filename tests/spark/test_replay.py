@@ -1,6 +1,7 @@
 """Chosen messages are sent again: all of them, in order, at a rate, and on from where it stopped."""
 
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -150,6 +151,37 @@ def test_no_message_of_an_inner_batch_is_left_out_by_a_second_run(spark, tmp_pat
     assert len(bodies) - len(sent) < 7, "only messages of the record in which the window ended come twice"
     marks = {m.properties["TAILRACE_REPLAY"]: m.body for m in first.got + second.got}
     assert sorted(marks.values()) == sorted(sent), "equal for a second copy, and for no other message"
+    assert replay(spark, wanted, Recorder())["sent"] == 0
+
+
+def test_a_directory_that_was_replaced_is_not_continued(spark, tmp_path):
+    from tailrace.spark.pipeline.replay import Replay, replay
+
+    path, progress = tmp_path / "store", tmp_path / "progress.json"
+
+    def fill(name):
+        with MessageStore.open(path, config=CONFIG, services=False) as store:
+            for n in range(40):
+                store.put(Message(topic="T", body=b"%s%d" % (name, n)))
+
+    fill(b"old")
+    wanted = Replay(path=str(path), topics=("T",), progress=str(progress))
+    assert replay(spark, wanted, Recorder())["sent"] == 40
+    fill(b"more")
+    assert replay(spark, wanted, Recorder())["sent"] == 40
+    shutil.rmtree(path)
+    fill(b"new")
+    fill(b"new")
+    fill(b"new")
+    with pytest.raises(ConfigError, match="has another message at position"):
+        replay(spark, wanted, Recorder())
+    shutil.rmtree(path)
+    fill(b"shorter")
+    with pytest.raises(ConfigError, match="has another message at position"):
+        replay(spark, wanted, Recorder())
+    noted = json.loads(progress.read_text())
+    del noted["last"]  # of an earlier release
+    progress.write_text(json.dumps(noted))
     assert replay(spark, wanted, Recorder())["sent"] == 0
 
 

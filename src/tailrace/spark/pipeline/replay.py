@@ -2,8 +2,10 @@
 
 Rows come in the order of the log. After a window of rows is sent, its last position is written to the
 progress file, durably. So an interrupted run continues after the last window that was answered, and at most one
-window is sent twice. Two kinds of properties are left out: those that delayed the original message (delays, timers,
-transactions) and those that a broker added. So a replayed message can be consumed immediately.
+window is sent twice. The file also has position and store time of the last message that was sent: if the log has
+another message there, the directory was replaced, and the replay is refused. Two kinds of properties are left out:
+those that delayed the original message (delays, timers, transactions) and those that a broker added. So a replayed
+message can be consumed immediately.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import replace_file
 from tailrace.errors import ConfigError, CorruptionError
-from tailrace.formats.commitlog import CRC_PROPERTY
+from tailrace.formats.commitlog import CRC_PROPERTY, STORE_TIME_HEAD, store_timestamp_of
 from tailrace.formats.copied_properties import COPY_ROOM, fitting
 from tailrace.formats.inner_batch import INNER_BATCH_BITS
 from tailrace.formats.lite import LITE_TOPIC
@@ -34,6 +36,7 @@ from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from tailrace.remoting.tls import TlsOptions
+from tailrace.store.directory import StoreDirectory
 from tailrace.timer.parking import LEFT_OUT_SHOWN
 
 if TYPE_CHECKING:
@@ -43,7 +46,8 @@ __all__ = ["REPLAY_PROPERTY", "BrokerTarget", "Replay", "StoreTarget", "Target",
            "replay"]
 
 _log = get_logger(__name__)
-_COLUMNS: Final = "topic,queueId,queueOffset,commitLogOffset,sysFlag,tags,keys,body,properties,flag"
+_COLUMNS: Final = "topic,queueId,queueOffset,commitLogOffset,storeTimestamp,sysFlag,tags,keys,body,properties,flag"
+_STORED_MS: Final = "unix_millis(storeTimestamp) AS storedMs"
 REPLAY_PROPERTY: Final = "TAILRACE_REPLAY"
 """Property of every replayed message: its original position in the log. If a message is sent twice, it is equal.
 
@@ -190,7 +194,8 @@ def replay(
     sender = _Sender(wanted, target, progress, clock or SystemClock(), tell)
     if progress.position >= 0:
         tell(f"continuing after position {progress.position}, {progress.sent} messages are sent already")
-    rows = chosen_rows(spark, wanted, progress.position).orderBy("commitLogOffset", "queueOffset")
+    rows = chosen_rows(spark, wanted, progress.position).selectExpr("*", _STORED_MS).orderBy(
+        "commitLogOffset", "queueOffset")
     for window, position in _windows(rows.toLocalIterator(), wanted):
         sender.send(window, position)
     return {
@@ -292,7 +297,7 @@ class _Sender:
             self._target.put(queue_id, messages)
         self.sent += len(rows)
         self.bytes += sum(len(row["body"]) for row in rows)
-        self._progress.note(position, len(rows))
+        self._progress.note(position, len(rows), (rows[-1]["commitLogOffset"], rows[-1]["storedMs"]))
         now = self._clock.monotonic_ns()
         if now - self._told > 1_000_000_000:
             self._told = now
@@ -324,20 +329,33 @@ class _Progress:
         try:
             found = orjson.loads(Path(self._path).read_bytes())
             position, sent = int(found.pop("position")), int(found.pop("sent"))
+            last = tuple(map(int, found.pop("last", ())))  # releases before have not written it
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(f"{self._path} is not a progress file of a replay: {error}") from error
         if found != self._identity:
             other = [name for name in self._identity if found.get(name) != self._identity[name]]
             raise ConfigError(
                 f"{self._path} is of another replay: {', '.join(other)} differ; remove it to start again")
+        if last and not _has_message(wanted.path, *last):
+            raise ConfigError(
+                f"{self._path} is of another store: {wanted.path} has another message at position {last[0]}, so the "
+                "directory was replaced or restored; remove the file to start again")
         self.position, self.sent = position, sent
 
-    def note(self, position: int, count: int) -> None:
-        """Note that all messages up to a position were answered. Raises OSError."""
+    def note(self, position: int, count: int, last: tuple[int, int]) -> None:
+        """Note that all messages up to a position were answered; ``last`` is the last one. Raises OSError."""
         self.position = position
         self.sent += count
         if not self._path:
             return
         replace_file(
             OsFileSystem(), str(Path(self._path).absolute()),
-            orjson.dumps({**self._identity, "position": position, "sent": self.sent}))
+            orjson.dumps({**self._identity, "position": position, "sent": self.sent, "last": last}))
+
+
+def _has_message(path: str, position: int, stored_ms: int) -> bool:
+    """Return whether the log of a directory has a message at a position that was stored at a time, or had it once."""
+    directory = StoreDirectory(path)
+    if position < directory.min_phy_offset:
+        return True  # it has expired
+    return store_timestamp_of(directory.read(position, STORE_TIME_HEAD)) == stored_ms
