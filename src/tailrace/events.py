@@ -1229,7 +1229,8 @@ DELIVER_TIMES_ARE_TOO_FAR_AHEAD: Final = _event(
     "wait at most for the delay, counted from now.")
 DELAYED_MESSAGE_HELD_UP: Final = _event(
     "warning", "delayed message held up, it is tried again", "level offset phy_offset cause",
-    "A due message of a delay level could not be put into its topic. The later messages of the level wait.")
+    "A due message of a delay level could not be put into its topic, or the queue of the level (`phy_offset` is -1) or "
+    "more than 32 of its messages cannot be read. The later messages of the level wait.")
 DELAYED_MESSAGE_UNREADABLE: Final = _event(
     "error", "delayed message unreadable", "phy_offset size cause",
     "A message of a delay level was deleted or is damaged, so it cannot be delivered. Counted as scheduleUnreadable.")

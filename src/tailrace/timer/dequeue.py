@@ -44,6 +44,8 @@ _BATCH: Final = 1000
 _BULK_BATCH: Final = 16_384
 _SMALL: Final = 4096
 """A message up to this size, bytes, stays in memory until it is due."""
+_MOST_FAILED: Final = 64
+"""Failed reads after which a step reads no further message one by one, because descriptors or memory may be short."""
 _MOST_UNREAD: Final = 100_000
 """Number of timers whose messages could not be read from which no further message is read one by one."""
 
@@ -68,6 +70,7 @@ class Dequeue:
         self._due = due
         self._put_back = put_back
         self._reads = put_back.reads
+        self._stop_at = 0
         self._precision = state.precision_ms
         self._bulk = BulkPutBack(clock, store, due, put_back, state)
 
@@ -138,7 +141,7 @@ class Dequeue:
             if not state.list_tries.failed:
                 events.LIST_OF_A_TIMER_SLOT_CANNOT_BE_READ.log(
                     _log, time_ms=time_ms, pos=state.list_pos, cause=error)
-            state.list_tries = self._reads.after(state.list_tries, error, -1, 0)
+            state.list_tries = self._reads.counted(state.list_tries, error)
             return
         state.list_pos, state.list_tries = -1, NO_TRIES
         here = [*state.waiting, *(unit.phy_offset for group in state.unread for unit in group.units)]
@@ -165,6 +168,7 @@ class Dequeue:
     def _dequeue_get_message(self) -> bool:
         """Process some of the begun units. Return True if there are more."""
         left, bulk_left = _BATCH, _BULK_BATCH
+        self._stop_at = self._reads.failed + _MOST_FAILED
         for time_ms in sorted(self._due.slots):
             state = self._due.slots.get(time_ms)
             if state is None:  # a request to delete may have finished another slot
@@ -179,6 +183,7 @@ class Dequeue:
             not_plain = 0
             while state.units and min(left, bulk_left) > 0 and (
                 len(self._due) < 2 * _MOST_WAITING and self._due.unread < _MOST_UNREAD
+                and self._reads.failed < self._stop_at
             ):
                 if not not_plain and len(state.units) >= self.bulk_from and self._bulk.possible and (
                     not self._put_back.is_due(self._clock.now_ms())
@@ -243,7 +248,7 @@ class Dequeue:
         """Read messages again whose time to do so has come. Return how many units were tried."""
         done = 0
         for group in [group for group in state.unread if self._reads.may_try(group.tries)]:
-            while group.units and done < most:
+            while group.units and done < most and self._reads.failed < self._stop_at:
                 done += 1
                 self.read_and_take(time_ms, group.units[0], group.tries)
                 self._due.tried(group)

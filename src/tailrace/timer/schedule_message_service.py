@@ -217,7 +217,10 @@ class ScheduleMessageService:
         try:
             more = self._deliver(level)
         except OSError as error:
-            level.tries = self.reads.after(level.tries, error, -1, 0)
+            if not level.tries.failed:
+                events.DELAYED_MESSAGE_HELD_UP.log(
+                    _log, level=level.number, offset=self._next(level), phy_offset=-1, cause=error)
+            level.tries = self.reads.counted(level.tries, error)
             return False
         level.tries = NO_TRIES
         return more

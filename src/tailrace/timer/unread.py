@@ -80,14 +80,19 @@ class FailedReads:
         return self.now_ms() - tries.first_ms < PATIENCE_MS
 
     def after(self, tries: Tries, error: OSError, phy_offset: int, size: int) -> Tries:
-        """Count a read that has failed, and log it, at most one line in 10 s. Return when to try again."""
-        self.failed += 1
+        """Count a read of a message that has failed, and log it, at most one line in 10 s. Return when to try again."""
         now_ns = self._clock.monotonic_ns()
+        made = self.counted(tries, error)
         if now_ns - self._logged_ns >= _LOG_NS:
             events.READ_OF_A_WAITING_MESSAGE_FAILED.log(
                 _log, phy_offset=phy_offset, size=size, reads=self.failed - self._logged, cause=error)
             self._logged_ns, self._logged = now_ns, self.failed
-        now_ms = now_ns // _MS
+        return made
+
+    def counted(self, tries: Tries, error: OSError) -> Tries:
+        """Count a read that has failed. Return when to try again."""
+        self.failed += 1
+        now_ms = self.now_ms()
         wait = min(_FIRST_MS << min(tries.failed, _DOUBLINGS), _LONGEST_MS)
         return Tries(
             tries.failed + 1, tries.errors + (not is_shortage(error)),
