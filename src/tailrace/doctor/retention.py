@@ -165,15 +165,16 @@ def _facts(
 
 
 def _store_timestamp(directory: StoreDirectory, phy_offset: int) -> int:
-    """Return the store time of the record at a position, -1 without a valid record."""
+    """Return when the record at a position was stored, by the wall clock; -1 without a valid record."""
     head = directory.read(phy_offset, BLANK.size)
     if len(head) < BLANK.size:
         return -1
     try:
-        return decode_message(
+        stored = decode_message(
             directory.read(phy_offset, max(BLANK.unpack_from(head).total_size, 0))).store_timestamp
     except CorruptionError:
         return -1
+    return directory.wall_times.of(phy_offset, stored)
 
 
 def _topics(

@@ -119,6 +119,13 @@ def test_ages_count_from_the_wall_clock(corrected):
     assert log.now - log.store.earliest_message_time() < 10_000
 
 
+def test_retention_counts_from_the_wall_clock(corrected):
+    """A file that is ended or deleted by its age does not wait until the clock has reached its store times."""
+    log = corrected
+    stored_at = log.store.retention.clean_commit_log._store_timestamp
+    assert log.now - 10_000 < stored_at(0) <= log.now
+
+
 def test_a_correction_while_the_store_is_open(log, caplog):
     log.put()
     before = log.now

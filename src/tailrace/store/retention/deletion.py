@@ -114,6 +114,8 @@ class Deletion:
         return until if position.until <= flush.durable_until else min(until, flush.durable_until)
 
     def _store_timestamp(self, phy_offset: int) -> int:
-        """Return the store time of the record at a position, or -1 if there is no valid record."""
+        """Return when the record at a position was stored, by the wall clock; -1 if there is no valid record."""
         found = self._store.reader.decode_at(phy_offset)
-        return found.store_timestamp if found is not None else -1
+        if found is None:
+            return -1
+        return self._store.commit_log.wall_times.of(phy_offset, found.store_timestamp)
