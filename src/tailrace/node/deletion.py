@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
@@ -25,7 +25,6 @@ from tailrace.formats.pop import pop_retry_topics, retry_topic_users
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, read_config
 from tailrace.node.retention.topics import TopicRetention, Unfinished, read_unfinished
-from tailrace.node.timers import Timers
 from tailrace.node.topic_config import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
@@ -33,6 +32,9 @@ from tailrace.node.topic_config import (
 )
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.lives import Ended
+
+if TYPE_CHECKING:  # node.timers imports this module by way of node.directory_opening
+    from tailrace.node.timers import Timers
 
 __all__ = ["Deleted", "Deletion", "GroupState", "StateFiles", "complete_deletion"]
 
