@@ -3,8 +3,11 @@
 import os
 import pathlib
 import signal
+from collections import Counter
 
 import pytest
+
+from tailrace.env.supervision import FAILURES
 
 # A JVM lives for seconds here: the second compiler and the threads of G1 cost more than they save.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -28,6 +31,15 @@ def signals_are_not_ignored():
     yield
     signal.signal(signal.SIGHUP, hang_up)
     signal.signal(signal.SIGINT, interrupt)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_caught_silently(request):
+    """A loop that continues after an error must not hide the error from a test that does not expect it."""
+    before = Counter(FAILURES)
+    yield
+    if request.node.get_closest_marker("caught") is None:
+        assert before == FAILURES, "a loop met an error; its traceback is in the log"
 
 
 def pytest_collection_modifyitems(items):

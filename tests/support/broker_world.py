@@ -148,6 +148,9 @@ class Connection:
     def close(self):
         self.closed = True
 
+    def is_reading(self):
+        return True
+
     def when_reading(self, answer):
         if not self.closed:
             answer()

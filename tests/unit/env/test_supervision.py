@@ -10,6 +10,8 @@ import pytest
 from tailrace.env import supervision
 from tailrace.env.supervision import FAILURES, caught, failed, supervised
 
+pytestmark = pytest.mark.caught
+
 
 @pytest.fixture(autouse=True)
 def forget():

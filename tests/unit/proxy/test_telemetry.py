@@ -36,6 +36,7 @@ def test_requests_of_a_client_are_bounded_and_forgotten_with_it(activity, client
     activity._reply("one", last, {})  # its answer is too late
 
 
+@pytest.mark.caught
 def test_a_command_that_cannot_be_written_costs_that_command():
     written = []
 

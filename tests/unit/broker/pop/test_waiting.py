@@ -297,6 +297,7 @@ def test_a_client_that_does_not_read_passes_the_wake_on(world, waiting_pop, turn
     assert [(answer.opaque, decode_message(answer.body).body) for answer in slow.sent] == [(first, b"later")]
 
 
+@pytest.mark.caught
 def test_a_pop_whose_run_fails_holds_up_no_other(world, waiting_pop, turns, monkeypatch):
     polling = world.pop_part.polling
     broken, _ = waiting_pop(), waiting_pop(consumerGroup="h")
@@ -317,6 +318,7 @@ def test_a_pop_whose_run_fails_holds_up_no_other(world, waiting_pop, turns, monk
     assert [answer.code for answer in world.channel.sent] == [0, 0]
 
 
+@pytest.mark.caught
 def test_a_look_that_fails_wakes_the_request(world, loop, turns):
     """It runs again, and is answered with the error if that is still there."""
     ran = []
@@ -336,6 +338,7 @@ def test_a_look_that_fails_wakes_the_request(world, loop, turns):
     assert ran == [1, 2]
 
 
+@pytest.mark.caught
 def test_a_listener_that_fails_leaves_the_others_awake():
     heard = []
 
