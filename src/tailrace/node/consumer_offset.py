@@ -286,6 +286,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
 
     def _decode(self, value: dict[str, Any]) -> None:
         value.pop("groupTopicMap", None)  # derived from the table
+        value.pop("pullOffsetTable", None)  # of a Java broker up to 5.5.0, which would read it again; soon out of date
         found = value.pop("offsetTable", None)
         table: dict[str, dict[int, int]] = {}
         for key, queues in (found or {}).items():

@@ -281,11 +281,16 @@ def test_the_offsets_of_a_java_broker_are_read(files, directory, tmp_path):
     files.makedirs(directory)
     (tmp_path / "config" / "consumerOffset.json").write_text(
         '{\n\t"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},'
-        '"groupTopicMap":{"g":["T"]},\n\t"offsetTable":{"T@g":{0:5,1:6\n\t}\n}}'
+        '"groupTopicMap":{"g":["T"]},\n\t"offsetTable":{"T@g":{0:5,1:6\n\t}\n},"pullOffsetTable":{"T@g":{0:9}},"new":1}'
     )
     manager = ConsumerOffsetManager(files, directory, Clock())
     assert manager.load()
     assert [manager.query("g", "T", q) for q in range(3)] == [5, 6, -1]
+    manager.commit_pull("g", "T", 0, 12)
+    manager.persist()
+    written = read_config(files, manager.path)
+    assert written["new"] == 1
+    assert "pullOffsetTable" not in written  # which a broker that reads it would take for the present places
 
 
 def test_groups_survive_a_restart_and_are_created_when_allowed(files, directory):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from tailrace.model import BoundaryType, MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.multi_dispatch import lmq_names, rows_with_lmq, topic_allows_lmq
 from tailrace.store.verification import Verification
-from tailrace.testing import CrashFileSystem, SimClock
+from tailrace.testing import CrashFileSystem, FaultyFileSystem, SimClock
 
 OFF = StoreConfig(
     mapped_file_size_commit_log=8192, mapped_file_size_consume_queue=400, max_hash_slot_num=16,
@@ -482,3 +483,27 @@ def test_the_topics_are_those_that_the_kernel_leaves_out():
 def test_rows_without_lmq_units_are_handed_through():
     rows = np.zeros((3, record.COLUMNS), dtype=np.int64)
     assert rows_with_lmq(b"", rows) is rows
+
+
+def test_a_message_that_does_not_get_into_the_log_takes_no_offset(files):
+    """Neither one that needs the next file, nor one without room for that file; RocketMQ 5.5.0 left a hole."""
+    full = False
+    disk = FaultyFileSystem(files, lambda _n, name, path: errno.ENOSPC if full and "commitlog" in path else 0)
+    store = opened(disk)
+    expected, refused = 0, 0
+    for number in range(60):
+        full = number % 3 == 2
+        result = store.put_inner(inner(ALL, body=bytes(1500)))
+        if result.status is not PutMessageStatus.PUT_OK:
+            refused += 1
+            continue
+        properties = decode_message(bytes(store.select_record(result.phy_offset) or b"")).properties
+        assert properties["INNER_MULTI_QUEUE_OFFSET"] == str(expected)
+        expected += 1
+    full = False
+    assert refused > 3
+    assert len(files.list("/s/commitlog")) > 5
+    store.wait_dispatched()
+    assert store.max_offset_in_queue(ALL, 0) == expected
+    assert [m.queue_offset for m in store.read("t", 0)] == [*range(expected)]
+    store.close()

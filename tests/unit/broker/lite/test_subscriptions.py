@@ -146,7 +146,7 @@ def test_a_client_that_lost_a_lite_topic_does_not_get_it_back_with_its_full_subs
     assert bodies(world.pop("d")) == [b"1"]
     world.subscribe("b", client="c", action="COMPLETE_ADD")  # it knows now
     world.channel("c").sent.clear()
-    world.subscribe("a", "b", client="c", action="COMPLETE_ADD")  # and wants it again
+    world.subscribe("a", "b", client="c", action="COMPLETE_ADD")  # and subscribes again
     assert (mine(world, "c"), len(world.channel("c").sent)) == (["a", "b"], 0)
 
 
