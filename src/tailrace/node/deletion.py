@@ -6,6 +6,8 @@ its Lite topics, its POP retry topics of known groups in both forms, pops in ord
 groups. With a group its retry topic, its dead letters and its POP retry topics are deleted. A retry topic whose name
 another topic and group have as well is kept, because it has messages of them.
 
+Invariant:
+  D7  A deletion is noted durably before anything is removed, and after a crash all of it or nothing has happened.
 Commit point: the state file of ``TopicRetention`` is written, with the names that are deleted. The configuration of
 the topics is written last. An open that finds the first and not the second completes the deletion.
 """
