@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Final, Generic, TypeVar, final
+from typing import Final, Generic, TypeVar, cast, final
 
 __all__ = ["HELPERS", "in_order"]
 
@@ -54,24 +54,39 @@ class _Shared(Generic[_T, _R]):
         self._changed = threading.Condition()
         self._jobs: deque[Future[_R]] = deque()
         self._is_over = False
+        self._is_taking = False
 
     def _begin(self) -> Callable[[], None] | None:
-        """Start the next task if there is one and fewer than ``ahead`` are open; the caller holds the lock."""
-        if self._is_over or len(self._jobs) >= self._ahead:
+        """Start a job if fewer than ``ahead`` are open; the caller holds the lock and runs the result without it.
+
+        One thread at a time takes a task, because the tasks are an iterator, and because the jobs are in their order.
+        """
+        if self._is_over or self._is_taking or len(self._jobs) >= self._ahead:
             return None
+        self._is_taking = True
         job: Future[_R] = Future()
+        self._jobs.append(job)
+        return lambda: self._take_and_do(job)
+
+    def _take_and_do(self, job: Future[_R]) -> None:
+        """Take the next task, which may read from the disk, then do it."""
+        error: BaseException | None = None
+        task: _T | None = None
         try:
             task = next(self._tasks)
-        except StopIteration:
-            self._is_over = True
-            return None
-        except BaseException as error:  # noqa: BLE001 - raised in the consuming thread
-            self._is_over = True
-            self._jobs.append(job)
-            job.set_exception(error)
-            return lambda: None  # it is done
-        self._jobs.append(job)
-        return lambda: self._do(job, task)
+        except BaseException as raised:  # noqa: BLE001 - raised in the consuming thread
+            error = raised
+        with self._changed:
+            stopped, self._is_taking = self._is_over, False
+            if error is not None:
+                self._is_over = True
+            if isinstance(error, StopIteration):
+                self._jobs.remove(job)
+            elif error is not None:
+                job.set_exception(error)
+            self._changed.notify_all()
+        if error is None and not stopped:
+            self._do(job, cast("_T", task))
 
     def _do(self, job: Future[_R], task: _T) -> None:
         try:

@@ -93,3 +93,35 @@ def test_it_may_be_left_before_the_end(helpers):
     assert not left()
     assert len(begun) <= 6
     assert list(in_order(str, iter([]), helpers, 4)) == []
+
+
+def test_results_are_consumed_while_another_thread_waits_for_a_task():
+    """Finding a task may read megabytes, so no thread that has other work waits for it."""
+    mine, tried = threading.current_thread(), 0
+    while tried < 200:
+        tried += 1
+        waits, got, by = threading.Event(), threading.Event(), {}
+
+        def tasks(waits=waits, got=got, by=by):
+            yield 0
+            yield 1
+            if threading.current_thread() is not mine:
+                waits.set()
+                by["waited"] = got.wait(30)
+            waits.set()
+            yield 2
+
+        def work(task, waits=waits):
+            if task == 0:
+                assert waits.wait(30)
+            return task
+
+        for result in in_order(work, tasks(), 2, 3):
+            got.set()
+            by["last"] = result
+        assert by["last"] == 2
+        if "waited" in by:
+            assert by["waited"]
+            break
+    assert tried < 200, "a helper never waited for a task"
+    assert not left()
