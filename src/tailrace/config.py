@@ -80,6 +80,16 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 class _Config:
     """Checks and parsing for all configurations."""
 
+    given: frozenset[str]
+    """Names of the settings that the caller passed, also with a default value. A copy does not know them."""
+
+    def __new__(cls, *_: Any, **values: Any) -> Self:
+        """Note which settings are given. ``dataclasses.replace`` passes all of them, which says nothing."""
+        made = super().__new__(cls)
+        is_copy = len(values) == len(dataclasses.fields(cls))  # type: ignore[arg-type]
+        object.__setattr__(made, "given", frozenset() if is_copy else frozenset(values))
+        return made
+
     def __post_init__(self) -> None:
         """Turn names of enum members into members. Raises ConfigError with every problem."""
         for f in dataclasses.fields(self):  # type: ignore[arg-type]

@@ -1,7 +1,9 @@
 """A directory keeps the settings that are needed to read it, so later commands need no file of settings."""
 
 import contextlib
+import dataclasses
 import json
+import pickle
 import shutil
 import subprocess
 import sys
@@ -149,7 +151,45 @@ def test_a_rebuild_without_the_file_of_settings_keeps_delay_levels_and_precision
         assert store.config.timer_precision_ms == 100
     with opened(path, config=StoreConfig(message_delay_level="9s")) as store:
         assert store.config.message_delay_level == "9s", "what a caller says wins"
-        assert store.config.timer_precision_ms == 1000
+        assert store.config.timer_precision_ms == 100, "what a caller does not say stays"
+
+
+def test_a_setting_overrides_only_itself(tmp_path, caplog):
+    path, log = tmp_path / "s", tmp_path / "log"
+    settings = StoreConfig(
+        **SMALL, message_delay_level="7s 70s", timer_precision_ms=100, message_index_enable=False,
+        store_path_commit_log=str(log))
+    opened(path, config=settings).close()
+    for given in (
+        StoreConfig(flush_disk_type="SYNC_FLUSH"), StoreConfig.from_properties({"flushDiskType": "SYNC_FLUSH"}),
+        StoreConfig.from_properties({"maxMessageSize": "4194304"}), dataclasses.replace(StoreConfig(), **SMALL),
+        pickle.loads(pickle.dumps(StoreConfig(**SMALL))),
+    ):
+        with opened(path, config=given) as store:
+            now = store.config
+            assert now.flush_disk_type == given.flush_disk_type
+            assert (now.message_delay_level, now.timer_precision_ms, now.message_index_enable) == (
+                "7s 70s", 100, False)
+            assert now.store_path_commit_log == str(log)
+        assert StoreDirectory(str(path), config=given).config.timer_precision_ms == 100
+    with opened(path, config=pickle.loads(pickle.dumps(StoreConfig(timer_precision_ms=500)))) as store:
+        assert store.config.timer_precision_ms == 500
+    with opened(path, config=StoreConfig.from_properties({"timerPrecisionMs": "1000"})) as store:
+        assert (store.config.timer_precision_ms, store.config.message_delay_level) == (1000, "7s 70s")
+    with opened(path, config=StoreConfig(message_index_enable=True)) as store:
+        assert store.config.message_index_enable, "a default value can be given"
+        assert store.config.timer_precision_ms == 1000, "it was given the last time"
+    kept = json.loads((path / "tailrace" / "settings.json").read_bytes())["settings"]
+    assert kept == {"messageDelayLevel": "7s 70s", "storePathCommitLog": str(log)}
+
+
+def test_the_places_of_the_log_are_given_together(tmp_path):
+    path = tmp_path / "s"
+    opened(path, config=StoreConfig(
+        **SMALL, store_path_commit_log=f"{tmp_path}/a:{tmp_path}/b", multi_path_splitter=":")).close()
+    one = StoreConfig(store_path_commit_log=f"{tmp_path}/a,{tmp_path}/b")
+    now = remembered(OsFileSystem(), str(path), one)
+    assert (now.store_path_commit_log, now.multi_path_splitter) == (one.store_path_commit_log, ",")
 
 
 def test_settings_that_cannot_be_read_are_left_out(tmp_path, caplog):
@@ -211,6 +251,6 @@ def test_nothing_is_kept_of_a_store_with_default_settings(tmp_path):
     opened(tmp_path / "s", config=StoreConfig(**SMALL, message_delay_level="7s")).close()
     kept = json.loads(Path(tmp_path / "s" / "tailrace" / "settings.json").read_bytes())
     assert kept == {"root": str(tmp_path / "s"), "settings": {"messageDelayLevel": "7s"}}
-    opened(tmp_path / "s").close()
+    opened(tmp_path / "s", config=StoreConfig(message_delay_level=MESSAGE_DELAY_LEVEL)).close()
     kept = json.loads(Path(tmp_path / "s" / "tailrace" / "settings.json").read_bytes())
     assert kept["settings"] == {}

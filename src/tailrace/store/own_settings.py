@@ -1,9 +1,10 @@
 """Settings that are needed to read a directory. Each open stores them in ``tailrace/settings.json``.
 
 Units of delay levels have times computed from ``messageDelayLevel``, timer files depend on ``timerPrecisionMs``,
-and the CommitLog may be in another directory. A later command without settings of its own uses the stored ones.
-If a caller gives any setting, the stored ones are not used. The stored paths of the CommitLog are used only if
-the store is at the same path as before, because a copy of a store must not open the log of the original.
+and the CommitLog may be in another directory. A later command uses each stored setting that it is not given itself:
+a setting that is given, also one with the default value, overrides only itself. The paths of the CommitLog count as one
+setting. The stored paths are used only if the store is at the same path as before, because a copy of a store must not
+open the log of the original.
 """
 
 from __future__ import annotations
@@ -33,18 +34,21 @@ _PLACES: Final = frozenset({
 
 
 def remembered(file_system: FileSystem, root: str, config: StoreConfig) -> StoreConfig:
-    """Return ``config``, or the settings of the directory at ``root`` if ``config`` has only defaults."""
-    if config != StoreConfig():
-        return config
+    """Return ``config`` with the stored settings of the directory at ``root`` that ``config`` was not given."""
     path = f"{root}/{filenames.SETTINGS}"
     try:
         kept = _kept(read_if_there(file_system, path, _MOST))
         if not kept:
             return config
         values, at = kept
-        fields = _FORMATS | _PLACES if at == root else _FORMATS
+        given = config.given | {
+            f.name for f in dataclasses.fields(StoreConfig) if getattr(config, f.name) != f.default}
+        fields = _FORMATS - given
+        if at == root and not _PLACES & given:
+            fields |= _PLACES
         names = {option_name(f) for f in dataclasses.fields(StoreConfig) if f.name in fields}
-        found = StoreConfig.from_properties({n: v for n, v in values.items() if n in names})
+        stored = StoreConfig.from_properties({n: v for n, v in values.items() if n in names})
+        found = dataclasses.replace(config, **{name: getattr(stored, name) for name in stored.given})
     except (ValueError, ConfigError) as error:
         events.SETTINGS_OF_THE_DIRECTORY_CANNOT_BE_READ.log(_log, file=path, cause=error)
         return config
