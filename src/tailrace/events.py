@@ -823,13 +823,17 @@ NOT_A_SEGMENT_FILE: Final = _event(
     "warning", "not a segment file, it is left alone", "file",
     "A file in a directory of segments or of the index has another name than these files. It is neither read nor "
     "removed.")
+A_LEFT_OVER_FILE_IS_MOVED_ASIDE: Final = _event(
+    "warning", "a left-over file is moved aside", "file to",
+    "A new file was to be made, and a file of that name existed: a removal had failed, or another program made it. It "
+    "is not used and not deleted. Look at it, then move it away.")
 A_FILE_IS_MADE_IN_ANOTHER_DIRECTORY: Final = _event(
     "warning", "a file is made in another directory", "cause",
     "One of several log directories is full, so the file is created in the next one.")
 READ_BY_THE_SETTINGS_OF_THE_DIRECTORY: Final = _event(
     "info", "read by the settings of the directory", "file settings",
-    "No setting was given, so the settings in this file are used, with which the directory was written. To use "
-    "others, pass a settings file with any other value, or delete this file.")
+    "These settings were not given, so those in this file are used, with which the directory was written. To use "
+    "others, give them, with their default values if need be, or delete this file.")
 SETTINGS_OF_THE_DIRECTORY_CANNOT_BE_READ: Final = _event(
     "warning", "settings of the directory cannot be read", "file cause",
     "The file of settings in the store is damaged. Defaults are used until the next open writes it. Pass the "

@@ -191,8 +191,13 @@ class LockHandle(Protocol):
 class FileSystem(Protocol):
     """Names and files. Paths are strings; every call may raise OSError."""
 
-    def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
-        """Open a file. With ``create`` make it if it is missing."""
+    def open(
+        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
+    ) -> File:
+        """Open a file. With ``create`` make it if it is missing. With ``exclusive``, too, the name must not exist.
+
+        Raises FileExistsError if it does; the file is then unchanged.
+        """
         ...
 
     def exists(self, path: str) -> bool:
@@ -501,11 +506,15 @@ class OsFileSystem:
 
     __slots__ = ()
 
-    def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
-        """Open a file. With ``create`` make it if it is missing."""
+    def open(
+        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
+    ) -> File:
+        """Open a file. With ``create`` make it if it is missing; with ``exclusive`` its name must not exist."""
         flags = os.O_RDWR if writable else os.O_RDONLY
         if create:
             flags |= os.O_CREAT
+        if create and exclusive:
+            flags |= os.O_EXCL
         return _OsFile(path, _open_regular(path, flags))
 
     def exists(self, path: str) -> bool:

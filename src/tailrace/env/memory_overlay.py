@@ -11,7 +11,7 @@ import errno
 import mmap
 import os
 import threading
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from tailrace.env.filesystem import (
     DiskUsage,
@@ -28,6 +28,7 @@ __all__ = ["MemoryMapping", "OverlayFileSystem"]
 _LARGE: Final = 1 << 20
 """Size in bytes from which memory is allocated as pages, which take no memory until they are used."""
 _CHUNK: Final = 8 << 20
+_Value = TypeVar("_Value")
 
 
 def _error(number: int, path: str) -> OSError:
@@ -251,6 +252,38 @@ class _OverlayFile:
             self._owner.closed(self._content)
 
 
+class _Names(dict[str, _Value]):
+    """Values by path, and the names in each directory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._inside: dict[str, set[str]] = {}
+
+    def names_in(self, directory: str) -> set[str]:
+        """Return the names of the paths in a directory."""
+        return self._inside.get(directory, set())
+
+    def __setitem__(self, path: str, value: _Value) -> None:
+        super().__setitem__(path, value)
+        directory, _, name = path.rpartition("/")
+        self._inside.setdefault(directory, set()).add(name)
+
+    def __delitem__(self, path: str) -> None:
+        super().__delitem__(path)
+        directory, _, name = path.rpartition("/")
+        inside = self._inside[directory]
+        inside.discard(name)
+        if not inside:
+            del self._inside[directory]
+
+    def take(self, path: str) -> _Value | None:
+        """Remove a path and return its value, None if it is not there."""
+        value = self.get(path)
+        if value is not None:
+            del self[path]
+        return value
+
+
 @final
 class OverlayFileSystem:
     """A FileSystem over another one, which it only reads.
@@ -263,9 +296,9 @@ class OverlayFileSystem:
         self._below = below
         self._takes_locks = takes_locks
         self._lock = threading.RLock()
-        self._contents: dict[str, _Content] = {}
+        self._contents = _Names[_Content]()
         """Files that are open or changed, by their present name."""
-        self._directories: set[str] = set()
+        self._directories = _Names[bool]()
         self._gone: set[str] = set()
         """Names of the file system below that were removed or replaced."""
 
@@ -299,9 +332,13 @@ class OverlayFileSystem:
             self._contents[path] = content
         return content
 
-    def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
-        """Open a file. With ``create`` make it if it is missing."""
+    def open(
+        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
+    ) -> File:
+        """Open a file. With ``create`` make it if it is missing; with ``exclusive`` its name must not exist."""
         with self._lock:
+            if create and exclusive and self.exists(path):
+                raise _error(errno.EEXIST, path)
             if self._is_dir(path):
                 if writable:
                     raise _error(errno.EISDIR, path)
@@ -333,16 +370,15 @@ class OverlayFileSystem:
         with self._lock:
             names = set() if path in self._gone else {
                 name for name in self._below.list(path) if f"{prefix}{name}" not in self._gone}
-            for name in (*self._contents, *self._directories):
-                if name.startswith(prefix):
-                    names.add(name[len(prefix) :].partition("/")[0])
+            directory = path.rstrip("/")
+            names |= self._contents.names_in(directory) | self._directories.names_in(directory)
             return sorted(names)
 
     def makedirs(self, path: str) -> None:
         """Make a directory and its parents."""
         with self._lock:
             while path and path != "/" and not self._is_dir(path):
-                self._directories.add(path)
+                self._directories[path] = True
                 path = path.rpartition("/")[0]
 
     def rename(self, old: str, new: str) -> None:
@@ -367,7 +403,7 @@ class OverlayFileSystem:
             self._gone.add(path)
 
     def _forget(self, path: str) -> None:
-        content = self._contents.pop(path, None)
+        content = self._contents.take(path)
         if content is None:
             return
         content.name = ""
@@ -381,7 +417,7 @@ class OverlayFileSystem:
                 raise _error(errno.ENOENT, path)
             if self.list(path):
                 raise _error(errno.ENOTEMPTY, path)
-            self._directories.discard(path)
+            self._directories.take(path)
             self._gone.add(path)
 
     def sync_dir(self, path: str) -> None:

@@ -168,11 +168,13 @@ class SyncGuard:
 
     # -- FileSystem
 
-    def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
-        """Open a file; ``create`` makes it when it is missing."""
+    def open(
+        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
+    ) -> File:
+        """Open a file; ``create`` makes it when it is missing, ``exclusive`` only then."""
         if create:
             self.check_ours()
-        file = self._inner.open(path, writable=writable, create=create)
+        file = self._inner.open(path, writable=writable, create=create, exclusive=exclusive)
         return _GuardedFile(self, file) if writable else file
 
     def exists(self, path: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 from typing import Final
 
 from tailrace import events
@@ -13,7 +14,7 @@ from tailrace.errors import OddFileError, StoreError
 from tailrace.logs import get_logger
 
 __all__ = [
-    "WHOLE_FILE_MAX", "is_directory", "open_hint", "read_file", "read_hint", "read_if_there",
+    "WHOLE_FILE_MAX", "is_directory", "open_hint", "open_new", "read_file", "read_hint", "read_if_there",
     "replace_file", "write_file",
 ]
 
@@ -88,6 +89,23 @@ def open_hint(file_system: FileSystem, path: str) -> File:
             raise error from None
         events.ODD_FILE_REPLACED.log(_log, file=path, cause=error.what)
     return file_system.open(path, writable=True, create=True)
+
+
+def open_new(file_system: FileSystem, path: str) -> File:
+    """Create a file that did not exist. Its name is durable after a sync of its directory.
+
+    A file of that name was left by an earlier removal that failed, or by another program. It is never used and never
+    deleted: it gets a name with the ending ``.left-NUMBER``. Raises OddFileError for a directory; OSError.
+    """
+    try:
+        return file_system.open(path, writable=True, create=True, exclusive=True)
+    except FileExistsError:
+        if is_directory(file_system, path):
+            raise OddFileError(path, "is a directory, not a regular file") from None
+    aside = next(name for n in itertools.count(1) if not file_system.exists(name := f"{path}.left-{n}"))
+    file_system.rename(path, aside)
+    events.A_LEFT_OVER_FILE_IS_MOVED_ASIDE.log(_log, file=path, to=aside)
+    return file_system.open(path, writable=True, create=True, exclusive=True)
 
 
 def write_file(

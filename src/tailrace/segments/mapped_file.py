@@ -28,6 +28,7 @@ from typing import final
 
 from tailrace import events
 from tailrace.env.filesystem import File, FileSystem, Mapping
+from tailrace.env.whole_files import open_new
 from tailrace.errors import DiskFullError, FatalStorageError, StoreClosedError
 from tailrace.logs import get_logger
 from tailrace.segments.lease import Lease
@@ -113,6 +114,7 @@ class MappedFile:
 
         A file that is ``derived`` from the log is made even after a sync has failed, so that messages
         can be read. No sync succeeds in such a store, so the file never counts as durable (F6).
+        A file of that name that exists already is moved aside, never reused: a new file is all zeros.
         Raises DiskFullError if there is no room for the file; the name is then removed.
         """
         sync_may_be_refused = (
@@ -122,7 +124,11 @@ class MappedFile:
             open_files=open_files,
         )
         try:
-            made._open(create=True)
+            made._file = open_new(file_system, path)
+        except OSError as error:
+            _raise_if_full(path, error)
+            raise
+        try:
             with made as file:
                 file.truncate(size)
                 if mapped:
@@ -140,7 +146,7 @@ class MappedFile:
             raise
         return made
 
-    def _open(self, *, create: bool = False) -> File:
+    def _open(self) -> File:
         file = self._file
         if file is None:
             with self._lock:
@@ -149,13 +155,13 @@ class MappedFile:
                     if not self._holds:
                         raise StoreClosedError(f"{self.path} is closed")
                     try:
-                        file = self._file_system.open(self.path, writable=True, create=create)
+                        file = self._file_system.open(self.path, writable=True)
                     except FileNotFoundError:
                         if not self._available:  # deleted between the hold and the open
                             raise StoreClosedError(f"{self.path} is deleted") from None
                         raise
                     except OSError as error:
-                        if create or error.errno != errno.EROFS:
+                        if error.errno != errno.EROFS:
                             raise
                         file = self._file_system.open(self.path)  # an old part of the log
                     self._file = file

@@ -64,6 +64,21 @@ class FileSystemContract:
             assert other.pread(3, 2) == b"abc"
             other.close()
 
+    def test_an_exclusive_open_makes_a_new_file_only(self, root: str) -> None:
+        """A name that exists is refused, a file and a directory, and its bytes stay."""
+        with self._file(root) as (files, file):
+            file.pwrite(b"abc", 0)
+            files.makedirs(f"{root}/d")
+            for name in ("f", "d"):
+                with raises(FileExistsError, errno.EEXIST):
+                    files.open(f"{root}/{name}", writable=True, create=True, exclusive=True)
+            assert file.pread(3, 0) == b"abc"
+            made = files.open(f"{root}/new", writable=True, create=True, exclusive=True)
+            assert made.size() == 0
+            made.close()
+            files.remove(f"{root}/new")
+            files.open(f"{root}/new", writable=True, create=True, exclusive=True).close()
+
     def test_a_length_can_change(self, root: str) -> None:
         """Growth reads as zero; what was cut off does not come back."""
         with self._file(root) as (_, file):

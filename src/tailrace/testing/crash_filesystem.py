@@ -275,9 +275,13 @@ class CrashFileSystem:
 
     # -- FileSystem
 
-    def open(self, path: str, *, writable: bool = False, create: bool = False) -> _File:
-        """Open a file; ``create`` makes it when it is missing."""
+    def open(
+        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
+    ) -> _File:
+        """Open a file; ``create`` makes it when it is missing, ``exclusive`` only then."""
         data = self._files.get(path)
+        if create and exclusive and self.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         if data is None:
             if path in self._directories:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)

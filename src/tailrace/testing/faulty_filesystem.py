@@ -139,11 +139,14 @@ class FaultyFileSystem:
 
     # -- FileSystem
 
-    def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
-        """Open a file; ``create`` makes it when it is missing."""
+    def open(
+        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
+    ) -> File:
+        """Open a file; ``create`` makes it when it is missing, ``exclusive`` only then."""
         if (create and not self._inner.exists(path)) or (writable and self._refuses_writing):
             self.operation("open", path)
-        return _FaultyFile(self, self._inner.open(path, writable=writable, create=create))
+        return _FaultyFile(
+            self, self._inner.open(path, writable=writable, create=create, exclusive=exclusive))
 
     def exists(self, path: str) -> bool:
         """Return True if the name exists."""

@@ -32,10 +32,10 @@ class KilledFileSystem:
         if self.left < 0:
             raise Killed(name)
 
-    def open(self, path, *, writable=False, create=False):
+    def open(self, path, *, writable=False, create=False, exclusive=False):
         if create:
             self.count("create")
-        return KilledFile(FILES.open(path, writable=writable, create=create), self)
+        return KilledFile(FILES.open(path, writable=writable, create=create, exclusive=exclusive), self)
 
     def __getattr__(self, name):
         if name in {"rename", "remove", "rmdir", "makedirs", "sync_dir"}:

@@ -53,6 +53,7 @@ def restore_segments(
         made = f"{directory}/.{name}.new"
         file = file_system.open(made, writable=True, create=True)
         try:
+            file.truncate(0)  # an earlier restore may have left a longer one
             at = 0
             for part in restored(file_system, archive, manifest):
                 file.pwrite(part, at)

@@ -12,12 +12,14 @@ Concurrency: one thread copies, one compacts, any number read. ``_lock`` is held
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
+from tailrace.errors import DiskFullError
 from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.consumequeue import BatchCqUnit
 from tailrace.formats.message_fields import stored_properties
@@ -224,12 +226,15 @@ class CompactionLog:
             self._file_system.makedirs(directory)
         made.create()
         if not made.append(*message):
-            made.close()
-            self._file_system.remove(made.log.path)
-            self._file_system.remove(made.queue.path)
+            made.remove()
             raise OSError(f"{made.log.path}: a message of {len(message[0])} bytes does not fit into a file of "
                           f"{self._sizes.log} bytes; raise compactionMappedFileSize for new topics")
-        made.write()
+        try:
+            made.write()
+        except (OSError, DiskFullError):
+            with contextlib.suppress(OSError):  # the caller gets the first error
+                made.remove()
+            raise
         self._pairs = (*self._pairs, made)
 
     def sync(self) -> None:

@@ -9,13 +9,15 @@ Commit point: ``sync``. Concurrency: one writer; the caller excludes readers whi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, Self, final
 
 import numpy as np
 
-from tailrace.env.filesystem import FileSystem
+from tailrace.env.filesystem import File, FileSystem
+from tailrace.env.whole_files import open_new
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, MESSAGE_HEAD
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, END_UNIT, INVALID_POS, BatchCqUnit
@@ -121,13 +123,23 @@ class FilePair:
     # -- life
 
     def create(self) -> None:
-        """Make both files at their full length; the names are durable on return. Raises OSError."""
-        for file in (self.log, self.queue):
-            self._make(file)
+        """Make both files, which are new, at their full length; the names are durable on return.
 
-    def _make(self, file: MappedFile) -> None:
-        """Give a file its full length, creating it if it is missing."""
-        opened = self._file_system.open(file.path, writable=True, create=True)
+        Raises OSError; then neither is there.
+        """
+        made: list[str] = []
+        try:
+            for file in (self.log, self.queue):
+                opened = open_new(self._file_system, file.path)
+                made.append(file.path)
+                self._give_length(file, opened)
+        except OSError:
+            for path in made:
+                with contextlib.suppress(OSError):  # the caller gets the first error
+                    self._file_system.remove(path)
+            raise
+
+    def _give_length(self, file: MappedFile, opened: File) -> None:
         try:
             if opened.size() != file.size:
                 opened.truncate(file.size)
@@ -213,6 +225,12 @@ class FilePair:
             return True
         return False if not any(head) else None
 
+    def remove(self) -> None:
+        """Close and remove both files. Raises OSError."""
+        self.close()
+        self._file_system.remove(self.log.path)
+        self._file_system.remove(self.queue.path)
+
     def rebuild(self, after: int, damaged: DamagedMessages, again: range | None) -> None:
         """Build the units from the records with queue offsets above ``after``. Damage between records is stepped over.
 
@@ -220,7 +238,8 @@ class FilePair:
         durable. ``again`` has the queue offsets that can be copied again: if it has all messages after the damage,
         the file ends at the damage. Raises OSError; FatalStorageError if a sync fails.
         """
-        self.create()
+        for file in (self.log, self.queue):
+            self._give_length(file, self._file_system.open(file.path, writable=True, create=True))
         self._show_all()
         built = self._build(after, again)
         for low, high, queue_offset in built.damage:
