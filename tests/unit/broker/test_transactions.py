@@ -104,7 +104,7 @@ def test_operations_wait_until_the_committed_message_is_durable():
     assert batch.next_part(700) == [2, 3, 4]
 
 
-def half(stored_ms, born_ms, **properties):
+def half(stored_ms, born_ms=5, **properties):
     made = MessageExt.__new__(MessageExt)
     made.store_timestamp, made.born_timestamp, made.properties = stored_ms, born_ms, properties
     return made
