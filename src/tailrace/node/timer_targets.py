@@ -8,7 +8,7 @@
 | no | not on record | before the open | no: ``topics.json`` was there at the open, so a Java broker deleted the topic |
 | no | not on record | since the open | yes: the topic never had a message |
 
-A topic that has queues has a config: an open makes one. Topics of the broker and LMQ queues always exist. If there was
+A topic that has queues has a config: an open makes one. Topics of the broker and LMQ queues need none. If there was
 no ``topics.json`` at the open, or if a Java broker has newer topics in RocksDB, topics without a deletion on record
 count as known, because it cannot be seen which exist.
 """
@@ -37,10 +37,8 @@ class TimerTargets(Targets):
 
     def first_position(self, topic: str) -> int:
         """Return the position before which records of a topic are not delivered."""
-        if topic.startswith(LMQ_PREFIX) or self._topics.is_system_topic(topic):
-            return 0
         ended = self._lives.deleted_up_to(topic)
-        if topic in self._topics.table:
+        if topic in self._topics.table or topic.startswith(LMQ_PREFIX) or self._topics.is_system_topic(topic):
             return ended
         return NOWHERE if ended else self._known_until
 
