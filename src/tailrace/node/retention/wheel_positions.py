@@ -28,7 +28,7 @@ Units = np.ndarray[Any, np.dtype[np.void]]
 
 @final
 class WheelPositions:
-    """Pending timers of one open store; one caller, the service that deletes."""
+    """Pending timers of one open store; one caller at a time, which holds the lock of the service that deletes."""
 
     def __init__(self, store: DefaultMessageStore, timers: TimerMessageStore) -> None:
         self._store = store

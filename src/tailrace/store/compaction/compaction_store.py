@@ -140,7 +140,7 @@ class CompactionStore:
 
     def close(self) -> None:
         """Close the files without a flush."""
-        for log in self.logs.values():
+        for log in list(self.logs.values()):
             log.close()
 
     def delete(self, keys: Collection[Key]) -> None:

@@ -118,8 +118,9 @@ class CleanCommitLogService:
 
         The first of these passes starts with the next step.
         """
-        self.manual_times = MANUAL_DELETE_TIMES
-        self._next_pass_ns = min(self._next_pass_ns, self._clock.monotonic_ns())
+        with self._lock:
+            self.manual_times = MANUAL_DELETE_TIMES
+            self._next_pass_ns = min(self._next_pass_ns, self._clock.monotonic_ns())
         events.EXPIRED_FILES_ARE_DELETED_BY_HAND.log(_log, passes=self.manual_times)
 
     def request_free(self, wanted_bytes: int) -> FreeRequest:
@@ -141,11 +142,15 @@ class CleanCommitLogService:
             return request
 
     def plan_free(self, wanted_bytes: int) -> FreeRequest:
-        """Return how a request would end if it was made now. Nothing is deleted."""
-        files = self._log.queue.files
-        if files:  # as the request does, before it deletes a file
-            self._dispatched_until(files[-1].file_from_offset)
-        verdicts = self.verdicts(Trigger(requested=True))
+        """Return how a request would end if it was made now. Nothing is deleted.
+
+        Any thread may call it: pin sources keep what they have found, so they have one caller at a time.
+        """
+        with self._lock:
+            files = self._log.queue.files
+            if files:  # as the request does, before it deletes a file
+                self._dispatched_until(files[-1].file_from_offset)
+            verdicts = self._verdicts(Trigger(requested=True))
         return FreeRequest.planned(wanted_bytes, *select_to_free(verdicts, wanted_bytes))
 
     @property
@@ -162,8 +167,14 @@ class CleanCommitLogService:
         events.FILES_ARE_DELETED_TO_FREE_REQUESTED_BYTES.log(_log, bytes=wanted_bytes)
         return self._request
 
-    def verdicts(self, trigger: Trigger | None = None, most: int | None = None) -> list[SegmentVerdict]:
-        """Return the verdicts of a pass made now, for the ``most`` oldest files or for all."""
+    def verdicts(self) -> list[SegmentVerdict]:
+        """Return the verdicts of a pass made now, for all files. Any thread may call it."""
+        with self._lock:
+            return self._verdicts()
+
+    def _verdicts(self, trigger: Trigger | None = None, most: int | None = None) -> list[SegmentVerdict]:
+        """Return the verdicts of a pass made now, for the ``most`` oldest files or for all. Needs ``_lock``."""
+        assert self._lock.locked(), "pin sources have one caller at a time"
         files = self._log.queue.files
         trigger = trigger or self.trigger()
         return explain(
@@ -264,12 +275,12 @@ class CleanCommitLogService:
         if self._trigger.clean_at_once and self._deleted_in_pass:
             self._trigger = self._trigger._replace(
                 clean_at_once=self._disk.check().clean_immediately)
-        found = self.verdicts(self._trigger, 2)
+        found = self._verdicts(self._trigger, 2)
         if found and not found[0].facts.dispatched and found[0].rule in {
             Rule.NOT_DISPATCHED, Rule.FORCED
         }:  # sync the queues only now, when that allows a file to be deleted
             self._dispatched_until(found[0].facts.until)
-            found = self.verdicts(self._trigger, 2)
+            found = self._verdicts(self._trigger, 2)
         if not found or not found[0].rule.deletable:
             self._end_pass(found[0] if found else None)
             return False

@@ -134,3 +134,23 @@ def test_a_file_that_is_read_ends_it_and_is_deleted_later(place):
     lease.release()
     place.run(130_000, step_ms=10_000)
     assert len(place.names()) == 3
+
+
+def test_pin_sources_have_one_caller_at_a_time(place):
+    """An administrator's plan in a thread of its own must not run them beside a pass of the service."""
+    place.fill(3)
+    asked = []
+
+    def source():
+        asked.append(place.clean._lock.locked())
+        return ()
+
+    place.clean.pin_sources.append(source)
+    for call in (
+        lambda: place.clean.plan_free(1), place.clean.verdicts, lambda: place.clean.run_free(1),
+        lambda: place.clean.run_pass(manual=True), lambda: (place.clean.request_free(1), place.clean.step()),
+    ):
+        asked.clear()
+        call()
+        assert asked
+        assert all(asked)
