@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
+from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import LMQ_PREFIX, LMQ_QUEUE_ID
 from tailrace.formats.lite import parent_of
@@ -169,9 +170,11 @@ class Deletion:
     def delete_topics(self, topics: Iterable[str]) -> Deleted:
         """Delete topics with everything that belongs to them; durable on return.
 
-        Raises OSError or FatalStorageError; then nothing is deleted.
+        Raises StoreError for a system topic, OSError or FatalStorageError; then nothing is deleted.
         """
         wanted, known, groups = set(topics), self._known(), self.state.groups()
+        if system := sorted(filter(self._topics.is_system_topic, wanted)):
+            raise StoreError(f"{', '.join(system)}: a system topic of the broker cannot be deleted")
         lite = {queue for queue in known if parent_of(queue) in wanted}
         retries = {retry: (group, topic) for topic in wanted for group in groups
                    for retry in pop_retry_topics(topic, group) if retry in known}

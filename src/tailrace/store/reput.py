@@ -55,6 +55,8 @@ class ReputMessageService:
         self._batch = dispatcher.new_batch()
         self._changed = threading.Condition()
         self._lock = threading.Lock()
+        self._thread = 0
+        """The thread that dispatches, 0 if none does."""
         self._logged_bad = -1
         self.reput_from_offset = 0
         self.position: Position | None = None
@@ -64,8 +66,11 @@ class ReputMessageService:
     def step(self) -> bool:
         """Dispatch some records. Return True if there may be more."""
         with self._lock:
-            self.idle = False
-            again = self._step()
+            self.idle, self._thread = False, threading.get_ident()
+            try:
+                again = self._step()
+            finally:
+                self._thread = 0
             if not again:
                 # In this order, so that either a put sees the flag, or the end of its record is seen here.
                 self.idle = True
@@ -142,7 +147,8 @@ class ReputMessageService:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Context in which nothing is dispatched."""
+        """Context in which nothing is dispatched. The thread that dispatches must not enter it."""
+        assert self._thread != threading.get_ident(), "dispatch would wait for itself"
         with self._lock:
             yield
 

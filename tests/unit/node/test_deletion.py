@@ -10,7 +10,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.entropy import SeededEntropy
-from tailrace.errors import FatalStorageError
+from tailrace.errors import FatalStorageError, StoreError
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.topic_config import TopicConfig
@@ -138,6 +138,27 @@ def test_unused_queues_take_their_retries_along(files):
         groups(files, "g")
         assert store.delete_unused_topics().topics == ["%RETRY%g_t", "t"]
         assert topics_of(store) == {"u"}
+
+
+def test_a_system_topic_is_not_deleted(files):
+    with opened(files) as store:
+        fill(store, "t")
+        with pytest.raises(StoreError, match="SCHEDULE_TOPIC_XXXX: a system topic"):
+            store.delete_topics(["t", "SCHEDULE_TOPIC_XXXX"])
+        assert topics_of(store) == {"t"}
+
+
+def test_a_deletion_out_of_the_dispatch_is_a_programming_error(files):
+    with opened(files) as store:
+        fill(store, "t")
+        write = store._store.queues.get("t", 0).write
+        store._store.queues.get("t", 0).write = lambda *_, **__: store.delete_topics(["t"])
+        store.put(Message(topic="t", body=b"x"))
+        with pytest.raises(AssertionError, match="wait for itself"):
+            store._store.reput.step()
+        store._store.queues.get("t", 0).write = write
+        store.wait_dispatched()
+        assert [m.body for m in store.read("t")] == [b"t", b"x"]
 
 
 def scene(files):
