@@ -331,6 +331,10 @@ class Life:
             raise ViolationError(f"verify finds {findings[:2]}")
 
     def check(self, when, *, all_due):
+        hits = -1
+        while hits != self.hits:
+            hits = self.hits
+            self.follow()
         for body, (topic, queue_id, key, lmq, delayed) in self.acknowledged.items():
             if body == self.bad_body:
                 continue

@@ -27,9 +27,6 @@ faults = _loaded("read_faults")
 commands = _loaded("read_fault_commands")
 pytestmark = pytest.mark.crash
 STEPS = [pytest.param(23, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
-TIMERS = pytest.mark.xfail(
-    strict=True, reason="timers and delay levels leave their place before their message is read, so a read that fails "
-    "loses them")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +59,6 @@ def test_a_read_that_fails_once_costs_nothing(step):
 
 
 @pytest.mark.parametrize("step", [pytest.param(5, id="some"), STEPS[1]])
-@TIMERS
 def test_a_read_that_fails_once_costs_no_timer(step):
     sweep(faults.places(only=["timer/"])[::step], delays=True)
 
@@ -72,7 +68,6 @@ def test_many_reads_that_fail_for_a_while_cost_nothing(seed, count):
     faults.storm(seed, count, delays=False)
 
 
-@TIMERS
 def test_many_reads_that_fail_for_a_while_cost_no_timer():
     for seed in range(1, 8):
         faults.storm(seed, len(faults.reads()))
@@ -83,7 +78,6 @@ def test_a_record_that_cannot_be_read_for_good_is_left_out_and_no_other(number):
     faults.bad_record(number, delays=False)
 
 
-@TIMERS
 def test_a_record_that_cannot_be_read_for_good_delays_no_timer():
     for number in range(11, 60, 6):
         faults.bad_record(number)
