@@ -90,6 +90,7 @@ def test_an_error_is_the_answer_and_closed_connections_are_not_read_for(kit):
     asyncio.run(test())
 
 
+@pytest.mark.caught
 def test_an_answer_that_fails_does_not_stop_the_others(kit):
     async def test():
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
