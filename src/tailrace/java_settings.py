@@ -1,7 +1,7 @@
 """Decide about each setting of a Java broker's ``broker.conf``: it is honoured, harmless or refused.
 
-``java_settings.tsv`` has one row (name, classes, default, decision, reason) for each field of the 5.5.0 classes
-that a ``broker.conf`` is read into (BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig,
+``java_settings.tsv`` has one row (name, classes, default, decision, reason) for each field of the classes of 5.5.0
+and 5.5.1 that a ``broker.conf`` is read into (BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig,
 AuthConfig), of ControllerConfig, and for the TLS settings. A default of ``*`` depends on the machine; ``-`` is a
 value that no file can have. The decisions are
 
@@ -65,6 +65,7 @@ REASONS: Final[Mapping[str, str]] = {
     "recall": "messages can always be recalled",
     "recovery": "recovery always checks everything and starts early enough",
     "register": "how often and in which form topics are registered; see registerNameServerPeriod",
+    "together": "topics or groups of a list are deleted together, so that their number in a second needs no limit",
     "renamed": "it is called channelExpiredMs here",
     "schedule": "how the Java broker delivers delay levels",
     "shutdown": "a stop is always graceful",

@@ -125,6 +125,8 @@ _BODIES = {code: fastjson.dumps(value) for code, value in {
         {"topicName": TOPIC, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}]},
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: {"groupName": GROUP},
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: {"groupConfigList": [{"groupName": GROUP}]},
+    Code.DELETE_TOPIC_IN_BROKER_LIST: {"topicList": [TOPIC]},
+    Code.DELETE_SUBSCRIPTION_GROUP_LIST: {"groupNameList": [GROUP]},
     Code.CHECK_CLIENT_CONFIG: {"clientId": "c", "group": GROUP, "subscriptionData": {
         "topic": TOPIC, "subString": "*", "expressionType": "TAG"}},
     Code.QUERY_ASSIGNMENT: {"topic": TOPIC, "consumerGroup": GROUP, "clientId": "c", "strategyName": "AVG",

@@ -146,10 +146,13 @@ def _list(value: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _name(value: Mapping[str, Any], name: str) -> str:
-    found = value.get(name)
-    if not isinstance(found, str):
+    return _text(value.get(name), name)
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
         raise TypeError(f"{name} is not text")
-    return found
+    return value
 
 
 def _heartbeat(request: RemotingCommand, actions: Action) -> Iterator[Access]:
@@ -180,6 +183,16 @@ def _group(request: RemotingCommand, actions: Action) -> Iterator[Access]:
 def _groups(request: RemotingCommand, actions: Action) -> Iterator[Access]:
     for config in _list(_body(request), "groupConfigList"):
         yield group_access(_name(config, "groupName"), actions)
+
+
+def _topic_names(request: RemotingCommand, actions: Action) -> Iterator[Access]:
+    for name in _list(_body(request), "topicList"):
+        yield topic_access(_text(name, "topicList"), actions)
+
+
+def _group_names(request: RemotingCommand, actions: Action) -> Iterator[Access]:
+    for name in _list(_body(request), "groupNameList"):
+        yield group_access(_text(name, "groupNameList"), actions)
 
 
 def _topic_and_group(request: RemotingCommand, actions: Action) -> Iterator[Access]:
@@ -216,6 +229,8 @@ _BODIES: Final[Mapping[RequestCode, tuple[_Read, bool]]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: (_topics, False),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (_group, False),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (_groups, False),
+    RequestCode.DELETE_TOPIC_IN_BROKER_LIST: (_topic_names, False),
+    RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST: (_group_names, False),
     RequestCode.CHECK_CLIENT_CONFIG: (_subscription, False),
     RequestCode.QUERY_ASSIGNMENT: (_topic_and_group, False),
     RequestCode.SET_MESSAGE_REQUEST_MODE: (_topic_and_group, False),

@@ -20,6 +20,8 @@ JAVA = access_matrix.recorded()
 OPEN = {code.name for code, row in REQUESTS.items() if not row.reference and row.role is not Role.CLIENT}
 """Requests that a Java broker serves for every user."""
 REQUESTS_SENT = access_matrix.requests()
+NEWER = {"DELETE_TOPIC_IN_BROKER_LIST", "DELETE_SUBSCRIPTION_GROUP_LIST"}
+"""Requests that came with 5.5.1, which the Java broker did not know."""
 
 
 class Peer:
@@ -54,7 +56,7 @@ def verdict(control, caller, name):
 
 
 def test_the_table_has_every_request_and_caller():
-    assert JAVA["root"].keys() == REQUESTS_SENT.keys()
+    assert JAVA["root"].keys() | NEWER == REQUESTS_SENT.keys()
     assert {name.split()[0] for name in REQUESTS_SENT} == {
         code.name for code, row in REQUESTS.items() if row.role is not Role.CLIENT}
 
@@ -63,6 +65,15 @@ def test_the_table_has_every_request_and_caller():
 def test_verdicts_are_those_of_java(control, caller):
     checked = {name: remark for name, remark in JAVA[caller].items() if name.split()[0] not in OPEN}
     assert {name: verdict(control, caller, name) for name in checked} == checked
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_lists_of_names_need_the_permission_for_each_name(control, name):
+    """As the request for one name, which the Java broker checks."""
+    single = {"DELETE_TOPIC_IN_BROKER_LIST": "DELETE_TOPIC_IN_BROKER",
+              "DELETE_SUBSCRIPTION_GROUP_LIST": "DELETE_SUBSCRIPTIONGROUP"}[name]
+    for caller in access_matrix.CALLERS:
+        assert verdict(control, caller, name) == JAVA[caller][single], caller
 
 
 @pytest.mark.parametrize("caller", access_matrix.PERMISSIONS)

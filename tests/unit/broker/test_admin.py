@@ -15,7 +15,7 @@ from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.runtime_info import RuntimeInfo
 from tailrace.env import OsFileSystem
-from tailrace.errors import RemotingConnectError, RemotingTimeoutError
+from tailrace.errors import MessageIllegalError, RemotingConnectError, RemotingTimeoutError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
 from tailrace.model import MessageExtBrokerInner
@@ -128,6 +128,52 @@ def test_topic_stats_have_objects_as_keys(topics, kit, channel, broker, store, c
         {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0},
     ]
     assert topics.topic_stats(channel, kit.request(202, {"topic": "x"})).code == 17
+
+
+def test_topics_of_a_list_are_deleted_together_or_none_is(topics, kit, channel, broker):
+    def delete(names, **more):
+        return topics.delete_topics(channel, kit.request(5002, body=json.dumps({"topicList": names, **more}).encode()))
+
+    for name in ("a", "b", "c"):
+        topics.update_topic(channel, kit.request(17, topic_ext(name)))
+        broker.offsets.commit("g", name, 0, 1)
+    for names, remark in (
+        ([], "The specified topic list is blank."), (None, "The specified topic list is blank."),
+        (["a", " "], "The specified topic is blank."),
+        (["a", "TBW102"], "The topic[TBW102] is conflict with system topic."),
+    ):
+        answer = delete(names)
+        assert (answer.code, answer.remark) == (29, remark)
+    with pytest.raises(MessageIllegalError, match=r"topicList\[1\] is a number, not text"):
+        delete(["a", 5])
+    assert topics.delete_topics(channel, kit.request(5002)).code == 29
+    assert {"a", "b", "c"} <= set(broker.topics.table)
+    answer = delete(["b", "a", "b"])
+    assert answer.code == 0
+    assert json.loads(answer.body)["deletedTopics"] == ["a", "b"]
+    assert {"a", "b", "c"} & set(broker.topics.table) == {"c"}
+    assert [broker.offsets.query("g", name, 0) for name in "abc"] == [-1, -1, 1]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_groups_of_a_list_are_deleted(topics, kit, channel, broker, clean):
+    def delete(names):
+        body = json.dumps({"groupNameList": names, "cleanOffset": clean}).encode()
+        return topics.delete_groups(channel, kit.request(5003, body=body))
+
+    body = json.dumps({"groupConfigList": [{"groupName": name} for name in "ghi"]}).encode()
+    assert topics.update_groups(channel, kit.request(225, body=body)).code == 0
+    topics.update_topic(channel, kit.request(17, topic_ext("orders")))
+    for name in "ghi":
+        broker.offsets.commit(name, "orders", 0, 1)
+    assert (delete([]).code, delete(["g", ""]).remark) == (29, "The specified group name is blank.")
+    assert broker.groups.select("g") is not None
+    answer = delete(["h", "g", "h", "unknown"])
+    assert answer.code == 0
+    kept = json.loads(answer.body)["kept"]
+    assert kept == ([] if clean else ["the offsets of h, g, unknown, because cleanOffset is false"])
+    assert [broker.groups.select(name) is None for name in "ghi"] == [True, True, False]
+    assert [broker.offsets.query(name, "orders", 0) for name in "ghi"] == ([-1, -1, 1] if clean else [1, 1, 1])
 
 
 def test_groups_are_created_changed_and_deleted(topics, kit, channel, broker):

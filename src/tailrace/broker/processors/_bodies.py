@@ -12,7 +12,7 @@ from tailrace.errors import MessageIllegalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand
 
-__all__ = ["json_object", "json_value", "number_in", "object_in", "objects_in", "text_in"]
+__all__ = ["json_object", "json_value", "number_in", "object_in", "objects_in", "text_in", "texts_in"]
 
 VALUES_MAX: Final = 50_000
 """Number of values in a JSON body that the event loop reads."""
@@ -56,6 +56,22 @@ def objects_in(value: Mapping[str, Any], name: str, most: int = VALUES_MAX) -> l
     for place, member in enumerate(found):
         if not isinstance(member, dict):
             raise MessageIllegalError("body", f"{name}[{place}] is {_kind(member)}, not an object")
+    return found
+
+
+def texts_in(value: Mapping[str, Any], name: str, most: int = VALUES_MAX) -> list[str]:
+    """Return the list of texts in a member; empty if it is missing. Raises MessageIllegalError."""
+    found = value.get(name)
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise MessageIllegalError("body", f"{name} is {_kind(found)}, not a list of texts")
+    if len(found) > most:
+        raise MessageIllegalError(
+            "body", f"{name} has {len(found)} members, over the limit of {most}; send several requests")
+    for place, member in enumerate(found):
+        if not isinstance(member, str):
+            raise MessageIllegalError("body", f"{name}[{place}] is {_kind(member)}, not text")
     return found
 
 

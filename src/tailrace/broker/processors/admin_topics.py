@@ -11,7 +11,8 @@ from tailrace import events
 from tailrace.broker.answers_later import Answer, Change, ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.deletion import deleted_answer
-from tailrace.broker.processors._bodies import json_object, objects_in
+from tailrace.broker.processors._bodies import json_object, objects_in, texts_in
+from tailrace.broker.processors._shapes import check_shape, unreadable_by_java
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
@@ -24,6 +25,7 @@ from tailrace.formats.requests.broker_headers import (
     GetTopicStatsInfoRequestHeader,
 )
 from tailrace.logs import get_logger
+from tailrace.node.deletion import Deleted
 from tailrace.node.left_over_queues import LeftOverQueue, log_left_over, not_consumed
 from tailrace.node.subscription_group import (
     SubscriptionGroupConfig,
@@ -37,17 +39,11 @@ from tailrace.node.topic_config import (
     validate_topic,
 )
 from tailrace.remoting import Channel, RemotingServer
-from tailrace.store.retention.topic_rules import topic_limits
 
-__all__ = ["AdminTopicsProcessor", "check_shape", "check_topic_name"]
+__all__ = ["AdminTopicsProcessor", "check_topic_name"]
 
 _log = get_logger(__name__)
 
-QUEUES_MAX: Final = 16_384
-FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
-DEPTH_MAX: Final = 32
-CONFIG_MAX: Final = 16 * 1024
-"""Bytes that a topic or group may take in its file, together with members that Tailrace does not know."""
 LIST_MAX: Final = 1_000
 """Number of topics or groups that one request may change."""
 
@@ -66,9 +62,11 @@ class AdminTopicsProcessor:
             code.UPDATE_AND_CREATE_TOPIC: self.update_topic,
             code.UPDATE_AND_CREATE_TOPIC_LIST: self.update_topics,
             code.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            code.DELETE_TOPIC_IN_BROKER_LIST: self.delete_topics,
             code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
             code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_groups,
             code.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+            code.DELETE_SUBSCRIPTION_GROUP_LIST: self.delete_groups,
         }
         for number, change in changes.items():
             server.register(self.refuse if self._broker.store.read_only else change, number)
@@ -208,12 +206,25 @@ class AdminTopicsProcessor:
         Everything that belongs to the topic is deleted with it (``node.deletion``), durably before the answer.
         If a file cannot be written, the others are restored.
         """
-        name = request.read(DeleteTopicRequestHeader).topic
-        self._check_deletable(name)
+        return self._delete_topics(channel, request, [request.read(DeleteTopicRequestHeader).topic])
+
+    def delete_topics(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Delete several topics with their queues: request 5002. Either all of them are deleted or none.
+
+        A topic that is named twice is deleted once.
+        """
+        names = texts_in(json_object(request) if request.body else {}, "topicList", LIST_MAX)
+        if not names:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "The specified topic list is blank.")
+        return self._delete_topics(channel, request, names)
+
+    def _delete_topics(self, channel: Channel, request: RemotingCommand, names: list[str]) -> Answer:
+        for name in names:
+            self._check_deletable(name)
         broker = self._broker
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
-            return deleted_answer(request, broker.store.delete_topics({name}))
+            return deleted_answer(request, broker.store.delete_topics(dict.fromkeys(names)))
 
         return broker.worker.in_thread(delete)(channel, request)
 
@@ -224,6 +235,8 @@ class AdminTopicsProcessor:
         broker, an LMQ queue, or the retry topic of a group and a topic with long names.
         """
         broker = self._broker
+        if not name.strip():
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         if broker.topics.is_of_broker(name):
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
@@ -318,7 +331,7 @@ class AdminTopicsProcessor:
     ) -> Answer:
         configs = [SubscriptionGroupConfig.from_json(v) for v in values]
         for config in configs:
-            if reason := validate_group(config.group_name) or _unreadable_by_java(config):
+            if reason := validate_group(config.group_name) or unreadable_by_java(config):
                 raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
             if self._broker.groups.is_lmq(config.group_name):  # the reference ignores the change
                 raise RefusalError(
@@ -355,15 +368,38 @@ class AdminTopicsProcessor:
 
         With ``cleanOffset``, or if it is a Lite group, its offsets are deleted as well.
         """
-        header, broker = request.read(consumer_headers.DeleteSubscriptionGroupRequestHeader), self._broker
-        name, clean = header.group_name, header.clean_offset
+        header = request.read(consumer_headers.DeleteSubscriptionGroupRequestHeader)
+        return self._delete_groups(channel, request, [header.group_name], clean=header.clean_offset)
+
+    def delete_groups(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Delete several groups as request 207 does, one after the other: request 5003.
+
+        If a file cannot be written, the answer is the error, and the groups before it are deleted.
+        """
+        body = json_object(request) if request.body else {}
+        names = texts_in(body, "groupNameList", LIST_MAX)
+        if not names:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "The specified group name list is blank.")
+        if not all(name.strip() for name in names):
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "The specified group name is blank.")
+        return self._delete_groups(channel, request, names, clean=body.get("cleanOffset") is True)
+
+    def _delete_groups(
+        self, channel: Channel, request: RemotingCommand, names: list[str], *, clean: bool
+    ) -> Answer:
+        broker = self._broker
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
-            config = broker.groups.select(name)
-            cleaned = clean or (config is not None and bool(config.lite_bind_topic))
-            done = broker.state.delete_group(name, offsets=cleaned)
+            all_done, uncleaned = Deleted([], []), []
+            for name in dict.fromkeys(names):
+                config = broker.groups.select(name)
+                cleaned = clean or (config is not None and bool(config.lite_bind_topic))
+                done = broker.state.delete_group(name, offsets=cleaned)
+                all_done = Deleted(all_done.topics + done.topics, all_done.kept + done.kept)
+                uncleaned += [] if cleaned else [name]
             return deleted_answer(
-                request, done, "" if cleaned else f"the offsets of {name}, because cleanOffset is false")
+                request, all_done,
+                f"the offsets of {', '.join(uncleaned)}, because cleanOffset is false" if uncleaned else "")
 
         return broker.worker.in_thread(delete)(channel, request)
 
@@ -526,48 +562,3 @@ def _merged_group(
     """Return a group after its changes of attributes. Raises ValueError if a change is invalid."""
     return replace(config, attributes=merged_group_attributes(
         present.attributes if present else {}, config.attributes, creating=present is None))
-
-
-def check_shape(config: TopicConfig) -> None:
-    """Raise RefusalError if a number or a text of a topic is invalid."""
-    for what, value in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
-        if not 0 <= value <= QUEUES_MAX:
-            raise RefusalError(
-                ResponseCode.INVALID_PARAMETER,
-                f"{what}QueueNums={value} is outside 0 to {QUEUES_MAX}",
-            )
-    if not 0 <= config.perm <= 15:
-        raise RefusalError(ResponseCode.INVALID_PARAMETER, f"perm={config.perm} is invalid")
-    if reason := _unreadable_by_java(config):
-        raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
-    try:
-        topic_limits(config.attributes)
-    except ValueError as error:
-        raise RefusalError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-
-
-def _unreadable_by_java(config: TopicConfig | SubscriptionGroupConfig) -> str:
-    """Return why a file with this config could not be read by a Java broker or by Tailrace; empty if it could.
-
-    One invalid member would make the whole file unreadable, or make the next write of the file fail.
-    """
-    value = config.to_json()
-    for name, member in value.items():
-        if isinstance(member, int) and not -(1 << 31) <= member < 1 << 31:
-            return f"{name}={member} is not a 32-bit number"
-    if (kind := value.get("topicFilterType")) is not None and kind not in FILTER_TYPES:
-        return f"topicFilterType={kind} is not one of {', '.join(FILTER_TYPES)}"
-    try:
-        size = len(fastjson.dumps(value))
-    except TypeError as error:
-        return f"it cannot be written: {error}"
-    if size > CONFIG_MAX:
-        return f"it has {size} bytes, over the limit of {CONFIG_MAX}"
-    return "" if _depth(value) <= DEPTH_MAX else f"it has more than {DEPTH_MAX} levels"
-
-
-def _depth(value: Any) -> int:
-    """Return the number of levels of objects and arrays. The value must be serializable, so it has no cycle."""
-    if isinstance(value, dict):
-        return 1 + max(map(_depth, value.values()), default=0)
-    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0

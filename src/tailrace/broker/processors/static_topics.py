@@ -8,7 +8,8 @@ from tailrace import events
 from tailrace.broker.answers_later import Answer, Change
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object
-from tailrace.broker.processors.admin_topics import check_shape, check_topic_name
+from tailrace.broker.processors._shapes import check_shape
+from tailrace.broker.processors.admin_topics import check_topic_name
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import CreateTopicRequestHeader

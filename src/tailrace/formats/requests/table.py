@@ -1,6 +1,6 @@
 """Table of all requests that Tailrace answers or sends: fields, and action and resource for access control.
 
-Codes, names, fields, actions and resources are those of RocketMQ 5.5.0 (RequestCode, the classes
+Codes, names, fields, actions and resources are those of RocketMQ 5.5.1 (RequestCode, the classes
 ``*RequestHeader`` and their annotations RocketMQAction and RocketMQResource).
 """
 
@@ -144,6 +144,10 @@ _BROKER: Final = (
             named="Group:consumerGroup Topic:topic Topic:topicList;"),
     Request(Code.DELETE_TOPIC_IN_BROKER, DELETE, TOPIC, b.DeleteTopicRequestHeader,
             changes="topics.json, consumerOffset.json, files of queues", named="Topic:topic"),
+    Request(Code.DELETE_TOPIC_IN_BROKER_LIST, DELETE, TOPIC,
+            changes="topics.json, consumerOffset.json, files of queues", named="body", reference=False),
+    Request(Code.DELETE_SUBSCRIPTION_GROUP_LIST, DELETE, GROUP,
+            changes="subscriptionGroup.json, consumerOffset.json", named="body", reference=False),
     Request(Code.INVOKE_BROKER_TO_RESET_OFFSET, UPDATE, TOPIC | GROUP, c.ResetOffsetRequestHeader,
             changes="consumerOffset.json", named="Group:group Topic:topic"),
     Request(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, GET, TOPIC | GROUP, c.GetConsumerStatusRequestHeader,
