@@ -43,5 +43,6 @@ def test_what_a_batch_cannot_honour_is_sent_by_itself_in_its_place():
     target._producer = FakeProducer()
     target.put(0, [
         Message(topic="t", body=b"%d" % n, properties=properties) for n, properties in enumerate([
-            {}, {"a": "b"}, {"_SYS_MSG_PRIORITY_": "1"}, {}, {"__LITE_TOPIC": "one"}, {"__LITE_TOPIC": "two"}, {}, {}])])
+            {}, {"a": "b"}, {"_SYS_MSG_PRIORITY_": "1"}, {}, {"__LITE_TOPIC": "one"}, {"__LITE_TOPIC": "two"}, {},
+            {}])])
     assert target._producer.sent == [["0", "1"], "2", "3", "4", "5", ["6", "7"]]
