@@ -191,13 +191,8 @@ class LockHandle(Protocol):
 class FileSystem(Protocol):
     """Names and files. Paths are strings; every call may raise OSError."""
 
-    def open(
-        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
-    ) -> File:
-        """Open a file. With ``create`` make it if it is missing. With ``exclusive``, too, the name must not exist.
-
-        Raises FileExistsError if it does; the file is then unchanged.
-        """
+    def open(self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        """Open a file. With ``create`` make it if it is missing; with ``exclusive`` raise FileExistsError if it exists."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -506,15 +501,11 @@ class OsFileSystem:
 
     __slots__ = ()
 
-    def open(
-        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
-    ) -> File:
+    def open(self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False) -> File:
         """Open a file. With ``create`` make it if it is missing; with ``exclusive`` its name must not exist."""
         flags = os.O_RDWR if writable else os.O_RDONLY
         if create:
-            flags |= os.O_CREAT
-        if create and exclusive:
-            flags |= os.O_EXCL
+            flags |= os.O_CREAT | (os.O_EXCL if exclusive else 0)
         return _OsFile(path, _open_regular(path, flags))
 
     def exists(self, path: str) -> bool:

@@ -332,9 +332,7 @@ class OverlayFileSystem:
             self._contents[path] = content
         return content
 
-    def open(
-        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
-    ) -> File:
+    def open(self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False) -> File:
         """Open a file. With ``create`` make it if it is missing; with ``exclusive`` its name must not exist."""
         with self._lock:
             if create and exclusive and self.exists(path):

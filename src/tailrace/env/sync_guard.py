@@ -168,9 +168,7 @@ class SyncGuard:
 
     # -- FileSystem
 
-    def open(
-        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
-    ) -> File:
+    def open(self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False) -> File:
         """Open a file; ``create`` makes it when it is missing, ``exclusive`` only then."""
         if create:
             self.check_ours()

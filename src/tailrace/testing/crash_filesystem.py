@@ -275,9 +275,7 @@ class CrashFileSystem:
 
     # -- FileSystem
 
-    def open(
-        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
-    ) -> _File:
+    def open(self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False) -> _File:
         """Open a file; ``create`` makes it when it is missing, ``exclusive`` only then."""
         data = self._files.get(path)
         if create and exclusive and self.exists(path):

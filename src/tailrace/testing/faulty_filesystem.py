@@ -139,9 +139,7 @@ class FaultyFileSystem:
 
     # -- FileSystem
 
-    def open(
-        self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False,
-    ) -> File:
+    def open(self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False) -> File:
         """Open a file; ``create`` makes it when it is missing, ``exclusive`` only then."""
         if (create and not self._inner.exists(path)) or (writable and self._refuses_writing):
             self.operation("open", path)

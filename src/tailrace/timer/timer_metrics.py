@@ -79,7 +79,10 @@ class TimerMetrics:
         """Forget topics that are deleted (removeTimingCount)."""
         for topic in topics:
             if self._table.pop(topic, None) is not None:
-                self._topics[java_string_hash(topic)].remove(topic)
+                same = self._topics[topic_hash := java_string_hash(topic)]
+                same.remove(topic)
+                if not same:
+                    del self._topics[topic_hash]
                 self.dirty = True
 
     def counts(self) -> dict[str, int]:

@@ -104,7 +104,10 @@ class ArchivePins:
 
         The oldest file is checked at every call, the others until they are archived.
         """
-        for number, file in enumerate(self._segments()):
+        files = list(self._segments())
+        if len(self._archived) > len(files):  # forget the files that were deleted
+            self._archived.intersection_update([file.file_from_offset for file in files])
+        for number, file in enumerate(files):
             offset = file.file_from_offset
             if number and offset in self._archived:
                 continue
