@@ -46,6 +46,8 @@ COMMIT_AGAIN_S: Final = 30.0
 LOCK_S: Final = 30.0
 """For how long a lock counts without renewal; on the broker it is 60 s."""
 RENEW_S: Final = 20.0
+POPPED_S: Final = 60.0
+"""Seconds for which a topic of messages that were popped is looked for when the mode has changed to pulling."""
 _REQUESTS: Final = {
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "group",
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
@@ -114,6 +116,8 @@ class GroupMember:
         """Queues of a topic when it was subscribed to; those that came later are read from their begin."""
         self._popped: set[MessageQueue] = set()
         """Queues in mode POP, whose offsets the broker keeps."""
+        self._popped_until = 0.0
+        """Time of the event loop until which messages may come back that were popped before their topic is pulled."""
         self._failing: set[str] = set()
         """What was logged already and has not worked since."""
         self.passes = 0
@@ -251,7 +255,12 @@ class GroupMember:
             if isinstance(one_ended, BaseException):
                 raise one_ended
         back = any(one.queue in mine.get(one.queue.topic, ()) for one in lost)  # taken over by the next pass
-        return balanced and all(ended) and not back
+        return balanced and all(ended) and not back and not self._may_come_back(mine)
+
+    def _may_come_back(self, mine: Iterable[str]) -> bool:
+        """Return whether messages that were popped may come back soon to a topic that does not exist yet."""
+        return asyncio.get_running_loop().time() < self._popped_until and not any(
+            topic.startswith(f"{RETRY_PREFIX}{self.group}_") for topic in mine)
 
     async def _share(self, topic: str) -> tuple[set[MessageQueue], int]:
         """Return this member's queues of a topic, and the number of members."""
@@ -299,6 +308,7 @@ class GroupMember:
         retry = pop_retry_topic(topic, self.group)
         if pulled and retry not in self._wanted:
             self._wanted[retry] = Subscription(retry)
+            self._popped_until = asyncio.get_running_loop().time() + POPPED_S
         elif not pulled:
             self._wanted.pop(retry, None)
 

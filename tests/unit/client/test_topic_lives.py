@@ -10,6 +10,8 @@ from fake_brokers import LIFE, FakeRemoting, LoopClock, run
 from fake_consumers import broker, consumer, now, until
 
 from tailrace.client import AsyncPullConsumer, instance
+from tailrace.client.broker_calls import BrokerCalls
+from tailrace.client.pop_queues import Popping
 from tailrace.client.routes import MessageQueue
 
 SECONDS = 5.0
@@ -146,6 +148,34 @@ def test_a_pull_consumer_reads_a_new_topic_with_more_queues(way, pause_s):
         fake, seen = broker(t=2), []
         async with reading(seen, way, 2):
             await made_again(fake, seen, pause_s=pause_s, count=60, queues=6, before=2)
+
+    run(test)
+
+
+def test_messages_that_were_popped_are_read_soon_when_their_topic_is_pulled(monkeypatch):
+    """A topic that is made again has no mode POP; what was popped and given back comes to a retry topic."""
+    async def test():
+        fake, seen, found = broker(t=1), [], {MessageQueue("t", "b", -1): True}
+
+        async def assignment(self, topic, strategy):
+            return found if topic == "t" else dict.fromkeys(await self.queues(topic), False)
+
+        async def pop(self, queue):
+            await asyncio.sleep(15)
+            return []
+
+        monkeypatch.setattr(BrokerCalls, "assignment", assignment)
+        monkeypatch.setattr(Popping, "pop", pop)
+        async with consumer(listening(seen), client_rebalance=False):
+            await asyncio.sleep(30)
+            found.clear()
+            found[MessageQueue("t", "b", 0)] = False
+            await asyncio.sleep(33)  # the next pass looks for the retry topic, and the following ones
+            fake.put("%RETRY%g_t", 0, b"popped")
+            fake.topics["%RETRY%g_t"] = 1
+            began = now()
+            await until(lambda: seen == [b"popped"], 60)
+            assert now() - began < SECONDS
 
     run(test)
 
