@@ -206,7 +206,7 @@ class Columns:
         texts = []
         for place, flag in zip(places.tolist(), flags.tolist(), strict=True):
             ip, port = unpack_host(bytes(self._data[place : place + (20 if flag & v6 else 8)]))
-            texts.append(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}")
+            texts.append(f"{ip}:{port}")
         return pyarrow().array(texts, pyarrow().string())
 
     def _message_ids(self) -> pa.Array:
