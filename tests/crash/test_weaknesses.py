@@ -181,6 +181,22 @@ def test_w4_records_after_an_old_end_that_are_too_near_for_a_record(path, tmp_pa
         assert store.max_phy_offset == end
 
 
+@pytest.mark.parametrize("torn_at", [100, 200, 400])
+def test_w4_records_after_a_torn_record_of_another_size(path, tmp_path, torn_at):
+    """The last record was torn: its first bytes name its place, and the bytes of an older life follow them."""
+    cut_and_go_on(path, tmp_path, [(n, 0) for n in range(100, 110)], [(205, 0), (206, 0)], 411)
+    last = stores.records(path)[6][0]
+    old = stores.segments(tmp_path / "stale")[0].read_bytes()
+    stores.patch(stores.segments(path)[0], last + torn_at, old[last + torn_at :])
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(path / name)
+    left_by_reference(path, killed=True, fields=NOTHING)
+    for _ in range(2):
+        with opened(path) as store:
+            assert is_right(store, [*range(100, 105), 205])
+            assert store.max_phy_offset == last
+
+
 def test_w4_old_records_that_follow_without_a_gap(path, tmp_path):
     """With equal sizes an old record follows a new one directly, and takes its place in the queue.
 

@@ -192,7 +192,7 @@ class FileSystem(Protocol):
     """Names and files. Paths are strings; every call may raise OSError."""
 
     def open(self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False) -> File:
-        """Open a file. With ``create`` make it if it is missing; with ``exclusive`` raise FileExistsError if it exists."""
+        """Open a file. With ``create`` make it if it is missing, with ``exclusive`` raise FileExistsError if not."""
         ...
 
     def exists(self, path: str) -> bool:

@@ -10,7 +10,7 @@ import functools
 import ipaddress
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final, NamedTuple
 
 from tailrace.errors import (
@@ -33,7 +33,7 @@ __all__ = [
     "STORE_TIME_LENGTH", "Blank",
     "BodyHead", "MessageHead", "RecordPart", "SysFlag",
     "decode_batch", "decode_message",
-    "decode_properties", "decompress_body", "encode_batch", "is_damaged_header",
+    "decode_properties", "decompress_body", "encode_batch", "is_damaged_header", "sizes_inside",
     "host_lengths", "java_string_hash", "pack_host", "plausible_size", "property_crc_digits",
     "record_size", "store_timestamp_of", "tags_code", "unpack_host",
 ]
@@ -235,6 +235,25 @@ def plausible_size(head: bytes | memoryview, phy_offset: int) -> int:
     position = int.from_bytes(head[MESSAGE_HEAD.offsets["phy_offset"] : PLAUSIBLE_LENGTH], "big", signed=True)
     is_right = magic in {MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2} and position == phy_offset
     return size if is_right and size >= MIN_RECORD_LENGTH else 0
+
+
+def sizes_inside(record: bytes | memoryview) -> Iterator[int]:
+    """Yield the length of a record by the lengths inside of it, for both versions; none if they do not fit in.
+
+    If the length at the start of a record is damaged, one of them is right.
+    """
+    at = MESSAGE_HEAD.size
+    if len(record) < MIN_RECORD_LENGTH:
+        return
+    hosts = sum(host_lengths(record[MESSAGE_HEAD.offsets["sys_flag"] + 3]))
+    at += hosts + STORE_TIME_LENGTH + BODY_HEAD.size
+    body = int.from_bytes(record[at - 4 : at], "big", signed=True)
+    for width in (1, 2):
+        topic_at = at + body + width
+        topic = int.from_bytes(record[topic_at - width : topic_at], "big")
+        end = topic_at + topic + PROPERTIES_LENGTH_LENGTH
+        if body >= 0 and end <= len(record):
+            yield end + int.from_bytes(record[end - PROPERTIES_LENGTH_LENGTH : end], "big")
 
 
 def is_damaged_header(head: bytes | memoryview, phy_offset: int, *, length_is_right: bool) -> bool:

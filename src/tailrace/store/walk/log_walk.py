@@ -15,8 +15,8 @@ A gap is a place where bytes are not a valid record. Rules of ``Walk`` for a gap
      stale. Otherwise the record counts if its store time is not before that of the last good record. A clock that was
      set back makes store times step back, too. So an earlier store time decides only if positions and queue offsets do
      not: the record counts if
-     - the gap starts with a record of that place, which names its position or has a length that leads to the record
-       after the gap; or the gap is a blank record up to the end of its file; and
+     - the gap starts with a record of that place, by its position or magic, whose length or lengths inside lead to the
+       record after the gap; or the gap is a blank record up to the end of its file; and
      - the queues continue: no queue offset after the gap is below the next one of its queue, and no more messages are
        missing than the gap has room for.
 
@@ -43,6 +43,7 @@ from tailrace.formats.commitlog import (
     SysFlag,
     is_damaged_header,
     plausible_size,
+    sizes_inside,
 )
 from tailrace.formats.inner_batch import inner_num
 from tailrace.kernels import record
@@ -304,15 +305,23 @@ class Walk(ABC, Generic[_Item]):
             if blank.magic == BLANK_MAGIC or (blank.total_size == size and size < MIN_RECORD_LENGTH):
                 return 0
         length = int.from_bytes(head[:4], "big", signed=True)
-        next_at = at + length if 0 < length <= size else at
-        leads = next_at > at and gap_end in {next_at, self._after_blank(file, next_at)}
+        leads = self._leads(file, at, length, gap_end)
         if not is_damaged_header(head, at, length_is_right=leads):
             return -1
-        # The lengths of this record fit together: if neither the gap's end nor another record follows it, it was torn.
-        after = file.read(next_at - file.file_from_offset, PLAUSIBLE_LENGTH)
-        if reason in _SHAPED and not leads and not is_damaged_header(after, next_at, length_is_right=False):
+        if reason in _SHAPED:  # the lengths fit together: other damaged records may follow, a torn record has none
+            next_at = at + length
+            after = file.read(next_at - file.file_from_offset, PLAUSIBLE_LENGTH) if next_at < gap_end else b""
+            leads = leads or is_damaged_header(after, next_at, length_is_right=False)
+        elif not leads:  # one length is damaged, or old bytes follow the first ones of a torn record
+            record_bytes = file.read(at - file.file_from_offset, size)
+            leads = any(self._leads(file, at, inside, gap_end) for inside in sizes_inside(record_bytes))
+        if not leads:
             return -1
         return (self._damaged_bytes + size) // MIN_RECORD_LENGTH
+
+    def _leads(self, file: LogFile, at: int, length: int, gap_end: int) -> bool:
+        """Return True if a record of a length at the start of the gap ends where the gap does."""
+        return 0 < length <= gap_end - at and gap_end in {at + length, self._after_blank(file, at + length)}
 
     def _queues_continue(self, phy_offset: int, room: int) -> bool:
         """Return True if the queues of the gap's record and of the next records continue after the last good one.
