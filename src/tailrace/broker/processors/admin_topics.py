@@ -235,7 +235,7 @@ class AdminTopicsProcessor:
         broker, an LMQ queue, or the retry topic of a group and a topic with long names.
         """
         broker = self._broker
-        if not name.strip():
+        if not name.strip() and name not in broker.topics.table:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         if broker.topics.is_of_broker(name):
             raise RefusalError(
