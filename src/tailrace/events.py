@@ -994,7 +994,8 @@ SENDS_ARE_REFUSED: Final = _event(
     "warning", "sends are refused", "reason count cause",
     "Producers get an error. count is the number since the last such line, of which there is at most one a minute for "
     "each reason: disk_full, no_room (no blocks or no file for the next bytes of the log; /ready says so, too), "
-    "not_writeable, flow_control (more sends wait for the disk than the broker holds), timer_flow_control, lmq_quota.")
+    "not_writeable, no_topic (the topic does not exist and cannot be created now), flow_control (more sends wait for "
+    "the disk than the broker holds), timer_flow_control, lmq_quota.")
 SENDS_FIND_ROOM_AGAIN: Final = _event(
     "info", "sends find room again", "refused",
     "A send found no room for the next bytes of the log before. Now there is room.")

@@ -212,7 +212,7 @@ WRITEABLE: Final = _gauge(
     "0 if the store refuses puts or has no room for one; /ready and the log have the reason.")
 SENDS_REFUSED: Final = _counter(
     "tailrace_sends_refused_total",
-    "Puts that were refused, by reason: disk_full, no_room, not_writeable, flow_control, timer_flow_control, "
+    "Puts that were refused, by reason: disk_full, no_room, not_writeable, no_topic, flow_control, timer_flow_control, "
     "lmq_quota, illegal, unknown.", ("reason",))
 HINT_SYNC_FAILURES: Final = _counter(
     "tailrace_hint_sync_failures_total",

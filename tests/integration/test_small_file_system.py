@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.integration
 MOUNT = 'mount -t tmpfs -o size=60m tmpfs "$0" && exec "$@"'
 DRIVER = r"""
-import json, re, subprocess, sys, time, urllib.error, urllib.request
+import json, os, re, subprocess, sys, time, urllib.error, urllib.request
 from tailrace import Message
 from tailrace.client import Producer
 from tailrace.errors import RemotingCommandError
@@ -37,6 +37,18 @@ with Producer(broker=broker, group="p") as producer:
             found["refused"] += 1
     found["failing"] = get("/ready")
     found["metrics"] = [line for line in get("/metrics")[1].splitlines() if 'reason="no_room"' in line]
+    with open(place + "/fill", "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            pass
+    try:
+        producer.send(Message(topic="other", body=b"x"))
+    except RemotingCommandError as error:
+        found["no topic"] = [str(error), *(
+            line for line in get("/metrics")[1].splitlines() if 'reason="no_topic"' in line)]
+    os.remove(place + "/fill")
     subprocess.run(["mount", "-o", "remount,size=400m", place], check=True)
     for _ in range(100):
         found["roomy"] = get("/ready")
@@ -67,10 +79,14 @@ def test_what_an_operator_sees(tmp_path):
     assert code == 503
     assert text.startswith("sends fail: no space for ")
     assert found["metrics"][0].endswith(" 15.0")  # the client tries each message three times
-    small, refused, again = found["log"]
+    error, counted = found["no topic"]
+    assert "topics.json" in error
+    assert counted.endswith(" 3.0")
+    small, refused, *failed, again = [line for line in found["log"] if "request failed" not in line]
+    assert "sends are refused reason=no_topic count=1 cause=" in failed[0]
     assert "a file system is too small for the log" in small
     assert "settings=mappedFileSizeCommitLog=2097152,commitLogAllocateStep=524288" in small
     assert "sends are refused reason=no_room count=1 cause=no space for " in refused
-    assert "sends find room again refused=15" in again
+    assert "sends find room again refused=18" in again
     assert found["roomy"] == [200, "ready\n"]
     assert found["status"] == "SEND_OK"

@@ -56,6 +56,10 @@ class Change(NamedTuple):
     also: Callable[[], None] | None = None
 
 
+def _nothing(_: Exception) -> None:
+    pass
+
+
 class MissingConfigError(Exception):
     """A request needs topics or groups that do not exist; they are created and the request is served again.
 
@@ -187,11 +191,12 @@ class ConfigChanges:
 
     def apply(
         self, channel: Channel, request: RemotingCommand, changes: Sequence[Change],
-        then: Callable[[], Answer],
+        then: Callable[[], Answer], on_failure: Callable[[Exception], None] = _nothing,
     ) -> Answer:
         """Make the changes, and answer with the result of ``then`` once they are durable.
 
-        Returns None when the answer comes later. A change that fails is answered with its error.
+        Returns None when the answer comes later. A change that fails is answered with its error, which ``on_failure``
+        gets as well.
         Raises RefusalError if too many changes wait.
         """
         if self._loop is None or not self._loop.is_running():
@@ -211,6 +216,7 @@ class ConfigChanges:
                 # Many pulls may wait for one new group: an answer is made only when the client reads.
                 channel.when_reading(functools.partial(_finish, channel, request, then))
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
+                on_failure(error)
                 answer_failure(channel, request, error)
             finally:
                 self._bounds.remove(channel, size)
@@ -229,9 +235,12 @@ class ConfigChanges:
 
     def serve_again(
         self, channel: Channel, request: RemotingCommand, missing: MissingConfigError | NotPreparedError,
-        serve: Serve, rounds: int = ROUNDS_MAX,
+        serve: Serve, rounds: int = ROUNDS_MAX, on_failure: Callable[[Exception], None] = _nothing,
     ) -> Answer:
-        """Create or prepare what is missing, then serve the request again, at most ``rounds`` times."""
+        """Create or prepare what is missing, then serve the request again, at most ``rounds`` times.
+
+        ``on_failure`` gets the error of a creation that fails.
+        """
 
         def again() -> Answer:
             try:
@@ -239,10 +248,10 @@ class ConfigChanges:
             except (MissingConfigError, NotPreparedError) as still:
                 if rounds <= 1:
                     raise
-                return self.serve_again(channel, request, still, serve, rounds - 1)
+                return self.serve_again(channel, request, still, serve, rounds - 1, on_failure)
 
         if isinstance(missing, MissingConfigError):
-            return self.apply(channel, request, missing.changes, again)
+            return self.apply(channel, request, missing.changes, again, on_failure)
         return self._prepare(channel, request, missing, again)
 
     def _prepare(

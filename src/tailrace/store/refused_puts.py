@@ -20,10 +20,12 @@ from tailrace.logs import RareLines, get_logger
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.store.running_flags import DISK_FULL, RunningFlags
 
-__all__ = ["FLOW_CONTROL", "REASONS", "RefusedPuts"]
+__all__ = ["FLOW_CONTROL", "NO_TOPIC", "REASONS", "RefusedPuts"]
 
 _log = get_logger(__name__)
 FLOW_CONTROL: Final = "flow_control"
+NO_TOPIC: Final = "no_topic"
+"""The topic of a send does not exist, and its configuration cannot be written."""
 _ILLEGAL: Final = "illegal"
 _DISK_FULL: Final = "disk_full"
 _NOT_WRITEABLE: Final = "not_writeable"
@@ -39,7 +41,7 @@ _REASON_OF: Final = {
     PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: "lmq_quota",
 }
 _UNKNOWN: Final = "unknown"
-REASONS: Final = tuple(sorted({*_REASON_OF.values(), _DISK_FULL, _UNKNOWN}))
+REASONS: Final = tuple(sorted({*_REASON_OF.values(), _DISK_FULL, NO_TOPIC, _UNKNOWN}))
 
 
 @final

@@ -56,7 +56,7 @@ from tailrace.node.topic_config import (
 )
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.store.record_rules import refuse_in_batch
-from tailrace.store.refused_puts import FLOW_CONTROL
+from tailrace.store.refused_puts import FLOW_CONTROL, NO_TOPIC
 from tailrace.timer.parking import log_left_out
 
 __all__ = ["SendMessageProcessor", "plain_sys_flag"]
@@ -173,7 +173,8 @@ class SendMessageProcessor:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
             return self._broker.changes.serve_again(
-                channel, request, missing, lambda channel, request: self._send(channel, request, header))
+                channel, request, missing, lambda channel, request: self._send(channel, request, header),
+                on_failure=self._not_created)
         store, begun_ns = self._store, self._broker.clock.monotonic_ns()
         inner = message.sys_flag & INNER_BATCH_BITS
         result = store.put_inner(message) if inner or not batch else store.put_batch_inner(message, request.body)
@@ -204,6 +205,11 @@ class SendMessageProcessor:
             return None
         self._took(message.topic, queue_id, begun_ns)
         return answer
+
+    def _not_created(self, error: Exception) -> None:
+        """Count a send whose topic could not be created."""
+        if not isinstance(error, RefusalError):
+            self._store.refused_puts.count(NO_TOPIC, str(error))
 
     def _took(self, topic: str, queue_id: int, begun_ns: int, _: object = None) -> None:
         self._traffic.put_took(topic, queue_id, self._broker.clock.monotonic_ns() - begun_ns)
