@@ -22,14 +22,16 @@ its old checkpoint may be kept, the new one lost.
 from __future__ import annotations
 
 import collections
+import errno
+import itertools
 from dataclasses import dataclass, field
 
-from broker_world import GROUP, QUEUES, TOPIC, BrokerWorld
+from broker_world import GROUP, QUEUES, SMALL_SIZES, TOPIC, BrokerWorld
 from pop_client import ack_fields, batch_ack_body, changed, pop_fields, popped
 
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.commitlog import decode_message
-from tailrace.formats.remoting import RequestCode
+from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
 PLAIN, COMMIT, ROLLBACK, OPEN_COMMIT, OPEN_ROLLBACK = "plain", "commit", "rollback", "open-commit", "open-rollback"
@@ -139,6 +141,8 @@ class Clients:
             answer = world.answer(number)
             if answer is None:
                 left.append((number, then, never))
+            elif answer.code == ResponseCode.SYSTEM_ERROR and world.loop.tolerates:
+                never()  # a read has failed in the request: what it asks for may have happened or not
             else:
                 then(answer)
         self.waiting = left
@@ -400,28 +404,34 @@ class Clients:
             raise ViolationError(f"P3: {world.pop_part.revive.pending} checkpoints are never done with")
 
 
+READ_ERRORS = (errno.EMFILE, errno.ENOMEM, errno.EIO)
 INVISIBLE_MS = (500, 1000, 2500, 4000, 8000)
 
 
 class Lives:
     """Several lives of a broker from one seed. ``before`` of the files decides where a life ends."""
 
-    def __init__(self, seed, *, sync=True, actions=60):
-        self.seed, self.sync, self.actions = seed, sync, actions
+    def __init__(self, seed, *, sync=True, actions=60, sizes=None):
+        self.seed, self.sync, self.actions, self.sizes = seed, sync, actions, sizes
         self.clock = SimClock()
         self.clients = Clients(self.clock, sync)
         self.trace = []
         self.world = None
 
     def open(self, files, life):
-        self.world = BrokerWorld(files, self.clock, sync=self.sync, entropy=SeededEntropy(self.seed * 7 + life))
+        self.world = BrokerWorld(
+            files, self.clock, sync=self.sync, entropy=SeededEntropy(self.seed * 7 + life), sizes=self.sizes)
         self.clients.opened(self.world)
         return self.world
 
-    def live(self, files, life):
-        """One life up to its clean end, or until SimulatedCrash."""
+    def live(self, files, life, *, tolerates=False):
+        """One life up to its clean end, or until SimulatedCrash.
+
+        With ``tolerates`` reads fail; the life then does not end: what waits must come without a restart.
+        """
         entropy = SeededEntropy(self.seed * 1_000 + life)
         world = self.open(files, life)
+        world.loop.tolerates = tolerates
         steps = self._steps(world, entropy)
         for _ in range(self.actions):
             name, action = steps[entropy.randrange(len(steps))]
@@ -434,6 +444,8 @@ class Lives:
             self.clients.answer_checks(world)
         world.loop.run()
         self.clients.take_answers(world)
+        if tolerates:
+            return
         files.operation("action", "close")
         self.clients.is_writing = True
         world.close()
@@ -478,9 +490,10 @@ class Lives:
 
         def persist():
             clients.is_writing = True
-            world.persist()
+            is_written = world.persist()
             clients.is_writing = False
-            clients.persisted(world)
+            if is_written:
+                clients.persisted(world)
 
         def flush_log():
             world.flush_log()
@@ -543,6 +556,77 @@ def crash_at(seed, places, keep, *, sync=True):
     files.before = None
     lives.finish(files)
     return lives
+
+
+def _with_reads(seed, *, sync, fails=lambda _: 0):
+    """Lives and files of which most reads are calls; ``fails`` returns the errno for the number of a read, or 0."""
+    lives, files = Lives(seed, sync=sync, actions=150, sizes=SMALL_SIZES), CrashFileSystem()
+    numbers = itertools.count()
+
+    def before_read(_number, name, path, _pos, _n):
+        if name == "map to read":
+            raise OSError(errno.EACCES, "no mapping", path)
+        if number := fails(next(numbers)):
+            lives.clients.counts["reads that failed"] += 1
+            raise OSError(number, "injected", path)
+
+    files.before_read, files.cold = before_read, True
+    return lives, files, numbers
+
+
+def reads(seed, *, sync):
+    """Numbers of the reads of the first life of a seed after its open."""
+    lives, files, numbers = _with_reads(seed, sync=sync)
+    lives.open(files, 0).loop.stop()
+    first = next(numbers)
+    lives, files, numbers = _with_reads(seed, sync=sync)
+    lives.live(files, 0, tolerates=True)
+    return range(first, next(numbers))
+
+
+def fail_reads(seed, places, number, *, sync=True, percent=100):
+    """Let ``percent`` of the reads ``places`` of the first life of a seed fail; then all must come, without a restart.
+
+    Raises ViolationError. Returns the lives.
+    """
+    entropy = SeededEntropy(seed + places.start)
+    is_over = []
+
+    def fails(at):
+        return number if at in places and not is_over and entropy.randrange(100) < percent else 0
+
+    lives, files, _ = _with_reads(seed, sync=sync, fails=fails)
+    try:
+        lives.live(files, 0, tolerates=True)
+        is_over.append(True)
+        world = lives.world
+        lives.clients.take_answers(world)
+        for _, _, never in lives.clients.waiting:
+            never()
+        lives.clients.waiting.clear()
+        world.loop.tolerates = False
+        lives.clients.check_queues(lives.clients.in_queues(world), final=False)
+        lives.clients.drain(world)
+        world.close()
+        lives.clients.synced()
+        lives.clients.persisted(world)
+        lives.clients.crashed(power=False)
+        lives.finish(files.killed())
+    except Exception as error:
+        raise ViolationError(
+            f"fail_reads({seed}, {places}, {number}, sync={sync}, percent={percent}): {error!r}") from error
+    return lives
+
+
+def sweep_reads(seed, *, sync, step=1, percent=100, width=1):
+    """Let every ``step``-th read of a seed's first life fail, or ``percent`` of ``width`` reads from it on; counts."""
+    counts, numbers = collections.Counter(), reads(seed, sync=sync)
+    for turn, place in enumerate(numbers[seed % step :: step]):
+        lives = fail_reads(
+            seed, range(place, place + width), READ_ERRORS[turn % len(READ_ERRORS)], sync=sync, percent=percent)
+        counts += lives.clients.counts
+        counts["cases of failing reads"] += 1
+    return counts
 
 
 def sweep(seed, keep, *, sync, step=1, first=20):

@@ -25,8 +25,14 @@ from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.transactions.checks import TransactionChecks
 from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.errors import RefusalError
-from tailrace.formats.remoting import RemotingCommand, RequestCode, decode_frame, encode
+from tailrace.errors import RefusalError, StoreError
+from tailrace.formats.remoting import (
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    decode_frame,
+    encode,
+)
 from tailrace.kernels.properties import encode_properties
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
@@ -39,6 +45,10 @@ _SIZES = {
     "mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20 * QUEUE_FILE_UNITS,
     "max_hash_slot_num": 64, "max_index_num": 512, "commit_log_allocate_step": 1 << 13,
     "mapped_file_size_timer_log": 52 * 40, "timer_max_delay_sec": 400}
+SMALL_SIZES = _SIZES | {
+    "mapped_file_size_commit_log": 1 << 13, "mapped_file_size_consume_queue": 20 * 6, "commit_log_allocate_step": 4096,
+    "mapped_file_size_timer_log": 52 * 8, "max_message_size": 2000, "max_open_files": 3}
+"""Segments that are soon full, and few open files, so that most reads are calls."""
 WHEEL_SLOTS = 512
 TOPIC, GROUP, PRODUCERS, QUEUES = "orders", "g", "PG", 2
 
@@ -60,6 +70,17 @@ class Turns:
         self._later = []
         self._number = itertools.count()
         self._coroutines = []
+        self.tolerates = False
+        """True while reads fail: an error ends the call that it comes in, as in a real loop, and no other."""
+
+    def serve(self, call):
+        """Call something that a scheduler or a loop calls."""
+        try:
+            return call()
+        except (OSError, StoreError):
+            if not self.tolerates:
+                raise
+            return None
 
     def is_running(self):
         return False
@@ -112,7 +133,7 @@ class Turns:
                 return
             handle = self._ready.pop(0)
             if handle.call is not None:
-                handle.call()
+                self.serve(handle.call)
 
 
 class Connection:
@@ -159,12 +180,12 @@ class Connection:
 class BrokerWorld:
     """A broker on ``files``; one object is one life of a process."""
 
-    def __init__(self, files, clock, *, sync=True, broker_config=None, entropy=None):
+    def __init__(self, files, clock, *, sync=True, broker_config=None, entropy=None, sizes=None):
         self.files, self.clock = files, clock
         self.config = broker_config or BrokerConfig(
             transaction_op_batch_interval=2_000, revive_queue_num=2, transaction_time_out=3_000)
         store_config = StoreConfig(
-            **_SIZES, flush_disk_type=FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH)
+            **(sizes or _SIZES), flush_disk_type=FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH)
         with mock.patch(
             "tailrace.node.timers.TimerMessageStore", partial(TimerMessageStore, slots_total=WHEEL_SLOTS)
         ):
@@ -209,10 +230,15 @@ class BrokerWorld:
             self.connection, RemotingCommand(RequestCode.HEART_BEAT, {}), "client", PRODUCERS)
 
     def persist(self):
-        """As `BrokerController._persist_offsets`, which goes on after an error."""
-        self.broker.offsets.persist_if_changed()
-        self.pop_part.prepare()
-        self.pop_part.write_prepared()
+        """As `BrokerController._persist_offsets`, which goes on after an error. Return False if a read has failed."""
+        def write_orders():
+            self.pop_part.prepare()
+            self.pop_part.write_prepared()
+
+        done = []
+        for write in (self.broker.offsets.persist_if_changed, write_orders):
+            self.loop.serve(lambda write=write: done.append(write()))
+        return len(done) == 2
 
     def persisted_offsets(self):
         """(topic, group, queue) to offset, as they are now."""
@@ -226,35 +252,35 @@ class BrokerWorld:
     # -- services, one step each
 
     def dispatch(self):
-        self.store.wait_dispatched()
+        self.loop.serve(self.store.wait_dispatched)
 
     def timers(self):
         timers = self.store._timers.messages
-        self.store.wait_dispatched()
-        while timers.enqueue_step():
+        self.dispatch()
+        while self.loop.serve(timers.enqueue_step):
             pass
-        while timers.dequeue_step():
+        while self.loop.serve(timers.dequeue_step):
             pass
 
     def revive(self):
-        while self.pop_part.revive.step():
+        while self.loop.serve(self.pop_part.revive.step):
             pass
 
     def check_pass(self):
-        self.checks.start_pass()
+        self.loop.serve(self.checks.start_pass)
         self.loop.run()
 
     def operations(self):
-        self.broker.transactions.write_operations_if_due()
+        self.loop.serve(self.broker.transactions.write_operations_if_due)
 
     def flush_timers(self):
-        self.store._timers.messages.flush_step()
+        self.loop.serve(self.store._timers.messages.flush_step)
 
     def flush_log(self):
-        self.store.flush()
+        self.loop.serve(self.store.flush)
 
     def flush_queues(self):
-        self.store._store.flush_consume_queue.flush(0)
+        self.loop.serve(lambda: self.store._store.flush_consume_queue.flush(0))
 
     def steps(self):
         """Every service that something waits for, in an order in which all comes through."""
@@ -283,6 +309,10 @@ class BrokerWorld:
             answer = serve(self.connection, request)
         except RefusalError as refusal:
             answer = request.answer(refusal.code, refusal.remark, dict(refusal.ext))
+        except (OSError, StoreError) as error:
+            if not self.loop.tolerates:
+                raise
+            answer = request.answer(ResponseCode.SYSTEM_ERROR, str(error))
         if isinstance(answer, bytes):
             self.connection.write(answer)
         elif answer is not None:

@@ -62,6 +62,8 @@ ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 CHECKPOINTS_MAX: Final = 20_000
 """Number of checkpoints of one queue in memory. Further ones are read again when these are finished."""
+EARLY_MAX: Final = 10_000
+"""Number of checkpoints of one queue whose acknowledgements are kept although they came first."""
 READ_MAX: Final = 32
 READ_TRIES: Final = 30
 """Number of passes, one a second, after which a record of the revive topic that cannot be read is left out."""
@@ -98,6 +100,15 @@ class _Queue:
     """Further checkpoints with the key of another one, but with other messages or another time; nearly always empty."""
     read_again_from: int = -1
     """Offset of the first checkpoint for which there was no room; -1 if there was room for all."""
+    early: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict)
+    """Offsets of acknowledgements that came before their checkpoint: a read of its timer failed, and it is late. Those
+    that came after their checkpoint was done are here, too, until newer ones need the room."""
+
+    def keep_early(self, ack: Ack) -> None:
+        """Keep an acknowledgement for a checkpoint that may come."""
+        self.early[ack.merge_key] = (*self.early.pop(ack.merge_key, ()), *ack.offsets)
+        if len(self.early) > EARLY_MAX:
+            del self.early[next(iter(self.early))]
 
 
 @final
@@ -247,10 +258,13 @@ class PopReviveService:
                 ack = Ack.decode(body_of(record), self._config.broker_name, batch=tag == BATCH_ACK_TAG)
                 self._metrics.got(ack.group, ack.topic, queue.queue_id, ACK)
                 found = queue.checkpoints.get(ack.merge_key)
+                namesakes = queue.namesakes.get(ack.merge_key, [])
                 if found is not None:
                     found[1].acknowledge(ack.offsets)
-                for namesake in queue.namesakes.get(ack.merge_key, ()):
+                for namesake in namesakes:
                     namesake.acknowledge(ack.offsets)
+                if found is None and not namesakes:
+                    queue.keep_early(ack)
         except ValueError as error:
             events.REVIVE_RECORD_IS_NOT_READABLE.log(_log, queue=queue.queue_id, offset=offset, reason=error)
 
@@ -264,6 +278,7 @@ class PopReviveService:
             if any(body == other.encode() for other in known):
                 return  # a copy; the first one may have acknowledgements already
         if len(queue.checkpoints) < CHECKPOINTS_MAX and queue.read_again_from < 0:
+            checkpoint.acknowledge(queue.early.pop(key, ()))
             queue.checkpoints[(*key, offset) if known else key] = offset, checkpoint
             if known:
                 queue.namesakes.setdefault(key, []).append(checkpoint)
