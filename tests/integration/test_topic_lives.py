@@ -224,3 +224,26 @@ def test_a_pull_that_waits_is_answered_when_its_topic_is_deleted(broker, produce
     code, took_s = asyncio.run(pull())
     assert code == 17
     assert took_s < 15
+
+
+CREATED_BY_CLIENTS = (
+    "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC", "rmq_sys_mine", "%RETRY%mine", "%DLQ%" + "d" * 250, "-x", "a" * 127)
+
+
+def test_topics_that_clients_have_created_are_deleted_in_a_running_server_and_offline(tmp_path):
+    served = TailraceBroker(tmp_path / "store", settings=SMALL_FILES)
+    served.start()
+    try:
+        for again in (False, True):
+            with Producer(namesrv=served.namesrv, timeout_ms=10_000) as made:
+                for topic in CREATED_BY_CLIENTS:
+                    made.send(Message(topic=topic, body=b"x"))
+            if not again:
+                for topic in CREATED_BY_CLIENTS:
+                    tailrace("topic", "delete", "--broker", served.broker, "--yes", "--", topic)
+    finally:
+        served.stop()
+    for topic in CREATED_BY_CLIENTS:
+        tailrace("topic", "delete", "--yes", "--", str(tmp_path / "store"), topic)
+    left = {json.loads(line)["topicName"] for line in tailrace("topic", "list", str(tmp_path / "store")).splitlines()}
+    assert not left & set(CREATED_BY_CLIENTS)

@@ -173,7 +173,7 @@ class Deletion:
         Raises StoreError for a system topic, OSError or FatalStorageError; then nothing is deleted.
         """
         wanted, known, groups = set(topics), self._known(), self.state.groups()
-        if system := sorted(filter(self._topics.is_system_topic, wanted)):
+        if system := sorted(filter(self._topics.has_state_of_broker, wanted)):
             raise StoreError(f"{', '.join(system)}: a system topic of the broker cannot be deleted")
         lite = {queue for queue in known if parent_of(queue) in wanted}
         retries = {retry: (group, topic) for topic in wanted for group in groups
