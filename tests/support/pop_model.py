@@ -3,16 +3,18 @@
 The model keeps for each group its offsets and pops. A pop has to answer with the next messages of its queues, as
 many as it asks for. What is in the retry topic is compared with the pops that are over: a copy must be there
 LATE_MS after a pop is over without acknowledgement, must not be there before, and there is one for each. An
-orderly pop is blocked exactly while one of its messages is neither acknowledged nor visible again.
+orderly pop is blocked exactly while one of its messages is neither acknowledged nor visible again. At times reads of
+the services fail; after that nothing is missing, twice or late.
 """
 
 from __future__ import annotations
 
 import collections
 import copy
+import errno
 from dataclasses import dataclass, field
 
-from broker_world import QUEUE_FILE_UNITS, QUEUES, TOPIC, BrokerWorld
+from broker_world import QUEUE_FILE_UNITS, QUEUES, SMALL_SIZES, TOPIC, BrokerWorld
 from pop_client import ack_fields, batch_ack_body, changed, pop_fields, popped
 
 from tailrace.env.entropy import SeededEntropy
@@ -24,6 +26,9 @@ FREE, ORDERLY = "free", "orderly"
 RETRY = pop_retry_topic(TOPIC, FREE)
 LATE_MS = 3_500
 """A message is back this long after its time, if services run every half second."""
+TRIED_AGAIN_MS = 20_000
+"""By then everything whose read failed was tried again."""
+SIZES = SMALL_SIZES | {"mapped_file_size_consume_queue": 20 * QUEUE_FILE_UNITS}
 INVISIBLE_MS = (1, 500, 999, 1000, 1001, 2000, 3500, 8000)
 
 
@@ -83,7 +88,9 @@ class Model:
         self.open()
 
     def open(self):
-        self.world = BrokerWorld(self.files, self.clock, entropy=SeededEntropy(self.seed + self.counts["opens"]))
+        self.files.cold = True
+        self.world = BrokerWorld(
+            self.files, self.clock, entropy=SeededEntropy(self.seed + self.counts["opens"]), sizes=SIZES)
         self.counts["opens"] += 1
         self.polling = None
 
@@ -104,6 +111,23 @@ class Model:
     def wait(self):
         self.world.run(self.pick((1, 499, 500, 501, 1000, 2500, 4000)))
         self.woken()
+        self.check_copies()
+
+    def wait_while_reads_fail(self):
+        """Services run while a fifth of the reads fail, and then until all is tried again."""
+        if self.polling is not None:
+            return  # its answer may be an error
+        files, loop = self.files, self.world.loop
+
+        def before_read(_number, _name, path, _pos, _n):
+            if self.entropy.randrange(5) == 0:
+                self.counts["reads that failed"] += 1
+                raise OSError(self.pick((errno.EMFILE, errno.ENOMEM, errno.EIO)), "injected", path)
+
+        files.before_read, loop.tolerates = before_read, True
+        self.world.run(self.pick((500, 1000, 2500)))
+        files.before_read, loop.tolerates = None, False
+        self.world.run(TRIED_AGAIN_MS)
         self.check_copies()
 
     def send(self):
@@ -329,7 +353,8 @@ class Model:
     def run(self, steps=150):
         actions = (
             [self.send] * 6 + [self.pop] * 6 + [self.ack] * 5 + [self.ack_batch] * 2 + [self.change] * 2
-            + [self.wait] * 6 + [self.pop_in_order] * 4 + [self.ack_in_order] * 5 + [self.notification, self.poll]
+            + [self.wait] * 6 + [self.wait_while_reads_fail]
+            + [self.pop_in_order] * 4 + [self.ack_in_order] * 5 + [self.notification, self.poll]
             + [self.persist] * 2 + [lambda: self.ack(late=True), self.reset, self.stop, self.kill])
         for _ in range(steps):
             action = self.pick(actions)
