@@ -364,3 +364,40 @@ def test_an_expired_file_is_not_deleted_while_its_queue_is_removed(place):
     cleaner.step()
     assert not cleaner._failed
     assert cleaner.deleted_queue_files == 0
+
+
+def test_dispatch_lets_a_deletion_go_first(place):
+    """Dispatch that always has more to do neither finishes its work before a deletion nor begins more."""
+    reput, order, is_in, may_leave = place.store._store.reput, [], threading.Event(), threading.Event()
+    for _ in range(3):
+        place.store.put(Message(topic="t", body=b"x"))
+
+    def pause():
+        with reput.paused():
+            order.append("pause")
+            is_in.set()
+            may_leave.wait(10)
+            order.append("over")
+
+    pauser, dispatch = threading.Thread(target=pause), reput._dispatcher.dispatch_batch
+
+    def dispatch_until_a_pause_waits(batch):
+        pauser.start()
+        while not reput._pauses:
+            pauser.join(0.001)
+        order.append("dispatch")
+        dispatch(batch)
+
+    reput._dispatcher.dispatch_batch = dispatch_until_a_pause_waits
+    reput.step()
+    assert is_in.wait(10)
+    reput._dispatcher.dispatch_batch = dispatch
+    place.store.put(Message(topic="t", body=b"y"))
+    follower = threading.Thread(target=lambda: (reput.step(), order.append("step")))
+    follower.start()
+    follower.join(0.1)
+    assert order == ["dispatch", "pause"]
+    may_leave.set()
+    follower.join(10)
+    pauser.join(10)
+    assert order == ["dispatch", "pause", "over", "step"]
