@@ -80,7 +80,7 @@ def w3_a_truncation_moves_positions_only(patch):
 
 
 def w4_a_whole_record_counts_whenever_it_was_stored(patch):
-    patch.setattr(Walk, "_counts", lambda self, _in_file, at: self._claim(at, self._check) is not None)
+    patch.setattr(Walk, "_counts", lambda self, _in_file, at, *_: self._claim(at, self._check) is not None)
 
 
 def w4_a_unit_goes_wherever_its_record_says(patch):
@@ -244,6 +244,10 @@ CASES = [
     (w3_a_truncation_moves_positions_only, "w3_our_own_truncation_leaves_no_units", [{}]),
     (w4_a_whole_record_counts_whenever_it_was_stored, "w4_records_behind_an_old_end_of_the_log",
      [KILLED, {"killed": False}]),
+    (w4_a_whole_record_counts_whenever_it_was_stored, "w4_records_after_an_old_end_that_are_too_near_for_a_record",
+     [{}]),
+    (w4_a_whole_record_counts_whenever_it_was_stored, "w4_records_after_a_torn_record_of_another_size", [
+        {"torn_at": 100}, {"torn_at": 400}]),
     (w4_a_unit_goes_wherever_its_record_says, "w4_old_records_that_follow_without_a_gap", [{}]),
     (w4_the_physical_offset_is_not_compared, "w4_a_record_of_another_place", [{}]),
     (w5_the_checkpoint_is_believed, "w5_a_checkpoint_that_is_ahead_of_the_queues", [
