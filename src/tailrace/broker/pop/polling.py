@@ -194,8 +194,9 @@ class PopLongPollingService:
 
     def wake_topics(self, is_gone: Callable[[str], bool]) -> None:
         """Run all requests for topics again that cannot be popped any more."""
-        for waiting in self._all():
-            if is_gone(waiting.topic):
+        gone = set(filter(is_gone, self._held))
+        for waiting in self._all() if gone else ():
+            if waiting.topic in gone:
                 self._wake(waiting)
 
     def release_all(self) -> list[Waiting]:

@@ -46,6 +46,7 @@ class PopConsumption:
         self.acks = AckMessageProcessor(broker, revive_log, self.order, self.polling, durable)
         self.inspect = PopInspectProcessor(broker, self.order, self.polling)
         self._notifications = self.inspect.polling
+        self._look_scheduled = False
         broker.topics.on_change(self.topics_changed)
         self.revive = PopReviveService(
             store, config, broker.clock, broker.offsets, broker.groups, revive_log,
@@ -79,11 +80,13 @@ class PopConsumption:
 
     def topics_changed(self) -> None:
         """Answer the requests that wait for a topic which was deleted. Any thread may call this."""
-        if len(self.polling) or len(self._notifications):
+        if (len(self.polling) or len(self._notifications)) and not self._look_scheduled:
+            self._look_scheduled = True
             with contextlib.suppress(RuntimeError):  # the loop has been closed, and the connections with it
                 self._broker.loop.call_soon_threadsafe(self._answer_without_topic)
 
     def _answer_without_topic(self) -> None:
+        self._look_scheduled = False
         for polling in (self.polling, self._notifications):
             polling.wake_topics(self._is_gone)
 
