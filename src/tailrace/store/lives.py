@@ -4,8 +4,8 @@ A record's position in the log says to which life it belongs. Invariants:
   D5  A queue offset of a topic is never used twice: after a deletion a queue continues at the start of a file.
   D6  A record before the position of its topic's deletion gets no unit, live and in every recovery.
 A deletion gives a topic one `Ended`: the position of the log that all messages of the ended life are before, and for
-each queue the offset at which its next life begins. Every reader that still has an offset of the ended life asks below the
-least offset of the queue, gets the answer "too small", and continues at the first message of the new life.
+each queue the offset at which its next life begins. Every reader that still has an offset of the ended life asks below
+the least offset of the queue, gets the answer "too small", and continues at the first message of the new life.
 
 A life begins at the start of a queue file, so its first file needs no pre-blank units and a Java broker reads it.
 ``config/tailrace-min-offsets.json`` keeps the table (``store.retention.min_offsets``).
