@@ -1,7 +1,7 @@
-"""The long crash sweep of brokers with transactions and POP: every operation, kills and power losses, many seeds.
+"""The long crash sweep of brokers with transactions and POP: every operation, kills and power losses, failing reads.
 
 CASES=n bounds it, SEED=n is the first seed. Prints counts and seeds. A violation ends it with the arguments of
-`crash_at` in tests/support/broker_life.py that show it again.
+`crash_at` or `fail_reads` in tests/support/broker_life.py that show it again.
 """
 
 import argparse
@@ -31,6 +31,12 @@ def main():
                 except broker_life.ViolationError as error:
                     print(f"VIOLATION SEED={seed} after {counts['cases']} cases: {error}")
                     return 1
+            try:
+                counts += broker_life.sweep_reads(seed, sync=sync, step=7 * step)
+                counts += broker_life.sweep_reads(seed, sync=sync, step=20 * step, percent=30, width=60)
+            except broker_life.ViolationError as error:
+                print(f"VIOLATION SEED={seed} after {counts['cases']} cases: {error}")
+                return 1
         print(f"{counts['cases']} cases, seeds {first} to {seed}, {time.time() - began:.0f} s", flush=True)
         seed += 1
     print(f"{counts['cases']} cases, seeds {first} to {seed - 1}, 0 violations, {time.time() - began:.0f} s")

@@ -131,7 +131,7 @@ def made(*, clean):
 
 
 def image(files):
-    """All names and bytes, but for the lock."""
+    """All names and bytes except those of the lock."""
     return {path: bytes(data.volatile) for path, data in files._files.items() if not path.endswith("lock")}
 
 

@@ -57,7 +57,7 @@ class Life:
     """A store at work: puts, timers, levels, batches, keys, compaction, deletion by time, a purge, stops, a kill.
 
     ``fails(number, name, path, pos, n)`` returns the errno with which a read fails, 0 for success. ``delays`` is for
-    timers and delay levels. ``bad`` is the number of a put whose record cannot be read for good from then on.
+    timers and delay levels. ``bad`` is the number of a put whose record cannot be read for good, starting with the put.
     """
 
     def __init__(self, fails=lambda *_: 0, *, delays=True, bad=0):

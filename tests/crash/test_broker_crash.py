@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 
 import broker_life
@@ -32,6 +33,20 @@ def test_a_crash_loses_and_doubles_nothing(keep, sync):
     counts = broker_life.sweep(SEED, keep, sync=sync, step=STEP)
     print(counts)
     assert counts["cases"] >= 3
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+def test_reads_that_fail_lose_and_double_nothing(sync):
+    counts = broker_life.sweep_reads(SEED + 1, sync=sync, step=67)
+    counts += broker_life.sweep_reads(SEED + 1, sync=sync, step=113, percent=30, width=60)
+    print(counts)
+    assert counts["reads that failed"] >= 10
+
+
+def test_an_acknowledgement_comes_before_its_checkpoint_whose_read_failed():
+    """It was dropped, and the message delivered again."""
+    for place, number, sync in ((423, errno.EIO, True), (428, errno.EMFILE, False)):
+        assert broker_life.fail_reads(2, range(place, place + 1), number, sync=sync).clients.counts["acknowledged"]
 
 
 def test_a_changed_message_is_there_when_a_power_loss_keeps_only_what_was_put_last():

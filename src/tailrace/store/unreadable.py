@@ -1,6 +1,6 @@
 """Records that the disk cannot read, each of which must delay itself only.
 
-A read of the log may fail for a moment, or for good. Nobody can tell which from one error. So a record counts as
+A read of the log may fail for a moment, or for good. One error does not say which. So a record counts as
 damaged only after several reads of it have failed over some time; until then its reader gets the error, keeps its
 state and retries. A shortage of descriptors or memory says nothing about the record and is not counted.
 """
@@ -24,7 +24,7 @@ TRIES: Final = 5
 PATIENCE_MS: Final = 10_000
 """Time from the first to the last of them: a path to a disk may be gone for some seconds."""
 _MOST: Final = 1000
-"""Number of records that are remembered. The oldest one is forgotten, and is then tried anew."""
+"""Number of records that are remembered. The oldest one is forgotten, and is then tried as if for the first time."""
 
 
 @final

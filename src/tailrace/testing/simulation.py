@@ -67,6 +67,7 @@ class Simulation:
         self._crash_at = -1
         self._image: CrashFileSystem | None = None
         self._fault: tuple[int, int, bool] | None = None
+        self._read_fault: tuple[int, int] | None = None
         self._faulted = self._ever_faulted = False
         self._pressed = False
         self._partial = False
@@ -111,7 +112,7 @@ class Simulation:
         for action, most in (
             (self._put_batch, 3), (self._put_many, 2), (self._put_table, 2), (self._let_time_pass, 8),
             (self._step_one, 12), (self._get, 6), (self._query, 2), (self._flush, 2), (self._restart, 2),
-            (self._plan_crash, 2), (self._plan_fault, 2), (self._hours_pass, 1),
+            (self._plan_crash, 2), (self._plan_fault, 2), (self._plan_read_fault, 3), (self._hours_pass, 1),
             (self._set_wall, 1), (self._press_disk, 1),
         ):
             found += [action] * self._entropy.randrange(most + 1)
@@ -140,10 +141,15 @@ class Simulation:
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """An action, and an open after it when the machine stopped in its midst."""
+        failed = self.counts.get("reads that failed", 0)
         try:
             action()
         except SimulatedCrash:
             self._after_crash()
+        except OSError as error:
+            if self.counts.get("reads that failed", 0) == failed:
+                raise
+            self._note(f"failed: {error!r}")
         self._latest_ms = max(self._latest_ms, self._clock.now_ms())
 
     def _note(self, text: str) -> None:
@@ -167,6 +173,15 @@ class Simulation:
                     self._note(f"{errno.errorcode[error_number]} at {name} {path}")
                 self._faulted = self._ever_faulted = True
                 raise OSError(error_number, "injected", path)
+
+    def _before_read(self, number: int, name: str, path: str, _pos: int, _n: int) -> None:
+        """Called by the file system before each read."""
+        if self._read_fault is not None and number >= self._read_fault[0]:
+            error_number, self._read_fault = self._read_fault[1], None
+            self._note(f"{errno.errorcode[error_number]} at {name} {path}")
+            self._count("reads that failed")
+            self._faulted = self._ever_faulted = True
+            raise OSError(error_number, "injected", path)
 
     # -- stopping and opening
 
@@ -198,7 +213,8 @@ class Simulation:
         while True:
             if image is not None:
                 self._be_without_power(image, power=power)
-            self._files.before = self._before
+            self._files.before, self._files.before_read = self._before, self._before_read
+            self._read_fault = None
             self._image, self._crash_at, self._fault, self._faulted = None, -1, None, False
             self._files.usage.free = self._files.usage.usable = 1 << 39
             self._pressed = False
@@ -208,6 +224,8 @@ class Simulation:
                 self._plan_crash()
             elif self._chance(10):
                 self._plan_fault()
+            elif self._chance(10):
+                self._plan_read_fault()
             depth = min(depth + 1, 3)
             self._scheduler = SimScheduler(self._clock, self._entropy)
             try:
@@ -227,7 +245,7 @@ class Simulation:
                 image, power = self._files.killed(), False
             else:
                 break
-        self._crash_at = -1
+        self._crash_at, self._read_fault = -1, None
         self._note(f"opened {self._store.recovery_report}")
         self._compare()
 
@@ -430,6 +448,11 @@ class Simulation:
     def _plan_fault(self) -> None:
         at = self._files.operations + self._entropy.randrange(self._pick(5, 40, 200))
         self._fault = (at, self._pick(errno.EIO, errno.ENOSPC), self._chance(30))
+
+    def _plan_read_fault(self) -> None:
+        """Let one of the next reads fail; the store goes on after it."""
+        at = self._files.reads + self._entropy.randrange(self._pick(5, 40, 200))
+        self._read_fault = at, self._pick(errno.EMFILE, errno.ENOMEM, errno.EIO)
 
     def _get(self) -> None:
         """A pull from anywhere shows what was sent, where it is; under SYNC_FLUSH it is durable."""

@@ -57,7 +57,7 @@ def test_what_is_remembered_has_a_bound():
 
 @pytest.fixture
 def store():
-    """Three full segments, of which a record in the first one cannot be read; none is mapped."""
+    """Three full segments, of which a record in the first one cannot be read; they are not mapped."""
     files, clock = CrashFileSystem(), SimClock()
     with MessageStore.open(
         "/s", config=CONFIG, services=False, clock=clock, file_system=files, entropy=SeededEntropy(1)
