@@ -225,11 +225,12 @@ class SendMessageProcessor:
             raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
         if batch:
             _refuse_many(request.body)
-            _refuse_in_batch(header.properties or "")
         if config.attributes and config.has_batch_queues and (batch or sys_flag & SysFlag.INNER_BATCH):
             inner = self._inner_batch(channel, request, header, queue_id, batch=batch)
             if inner is not None:
                 return *inner, None
+        if batch:
+            _refuse_in_batch(header.properties or "")
         properties, unique_key = self._properties(header.properties or "", batch=batch)
         if config.attributes and config.is_compacted:
             _refuse_without_keys(request.body if batch else b"", properties)
@@ -243,11 +244,6 @@ class SendMessageProcessor:
         if PRIORITY in properties and not batch:
             properties, queue_id = _prioritised(properties, queue_id, config)
         stored = properties.encode()
-        if len(stored) > SENT_PROPERTIES_MAX and topic[0] != "%":
-            raise RefusalError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the properties have {len(stored)} bytes with those of the broker, over the limit of "
-                f"{SENT_PROPERTIES_MAX}: a copy for a retry needs the rest of a record")
         transactional = None if batch else transactional_properties(stored, times)
         if transactional is not None:
             sys_flag &= ~TRANSACTION_BITS
@@ -259,6 +255,11 @@ class SendMessageProcessor:
         half = None
         if transactional is not None:
             half = self._broker.transactions.prepare(message, transactional)
+        if len(stored) > SENT_PROPERTIES_MAX and topic[0] != "%":
+            raise RefusalError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties have {len(stored)} bytes with those of the broker, over the limit of "
+                f"{SENT_PROPERTIES_MAX}: a copy for a retry needs the rest of a record")
         return message, unique_key, half
 
     def _inner_batch(
