@@ -55,7 +55,7 @@ def test_units_that_could_not_be_written_are_written_by_the_next_open():
     fault = fails_to_write("consumequeue/T/1", errno.EIO, 1)
     scheduler = SimScheduler(clock, SeededEntropy(1))
     store = opened(FaultyFileSystem(files, fault), clock, scheduler)
-    assert "/store/consumequeue/T/1/00000000000000000000: Input/output error" in store.read_only
+    assert "/store/consumequeue/T/1/00000000000000000800: Input/output error" in store.read_only
     assert store.recovery_report["readOnly"] == store.not_writeable_reason == store.read_only
     assert [bodies(store, q) for q in (0, 1)] == [
         [b"%d" % n for n in range(q, 300, 2)] for q in (0, 1)]
