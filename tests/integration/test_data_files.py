@@ -16,6 +16,7 @@ from patience import PATIENCE_S
 from static_topics import item, mapping, set_mapping
 
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.env.clock import SystemClock
 from tailrace.formats import filenames
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.properties import parse_properties
@@ -189,6 +190,8 @@ def test_every_file_that_appears_is_on_the_page(tmp_path: Path) -> None:
         store.put_many([Message(topic="others", body=b"z" * 5000) for _ in range(30)])
     with MessageStore.open(path, config=dataclasses.replace(small, delete_rate=1)):
         files.wait_for("tailrace/trash/NUMBER")
+    with MessageStore.open(path, config=small, services=False, clock=CorrectedClock()):
+        files.look()
     assert not files.seen - documented()
     # These are made only with another setting, on executors of Spark, or on a foreign device.
     assert documented() - files.seen == {
@@ -197,6 +200,13 @@ def test_every_file_that_appears_is_on_the_page(tmp_path: Path) -> None:
         "compaction/compactionLog/TOPIC/QUEUE/compacting/NUMBER",
         "compaction/compactionCq/TOPIC/QUEUE/compacting/NUMBER",
         "compaction/compactionLog/TOPIC/QUEUE/tailrace-replace.json"}
+
+
+class CorrectedClock(SystemClock):
+    """A clock that was a day ahead until now."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() - 86_400_000
 
 
 def tear_the_end(path: Path) -> None:
