@@ -146,10 +146,9 @@ class Simulation:
             action()
         except SimulatedCrash:
             self._after_crash()
-        except OSError as error:
+        except OSError:
             if self.counts.get("reads that failed", 0) == failed:
                 raise
-            self._note(f"failed: {error!r}")
         self._latest_ms = max(self._latest_ms, self._clock.now_ms())
 
     def _note(self, text: str) -> None:
