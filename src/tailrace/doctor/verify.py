@@ -22,7 +22,7 @@ def verify(
 ) -> Iterator[dict[str, Any]]:
     """Yield a line for each finding, and a summary last; its ``findings`` is their number.
 
-    A line ``note`` names a file that does not belong to the store and is left alone. It is not a finding.
+    A line ``note`` names a file that does not belong to the store, or an empty last file. It is not a finding.
 
     ``progress`` is called with the part of the log that was read, from 0 to 1. Of a directory that another process
     has open, only records that may be shown are verified. Raises NotAStoreError.
@@ -31,6 +31,8 @@ def verify(
     verification = Verification(directory, progress)
     for file in foreign_files(directory):
         yield {"note": {"kind": "foreign-file", "file": file, "detail": "not a segment file, it is left alone"}}
+    for file in sorted(directory.unused_files):
+        yield {"note": {"kind": "empty-file", "file": file, "detail": "it was never used, the next open removes it"}}
     kinds: Counter[str] = Counter()
     for finding in verification.findings():
         kinds[finding.kind] += 1

@@ -297,6 +297,8 @@ class StoreDirectory:
         """What the wall clock said while store times were ahead of it."""
         self.odd_files: list[tuple[str, int, int]] = []
         """(path, length, expected length) of segment and queue files that are left out."""
+        self.unused_files: list[str] = []
+        """Empty last files. They were never used, and an open removes them."""
         self.damaged: list[Damage] = []
         """Damage that recovery found in the part of the log that it walked."""
         recovered = self._recover(index=index) if self.state is DirectoryState.UNCLEAN and not raw else None
@@ -354,7 +356,7 @@ class StoreDirectory:
             else:
                 found.append(FileView(self.file_system, path, offset, size))
         while odd and not odd[-1][1] and (not found or odd[-1][0] > found[-1].path):
-            odd.pop()  # an empty last file was never used, and an open removes it
+            self.unused_files.append(odd.pop()[0])
         self.odd_files += odd
         return found
 

@@ -64,7 +64,9 @@ def test_a_foreign_file_is_named_and_left_alone(made, tmp_path, caplog, place, n
             file.touch()
     lines = [*verify(str(path), CONFIG)]
     assert lines[-1]["summary"]["findings"] == 0, lines
-    assert [line["note"]["file"] for line in lines if "note" in line] == [str(foreign)]
+    notes = [line["note"] for line in lines if "note" in line]
+    assert [note["file"] for note in notes if note["kind"] == "foreign-file"] == [str(foreign)]
+    assert [note["file"] for note in notes if note["kind"] == "empty-file"] == [str(file) for file in made_empty]
     assert [*repair_plan(str(path), CONFIG, seal_damage=False)][-1]["plan"]["findings"] == 0
     assert len([*dump(StoreDirectory(str(path), config=CONFIG))]) > 30
     for _ in range(2):

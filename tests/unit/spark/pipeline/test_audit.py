@@ -34,7 +34,7 @@ WANTED = {
     "normal-but-torn": {"foreign-key", "foreign-unit", "torn-end"},
     "torn-header": {"foreign-key", "foreign-unit", "torn-end"},
     "torn-tail": {"foreign-key", "foreign-unit", "torn-end"},
-    "zero-length-files": {"queue-file-length", "segment-length"},
+    "zero-length-files": set(),
 }
 
 
@@ -42,7 +42,7 @@ def both(spark, path):
     """Kinds of what is found, after a comparison of the two ways."""
     *wanted, summary = verify(str(path))
     done = audit(spark, str(path))
-    assert done.findings == [line["finding"] for line in wanted]
+    assert done.findings == [line["finding"] for line in wanted if "finding" in line]
     assert done.summary == summary["summary"]
     return set(done.summary["kinds"])
 
