@@ -417,9 +417,12 @@ def fail_at(place, error_number, *, delays=True):
 
 
 def storm(seed, count, *, delays=True):
-    """Let many reads of a part of a life fail; a life without faults has ``count`` reads."""
+    """Let many reads of a part of a life fail; a life without faults has ``count`` reads.
+
+    The part is over before it is time for everything to have come.
+    """
     entropy = SeededEntropy(seed)
-    first, percent = entropy.randrange(count), (5, 30, 60)[entropy.randrange(3)]
+    first, percent = entropy.randrange(count * 3 // 5), (5, 30, 60)[entropy.randrange(3)]
     until = first + 50 + entropy.randrange(600)
 
     def fails(number, *_):
