@@ -23,7 +23,7 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
-from tailrace.store.lives import EndedLives, begin_after
+from tailrace.store.lives import EndedLives, begin_after, has_ended
 from tailrace.store.record_batch import RecordBatch
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.walk.log_walk import Damage
@@ -234,6 +234,8 @@ class Dispatcher:
             units = units[skip * queue.unit_size :]
             start = int(rows[chosen[skip], record.C_QUEUE_OFFSET])
         gap = PRE_BLANK
+        if start > queue.max_offset and queue.files.files and self._is_next_life(queue, start):
+            queue.remove_files()  # a crash left them: their removal was not durable
         if start > queue.max_offset and queue.files.files:
             phy_offset = int(rows[chosen[skip], record.C_PHY])
             gap = self._gap_unit(queue, phy_offset)
@@ -260,6 +262,13 @@ class Dispatcher:
         if self.listener is not None:
             codes, size = queue_units.codes_and_size(rows, chosen[skip:])
             self.listener.arriving(queue.topic, queue.queue_id, queue.max_offset, codes, size)
+
+    def _is_next_life(self, queue: ConsumeQueue, start: int) -> bool:
+        """Return True if the unit at ``start`` is of the next life of a queue that has only the ended one's units."""
+        ended = self._lives.table.get(queue.topic)
+        return (
+            ended is not None and queue.max_offset <= ended.begins.get(queue.queue_id, 0) <= start
+            and has_ended(queue, ended, queue.queue_id))
 
     def _known(self, queue: ConsumeQueue, rows: Rows, run: _Run, following: int) -> int:
         """Return the number of records of the run whose unit exists; 0 if the queue was deleted and starts again."""

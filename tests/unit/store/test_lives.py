@@ -259,6 +259,30 @@ def test_a_queue_that_is_left_by_a_deletion_is_removed_by_the_next_open(place, m
     assert put(place, "c") == [5]
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_queue_files_of_the_ended_life_that_a_power_loss_brings_back_do_not_hide_the_new_one(place, lost):
+    """The removal of a queue's files is durable only after a sync of the directory; zeros may be all that they have."""
+    put(place, *"abcdefg")
+    delete(place)
+    at = place.store.put(Message(topic="t", body=bytes(50)), queue_id=0).phy_offset
+    put(place, "newer")
+    log = place.names()[0]
+    killed(place)
+    lose_progress(place)
+    queue = "/s/consumequeue/t/0"
+    for name in place.files.list(queue):
+        place.files.remove(f"{queue}/{name}")
+    old = place.files.open(f"{queue}/{0:020}", writable=True, create=True)
+    old.truncate(100)
+    old.close()
+    if lost:  # the first message of the new life is damaged
+        place.files._files[log].volatile[at + 100] ^= 1
+    place.open()
+    assert [offset for offset, _ in bodies(place)] == [10, 11][lost:]
+    assert "00000000000000000000" not in place.files.list(queue)
+    assert findings(place) == []
+
+
 def test_an_end_of_the_log_that_is_lost_does_not_hide_new_messages(place):
     put(place, "a")
     end = place.store.max_phy_offset
