@@ -130,12 +130,13 @@ def test_a_queue_that_a_java_broker_began_again_keeps_its_messages(reference, tm
         delete(address)
     with java_broker(reference, root, {}) as address:
         create(address)
-        assert send(address, "c0", "c1") == [0, 1], "it does not know of the deletion"
+        first = send(address, "c0", "c1")[0]
+        assert first < second, "it does not know of the deletion, and may have built the old queue again from the log"
     for rebuild in (False, True):
         with MessageStore.open(root, rebuild=rebuild) as store:
-            assert [(m.queue_offset, m.body) for m in store.read(TOPIC)] == [(0, b"c0"), (1, b"c1")]
+            assert [(m.queue_offset, m.body) for m in store.read(TOPIC)] == [(first, b"c0"), (first + 1, b"c1")]
     with tailrace(root, kill=False) as address:
-        assert send(address, "d0") == [2]
+        assert send(address, "d0") == [first + 2]
         assert read(address, 3) == ["c0", "c1", "d0"]
         delete(address)
         create(address)

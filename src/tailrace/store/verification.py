@@ -393,9 +393,10 @@ def unclaimed_findings(
 ) -> Iterator[Finding]:
     """Yield units that no record has, without pre-blank units, units over damage and units of deleted files."""
     damaged = np.array(sorted(d.phy_offset for d in damage), dtype=np.int64)
-    low = directory.min_phy_offset
     for queue in directory.queues():
         key = queue.topic, queue.queue_id
+        # A broker that does not know of a deletion builds the units of the ended life again, at other offsets.
+        low = max(directory.min_phy_offset, directory.lives.deleted_up_to(queue.topic))
         for start, end in claims.gaps(key, queue.min_offset, queue.max_offset):
             at = start
             while at < end:
