@@ -344,7 +344,7 @@ def timers(
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """List pending timers by due time, and messages that were parked.
+    """List pending timers by due time, and parked messages.
 
     A message is parked if it can never be put into its topic, or if its topic was deleted while it waited. Such a
     message is in the topic %DLQ%TAILRACE_TIMER, with the reason. Nothing in STORE changes.

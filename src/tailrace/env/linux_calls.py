@@ -10,8 +10,6 @@ import mmap
 import os
 from typing import Final
 
-import numpy as np
-
 __all__ = ["address_of", "in_memory", "populate", "punch_hole", "pwrite_with_lock", "will_need"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -55,6 +53,8 @@ def populate(view: memoryview, start: int, length: int) -> bool:
 
 def address_of(view: memoryview) -> int:
     """Return the address of the first byte of a buffer."""
+    import numpy as np  # noqa: PLC0415 - a command that maps no file must not wait for it
+
     return np.frombuffer(view, np.uint8).ctypes.data
 
 

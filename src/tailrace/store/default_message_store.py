@@ -456,10 +456,9 @@ class DefaultMessageStore:
     def message(self, phy_offset: int, size: int) -> MessageExt:
         """Return the message of ``size`` bytes at a position.
 
-        Raises CorruptionError if it is not a valid record or cannot be read for good, OSError if it may be possible
-        later.
+        Raises CorruptionError if it is not a valid record, and OSError if a read fails. The caller counts its tries.
         """
-        return decode_message(self.commit_log.read_record(phy_offset, size))
+        return decode_message(self.commit_log.read(phy_offset, size))
 
     def record_at(self, phy_offset: int) -> bytes | None:
         """Return the bytes of the record at a position by its length field, or None without a plausible length."""

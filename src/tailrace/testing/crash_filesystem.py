@@ -329,6 +329,10 @@ class CrashFileSystem:
         self.read("list", path)
         return self._names(path)
 
+    def paths(self) -> list[str]:
+        """Paths of all files, sorted."""
+        return sorted(self._files)
+
     def makedirs(self, path: str) -> None:
         """Make a directory and its parents, durably."""
         parts = path.strip("/").split("/")

@@ -267,7 +267,7 @@ class Simulation:
     def _lose_derived(self) -> None:
         """Remove, cut or overwrite files that can be rebuilt from the log."""
         kind = self._pick(*_DERIVED)
-        paths = [path for path in sorted(_paths(self._files)) if path.startswith(f"{ROOT}/{kind}")]
+        paths = [path for path in self._files.paths() if path.startswith(f"{ROOT}/{kind}")]
         if kind == "index/" and paths:
             # An open reads older files only if the progress file shows that they were changed, and it cannot
             # notice that a later file between others is missing.
@@ -596,12 +596,3 @@ class Simulation:
                 must = sent.state in {State.APPENDED, State.DURABLE} and not self._store.min_phy_offset
                 if times.get(sent.number, 0) > 1 or (must and sent.number not in times):
                     raise ViolationError(f"timer {sent} is delivered {times.get(sent.number, 0)} times")
-
-
-def _paths(files: CrashFileSystem, root: str = ROOT) -> Iterator[str]:
-    for name in files.list(root):
-        path = f"{root}/{name}"
-        if files.stat(path).is_dir:
-            yield from _paths(files, path)
-        else:
-            yield path

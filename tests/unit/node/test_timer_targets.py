@@ -53,7 +53,7 @@ class Opened:
 
     def delete(self, *topics):
         for topic in topics:
-            self.store.delete_topics({topic}, lambda note, topic=topic: self.store.topics.delete(topic, note))
+            self.store.delete_topics({topic})
 
     def bodies(self, topic):
         self.wait_for_put()

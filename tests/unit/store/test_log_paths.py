@@ -195,7 +195,9 @@ def test_a_part_of_the_log_that_settings_leave_out_is_noticed(place):
         ("", NotAStoreError, "storePathCommitLog"),
         ("/disk1/log,/disk2/log", ConfigError, "the CommitLog is also in /disk3/log"),
     ):
-        settings = dataclasses.replace(place.config, store_path_commit_log=wrong)
+        # A default counts only if it is given, and `replace` gives every setting.
+        settings = dataclasses.replace(place.config, store_path_commit_log=wrong) if wrong else StoreConfig(
+            mapped_file_size_commit_log=SIZE, store_path_commit_log=wrong)
         with pytest.raises(error, match=words):
             MessageStore.open("/s", config=settings, file_system=place.files, clock=place.clock)
         with pytest.raises(error, match=words):

@@ -71,9 +71,7 @@ PROPERTIES_READ_MAX: Final = 4 * MAX_PROPERTIES_LENGTH
 broker has refused to take it back, may add more than a record has room for."""
 _KEPT_IN_RETRY: Final = frozenset({"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "WAIT", "CLUSTER"})
 # If a message has one of these properties, all its properties are decoded and checked. Such messages are rare.
-REMARKABLE: Final = (
-    "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01", "INNER_NUM\x01",
-)
+REMARKABLE: Final = ("CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01", "INNER_NUM\x01")
 CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -97,9 +95,7 @@ REMARKS: Final[Mapping[PutMessageStatus, str]] = {
         "the message is illegal, maybe msg body or properties length not matched. "
         "msg body length limit %dB, msg properties length limit 32KB."
     ),
-    PutMessageStatus.OS_PAGE_CACHE_BUSY: (
-        "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
-    ),
+    PutMessageStatus.OS_PAGE_CACHE_BUSY: "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
     PutMessageStatus.UNKNOWN_ERROR: "UNKNOWN_ERROR",
 }
 _OF_TIMERS: Final = frozenset({

@@ -68,6 +68,11 @@ START = {"a": {"0": 0, "1": 0}, "b": {"0": 0, "1": 0}}
 START_TEXT = str(START).replace("'", '"')
 
 
+def nexts(offsets):
+    """The next offsets of a checkpoint, without what it says about the messages before them."""
+    return {topic: queues for topic, queues in offsets.items() if topic != "#"}
+
+
 @pytest.mark.parametrize("let_go", [expire, purge])
 def test_a_batch_says_what_is_gone_or_skips_and_counts_it(tmp_path, caplog, let_go):
     path = tmp_path / "s"
@@ -95,7 +100,7 @@ def test_a_stream_says_what_is_gone_or_skips_and_counts_it(tmp_path, caplog, let
     strict = TailraceDataSource({"path": str(path)}).streamReader(None)
     loose = TailraceDataSource({"path": str(path), "failOnDataLoss": "false"}).streamReader(None)
     end = strict.latestOffset(START, strict.getDefaultReadLimit())
-    assert end == {"a": {"0": 60, "1": 60}, "b": {"0": 60, "1": 60}}
+    assert nexts(end) == {"a": {"0": 60, "1": 60}, "b": {"0": 60, "1": 60}}
     let_go(path)  # between the two calls of one batch
     gone = {key: low for key, low in minima(path).items() if low}
     with pytest.raises(DataLossError, match="was deleted, the first offset that is left is"):
@@ -150,7 +155,7 @@ def test_a_batch_waits_for_enough_messages_but_not_for_ever(tmp_path):
     reader._clock = clock
     limit = reader.getDefaultReadLimit()
     end = reader.latestOffset(START, limit)
-    assert sum(sum(queues.values()) for queues in end.values()) == COUNT, "the first does not wait"
+    assert sum(sum(queues.values()) for queues in nexts(end).values()) == COUNT, "the first does not wait"
     before = {"a": {"0": 60, "1": 30}, "b": {"0": 60, "1": 31}}  # 59 wait
     assert reader.latestOffset(before, limit) == before
     clock.advance(119_999)

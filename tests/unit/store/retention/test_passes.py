@@ -58,7 +58,7 @@ def test_what_triggers_a_pass_over_every_combination():
             assert place.store.is_writeable != disk.verdict.full, case
             assert set(disk.verdict.full_paths) == {
                 path for path in ("/s/commitlog", "/second/commitlog") if used[path] > 85}, case
-            found = place.clean.verdicts(clean._trigger)[0].rule
+            found = place.clean.verdicts()[0].rule
             assert found is (Rule.FORCED if forcibly and worst > 85 else Rule.NOT_EXPIRED), case
             cases += 1
         place.clock.advance(HOUR)
