@@ -64,9 +64,10 @@ def tables_of(text: str) -> Iterator[str]:
 
 def found() -> set[tuple[str, str]]:
     """Return (module, table) of the source."""
+    paths = [*SOURCE.glob("*.py"), *(path for room in ROOMS for path in (SOURCE / room).rglob("*.py"))]
     return {
         (path.relative_to(SOURCE).as_posix(), table)
-        for room in ROOMS for path in (SOURCE / room).rglob("*.py") for table in tables_of(path.read_text("utf-8"))}
+        for path in paths for table in tables_of(path.read_text("utf-8"))}
 
 
 def listed() -> dict[tuple[str, str], tuple[str, str]]:

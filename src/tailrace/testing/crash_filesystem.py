@@ -324,14 +324,14 @@ class CrashFileSystem:
         }
         return sorted(names - {""})
 
+    def paths(self) -> list[str]:
+        """Paths of all files, sorted."""
+        return sorted(self._files)
+
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
         self.read("list", path)
         return self._names(path)
-
-    def paths(self) -> list[str]:
-        """Paths of all files, sorted."""
-        return sorted(self._files)
 
     def makedirs(self, path: str) -> None:
         """Make a directory and its parents, durably."""
