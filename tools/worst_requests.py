@@ -175,6 +175,10 @@ def worst_requests(size, serial):
             ({"consumerGroup": "g00000", "topicList": f"{WIDE};" * 190_000}, b""),
             ({"consumerGroup": "g00000", "topicList": group_of_all[:BIG]}, b"")],
         code.DELETE_TOPIC_IN_BROKER: [({"topic": f"topic{serial % size:05}"}, b"")],
+        code.DELETE_TOPIC_IN_BROKER_LIST: [
+            ({}, body({"topicList": [f"topic{(serial + i) % size:05}" for i in range(1000)]}))],
+        code.DELETE_SUBSCRIPTION_GROUP_LIST: [
+            ({}, body({"groupNameList": [f"g{1 + (serial + i) % (size - 1):05}" for i in range(1000)]}))],
         code.DELETE_SUBSCRIPTIONGROUP: [({"groupName": f"g{1 + serial % (size - 1):05}",
                                           "cleanOffset": "true"}, b"")],
         code.INVOKE_BROKER_TO_RESET_OFFSET: [({"topic": WIDE, "group": "g00000", "timestamp": "0",

@@ -25,9 +25,9 @@ CONFIG = StoreConfig(
 COUNT = 400
 
 
-def opened(files, config=CONFIG):
+def opened(files, config=CONFIG, clock=None):
     return MessageStore.open(
-        "/store", config=config, clock=SimClock(), file_system=files, services=False,
+        "/store", config=config, clock=clock or SimClock(), file_system=files, services=False,
         entropy=SeededEntropy(1))
 
 
@@ -242,7 +242,7 @@ def test_a_time_before_a_missing_segment_is_found_by_stores_and_directories():
     assert 20 < len(lost) < 60
     assert 50 in lost, "the first place that a search looks at"
     directory = StoreDirectory("/store", config=CONFIG, file_system=files)
-    with opened(files) as store:
+    with opened(files, clock=clock) as store:
         for place, wanted in ((5, 5), (min(lost) - 1, min(lost) - 1), (max(lost) + 1, min(lost)), (97, 97)):
             assert store.get_offset_in_queue_by_time("T", 0, times[place]) == wanted
             assert first_stored(queue, 0, times[place], directory.store_time) == wanted

@@ -85,7 +85,7 @@ def test_a_store_with_a_topic_that_was_made_again_is_sound(deleted, how):
     with as_was_left(deleted, how) as path:
         assert findings(path)[0] == {}
         with opened(path) as store:
-            assert [m.queue_offset for m in store.read("A", 0)] == list(range(10))
+            assert [m.queue_offset for m in store.read("A", 0)] == list(range(40, 50)), "from the next queue file on"
             assert [m.body[:3] for m in store.read("A", 0)] == [b"%d" % n for n in range(100, 120, 2)]
             assert list(store.read("A", 1)) == [], "messages from before the deletion came back"
 
@@ -93,7 +93,7 @@ def test_a_store_with_a_topic_that_was_made_again_is_sound(deleted, how):
 def test_a_lost_unit_of_a_topic_that_was_made_again_is_found(deleted):
     with opened(deleted) as store:
         fill(store, "A", range(100, 120, 2))
-    unit = deleted / "consumequeue" / "A" / "0" / f"{0:020d}"
+    (unit,) = (deleted / "consumequeue" / "A" / "0").iterdir()
     data = bytearray(unit.read_bytes())
     data[40:60] = CQ_UNIT.pack(0, 202, 0)  # it names a message from before the deletion
     unit.write_bytes(data)
