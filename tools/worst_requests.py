@@ -132,6 +132,11 @@ def heartbeats(serial, tags, values):
                     {"groupName": f"p{i}"} for i in range(1000)]}))]
 
 
+def names(member, prefix, serial, count, *, first=0):
+    """Body with a thousand names of topics or groups."""
+    return body({member: [f"{prefix}{first + (serial + number) % count:05}" for number in range(1000)]})
+
+
 def worst_requests(size, serial):
     """(broker or namesrv, code): requests of that code, a list each. ``serial`` makes names new."""
     code, new = RequestCode, f"n{serial}x"
@@ -169,31 +174,27 @@ def worst_requests(size, serial):
         code.CHECK_CLIENT_CONFIG: [({}, values), ({}, body({"subscriptionData": {
             "topic": WIDE, "expressionType": "SQL92", "subString": sql(serial, 3)["exp"]}}))],
         code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: [({}, values), ({}, body({"groupName": new}))],
-        code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: [
-            ({}, body({"groupConfigList": [{"groupName": f"{new}{i}"} for i in range(1000)]}))],
+        code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: [(
+            {}, body({"groupConfigList": [{"groupName": f"{new}{i}"} for i in range(1000)]}))],
         code.GET_CONSUME_STATS: [
             ({"consumerGroup": "g00000", "topicList": f"{WIDE};" * 190_000}, b""),
             ({"consumerGroup": "g00000", "topicList": group_of_all[:BIG]}, b"")],
         code.DELETE_TOPIC_IN_BROKER: [({"topic": f"topic{serial % size:05}"}, b"")],
-        code.DELETE_TOPIC_IN_BROKER_LIST: [
-            ({}, body({"topicList": [f"topic{(serial + i) % size:05}" for i in range(1000)]}))],
-        code.DELETE_SUBSCRIPTION_GROUP_LIST: [
-            ({}, body({"groupNameList": [f"g{1 + (serial + i) % (size - 1):05}" for i in range(1000)]}))],
-        code.DELETE_SUBSCRIPTIONGROUP: [({"groupName": f"g{1 + serial % (size - 1):05}",
-                                          "cleanOffset": "true"}, b"")],
-        code.INVOKE_BROKER_TO_RESET_OFFSET: [({"topic": WIDE, "group": "g00000", "timestamp": "0",
-                                              "isForce": "true"}, b"")],
+        code.DELETE_TOPIC_IN_BROKER_LIST: [({}, names("topicList", "topic", serial, size))],
+        code.DELETE_SUBSCRIPTION_GROUP_LIST: [({}, names("groupNameList", "g", serial, size - 1, first=1))],
+        code.DELETE_SUBSCRIPTIONGROUP: [
+            ({"groupName": f"g{1 + serial % (size - 1):05}", "cleanOffset": "true"}, b"")],
+        code.INVOKE_BROKER_TO_RESET_OFFSET: [
+            ({"topic": WIDE, "group": "g00000", "timestamp": "0", "isForce": "true"}, b"")],
         code.QUERY_CONSUME_TIME_SPAN: [({"topic": WIDE, "group": "g00000"}, b"")],
-        code.QUERY_CONSUME_QUEUE: [({**QUEUE, "index": "0", "count": "2147483647",
-                                     "consumerGroup": "g00000"}, b"")],
+        code.QUERY_CONSUME_QUEUE: [({**QUEUE, "index": "0", "count": "2147483647", "consumerGroup": "g00000"}, b"")],
         code.CONSUME_MESSAGE_DIRECTLY: [({"consumerGroup": "g00000", "clientId": "c", "msgId": "0" * 32}, b"")],
         code.RECALL_MESSAGE: [({"topic": WIDE, "recallHandle": "x" * 900_000}, b"")],
         code.VIEW_BROKER_STATS_DATA: [({"statsName": "TOPIC_PUT_NUMS", "statsKey": WIDE}, b"")],
         code.QUERY_ASSIGNMENT: [
             ({}, body({"topic": WIDE, "consumerGroup": "g00000", "clientId": "c", "messageModel": model}))
             for model in ("CLUSTERING", "BROADCASTING")],
-        code.SET_MESSAGE_REQUEST_MODE: [({}, body({"topic": WIDE, "consumerGroup": new, "mode": "PULL"}))],
-    }
+        code.SET_MESSAGE_REQUEST_MODE: [({}, body({"topic": WIDE, "consumerGroup": new, "mode": "PULL"}))]}
     requests.update(plain_requests(size, serial))
     requests.update(of_name_server(new, values))
     requests.update(replies(new))
