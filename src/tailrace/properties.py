@@ -1,9 +1,9 @@
 """Texts in Java's ``.properties`` form, as ``java.util.Properties`` reads and writes them.
 
-A line is ``name=value``, ``name: value`` or ``name value``. A line that ends with an odd number of backslashes goes on
-in the next one. A backslash and the character after it stand for that character; ``\\t``, ``\\n``, ``\\r``, ``\\f`` and
-``\\uXXXX`` are the ones of Java. Comments begin with ``#`` or ``!``. Blanks around a value do not count, because a Java
-broker trims values.
+A line is ``name=value``, ``name: value`` or ``name value``. A line that ends with an odd number of backslashes
+continues in the next one. A backslash and the character after it stand for that character; ``\\t``, ``\\n``, ``\\r``,
+``\\f`` and ``\\uXXXX`` are the ones of Java. Comments begin with ``#`` or ``!``. Blanks around a value do not count,
+because a Java broker trims values.
 
 Values from a request are read by ``parse_properties``, which takes what a Java broker takes. A file of settings is
 read by ``settings_in``, which refuses lines that set nothing and says where they are. ``with_settings`` changes

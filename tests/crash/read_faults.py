@@ -236,7 +236,7 @@ class Life:
                     raise ViolationError(f"{topic} {queue_id}: {message.queue_offset} after {offset}")
                 offset = until if is_lmq else message.queue_offset + 1
                 if message.body not in self.sent:
-                    raise ViolationError(f"{topic}: a message that nobody sent")
+                    raise ViolationError(f"{topic}: a message that was not sent")
                 self.got[topic][message.body] += 1
             self.followed[topic, queue_id] = offset
 

@@ -4,42 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import contextmanager
 
 import pytest
-from java_peer import SIZES, java_broker, properties
+from java_peer import java_broker, patiently, tailrace
 
 from tailrace import Message, MessageStore
 from tailrace.client import Producer, PullConsumer
-from tailrace.errors import RemotingError
-from tailrace.pytest_plugin import TailraceBroker
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.verification import Verification
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 TOPIC = "ended"
-
-
-@contextmanager
-def tailrace(root, *, kill):
-    broker = TailraceBroker(root, "--config", str(properties(root.with_name("tailrace.conf"), SIZES)))
-    broker.start()
-    try:
-        yield broker.broker
-    finally:
-        (broker.kill if kill else broker.stop)()
-
-
-def patiently(step, seconds=90):
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return step()
-        except (RemotingError, OSError):
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.5)
 
 
 def ask(address, code, **ext):

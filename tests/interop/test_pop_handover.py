@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
-from java_peer import SIZES, java_broker, properties
+from java_peer import java_broker, patiently, tailrace
 
 from tailrace import Message
 from tailrace.client import Producer
-from tailrace.errors import RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.pop import ExtraInfo, pop_retry_topic, real_topic
-from tailrace.pytest_plugin import TailraceBroker
 from tailrace.remoting.client import RemotingClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
@@ -27,31 +25,9 @@ PAIRS = (("g_a", "x"), ("g", "a_x"))
 """Their retry topics have the same name in the form with ``_``."""
 
 
-@contextmanager
-def tailrace(root, *, kill):
-    conf = properties(root.with_name("tailrace.conf"), SIZES)
-    broker = TailraceBroker(root, "--config", str(conf))
-    broker.start()
-    try:
-        yield broker.broker
-    finally:
-        (broker.kill if kill else broker.stop)()
-
-
 def running(name, reference, root, *, kill=False, settings=None):
     """The broker ``name`` on the directory until the block ends; its address. ``settings`` are of a Java broker."""
     return java_broker(reference, root, settings, kill=kill) if name == "java" else tailrace(root, kill=kill)
-
-
-def patiently(step, seconds=90):
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return step()
-        except (RemotingError, OSError):
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.5)
 
 
 def send(address):

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from tailrace.errors import RemotingError
+from tailrace.pytest_plugin import TailraceBroker
 from tailrace.remoting.client import RemotingClient
 
 START_S = 90
@@ -160,3 +161,26 @@ def said_by(reference, program, broker, topic):
         name, _, value = line.partition(" ")
         said.setdefault(name, []).append(value)
     return said
+
+
+@contextlib.contextmanager
+def tailrace(root, *, kill):
+    """Tailrace with the small files on the directory until the block ends; its address."""
+    broker = TailraceBroker(root, "--config", str(properties(root.with_name("tailrace.conf"), SIZES)))
+    broker.start()
+    try:
+        yield broker.broker
+    finally:
+        (broker.kill if kill else broker.stop)()
+
+
+def patiently(step, seconds=90):
+    """Return what ``step()`` returns, once it no longer fails because the broker is not ready."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return step()
+        except (RemotingError, OSError):
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)

@@ -335,7 +335,7 @@ def answer_failure(channel: Channel, request: RemotingCommand, error: Exception)
     """Log the error of a request, and send it as the answer. Close the connection if that is not possible."""
     try:
         channel.answer(request, failure_of(channel, request, error))
-    except Exception:  # noqa: BLE001 - the caller goes on with other requests
+    except Exception:  # noqa: BLE001 - the caller continues with other requests
         failed("answer_failure")
         channel.close()
 

@@ -224,8 +224,8 @@ def repair(
 ) -> None:
     """Rebuild queues and index from the log.
 
-    They are rebuilt in any case, also if they are not damaged. Damaged bytes are copied to quarantine. This command
-    writes to STORE; with --plan nothing in STORE changes.
+    They are rebuilt even if they are not damaged. Damaged bytes are copied to quarantine. This command writes to
+    STORE; with --plan nothing in STORE changes.
     """
     from tailrace.doctor.verify import repair_plan  # noqa: PLC0415
 

@@ -287,7 +287,7 @@ class GroupMember:
         return set(found), len(members)
 
     def _note_first(self, topic: str, queues: list[MessageQueue]) -> None:
-        """Note the queues that a topic has had without a break; one that it loses is a new one if it comes again."""
+        """Note the queues that a topic has had without a break. A queue that it loses and gets again is a new one."""
         self._at_first[topic] = self._at_first.get(topic, frozenset(queues)).intersection(queues)
 
     async def _assigned(self, topic: str) -> set[MessageQueue]:

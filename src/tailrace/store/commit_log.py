@@ -426,7 +426,7 @@ class CommitLog:
                     self._end(file)
                     unused = at + END_FILE_MIN_BLANK_LENGTH
                 self.queue.last_file(0)
-        finally:  # also if there is no room for the next file: these blocks are room
+        finally:  # even if there is no room for the next file, because these blocks are room
             file.give_back(unused)
         return True
 

@@ -483,7 +483,7 @@ class DefaultMessageStore:
         """End the life of topics and remove their queues. Their records stay in the log until retention deletes them.
 
         ``note`` makes the end durable. All messages before its position belong to the ended life. A message that is
-        put later belongs to the new life and has an offset of it, also if it is put during this call. Raises what
+        put later belongs to the new life and has an offset of it, even if it is put during this call. Raises what
         ``note`` raises, OSError or FatalStorageError; then nothing is removed.
         """
         wanted, offsets = set(topics), self.commit_log.queue_offsets

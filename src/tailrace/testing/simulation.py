@@ -452,7 +452,7 @@ class Simulation:
         self._fault = (at, self._pick(errno.EIO, errno.ENOSPC), self._chance(30))
 
     def _plan_read_fault(self) -> None:
-        """Let one of the next reads fail; the store goes on after it."""
+        """Let one of the next reads fail. The store must continue after it."""
         at = self._files.reads + self._entropy.randrange(self._pick(5, 40, 200))
         self._read_fault = at, self._pick(errno.EMFILE, errno.ENOMEM, errno.EIO)
 

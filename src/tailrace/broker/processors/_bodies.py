@@ -6,7 +6,7 @@ A member of the wrong type raises MessageIllegalError that names the member.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tailrace.errors import MessageIllegalError
 from tailrace.formats import fastjson
@@ -14,6 +14,7 @@ from tailrace.formats.remoting import RemotingCommand
 
 __all__ = ["json_object", "json_value", "number_in", "object_in", "objects_in", "text_in", "texts_in"]
 
+_Member = TypeVar("_Member")
 VALUES_MAX: Final = 50_000
 """Number of values in a JSON body that the event loop reads."""
 _KINDS: Final[Mapping[type, str]] = {
@@ -45,33 +46,27 @@ def json_object(
 
 def objects_in(value: Mapping[str, Any], name: str, most: int = VALUES_MAX) -> list[dict[str, Any]]:
     """Return the list of objects in a member; empty if it is missing. Raises MessageIllegalError."""
-    found = value.get(name)
-    if found is None:
-        return []
-    if not isinstance(found, list):
-        raise MessageIllegalError("body", f"{name} is {_kind(found)}, not a list of objects")
-    if len(found) > most:
-        raise MessageIllegalError(
-            "body", f"{name} has {len(found)} members, over the limit of {most}; send several requests")
-    for place, member in enumerate(found):
-        if not isinstance(member, dict):
-            raise MessageIllegalError("body", f"{name}[{place}] is {_kind(member)}, not an object")
-    return found
+    return _list_in(value, name, most, dict, "objects")
 
 
 def texts_in(value: Mapping[str, Any], name: str, most: int = VALUES_MAX) -> list[str]:
     """Return the list of texts in a member; empty if it is missing. Raises MessageIllegalError."""
+    return _list_in(value, name, most, str, "texts")
+
+
+def _list_in(value: Mapping[str, Any], name: str, most: int, kind: type[_Member], members: str) -> list[_Member]:
+    """Return the list in a member, whose members are all of ``kind``; ``members`` names them in an error."""
     found = value.get(name)
     if found is None:
         return []
     if not isinstance(found, list):
-        raise MessageIllegalError("body", f"{name} is {_kind(found)}, not a list of texts")
+        raise MessageIllegalError("body", f"{name} is {_kind(found)}, not a list of {members}")
     if len(found) > most:
         raise MessageIllegalError(
             "body", f"{name} has {len(found)} members, over the limit of {most}; send several requests")
     for place, member in enumerate(found):
-        if not isinstance(member, str):
-            raise MessageIllegalError("body", f"{name}[{place}] is {_kind(member)}, not text")
+        if not isinstance(member, kind):
+            raise MessageIllegalError("body", f"{name}[{place}] is {_kind(member)}, not {_KINDS[kind]}")
     return found
 
 
