@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tailrace.errors import StoreError
+from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.spark.archive.directory import ArchivedDirectory
 from tailrace.store.directory import QueueView, StoreDirectory
@@ -104,8 +105,12 @@ def last_message(directory: Directory, queue: QueueView, offset: int) -> LastMes
     if len(data) < CQ_UNIT.size:
         return None
     unit = CQ_UNIT.unpack_from(data)
-    stored = directory.store_time(unit) if unit.size not in {0, PRE_BLANK_SIZE} else None
-    return LastMessage(unit.phy_offset, stored) if stored is not None and stored >= 0 else None
+    found = directory.store_time(unit) if unit.size not in {0, PRE_BLANK_SIZE} else None
+    if found is None or found < 0:
+        return None
+    # The time in the record: the one by the wall clock changes if the clock is corrected later.
+    stored = store_timestamp_of(directory.read(unit.phy_offset, STORE_TIME_HEAD))
+    return LastMessage(unit.phy_offset, stored) if stored is not None else None
 
 
 def why_other(directory: Directory, queue: QueueView, offset: int, known: LastMessage | None) -> str:

@@ -286,3 +286,19 @@ def test_a_batch_read_that_names_an_offset_of_the_ended_topic(path, clock, caplo
         batch_ranges(look, parse_options(given, column_names))
     assert batch_ranges(look, parse_options({**given, "failOnDataLoss": "false"}, column_names)) == {KEY: (100, 130)}
     assert "data lost" not in caplog.text
+
+
+def test_a_clock_that_is_corrected_after_the_checkpoint_makes_no_other_queue(tmp_path):
+    """The time by the wall clock of messages from before a correction changes with it; their stored time does not."""
+    path, clock = tmp_path / "s", SimClock()
+    with MessageStore.open(path, config=CONFIG, clock=clock) as store:
+        store.create_topic("orders", 1)
+        store.put(Message(topic="orders", body=b"one"), queue_id=0)
+        end, now_ms = store.max_phy_offset, clock.now_ms()
+    stream = Stream(str(path))
+    assert stream.run() == [b"one"]
+    (path / "tailrace" / "wall-times.json").write_text(
+        json.dumps({"v": 1, "marks": [[end, now_ms - 3_600_000, now_ms]]}))
+    with MessageStore.open(path, config=CONFIG, clock=clock) as store:
+        store.put(Message(topic="orders", body=b"two"), queue_id=0)
+    assert stream.run() == [b"two"]
