@@ -449,10 +449,6 @@ class DefaultMessageStore:
         """Return up to ``size`` bytes of one segment; fewer at its end, or if it was deleted. Raises OSError."""
         return self.commit_log.read(phy_offset, size)
 
-    def read_record(self, phy_offset: int, size: int) -> bytes:
-        """``read`` of one record, no bytes if it cannot be read for good. Raises OSError if it may be read later."""
-        return self.commit_log.read_record(phy_offset, size)
-
     def message(self, phy_offset: int, size: int) -> MessageExt:
         """Return the message of ``size`` bytes at a position.
 
@@ -523,7 +519,7 @@ class DefaultMessageStore:
                 for (topic, queue_id), end in before.items():
                     begins[topic][queue_id] = offsets[topic, queue_id] = self.lives.next_begin(topic, queue_id, end)
             ended = {
-                topic: Ended(position, {**self._begins(topic), **queues}) for topic, queues in begins.items()}
+                topic: Ended(position, {**self.lives.begins(topic), **queues}) for topic, queues in begins.items()}
             try:
                 if ended:
                     self.sync_log()  # the log before the position must never be cut
@@ -541,10 +537,6 @@ class DefaultMessageStore:
             self.queues.delete(keys)
         return set(ended)
 
-    def _begins(self, topic: str) -> Mapping[int, int]:
-        ended = self.lives.table.get(topic)
-        return ended.begins if ended is not None else {}
-
     def _resume(self, before: Mapping[QueueKey, int], begins: Mapping[str, Mapping[int, int]]) -> None:
         """Continue the present life of queues after a deletion has failed.
 
@@ -559,7 +551,7 @@ class DefaultMessageStore:
         """Forget deletions that need not be remembered; queues of these topics without a message begin at 0."""
         with self.reput.paused(), self.commit_log.put_lock:  # no deletion is under way
             for topic in topics:
-                for queue_id, begin in self._begins(topic).items():
+                for queue_id, begin in self.lives.begins(topic).items():
                     key = topic, queue_id
                     if key not in self.queues.table and self.commit_log.queue_offsets.get(key) == begin:
                         del self.commit_log.queue_offsets[key]

@@ -4,8 +4,8 @@ A record's position in the log says to which life it belongs. Invariants:
   D5  A queue offset of a topic is never used twice: after a deletion a queue continues at the start of a file.
   D6  A record before the position of its topic's deletion gets no unit, live and in every recovery.
 A deletion gives a topic one `Ended`: the position of the log that all messages of the ended life are before, and for
-each queue the offset at which its next life begins. Every reader that still has an offset of the ended life asks below
-the least offset of the queue, gets the answer "too small", and continues at the first message of the new life.
+each queue the offset at which its next life begins. If a reader still has an offset of the ended life, it is below the
+least offset of the queue: the result of its read is "too small", and it continues at the first message of the new life.
 
 A life begins at the start of a queue file, so its first file needs no pre-blank units and a Java broker reads it.
 ``config/tailrace-min-offsets.json`` keeps the table (``store.retention.min_offsets``).
@@ -14,7 +14,7 @@ A life begins at the start of a queue file, so its first file needs no pre-blank
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, Protocol, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 
@@ -29,8 +29,6 @@ MOST_ENDED: Final = 10_000
 """Number of deleted topics that are remembered at most; LMQ queues are not counted."""
 _LOOK: Final = 4096
 
-QueueKey = tuple[str, int]
-
 
 class Ended(NamedTuple):
     """The end of a topic's life."""
@@ -39,10 +37,6 @@ class Ended(NamedTuple):
     """All messages of the ended life are before this position of the log."""
     begins: Mapping[int, int]
     """By queue id the offset at which the next life begins; 0 for a queue that is missing."""
-
-
-class _Queue(QueueUnits, Protocol):
-    """A queue, open or only read."""
 
 
 @final
@@ -82,10 +76,14 @@ class EndedLives(TopicLives):
         ended = self.table.get(topic)
         return ended.position if ended is not None else 0
 
+    def begins(self, topic: str) -> Mapping[int, int]:
+        """Return by queue id the offset at which the present life begins; empty for the first life."""
+        ended = self.table.get(topic)
+        return ended.begins if ended is not None else {}
+
     def begin(self, topic: str, queue_id: int) -> int:
         """Return the offset at which the present life of a queue begins; 0 for the first life."""
-        ended = self.table.get(topic)
-        return ended.begins.get(queue_id, 0) if ended is not None else 0
+        return self.begins(topic).get(queue_id, 0)
 
     def next_begin(self, topic: str, queue_id: int, end: int) -> int:
         """Return where the next life of a queue begins that ends at ``end``: at the start of a file.
@@ -123,7 +121,7 @@ def begin_after(end: int, units_per_file: int) -> int:
     return -(-end // units_per_file) * units_per_file
 
 
-def has_ended(queue: _Queue, ended: Ended, queue_id: int) -> bool:
+def has_ended(queue: QueueUnits, ended: Ended, queue_id: int) -> bool:
     """Return True if a queue has only messages of the ended life, or has no message and ends before the new life.
 
     A queue that a Java broker began again at 0 has messages after the deletion, so it is not one that has ended.
@@ -133,7 +131,7 @@ def has_ended(queue: _Queue, ended: Ended, queue_id: int) -> bool:
         queue.max_offset <= ended.begins.get(queue_id, 0))
 
 
-def end_of_life(queue: _Queue, ended: Ended) -> int:
+def end_of_life(queue: QueueUnits, ended: Ended) -> int:
     """Return the offset of the queue's first message of the new life; 0 if it has no message of the ended one.
 
     A queue has messages of both lives if a program that does not know of the deletion has built it from the log.
@@ -144,7 +142,7 @@ def end_of_life(queue: _Queue, ended: Ended) -> int:
     return first_at(queue, queue.first_offset, ended.position)
 
 
-def _last_message(queue: _Queue) -> CqUnit | None:
+def _last_message(queue: QueueUnits) -> CqUnit | None:
     """Return the unit of the last message of a queue, None without a message."""
     high, low = queue.max_offset, queue.first_offset
     while high > low:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import orjson
 
-from tailrace import events
 from tailrace.client import Producer
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
@@ -31,13 +30,12 @@ from tailrace.formats.commitlog import CRC_PROPERTY, STORE_TIME_HEAD, store_time
 from tailrace.formats.copied_properties import COPY_ROOM, fitting
 from tailrace.formats.inner_batch import INNER_BATCH_BITS
 from tailrace.formats.lite import LITE_TOPIC
-from tailrace.logs import get_logger
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from tailrace.remoting.tls import TlsOptions
 from tailrace.store.directory import StoreDirectory
-from tailrace.timer.parking import LEFT_OUT_SHOWN
+from tailrace.timer.parking import log_left_out
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["REPLAY_PROPERTY", "BrokerTarget", "Replay", "StoreTarget", "Target", "chosen_rows",
            "replay"]
 
-_log = get_logger(__name__)
 _COLUMNS: Final = "topic,queueId,queueOffset,commitLogOffset,storeTimestamp,sysFlag,tags,keys,body,properties,flag"
 _STORED_MS: Final = "unix_millis(storeTimestamp) AS storedMs"
 REPLAY_PROPERTY: Final = "TAILRACE_REPLAY"
@@ -252,9 +249,7 @@ def _message(row: Row, wanted: Replay) -> Message:
     more = sum(len(text.encode()) + 6 for text in (row["tags"] or "", *(row["keys"] or ())))
     properties, left_out = fitting(properties, frozenset({REPLAY_PROPERTY}), COPY_ROOM + _OF_BROKER + more)
     if left_out:
-        events.PROPERTIES_LEFT_OUT_OF_A_COPY.log(
-            _log, topic=row["topic"], message=properties[REPLAY_PROPERTY], copy=wanted.to_topic or row["topic"],
-            left_out=",".join(left_out)[:LEFT_OUT_SHOWN])
+        log_left_out(row["topic"], properties[REPLAY_PROPERTY], wanted.to_topic or row["topic"], left_out)
     return Message(
         topic=wanted.to_topic or row["topic"], body=bytes(row["body"]), tags=row["tags"],
         keys=[key for key in row["keys"] or () if key], properties=properties, flag=row["flag"])

@@ -151,9 +151,7 @@ class CompactionLog:
                 after = pair.last
                 pairs.append(pair)
             else:
-                pair.close()
-                self._file_system.remove(pair.log.path)
-                self._file_system.remove(pair.queue.path)
+                pair.remove()
         self._pairs = tuple(pairs)
 
     def _pair(self, start: int, where: QueueDirectories | None = None) -> FilePair:

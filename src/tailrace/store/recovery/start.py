@@ -158,10 +158,12 @@ class RecoveryStart:
             gone += 1
         wanted, times = wanted[gone:], times[gone:]
         exact = found.clean and self._last_exit_ok
-        first_bad = min(self._index.names_left_out(), default="")
-        # A kill may leave a new file without its length or header. It has entries of records after that progress only.
-        if self._bad_index and (exact or first_bad <= max(found.index["files"], default="")):
-            return self._bad_index
+        if self._bad_index:
+            # A kill may leave a new file without its length or header. It has entries of records after that progress
+            # only.
+            first_bad = min(self._index.names_left_out(), default="")
+            if exact or first_bad <= max(found.index["files"], default=""):
+                return self._bad_index
         if names[: len(wanted)] != wanted or (not wanted and found.index["count"] > 1) or (
             exact and len(names) != len(wanted)
         ):
