@@ -660,6 +660,14 @@ class MessageStore:
         found = self._store.reader.query(topic, key, max_num, begin, end, index_type)
         return [message for message, _ in found]
 
+    def copies(self, topic: str, unique_key: str) -> list[MessageExt]:
+        """Return the newest 64 messages with a unique key, oldest first, also those that a purge has released.
+
+        They show whether a service has put a copy already.
+        """
+        self.wait_dispatched()
+        return self._store.reader.copies(topic, unique_key)
+
     def query_records(
         self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1,
         index_type: str = "K",

@@ -51,6 +51,7 @@ _NO_MATCHED_MESSAGE: Final = GetMessageStatus.NO_MATCHED_MESSAGE
 _DONE: Final = (unit_records.UNITS_END, unit_records.UNITS_FULL)
 Codes = np.ndarray[Any, np.dtype[np.int64]]
 _MOST_LOGGED: Final = 1000
+_COPIES: Final = 64
 _LOOK_BYTES: Final = 16 << 20
 """Bytes that one read with a property filter examines; bytes of properties count several times."""
 _WORK: Final = 25_600
@@ -337,6 +338,19 @@ class MessageReader:
 
         ``index_type`` is K or U for a key or unique key, T for a tag.
         """
+        return self._query(topic, key, max_num, begin_ms, end_ms, index_type, also_released=False)
+
+    def copies(self, topic: str, unique_key: str) -> list[MessageExt]:
+        """Return the newest 64 records of the log with a unique key, oldest first, those that a purge released, too.
+
+        For services that ask whether they have put a copy already: a message that is released was delivered.
+        """
+        found = self._query(topic, unique_key, _COPIES, 0, (1 << 63) - 1, "U", also_released=True)
+        return [message for message, _ in found]
+
+    def _query(
+        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, index_type: str, *, also_released: bool
+    ) -> list[tuple[MessageExt, bytes]]:
         if self._index is None:
             return []
         found: list[tuple[MessageExt, bytes]] = []
@@ -349,7 +363,9 @@ class MessageReader:
             for phy_offset in sorted(set(positions), reverse=True):
                 data = self._log.record_at(phy_offset)
                 message = self._decode(data, phy_offset)
-                if data is None or message is None or message.topic != topic or self._is_released(message):
+                if data is None or message is None or message.topic != topic:
+                    continue
+                if not also_released and self._is_released(message):
                     continue
                 if not times.is_between(phy_offset, message.store_timestamp, begin_ms, end_ms):
                     continue

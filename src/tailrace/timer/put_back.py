@@ -106,10 +106,9 @@ class PutBack:
             self._records(PARKED_TOPIC, identity))
 
     def _records(self, topic: str, identity: Identity) -> list[MessageExt]:
-        found = self._store.reader.query(topic, identity.unique_key, 64, 0, (1 << 63) - 1, "U")
         out = str(identity.out_ms)
         return [
-            m for m, _ in found
+            m for m in self._store.reader.copies(topic, identity.unique_key)
             if m.properties.get(TIMER_OUT_MS) == out and TIMER_DEL_UNIQKEY not in m.properties
         ]
 

@@ -513,9 +513,8 @@ class ScheduleMessageService:
     def _same(
         self, topic: str, message: MessageExt, identity: _Identity
     ) -> list[MessageExt]:
-        found = self._store.reader.query(
-            topic, message.unique_key or "", 64, 0, (1 << 63) - 1, "U")
-        return [other for other, _ in found if _identity(other) == identity]
+        found = self._store.reader.copies(topic, message.unique_key or "")
+        return [other for other in found if _identity(other) == identity]
 
     # -- what is pending
 

@@ -265,3 +265,26 @@ def test_a_written_delay_offset_is_never_after_a_message_that_a_power_loss_remov
     run(*services)
     assert [m.body for m in store.read("T")] == [b"x"], "the level is past it, and nobody has it"
     store.close()
+
+
+@pytest.mark.parametrize(("given", "lost"), [
+    ({"delay": 4.0}, "/s/config/timercheck"), ({"delay_level": 1}, "/s/config/delayOffset.json")])
+def test_what_a_purge_has_released_is_not_delivered_again_if_the_progress_is_lost(given, lost):
+    place = Place(*DELIVERY)
+    place.store.put(Message(topic="T", body=b"x", **given))
+    place.run(6000)
+    assert [m.body for m in place.store.read("T")] == [b"x"]
+    place.store.purge_topic("T")
+    place.store.close()
+    files = place.store.file_system
+    removed = [path for path in (lost, f"{lost}.bak") if files.exists(path)]
+    assert removed
+    for path in removed:
+        files.remove(path)
+    again = SimScheduler(place.clock, SeededEntropy(1))
+    store = MessageStore.open(
+        "/s", config=CONFIG, clock=place.clock, file_system=files, entropy=SeededEntropy(2),
+        scheduler=Only(again, *DELIVERY))
+    again.run(10_000)
+    assert not list(store.read("T"))
+    store.close()

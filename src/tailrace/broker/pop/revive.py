@@ -369,7 +369,7 @@ class PopReviveService:
             return False
         times = message.reconsume_times + (not checkpoint.suspend)
         try:
-            copies = self._store.query_message(retry, message.unique_key, index_type="U")
+            copies = self._store.copies(retry, message.unique_key)
         except OSError as error:
             if is_shortage(error):
                 raise
