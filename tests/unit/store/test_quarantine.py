@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -89,3 +90,30 @@ def test_with_room_for_all_pieces_each_has_its_copy():
     files, _ = damaged_store(1, 3)
     with opened(files, 11_000) as store:
         assert len(store.recovery_report["steppedOver"]) == len(copies(files)) == 2
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 9, b"b" * 9], ids=["not grown", "zeros", "whole"])
+def test_a_copy_without_a_line_in_the_manifest_is_written_again(left):
+    """What a power loss during the copy leaves has the right name, and perhaps the right length."""
+    files, clock = CrashFileSystem(), SimClock()
+    quarantine(files, 100, clock).keep("f", 0, 0, b"a" * 9, "")
+    name = next(name for name in files.list("/q") if name.endswith(".bin"))
+    files.remove("/q/manifest.jsonl")
+    copy = files.open(f"/q/{name}", writable=True)
+    copy.truncate(0)
+    copy.pwrite(left, 0)
+    for _ in range(2):
+        assert quarantine(files, 100, clock).keep("f", 0, 0, b"a" * 9, "") == 9
+        assert files.open(f"/q/{name}").pread(99, 0) == b"a" * 9
+        assert files.open("/q/manifest.jsonl").pread(9999, 0).count(b"\n") == 1
+
+
+def test_a_torn_line_of_the_manifest_takes_no_other_line_with_it():
+    files, clock = CrashFileSystem(), SimClock()
+    quarantine(files, 100, clock).keep("f", 0, 0, b"a" * 9, "")
+    manifest = files.open("/q/manifest.jsonl", writable=True)
+    manifest.pwrite(b'{"file": "f", "posi', manifest.size())
+    quarantine(files, 100, clock).keep("f", 40, 40, b"b" * 9, "")
+    quarantine(files, 100, clock).keep("f", 80, 80, b"c" * 9, "")
+    lines = manifest.pread(9999, 0).splitlines()
+    assert [orjson.loads(lines[at])["position"] for at in (0, 2, 3)] == [0, 40, 80]

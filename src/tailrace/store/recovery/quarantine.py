@@ -3,9 +3,9 @@
 Each copy is a file, and ``manifest.jsonl`` has a line for it: file, position, length, reason, time. Bytes that the
 disk does not return have a line without a file (``list_unreadable``), or a copy in which zeros stand for them.
 Commit point: the synced manifest line. Nothing may be cut before ``keep`` has returned. The same bytes of the same
-position are copied once. If the size limit is reached, the oldest copies of earlier opens are deleted. A copy that
-this open made or relies on is not deleted, because its bytes may be cut next. Without room for another one ``keep``
-fails as on a full disk, so nothing is cut and the store opens read-only.
+position are copied once. If the size limit is reached, the oldest copies are deleted, but none that the same object
+made or relies on, because its bytes may be cut next: one object serves one recovery, or the compaction of one open.
+Without room for another copy ``keep`` fails as on a full disk, so nothing is cut and the store opens read-only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Quarantine:
         self._max_bytes = max_bytes
         self._ours: set[str] = set()
         """Names of the copies that this open made or relies on."""
-        self.kept: list[dict[str, object]] = []
+        self._listed: set[object] | None = None
+        """Names of the copies that have a line in the manifest; None before it was read."""
 
     def keep(self, source: str, file_pos: int, phy_offset: int, data: bytes, reason: str) -> int:
         """Copy ``data`` up to its last byte that is not zero. Return the number of bytes copied.
@@ -51,34 +52,38 @@ class Quarantine:
         if not data:
             return 0
         self._file_system.makedirs(self._directory)
-        now = self._clock.now_ms()
         name = f"{phy_offset:020d}-{isal_zlib.crc32(data):08x}.bin"
         path = f"{self._directory}/{name}"
-        if self._file_system.exists(path) and self._file_system.stat(path).size == len(data):
+        if self._listed is None:
+            self._listed = {line.get("kept") for line in self._lines()}
+        # Without its line a copy may be one of a power loss, with the right length and zeros.
+        if name in self._listed and self._file_system.exists(path) and self._file_system.stat(path).size == len(data):
             self._ours.add(name)
             return len(data)  # an earlier open has copied it and left the bytes in place
         self._make_room(len(data))
-        line: dict[str, object] = {
-            "file": source, "position": file_pos, "physicalOffset": phy_offset,
-            "length": len(data), "reason": reason, "time": now, "kept": name,
-        }
         self._ours.add(name)
         self._write(path, data, at_end=False)
-        self._write(self._manifest, orjson.dumps(line) + b"\n", at_end=True)
+        if name not in self._listed:
+            self._list(source, file_pos, phy_offset, len(data), reason, name)
+            self._listed.add(name)
         self._file_system.sync_dir(self._directory)
-        self.kept.append(line)
         return len(data)
 
     def list_unreadable(self, source: str, file_pos: int, phy_offset: int, length: int, reason: str) -> None:
         """Add a line for bytes that cannot be read, unless the manifest has it. Raises OSError."""
         self._file_system.makedirs(self._directory)
-        line: dict[str, object] = {
-            "file": source, "position": file_pos, "physicalOffset": phy_offset,
-            "length": length, "reason": reason, "time": self._clock.now_ms(), "kept": None,
-        }
         if not any(known.get("physicalOffset") == phy_offset and known.get("kept") is None for known in self._lines()):
-            self._write(self._manifest, orjson.dumps(line) + b"\n", at_end=True)
+            self._list(source, file_pos, phy_offset, length, reason, None)
             self._file_system.sync_dir(self._directory)
+
+    def _list(
+        self, source: str, file_pos: int, phy_offset: int, length: int, reason: str, kept: str | None
+    ) -> None:
+        line = {
+            "file": source, "position": file_pos, "physicalOffset": phy_offset,
+            "length": length, "reason": reason, "time": self._clock.now_ms(), "kept": kept,
+        }
+        self._write(self._manifest, orjson.dumps(line) + b"\n", at_end=True)
 
     def _lines(self) -> list[dict[str, object]]:
         """Return the valid lines of the manifest."""
@@ -120,7 +125,10 @@ class Quarantine:
     def _write(self, path: str, data: bytes, *, at_end: bool) -> None:
         file = open_hint(self._file_system, path)
         try:
-            file.pwrite(data, file.size() if at_end else 0)
+            end = file.size() if at_end else 0
+            if end and file.pread(1, end - 1) != b"\n":
+                data = b"\n" + data  # a power loss has torn the line before
+            file.pwrite(data, end)
             file.sync_data()
         finally:
             file.close()
