@@ -73,12 +73,11 @@ def settings_in(data: bytes, path: str) -> dict[str, str]:
     problems: list[str] = []
     values: dict[str, str] = {}
     for one in _settings(_text(data, path)):
-        if one.problem:
-            problems.append(f"{path} line {one.number}: {_shown(one.text)} {one.problem}; {_EXPECTED}")
-        elif one.name and one.separator and one.name.isprintable():
+        if one.name and one.separator and one.name.isprintable():
             values[one.name] = one.value
         else:
-            problems.append(f"{path} line {one.number}: {_shown(one.text)} is not a setting; {_EXPECTED}")
+            why = one.problem or "is not a setting"
+            problems.append(f"{path} line {one.number}: {_shown(one.text)} {why}; {_EXPECTED}")
     if len(problems) > _PROBLEMS_MAX:
         problems[_PROBLEMS_MAX:] = [f"{path} has {len(problems) - _PROBLEMS_MAX} more such lines"]
     if problems:
@@ -109,7 +108,8 @@ def repeated_settings(data: bytes, path: str) -> list[str]:
     """Return a text for each line of a settings file that sets a name once more, to another value."""
     found = []
     seen: dict[str, tuple[int, str]] = {}
-    for number, _, _, name, value, *_ in _settings(_text(data, path)):
+    for one in _settings(_text(data, path)):
+        number, name, value = one.number, one.name, one.value
         first, before = seen.get(name, (0, value))
         if before != value:
             found.append(

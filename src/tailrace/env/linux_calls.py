@@ -51,7 +51,7 @@ def populate(view: memoryview, start: int, length: int) -> bool:
     return not _libc.madvise(ctypes.addressof(first) + start - before, length + before, _MADV_POPULATE_READ)
 
 
-def address_of(view: memoryview) -> int:
+def address_of(view: memoryview | bytes) -> int:
     """Return the address of the first byte of a buffer."""
     import numpy as np  # noqa: PLC0415 - a command that maps no file must not wait for it
 

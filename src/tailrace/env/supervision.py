@@ -17,7 +17,7 @@ from typing import Final
 
 from tailrace import events
 from tailrace.env.shortage import is_disk_full, is_shortage
-from tailrace.logs import get_logger
+from tailrace.logs import RareLines, get_logger
 
 __all__ = ["FAILURES", "caught", "failed", "supervised"]
 
@@ -26,10 +26,7 @@ FAILURES: Final[Counter[str]] = Counter()
 """Number of unexpected errors by the name of a loop since the process started; the names are those in the code."""
 AGAIN_S: Final = 1.0
 """Pause of a loop without a period after a step that failed."""
-LOG_S: Final = 60.0
-"""Time in which further errors of the same loop are counted and not logged."""
-_logged: Final[dict[str, float]] = {}
-"""By name, when an error was logged last."""
+_lines: Final = RareLines()
 
 
 def failed(name: str) -> None:
@@ -38,14 +35,12 @@ def failed(name: str) -> None:
     A full disk and a lack of descriptors or memory are no defects, so they have no traceback.
     """
     FAILURES[name] += 1
-    now, before = time.monotonic(), _logged.get(name)
-    if before is not None and now - before < LOG_S:
+    if not _lines.due(name, time.monotonic()):
         return
-    _logged[name] = now
     error = sys.exc_info()[1]
-    if isinstance(error, Exception) and is_disk_full(error):
+    if is_disk_full(error):
         events.SERVICE_WAITS_FOR_ROOM_ON_THE_DISK.log(_log, name=name, cause=error)
-    elif isinstance(error, Exception) and is_shortage(error):
+    elif is_shortage(error):
         events.SERVICE_WAITS_FOR_DESCRIPTORS_OR_MEMORY.log(_log, name=name, cause=error)
     else:
         events.SERVICE_STEP_FAILED.log(_log, name=name, failures=FAILURES[name], exc_info=True)

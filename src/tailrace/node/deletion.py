@@ -138,9 +138,12 @@ class StateFiles(GroupState):
 
     def forget(self, topics: set[str], also: Also) -> None:
         """Forget topics in every file that names them."""
+        def gone(key: str) -> bool:
+            return key.partition("@")[0] in topics
+
         for file in self._loaded():
-            if any(key.partition("@")[0] in topics for key in file.keys()):  # noqa: SIM118
-                also = partial(file.change, file.removal(lambda key: key.partition("@")[0] in topics), also)
+            if any(map(gone, file.keys())):
+                also = partial(file.change, file.removal(gone), also)
         also()
 
     def forgotten(self, topics: set[str]) -> None:

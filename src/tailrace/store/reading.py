@@ -433,7 +433,7 @@ def _load_ahead(
         return
     gaps = starts[1:] - ends[:-1]
     apart = np.flatnonzero((gaps < 0) | (gaps > (_GAP_AHEAD if reads_on else 0)))
-    address, left = np.frombuffer(buffer, np.uint8).ctypes.data - base, _AHEAD_BYTES
+    address, left = linux_calls.address_of(buffer) - base, _AHEAD_BYTES
     for start, end in zip(
         starts[np.append(0, apart + 1)].tolist(), ends[np.append(apart, -1)].tolist(), strict=True
     ):

@@ -239,7 +239,7 @@ class Dequeue:
         try:
             self._read_and_take(slot_time_ms, unit, look=False)
         except OSError:
-            if not self._put_back.leave_out(unit, error):
+            if not self._put_back.leave_out(unit.phy_offset, unit.msg_size, error):
                 return False
             self._due.left(unit)
         return True

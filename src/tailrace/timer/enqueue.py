@@ -69,8 +69,8 @@ class _Batch:
     """Queue offset after the last message of the batch and after those that were left out."""
     stray: MessageExt | None = None
     """The message at ``until`` if it has no slot time or no topic."""
-    unread: dict[int, OSError] = field(default_factory=dict)
-    """Queue offsets of messages that could not be read, and why."""
+    unread: dict[int, tuple[int, int, OSError]] = field(default_factory=dict)
+    """Position, size and error of messages that could not be read, by queue offset."""
 
 
 @dataclass(slots=True)
@@ -196,15 +196,12 @@ class Enqueue:
                     del state.skipped[offset]
         else:
             state.queue_offset = until
-        for offset, error in batch.unread.items():
+        for offset, (phy_offset, size, error) in batch.unread.items():
             if offset >= until:
                 break
-            at = int(np.searchsorted(wanted.offsets, offset))
             before = state.skipped.get(offset)
-            phy_offset, size = int(wanted.phys[at]), int(wanted.sizes[at])
             tries = self._reads.after(before.tries if before is not None else NO_TRIES, error, phy_offset, size)
-            if self._reads.are_over(tries) and self._reads.leave_out(phy_offset, size, error):
-                self._put_back.counters["timerUnreadable"] += 1
+            if self._reads.are_over(tries) and self._put_back.leave_out(phy_offset, size, error):
                 state.skipped.pop(offset, None)
             else:
                 state.skipped[offset] = Skipped(phy_offset, size, tries)
@@ -233,10 +230,11 @@ class Enqueue:
         rows = batch.rows
         readable = np.ones(len(rows), bool)
         for row in np.flatnonzero(rows[:, kernel.E_KIND] == kernel.ODD).tolist():
+            phy_offset, size = int(rows[row, _PHY]), int(rows[row, _SIZE])
             try:
-                message = self._decode(int(rows[row, _PHY]), int(rows[row, _SIZE]))
+                message = self._decode(phy_offset, size)
             except OSError as error:
-                batch.unread[int(rows[row, _OFFSET])] = error
+                batch.unread[int(rows[row, _OFFSET])] = phy_offset, size, error
                 message = None
             if message is None:
                 readable[row] = False

@@ -74,7 +74,6 @@ class Parking:
     def __init__(
         self, store: DefaultMessageStore, ensure_topic: Callable[[str], object] = lambda _: None
     ) -> None:
-        self.parked = 0
         self.step = StepEvents()
         self._store = store
         self.ensure_topic = ensure_topic
@@ -89,7 +88,6 @@ class Parking:
         properties = {**message.properties, TIMER_PARKED_REASON: _plain(reason)}
         result = put(fitting_copy(message, PARKED_TOPIC, 0, properties, _KEPT_PARKED))
         if result.status.appended:
-            self.parked += 1
             self.step.parked(
                 message.properties.get(REAL_TOPIC) or message.topic, reason, message.phy_offset)
         return result.status.appended

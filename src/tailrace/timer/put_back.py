@@ -83,9 +83,9 @@ class PutBack:
         """Count a read of many messages that has failed; these are read one by one next."""
         self.reads.failed += 1
 
-    def leave_out(self, unit: TimerUnit, error: OSError) -> bool:
+    def leave_out(self, phy_offset: int, size: int, error: OSError) -> bool:
         """Leave out a message that cannot be read. Return False if it must be tried further."""
-        if not self.reads.leave_out(unit.phy_offset, unit.msg_size, error):
+        if not self.reads.leave_out(phy_offset, size, error):
             return False
         self.counters["timerUnreadable"] += 1
         return True
@@ -174,7 +174,7 @@ class PutBack:
         """Read the message of a due timer again later, or leave it out if the tries are over."""
         unit = pending.unit
         pending.tries = self.reads.after(pending.tries, error, unit.phy_offset, unit.msg_size)
-        if self.reads.are_over(pending.tries) and self.leave_out(unit, error):
+        if self.reads.are_over(pending.tries) and self.leave_out(unit.phy_offset, unit.msg_size, error):
             self._due.done(pending, delivered=True)
         else:
             self._due.retry(pending, self._clock.now_ms() + self.reads.wait_ms(pending.tries))
@@ -226,15 +226,15 @@ class PutBack:
                 properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, self._state.grain_ms)
         else:
             topic = properties[REAL_TOPIC]
-            queue_id = self.queue_of(topic, _number(properties.get(REAL_QID, "0")))
+            queue_id = self._queue_of(topic, _number(properties.get(REAL_QID, "0")))
         made = put_back_properties(properties, unit.write_time_ms, self._clock.now_ms(), roll_due)
         return inner_message(message, topic, queue_id, made)
 
-    def queue_of(self, topic: str, queue_id: int, count: int = 1) -> int:
-        """Return the queue for messages of a queue, which may not exist any more; that is logged with their number."""
+    def _queue_of(self, topic: str, queue_id: int) -> int:
+        """Return the queue to which a message of a queue is delivered. If it is another one, that is logged."""
         to = self.targets.queue_id(topic, queue_id)
         if to != queue_id:
-            self.parking.step.moved(topic, queue_id, to, count)
+            self.parking.step.moved(topic, queue_id, to, 1)
         return to
 
     def park(self, message: MessageExt, reason: str) -> bool:

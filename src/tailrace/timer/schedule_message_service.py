@@ -274,11 +274,15 @@ class ScheduleMessageService:
         try:
             return self._time_up(level, unit, due_ms)
         except OSError as error:
-            if len(level.held) >= _MOST_HELD:
-                return str(error)
-            tries = self.reads.after(NO_TRIES, error, unit.phy_offset, unit.size)
-            level.held[offset] = _Held(unit, due_ms, tries)
-            return ""
+            return "" if self._hold(level, offset, unit, due_ms, error) else str(error)
+
+    def _hold(self, level: _Level, offset: int, unit: CqUnit, due_ms: int, error: OSError) -> bool:
+        """Hold a message that cannot be read. Return False if the level has too many of them."""
+        if len(level.held) >= _MOST_HELD:
+            return False
+        tries = self.reads.after(NO_TRIES, error, unit.phy_offset, unit.size)
+        level.held[offset] = _Held(unit, due_ms, tries)
+        return True
 
     def _deliver_held(self, level: _Level, queue: ConsumeQueue) -> None:
         """Read held messages again whose time to do so has come, and put them back."""
@@ -437,10 +441,8 @@ class ScheduleMessageService:
                 except OSError as error:
                     left += 1
                     if offset not in level.held:
-                        if len(level.held) >= _MOST_HELD:
+                        if not self._hold(level, offset, unit, unit.tags_code, error):
                             return left + len(offsets) - index - 1
-                        tries = self.reads.after(NO_TRIES, error, unit.phy_offset, unit.size)
-                        level.held[offset] = _Held(unit, unit.tags_code, tries)
                         self._passed(level, offset + 1)
                     continue
             elif offset in level.held:

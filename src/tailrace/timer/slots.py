@@ -26,7 +26,7 @@ _NEVER: Final = (1 << 63) - 1
 
 @dataclass(slots=True, eq=False)
 class DueTimer:
-    """One timer that is due at ``due_ms``. After a failed put it is retried at ``not_before_ms``."""
+    """One timer that is due at ``due_ms``."""
 
     due_ms: int
     slot_time_ms: int
@@ -35,7 +35,6 @@ class DueTimer:
     roll: bool = False
     message: MessageExt | None = None
     """The message if it is small; a large one is read again."""
-    not_before_ms: int = 0
     tries: Tries = NO_TRIES
     """Reads of the message that have failed."""
     cancelled: bool = False
@@ -230,7 +229,7 @@ class DueQueue:
         if pending.identity is not None and not pending.roll:
             self._by_identity[pending.identity] = pending
         heapq.heappush(
-            self._heap, (max(pending.due_ms, pending.not_before_ms), next(self._number), pending))
+            self._heap, (pending.due_ms, next(self._number), pending))
 
     def first_due(self, now_ms: int) -> DueTimer | None:
         """Return the next timer that is due, or None; it stays. Cancelled timers are dropped."""
@@ -244,7 +243,6 @@ class DueQueue:
     def retry(self, pending: DueTimer, not_before_ms: int) -> None:
         """Let the timer that ``first_due`` has returned wait until a time."""
         assert self._heap[0][2] is pending, "only the first one is tried"
-        pending.not_before_ms = not_before_ms
         heapq.heapreplace(self._heap, (
             max(pending.due_ms, not_before_ms), next(self._number), pending))
 

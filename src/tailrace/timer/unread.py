@@ -56,8 +56,6 @@ class FailedReads:
     def __init__(self, clock: Clock, store: DefaultMessageStore) -> None:
         self.failed = 0
         """Number of reads that failed."""
-        self.left_out = 0
-        """Number of records that were left out."""
         self._clock = clock
         self._store = store
         self._logged_ns = -_LOG_NS
@@ -112,6 +110,5 @@ class FailedReads:
                 return False
         except OSError:
             return False
-        self.left_out += 1
         events.WAITING_MESSAGE_IS_LEFT_OUT.log(_log, phy_offset=phy_offset, size=size, cause=error)
         return True

@@ -9,14 +9,15 @@ import pytest
 
 from tailrace.env import supervision
 from tailrace.env.supervision import FAILURES, caught, failed, supervised
+from tailrace.logs import RareLines
 
 pytestmark = pytest.mark.caught
 
 
 @pytest.fixture(autouse=True)
-def forget():
+def forget(monkeypatch):
     FAILURES.pop("loop", None)
-    supervision._logged.pop("loop", None)
+    monkeypatch.setattr(supervision, "_lines", RareLines())
 
 
 @pytest.fixture

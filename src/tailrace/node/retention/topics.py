@@ -23,7 +23,7 @@ from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType
-from tailrace.node.config_manager import ConfigManager, DataVersion, Owned, read_config
+from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, read_config
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -358,7 +358,7 @@ class TopicRetention:
                 for key in [key for key in table if key[0] in ended]:
                     del table[key]
             try:
-                self._minima.change(lambda draft: draft.touch(), also)
+                self._minima.change(Draft.touch, also)
             except BaseException:
                 self._minima.ended, self._minima.table, self._minima.unfinished = was
                 raise
@@ -380,12 +380,5 @@ class TopicRetention:
             events.CANNOT_WRITE_LOGICAL_MINIMUM_OFFSETS.log(_log, file=self._minima.path, cause=error)
 
     def _persist(self) -> None:
-        version = self._minima.data_version
-        self._minima.data_version = version.copy()
-        self._minima.data_version.next(self._clock.now_ms())
-        try:
-            self._minima.persist()
-        except OSError:
-            self._minima.data_version = version
-            raise
+        self._minima.change(Draft.touch)
         self._dirty = False
