@@ -1,8 +1,10 @@
 """The check of requests: who sent it, and may that user do it (AuthenticationPipeline, AuthorizationPipeline).
 
 `AccessControl.check` runs before any other work on a request of remoting; `AccessControl.prove` and
-`AccessControl.authorize` are its two steps for calls of another protocol. The remarks are those of RocketMQ. A denied
-request is counted, and logged without password and signature.
+`AccessControl.authorize` are its two steps for calls of another protocol. `check` sees only what a request names. A
+processor that finds more, such as the topic of a record, calls `AccessControl.require` or `require_record` before it
+uses what it found. The remarks are those of RocketMQ. A denied request is counted, and logged without password and
+signature.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from tailrace.auth.signature import ACCESS_KEY, Signer
 from tailrace.auth_settings import AuthConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import ConfigError, RefusalError
-from tailrace.formats.remoting import RemotingCommand, ResponseCode
+from tailrace.formats.remoting import RemotingCommand, ResponseCode, sender_of
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 
@@ -137,6 +139,7 @@ class AccessControl:
         elif not signer.has_signed(ext, request.body, request.version):
             raise self.refusal(peer.peer_ip, code, "signature", user.name, "check signature failed.")
         peer.authenticated = True
+        request.sender = user.name
         if user.is_super or not self._config.authorization_enabled or code in self._no_authorization:
             return
         allowed, values = self._allowed, self._values.get(code)  # before entries are read: see `changed`
@@ -177,7 +180,58 @@ class AccessControl:
             raise self.refusal(address, call, "password", name, "check password failed.")
         return user
 
-    def authorize(self, address: str, call: str, user: User, accesses: Iterable[Access]) -> None:
+    def require(self, peer: Peer, request: RemotingCommand, *accesses: Access) -> None:
+        """Raise RefusalError unless the user that sent a request may also do all of this.
+
+        A processor calls it before it uses something that the request does not name: the topic of a record, a queue
+        in a property, a group of a client. A refusal is counted and logged as one of `check`, and its remark names
+        the resource. If the existence of a record is a secret, call `require_record`. The user is looked up again, so
+        a request that has waited is refused if its user was deleted, or lost the permission. Super users, and codes
+        that the authorizationWhitelist names, may do everything. Call it in the thread of the event loop, and only
+        if there are users (`BrokerContext.control`).
+        """
+        user = self._sender(peer, request)
+        if user is not None:
+            self.authorize(peer.peer_ip, request.code, user, accesses)
+
+    def require_record(self, peer: Peer, request: RemotingCommand, access: Access | None) -> None:
+        """Raise RefusalError unless the user that sent a request may do this with a record that was found.
+
+        ``access`` is None if no record was found: that is refused with the same code and remark, so that no answer
+        says whether there is a record. Only a super user, or a code of the authorizationWhitelist, is let through
+        without a record, and the processor says what is wrong. See `require` for the rest.
+        """
+        user = self._sender(peer, request)
+        if user is None or user.is_super or (access is not None and self.permits(user.name, peer.peer_ip, access)):
+            return
+        raise self.refusal(
+            peer.peer_ip, request.code, "permission", user.name,
+            f"User:{user.name} has no permission to access this message, or it does not exist.",
+            "there is no such message" if access is None else "the message is one of this resource", access)
+
+    def permits(self, name: str, address: str, *accesses: Access) -> bool:
+        """Return whether a user exists, is enabled, and may do all of this from an address; nothing is counted."""
+        user = self._user(name)
+        if user is None or not user.enabled:
+            return False
+        if user.is_super or not self._config.authorization_enabled:
+            return True
+        allowed, acl = self._allowed, self._acl(name)
+        for access in accesses:
+            key = name, address, access
+            if key not in allowed:
+                if not decide(user, acl, access, address).allowed:
+                    return False
+                _remember(allowed, key)
+        return True
+
+    def _sender(self, peer: Peer, request: RemotingCommand) -> User | None:
+        """Return the user that sent a request; None if the request needs no permission. Raises RefusalError."""
+        if not self._config.authorization_enabled or request.code in self._no_authorization:
+            return None
+        return self._find(peer.peer_ip, request.code, sender_of(request))[0]
+
+    def authorize(self, address: str, call: int | str, user: User, accesses: Iterable[Access]) -> None:
         """Raise RefusalError unless a proven user may do all of this from an address."""
         if user.is_super or not self._config.authorization_enabled:
             return

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tailrace.auth.check import REASONS
+from tailrace.auth.check import REASONS, AccessControl
 from tailrace.broker.answers_later import Change, ConfigChanges, MissingConfigError, RequestWorker
 from tailrace.broker.broker_stats import BrokerStatsManager
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
@@ -68,6 +68,8 @@ class BrokerContext:
     """Returns the number of sends that wait for the disk."""
     waiting_pulls: Callable[[], int] = int
     """Returns the number of pulls that wait for a message."""
+    control: AccessControl | None = None
+    """Checks what a request touches beyond its names (`AccessControl.require`); None if clients need no user."""
     denied: Callable[[], Mapping[str, int]] = lambda: dict.fromkeys(REASONS, 0)
     """Returns the number of requests that access control refused, by reason."""
     registrations: Callable[[], Mapping[str, bool]] = dict

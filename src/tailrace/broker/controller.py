@@ -151,6 +151,7 @@ class BrokerController:
         self._pull = PullMessageProcessor(broker)
         broker.state.on_loop.append(self._consumer_filters.forget)
         broker.outgoing = lambda: RemotingClient(tls=self._tls, credentials=self.access.inner_client)
+        broker.control = self.access.enforced
         broker.denied = lambda: dict(self.access.control.denied)
         broker.waiting_sends = lambda: self._durable.pending
         sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH

@@ -37,6 +37,7 @@ __all__ = [
     "encode_binary_header",
     "encode_json_header",
     "encode_success",
+    "sender_of",
 ]
 
 FRAME_MAX: Final = 16 * 1024 * 1024
@@ -260,11 +261,14 @@ class RemotingCommand:
     """A request or a response. ``ext`` values are text; ``language`` is a number."""
 
     __slots__ = (
-        "arrived_ms", "body", "code", "ext", "flag", "language", "opaque", "remark", "serialize_type", "version",
+        "arrived_ms", "body", "code", "ext", "flag", "language", "opaque", "remark", "sender", "serialize_type",
+        "version",
     )
 
     arrived_ms: int
     """Time at which the server began to serve a request that may wait, in ms; not set for others."""
+    sender: str
+    """Name of the user that sent a request, as access control has proven it; not set without users. See `sender_of`."""
 
     def __init__(
         self,
@@ -328,6 +332,11 @@ class RemotingCommand:
             f"RemotingCommand(code={self.code}, opaque={self.opaque}, flag={self.flag}, "
             f"remark={self.remark!r}, ext={self.ext!r}, body={len(self.body)} bytes)"
         )
+
+
+def sender_of(request: RemotingCommand) -> str:
+    """Return the name of the user that sent a request; empty without users, or if the request needed none."""
+    return getattr(request, "sender", "")
 
 
 def decode_frame(

@@ -117,7 +117,7 @@ class Clients:
 
     def connect(self, caller: Caller) -> InProcessConnection:
         """Return a new connection for one call."""
-        return InProcessConnection(self._server, caller.peer, language=caller.language)
+        return InProcessConnection(self._server, caller.peer, language=caller.language, user=caller.user)
 
     async def take(self, caller: Caller, settings: Any, *, has_stream: bool = True) -> Client:
         """Take over the settings of a client and register it in the broker. Raises GrpcError."""
@@ -128,7 +128,7 @@ class Clients:
             made: list[Client] = []
             connection = InProcessConnection(
                 self._server, caller.peer, lambda request: self._on_request(made[0], request),
-                language=caller.language)
+                language=caller.language, user=caller.user)
             client = Client(caller, settings, connection)
             made.append(client)
             self._table[caller.client_id] = self._of_channel[client.connection.channel] = client

@@ -30,14 +30,17 @@ __all__ = ["InProcessConnection"]
 class InProcessConnection:
     """Calls the processors of ``server``, which has no port, for a client at ``peer`` (host and port).
 
-    ``on_request`` is called with requests of the broker to the client; `reply` answers them.
+    ``on_request`` is called with requests of the broker to the client; `reply` answers them. ``user`` is the user that
+    the other protocol has proven; the requests are sent by that user, but are not checked before they are served.
     """
 
     def __init__(
         self, server: RemotingServer, peer: tuple[str, int],
         on_request: Callable[[RemotingCommand], None] | None = None, *, language: int = LANGUAGE_OTHER,
+        user: str = "",
     ) -> None:
         self._loop = server.loop
+        self._user = user
         self._language = language
         self._on_request = on_request
         self._opaque = 0
@@ -60,6 +63,8 @@ class InProcessConnection:
             return future
         request = RemotingCommand(
             code, ext, body, opaque=self._opaque, language=self._language, serialize_type=SerializeType.ROCKETMQ)
+        if self._user:
+            request.sender = self._user
         self._waiting[self._opaque] = future
         self.channel.last_active = self._loop.time()
         answer = self.channel.serve(request)

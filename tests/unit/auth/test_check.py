@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.auth.accesses import Accesses
+from tailrace.auth.accesses import Access, Accesses
 from tailrace.auth.check import LOG_PERIOD_NS, AccessControl
 from tailrace.auth.model import User, acl_of
 from tailrace.auth.signature import IN_PARTS_MAX, PART, Credentials, Signer, sign
 from tailrace.auth_settings import AuthConfig
 from tailrace.errors import ConfigError, RefusalError
-from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode
+from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, sender_of
 from tailrace.formats.requests.table import REQUESTS, Action, Role
 from tailrace.testing import SimClock
 
@@ -204,6 +204,87 @@ def test_every_request_says_who_may_send_it():
                 names = row.header.__struct_encode_fields__
                 assert field.rstrip("~^=?;,") in names, (code.name, part)
                 assert kind.upper() in str(row.resource), code.name
+
+
+ORDERS, SECRET = Access("Topic", "orders", Action.PUB), Access("Topic", "secret", Action.PUB)
+
+
+def sent(world, by=ANN, *, ext=SEND, body=b"body", code=310):
+    """Return a request of a user that has passed the check."""
+    request = RemotingCommand(code, sign(ext, body, by, MQ_VERSION), body, version=MQ_VERSION)
+    world.control.check(Peer(), request)
+    return request
+
+
+def refused(check, *given):
+    with pytest.raises(RefusalError) as caught:
+        check(Peer("10.0.0.1"), *given)
+    assert caught.value.code == 16
+    return caught.value.remark
+
+
+def test_a_checked_request_says_who_sent_it(world):
+    assert sender_of(sent(world)) == "ann"
+    assert sender_of(sent(World(authentication_strategy=STATEFUL))) == "ann"
+    assert sender_of(RemotingCommand(310)) == ""
+
+
+def test_a_processor_may_require_more_of_the_sender(world, caplog):
+    request = sent(world)
+    world.control.require(Peer("10.0.0.1"), request, ORDERS)
+    before = world.control.denied["permission"]
+    remark = refused(world.control.require, request, ORDERS, SECRET)
+    assert remark == "User:ann has no permission to access Topic:secret from 10.0.0.1, no matched policies."
+    assert world.control.denied["permission"] == before + 1
+    assert "code=310 action=Pub resource='Topic:secret'" in caplog.text
+    world.control.require(Peer(), sent(world, Credentials("root", "r")), SECRET)
+
+
+def test_more_is_required_of_a_request_that_has_waited_by_what_counts_now(world):
+    request = sent(world)
+    world.acls.clear()
+    world.control.changed()
+    assert "no matched policies" in refused(world.control.require, request, ORDERS)
+    assert "or it does not exist" in refused(world.control.require_record, request, ORDERS)
+    del world.users["ann"]
+    world.control.changed()
+    assert refused(world.control.require, request, ORDERS) == "User:ann is not found."
+    assert refused(world.control.require_record, request, None) == "User:ann is not found."
+
+
+def test_a_request_without_a_sender_may_do_nothing_more(world):
+    assert refused(world.control.require, RemotingCommand(310), ORDERS) == "username cannot be null."
+
+
+def test_a_missing_record_is_refused_as_a_forbidden_one(world, caplog):
+    request, root = sent(world), sent(world, Credentials("root", "r"))
+    world.control.require_record(Peer(), request, ORDERS)
+    for access in (SECRET, None):
+        assert refused(world.control.require_record, request, access) == (
+            "User:ann has no permission to access this message, or it does not exist.")
+        world.control.require_record(Peer(), root, access)
+    assert "resource='Topic:secret' reason=the message is one of this resource" in caplog.text
+    assert "resource='' reason=there is no such message" in caplog.text
+
+
+def test_nothing_more_is_required_where_no_permission_is():
+    request = RemotingCommand(310)
+    for world in (World(authorization_enabled=False), World(authorization_whitelist="310")):
+        world.control.require(Peer(), request, SECRET)
+        world.control.require_record(Peer(), request, None)
+
+
+def test_permits_only_answers(world):
+    permits = world.control.permits
+    assert permits("ann", "10.0.0.1", ORDERS)
+    assert permits("root", "10.0.0.1", ORDERS, SECRET)
+    assert not permits("ann", "10.0.0.1", ORDERS, SECRET)
+    assert not permits("gone", "10.0.0.1")
+    assert not permits("", "10.0.0.1")
+    world.users["ann"] = User("ann", ANN.secret_key, enabled=False)
+    world.control.changed()
+    assert not permits("ann", "10.0.0.1", ORDERS)
+    assert not any(world.control.denied.values())
 
 
 def test_a_request_that_names_nothing_is_about_the_cluster():

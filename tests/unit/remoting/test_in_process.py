@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tailrace.errors import RefusalError, RemotingConnectError
-from tailrace.formats.remoting import RemotingCommand, SerializeType, encode
+from tailrace.formats.remoting import RemotingCommand, SerializeType, encode, sender_of
 from tailrace.remoting import InProcessConnection, RemotingServer
 
 LATER, NOW, REFUSED = 1, 2, 3
@@ -44,6 +44,13 @@ async def test_answers_come_now_later_or_as_a_refusal(server, held):
     answers = [await future for future in waiting]
     assert [answer.ext["n"] for answer in answers] == ["0", "1"]
     assert answers[0].body == b"b" * 70_000
+
+
+@served
+async def test_requests_are_sent_by_the_user_that_the_other_protocol_has_proven(server, held):
+    for user in ("ann", ""):
+        InProcessConnection(server, ("10.0.0.1", 5), user=user).call(LATER, {})
+    assert [sender_of(request) for _, request in held] == ["ann", ""]
 
 
 @served

@@ -14,7 +14,7 @@ from tailrace.broker.answers_later import Answer
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalQueue, StaticTopics
 from tailrace.broker.static_topics.other_brokers import OtherBrokers
 from tailrace.errors import RefusalError
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, sender_of
 from tailrace.formats.requests.broker_headers import (
     GetMaxOffsetResponseHeader,
     SearchOffsetResponseHeader,
@@ -94,6 +94,7 @@ class Questions:
             asked = RemotingCommand(
                 code, ext, request.body, opaque=request.opaque, flag=request.flag, language=request.language,
                 version=request.version, serialize_type=request.serialize_type)
+            asked.sender = sender_of(request)
             found = await self._loop.run_in_executor(None, self._physical[code], channel, asked) if (
                 code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP  # it may read from the disk
             ) else self._physical[code](channel, asked)
