@@ -225,6 +225,18 @@ class AccessControl:
                 _remember(allowed, key)
         return True
 
+    def permits_some(self, name: str, address: str, kind: str, actions: Action) -> bool:
+        """Return whether an entry allows a user from an address one of these actions on any resource of a kind."""
+        user = self._user(name)
+        if user is None or not user.enabled:
+            return False
+        if user.is_super or not self._config.authorization_enabled:
+            return True
+        acl = self._acl(name)
+        return acl is not None and any(
+            entry.allow and entry.mask & actions and entry.resource.kind in {"", kind} and entry.addresses.has(address)
+            for policy in ("Custom", "Default") for entry in acl.entries(policy))
+
     def _sender(self, peer: Peer, request: RemotingCommand) -> User | None:
         """Return the user that sent a request; None if the request needs no permission. Raises RefusalError."""
         if not self._config.authorization_enabled or request.code in self._no_authorization:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.auth.check import REASONS, AccessControl
 from tailrace.broker.answers_later import Change, ConfigChanges, MissingConfigError, RequestWorker
 from tailrace.broker.broker_stats import BrokerStatsManager
+from tailrace.broker.client_ids import ClientIds
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.cold_data import ColdDataFlowControl
 from tailrace.broker.cold_reads import ColdReadService
@@ -72,6 +73,8 @@ class BrokerContext:
     """Checks what a request touches beyond its names (`AccessControl.require`); None if clients need no user."""
     denied: Callable[[], Mapping[str, int]] = lambda: dict.fromkeys(REASONS, 0)
     """Returns the number of requests that access control refused, by reason."""
+    client_ids: ClientIds = field(init=False)
+    """Which user each client id belongs to."""
     registrations: Callable[[], Mapping[str, bool]] = dict
     """Returns for each name server of another process whether it accepted the last registration."""
     state: BrokerState = field(init=False)
@@ -101,6 +104,7 @@ class BrokerContext:
 
     def __post_init__(self) -> None:
         self.loop_lag = LoopLag(self.loop)
+        self.client_ids = ClientIds(lambda: self.control)
         self.pop_metrics = PopMetrics(self.clock.now_ms())
         self.worker = RequestWorker(self.loop)
         self.changes = ConfigChanges(self.loop, self.worker)

@@ -464,6 +464,7 @@ class BrokerController:
     def _client_gone(self, channel: Channel) -> None:
         self._broker.consumers.closed(channel)
         self._broker.producers.closed(channel)
+        self._broker.client_ids.closed(channel)
         self._broker.cold_reads.closed(channel)
 
     def _scan(self) -> None:

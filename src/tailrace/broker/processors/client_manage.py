@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Final, final
 
 from tailrace import events
+from tailrace.auth.accesses import TOPIC
+from tailrace.auth.check import AccessControl
 from tailrace.broker.answers_later import (
     Answer,
     Change,
@@ -27,7 +29,7 @@ from tailrace.broker.processors._bodies import (
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, sender_of
 from tailrace.formats.requests.consumer_headers import (
     GetConsumerListByGroupRequestHeader,
     QueryConsumerOffsetRequestHeader,
@@ -35,6 +37,7 @@ from tailrace.formats.requests.consumer_headers import (
     UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.node.subscription_group import validate_group
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
@@ -87,6 +90,8 @@ class ClientManageProcessor:
         if channel.closed:  # it closed while its groups were created
             return None
         beat = read_heartbeat(request)
+        if (control := self._broker.control) is not None:
+            beat = self._admitted(control, channel, request, beat)
         self._check_created(beat)
         self._broker.filters.prepare(
             (subscription.get("subString") or "", subscription.get("expressionType") or TAG)
@@ -101,6 +106,22 @@ class ClientManageProcessor:
             return _beat_answer(request, sub_changed=changed)
         self._broker.loop.call_soon(self._go_on, channel, request, steps, changed)
         return None
+
+    def _admitted(
+        self, control: AccessControl, channel: Channel, request: RemotingCommand, beat: Heartbeat
+    ) -> Heartbeat:
+        """Return what counts of a user's heartbeat, and give the user the client id. Raises RefusalError.
+
+        Producer groups have no permissions, so those of a user that may not send anything are left out: Java's
+        consumers name one, too. A heartbeat without groups reserves no client id.
+        """
+        if beat.producers and not control.permits_some(sender_of(request), channel.peer_ip, TOPIC, Action.PUB):
+            beat = beat._replace(producers=[])
+        if beat.producers or beat.consumers:
+            self._broker.client_ids.claim(channel, request, beat.client_id)
+        else:
+            self._broker.client_ids.check(channel, request, beat.client_id)
+        return beat
 
     def _check_created(self, beat: Heartbeat) -> None:
         """Raise MissingConfigError for the groups and retry topics that have to be created."""
@@ -268,13 +289,19 @@ class ClientManageProcessor:
 
     def lock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Lock queues for orderly consumption: request 41. The answer lists the locked queues."""
-        taken = self._broker.locks.try_lock(*_queues_to_lock(request))
+        group, client_id, queues = self._own_queues(channel, request)
+        taken = self._broker.locks.try_lock(group, client_id, queues)
         return request.answer(body=fastjson.dumps({"lockOKMQSet": taken}))
 
     def unlock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Unlock queues: request 42."""
-        self._broker.locks.unlock(*_queues_to_lock(request))
+        self._broker.locks.unlock(*self._own_queues(channel, request))
         return request.answer()
+
+    def _own_queues(self, channel: Channel, request: RemotingCommand) -> tuple[str, str, list[dict[str, Any]]]:
+        group, client_id, queues = _queues_to_lock(request)
+        self._broker.client_ids.check(channel, request, client_id)
+        return group, client_id, queues
 
 
 def _beat_answer(request: RemotingCommand, *, sub_changed: bool) -> RemotingCommand:
