@@ -39,12 +39,12 @@ class AuthConfig(_Config):
     authorization_whitelist: str = _option(
         "", "Codes of requests that need no permission, separated by commas.")
     init_authentication_user: str = _option(
-        "", "Super user that is made at a start if no user has its name, as "
+        "", "Super user that is created at the first start, when the directory has no user yet, as "
         '`{"username":"NAME","password":"PASSWORD"}`. See also `serve --user`.', secret=True)
     inner_client_authentication_credentials: str = _option(
         "", "User with which the broker registers at other name servers, as "
-        '`{"accessKey":"NAME","secretKey":"PASSWORD"}`. It is made as a super user at a start if no user has its '
-        "name.", secret=True)
+        '`{"accessKey":"NAME","secretKey":"PASSWORD"}`. It is created as a super user at the first start, when the '
+        "directory has no user yet.", secret=True)
     authentication_strategy: str = _option(
         "", "The Java class. Stateless (the default) checks the signature of each request, Stateful only once for a "
         "connection and user in `statefulAuthenticationCacheExpiredSecond`.", choices=_auth_classes("strategy")[0])

@@ -93,7 +93,13 @@ ACCESS_DENIED: Final = _event(
     "in 10 s for each kind; `more` denied requests came since the line before.")
 SUPER_USER_CREATED: Final = _event(
     "info", "super user created", "user",
-    "The user of initAuthenticationUser, innerClientAuthenticationCredentials or `serve --user` was not there.")
+    "The directory had no user yet, so the user of initAuthenticationUser, innerClientAuthenticationCredentials or "
+    "`serve --user` was created.")
+USER_OF_A_SETTING_NOT_CREATED: Final = _event(
+    "warning", "user of a setting not created", "user setting",
+    "The setting (`serve --user` sets initAuthenticationUser) names a user that does not exist. Users are created from "
+    "settings only at the first start, because a missing user may have been deleted on purpose. Remove the setting, or "
+    "create the user with `tailrace acl user add NAME --super`.")
 CREDENTIALS_CAN_BE_READ_BY_OTHER_USERS_OF_THIS_MACHINE: Final = _event(
     "warning", "credentials can be read by other users of this machine", "file",
     "The file with the password of a user should have the mode 0600.")

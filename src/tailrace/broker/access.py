@@ -36,25 +36,44 @@ class Access:
         self.config = config
         self.users = UserManager(file_system, config_dir)
         self.acls = AclManager(file_system, config_dir)
-        self.users.load()
+        had_users = self.users.load()
         self.acls.load()
         inner = config.inner_client()
         self.inner_client = None if inner is None else Credentials(*inner)
         """Credentials with which the broker signs its own requests; None if it signs none."""
-        for pair in (config.first_user(), inner):
-            if pair is not None and self.users.get(pair[0]) is None and not read_only:
-                user = user_of({"username": pair[0], "password": pair[1], "userType": "Super"})
-                self.users.change(self.users.creation(user))
-                events.SUPER_USER_CREATED.log(_log, user=repr(pair[0]))
+        if not read_only:
+            self._create_users({
+                "initAuthenticationUser": config.first_user(), "innerClientAuthenticationCredentials": inner},
+                had_users=had_users)
         if config.authentication_enabled and not any(user.is_super and user.enabled for user in self.users.values()):
             raise ConfigError(
-                "authenticationEnabled=true, but there is no super user: start with `serve --user NAME --password-file "
-                "FILE`, or set initAuthenticationUser")
+                "authenticationEnabled=true, but there is no super user: " + (
+                    "add one with `tailrace acl user add STORE NAME --super --password-file FILE`" if had_users else
+                    "start with `serve --user NAME --password-file FILE`, or set initAuthenticationUser"))
         self.control = AccessControl(clock, config, cluster, self.users.get, self.acls.get)
         self.users.on_change = self.acls.on_change = self.control.changed
         self._strangers: Strangers[Channel] = Strangers(
             config.unauthenticated_frame_max_bytes, config.unauthenticated_timeout_seconds,
             config.unauthenticated_connections_max)
+
+    def _create_users(self, wanted: dict[str, tuple[str, str] | None], *, had_users: bool) -> None:
+        """Create the super users that settings name, if the directory never had a user.
+
+        Later a missing user may be one that was deleted, for example because its password became known, so a start
+        must not create it again with that password.
+        """
+        missing = {setting: pair for setting, pair in wanted.items() if pair and self.users.get(pair[0]) is None}
+        if had_users:
+            for setting, (name, _) in missing.items():
+                events.USER_OF_A_SETTING_NOT_CREATED.log(_log, user=repr(name), setting=setting)
+            return
+        users = {name: user_of({"username": name, "password": password, "userType": "Super"})
+                 for name, password in missing.values()}
+        if users:
+            edits = [self.users.creation(user) for user in users.values()]
+            self.users.change(lambda draft: [edit(draft) for edit in edits])
+        for name in users:
+            events.SUPER_USER_CREATED.log(_log, user=repr(name))
 
     @property
     def enforced(self) -> AccessControl | None:

@@ -46,8 +46,8 @@ def serve(
                      "repeated.")] = None,
     allow_remote: AllowRemote = False,
     user: Annotated[
-        str, typer.Option(metavar="NAME", help="Switch access control on, and create this super user if no user has "
-                          "that name. Needs --password-file.")] = "",
+        str, typer.Option(metavar="NAME", help="Switch access control on, and create this super user if the directory "
+                          "has no user yet. Needs --password-file.")] = "",
     password_file: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(metavar="FILE", help="A file with one line, the password of --user.")] = None,

@@ -364,3 +364,42 @@ def test_a_console_of_a_broker_without_users_asks_for_none(tmp_path, kit):
             assert controller.access.enforced is None
 
     asyncio.run(scenario())
+
+
+# --- the first user
+
+
+def test_a_first_user_that_was_deleted_stays_deleted_and_its_password_is_refused(tmp_path, kit, caplog):
+    inner = json.dumps({"accessKey": "link", "secretKey": "link-secret"})
+
+    async def scenario():
+        async with running(tmp_path, kit, inner_client_authentication_credentials=inner) as controller:
+            async with asking(controller) as root:
+                assert [one["username"] for one in listed(await root.ask(Code.AUTH_LIST_USER))] == ["link", "root"]
+                await root.ask(Code.AUTH_CREATE_USER, {"password": "other", "userType": "Super"}, username="admin2")
+            async with asking(controller, Credentials("admin2", "other")) as admin:
+                assert await admin.codes(
+                    (Code.AUTH_DELETE_USER, None, {"username": "root"}),
+                    (Code.AUTH_DELETE_USER, None, {"username": "link"})) == [(0, None)] * 2
+        caplog.clear()
+        async with running(tmp_path, kit, inner_client_authentication_credentials=inner) as controller:
+            for gone in (ROOT, Credentials("link", "link-secret")):
+                async with asking(controller, gone) as old:
+                    answer = await old.ask(Code.GET_BROKER_CONFIG)
+                    assert (answer.code, answer.remark) == (16, f"User:{gone.access_key} is not found.")
+        said = [record.getMessage() for record in caplog.records if "not created" in record.getMessage()]
+        assert [("root" in line, "link" in line) for line in said] == [(True, False), (False, True)]
+        assert all("initAuthenticationUser" in said[0] and "secret" not in line for line in said)
+
+    asyncio.run(scenario())
+
+
+def test_the_last_user_that_was_deleted_does_not_come_back_either(tmp_path, kit):
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as root:
+            assert (await root.ask(Code.AUTH_DELETE_USER, username="root")).code == 0
+        async with running(tmp_path, kit):
+            pass
+
+    with pytest.raises(ConfigError, match=r"there is no super user.*tailrace acl user add"):
+        asyncio.run(scenario())
