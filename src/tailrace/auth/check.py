@@ -128,8 +128,7 @@ class AccessControl:
         code, ext = request.code, request.ext
         if code in self._no_authentication:
             if not self._config.authorization_enabled or code in self._no_authorization:
-                peer.authenticated = True
-                return
+                return  # without a user, so the limits of connections without a user stay
             if ACCESS_KEY not in ext:
                 raise self.refusal(peer.peer_ip, code, "missing", "", NO_SUBJECT)
         user, signer = self._known.get(ext.get(ACCESS_KEY, "")) or self._find(

@@ -132,6 +132,20 @@ def test_requests_that_the_white_list_excuses():
     assert "no permission" in world.remark({}, code=26, by=ANN)
 
 
+@pytest.mark.parametrize("white", [
+    {"authentication_whitelist": "105", "authorization_whitelist": "105"},
+    {"authentication_whitelist": "105", "authorization_enabled": False}])
+@pytest.mark.parametrize("ext", [
+    {"topic": "t"}, {"topic": "t", "AccessKey": "root"}, {"AccessKey": "root", "Signature": "x"}])
+def test_a_code_of_the_white_list_does_not_authenticate_its_connection(white, ext):
+    world, peer = World(**white), Peer()
+    assert world.remark(ext, code=105, peer=peer) == ""
+    assert not peer.authenticated
+    assert world.remark(code=105, by=ANN, peer=peer) == ""
+    assert world.remark(code=310, by=ANN, peer=peer) == ""
+    assert peer.authenticated, "the signature of a request that needs one was valid"
+
+
 def test_with_authentication_alone_every_user_may_do_everything():
     world = World(authorization_enabled=False)
     assert world.remark({"topic": "secret"}, code=215, by=ANN) == ""

@@ -21,6 +21,7 @@ from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, RemotingError, StoreError
 from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.formats.remoting import RequestCode as Code
 from tailrace.remoting.client import RemotingClient
 
@@ -293,6 +294,20 @@ def test_an_address_has_few_connections_without_a_user(tmp_path, kit):
                             assert (await another.ask(Code.GET_BROKER_CONFIG)).code == 0
                             return
                     await asyncio.sleep(0.02)
+
+    asyncio.run(scenario())
+
+
+def test_a_code_of_the_white_list_does_not_lift_the_limits_of_strangers(tmp_path, kit):
+    async def scenario():
+        white = {"authentication_whitelist": "105", "authorization_whitelist": "105"}
+        async with running(tmp_path, kit, unauthenticated_timeout_seconds=1, **white) as controller:
+            host, port = controller.broker_address.rsplit(":", 1)
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(encode(RemotingCommand(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "x"})))
+            answer, _ = decode_frame(found := await asyncio.wait_for(reader.read(), 20), 0, len(found))
+            assert answer.code != 16, "it was served, and its connection closed after a second"
+            writer.close()
 
     asyncio.run(scenario())
 
