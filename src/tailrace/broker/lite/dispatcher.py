@@ -242,7 +242,7 @@ class LiteEventDispatcher:
     def look_for_client(self, client_id: str, group: str) -> None:
         """Note an event for each Lite topic of a client that has messages: a full dispatch."""
         mine = self._registry.of_client(client_id)
-        if mine is None or not mine.queues:
+        if mine is None or mine.group != group or not mine.queues:
             return
         delay = self._broker.config.lite_event_full_dispatch_delay_time
         now, events = self._broker.clock.now_ms(), self._events_of(client_id, group)

@@ -125,9 +125,12 @@ class LiteManagerProcessor:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"Subscription [{header.group}]-[{parent}] not match.")
         mine = self._registry.of_client(header.client_id)
+        if mine is not None and mine.group != header.group:
+            mine = None
         body: dict[str, Any] = {
             "clientId": header.client_id, "group": header.group,
-            "lastAccessTime": self._dispatcher.accessed_ms(header.client_id), "lastConsumeTime": 0,
+            "lastAccessTime": -1 if mine is None else self._dispatcher.accessed_ms(header.client_id),
+            "lastConsumeTime": 0,
             "liteTopicCount": -1 if mine is None else len(mine.queues), "parentTopic": parent,
         }
         if mine is not None:

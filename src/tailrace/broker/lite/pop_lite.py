@@ -135,7 +135,7 @@ class PopLiteMessageProcessor:
     def notification(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Answer whether a client has messages of Lite topics, or wait for one: request 200054 of a Lite consumer."""
         header = request.read(NotificationRequestHeader)
-        self._check(header)
+        self._check(channel, request, header)
         found, result = self._dispatcher.has_events(header.client_id), PollResult.TIMEOUT
         if not found and header.poll_time > 0:
             result = self.notifications.poll(
@@ -161,7 +161,7 @@ class PopLiteMessageProcessor:
     ) -> RemotingCommand | None:
         pop = self._read(request)
         now = check_in_time(self._broker, pop)
-        self._check(pop)
+        self._check(channel, request, pop)
         made = _Round(pop, now, cold)
         failure = None if cold is None else self._try_queue(made, cold.key[0])
         while failure is None and len(made.counts) < pop.max_msg_num and made.size < MAX_BYTES and (
@@ -190,9 +190,13 @@ class PopLiteMessageProcessor:
         check_numbers(self._broker, request, pop, pop.max_msg_num)
         return pop
 
-    def _check(self, pop: PopLiteMessageRequestHeader | NotificationRequestHeader) -> None:
+    def _check(
+        self, channel: Channel, request: RemotingCommand,
+        pop: PopLiteMessageRequestHeader | NotificationRequestHeader,
+    ) -> None:
         """Raise RefusalError unless the client may pop Lite topics of the topic for the group."""
         broker = self._broker
+        broker.client_ids.check(channel, request, pop.client_id)
         if broker.store.read_only:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
         topic = existing_topic(broker, pop.topic)

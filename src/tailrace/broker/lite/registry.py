@@ -138,6 +138,7 @@ class LiteSubscriptionRegistry:
 
     def remove_all(self, client_id: str) -> None:
         """Forget a client."""
+        self._broker.client_ids.release(self, client_id)
         self._channels.pop(client_id, None)
         self._evicted.pop(client_id, None)
         mine = self._clients.pop(client_id, None)

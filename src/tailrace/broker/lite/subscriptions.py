@@ -61,13 +61,26 @@ class LiteSubscriptionProcessor:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
                 f"the request names {named} Lite topics, over the limit of {NAMES_MAX}; send several requests")
+        for entry in entries:
+            self._check_client(channel, request, entry)
         for entry in entries:  # all that need the disk first, because the entries are served again after it
             self._look_up(entry, times)
         for entry in entries:
-            self._apply(channel, entry, times)
+            self._apply(channel, request, entry, times)
         return request.answer()
 
-    def _apply(self, channel: Channel, entry: Mapping[str, Any], times: _Times) -> None:
+    def _check_client(self, channel: Channel, request: RemotingCommand, entry: Mapping[str, Any]) -> None:
+        """Raise RefusalError if a client belongs to another user, or is a member of another group."""
+        client_id, group = self._name(entry, "clientId"), self._name(entry, "group")
+        self._broker.client_ids.check(channel, request, client_id)
+        mine = self._registry.of_client(client_id)
+        if mine is not None and mine.group != group:
+            raise RefusalError(
+                ResponseCode.ILLEGAL_OPERATION, f"client {client_id} is a member of group {mine.group}")
+
+    def _apply(
+        self, channel: Channel, request: RemotingCommand, entry: Mapping[str, Any], times: _Times
+    ) -> None:
         client_id, group, topic = (self._name(entry, name) for name in ("clientId", "group", "topic"))
         queues = _queues(entry, topic)
         match text_in(entry, "action"):
@@ -85,6 +98,8 @@ class LiteSubscriptionProcessor:
                 raise RefusalError(
                     ResponseCode.INVALID_PARAMETER,
                     f"action is {other[:NAME_SHOWN]!r}; known are {', '.join(_ACTIONS)}")
+        if self._registry.of_client(client_id) is not None:
+            self._broker.client_ids.claim_for(self._registry, channel, request, client_id)
 
     @staticmethod
     def _name(entry: Mapping[str, Any], name: str) -> str:

@@ -45,6 +45,7 @@ class LiteWorld:
         self.clock = SimClock()
         self.loop = Loop(self.clock)
         self.opaque = 0
+        self.user = ""  # that sends the requests
         self.open()
 
     def open(self):
@@ -95,6 +96,8 @@ class LiteWorld:
         self.opaque += 1
         request = RemotingCommand(
             code, {k: str(v) for k, v in ext.items() if v is not None}, body, opaque=self.opaque)
+        if self.user:
+            request.sender = self.user
         try:
             answer = serve(self.channel(client), request)
         except RefusalError as refusal:
