@@ -45,6 +45,9 @@ class AuthConfig(_Config):
         "", "User with which the broker registers at other name servers, as "
         '`{"accessKey":"NAME","secretKey":"PASSWORD"}`. It is created as a super user at the first start, when the '
         "directory has no user yet.", secret=True)
+    access_changes_need_super_user: bool = _option(
+        True, "Whether only super users may change users and permissions. False: as in RocketMQ, a user with Update on "
+        "the cluster may, but gives nobody more than that user may do.")
     authentication_strategy: str = _option(
         "", "The Java class. Stateless (the default) checks the signature of each request, Stateful only once for a "
         "connection and user in `statefulAuthenticationCacheExpiredSecond`.", choices=_auth_classes("strategy")[0])

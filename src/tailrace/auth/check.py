@@ -208,6 +208,14 @@ class AccessControl:
             f"User:{user.name} has no permission to access this message, or it does not exist.",
             "there is no such message" if access is None else "the message is one of this resource", access)
 
+    def require_super(self, peer: Peer, request: RemotingCommand, what: str) -> None:
+        """Raise RefusalError unless a super user sent a request. White lists do not change that."""
+        user, _ = self._find(peer.peer_ip, request.code, sender_of(request))
+        if not user.is_super:
+            raise self.refusal(
+                peer.peer_ip, request.code, "permission", user.name,
+                f"User:{user.name} has no permission to {what} from {peer.peer_ip}, only super users have it.")
+
     def permits(self, name: str, address: str, *accesses: Access) -> bool:
         """Return whether a user exists, is enabled, and may do all of this from an address; nothing is counted."""
         user = self._user(name)

@@ -25,7 +25,7 @@ from tailrace.node.config_manager import ConfigManager
 from tailrace.remoting import Channel
 
 __all__ = [
-    "Answer", "Change", "ConfigChanges", "MissingConfigError", "NotPreparedError", "RequestWorker",
+    "Answer", "Change", "ConfigChanges", "MissingConfigError", "NotPreparedError", "RequestWorker", "Serve",
     "answer_failure", "failure_of", "creates_missing",
 ]
 

@@ -22,6 +22,10 @@ USERS_MAX: Final = 100_000
 V = TypeVar("V")
 
 
+def _anything(before: Acl | None, after: Acl | None) -> None:
+    """Allow every change."""
+
+
 class _AccessManager(ConfigManager[str, V]):
     """A table by name of user, in a list of the file."""
 
@@ -155,24 +159,36 @@ class AclManager(_AccessManager[Acl]):
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
         super().__init__(file_system, config_dir, filenames.ACLS)
 
-    def update(self, acl: Acl, users: UserManager) -> Callable[[Draft[str, Acl]], None]:
-        """The change that adds entries, or replaces those of the same resource."""
+    def update(
+        self, acl: Acl, users: UserManager, allowed: Callable[[Acl | None, Acl | None], None] = _anything,
+    ) -> Callable[[Draft[str, Acl]], None]:
+        """The change that adds entries, or replaces those of the same resource.
+
+        ``allowed`` gets the entries of the user before and after it, and may raise.
+        """
 
         def change(draft: Draft[str, Acl]) -> None:
             if users.get(acl.name) is None:
                 raise ConfigError(f"The subject of {acl.subject} is not exist.")
-            draft.put(acl.name, (draft.get(acl.name) or Acl(acl.name)).updated(acl))
+            before = draft.get(acl.name)
+            after = (before or Acl(acl.name)).updated(acl)
+            allowed(before, after)
+            draft.put(acl.name, after)
 
         return change
 
-    def deletion(self, name: str, policy: str, resource: Resource | None) -> Callable[[Draft[str, Acl]], None]:
-        """The change that removes the entry of a resource, or without one all entries of a user."""
+    def deletion(
+        self, name: str, policy: str, resource: Resource | None,
+        allowed: Callable[[Acl | None, Acl | None], None] = _anything,
+    ) -> Callable[[Draft[str, Acl]], None]:
+        """The change that removes the entry of a resource, or without one all entries of a user; see `update`."""
 
         def change(draft: Draft[str, Acl]) -> None:
             present = draft.get(name)
             if present is None:
                 raise ConfigError("The acl is not exist.")
             left = None if resource is None else present.without(policy, resource)
+            allowed(present, left)
             if left:
                 draft.put(name, left)
             else:

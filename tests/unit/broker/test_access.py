@@ -21,8 +21,10 @@ from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, RemotingError, StoreError
 from tailrace.formats import fastjson
+from tailrace.formats.filenames import ACLS, USERS
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.formats.remoting import RequestCode as Code
+from tailrace.formats.requests.table import REQUESTS
 from tailrace.remoting.client import RemotingClient
 
 ROOT = Credentials("root", "root-secret")
@@ -111,7 +113,7 @@ def test_users_and_permissions_live_in_two_private_files(tmp_path, kit):
 
 def test_what_cannot_be_is_refused_with_the_codes_of_the_reference(tmp_path, kit):
     async def scenario():
-        async with running(tmp_path, kit) as controller, asking(controller) as root:
+        async with running(tmp_path, kit, **JAVA) as controller, asking(controller) as root:
             await root.codes(
                 (Code.AUTH_CREATE_USER, {"password": "ann-secret"}, {"username": "ann"}),
                 (Code.AUTH_CREATE_ACL, acl({**ENTRY, "resource": "Cluster:*", "actions": ["All"]}), {}))
@@ -418,3 +420,121 @@ def test_the_last_user_that_was_deleted_does_not_come_back_either(tmp_path, kit)
 
     with pytest.raises(ConfigError, match=r"there is no super user.*tailrace acl user add"):
         asyncio.run(scenario())
+
+
+# --- who may change users and permissions
+
+OPS = Credentials("ops", "ops-secret")
+JAVA = {"access_changes_need_super_user": False}
+CHANGES = [
+    (Code.AUTH_CREATE_USER, {"password": "x"}, {"username": "eve"}),
+    (Code.AUTH_UPDATE_USER, {"password": "x"}, {"username": "ann"}),
+    (Code.AUTH_DELETE_USER, None, {"username": "ann"}),
+    (Code.AUTH_CREATE_ACL, acl({**ENTRY, "resource": "*", "actions": ["All"]}), {"subject": "User:ops"}),
+    (Code.AUTH_UPDATE_ACL, acl(ENTRY), {"subject": "User:ann"}),
+    (Code.AUTH_DELETE_ACL, None, {"subject": "User:ann"}),
+]
+
+
+async def with_ops(root, *entries):
+    """Create ann, who may read secret, and ops with Update, Get and List on the cluster and these entries."""
+    secret = {"resource": "Topic:secret", "actions": ["Sub"], "decision": "Allow"}
+    cluster = {"resource": "Cluster:*", "actions": ["Update", "Get", "List"], "decision": "Allow"}
+    assert await root.codes(
+        (Code.AUTH_CREATE_USER, {"password": "ann-secret"}, {"username": "ann"}),
+        (Code.AUTH_CREATE_ACL, acl(secret), {}),
+        (Code.AUTH_CREATE_USER, {"password": "ops-secret"}, {"username": "ops"}),
+        (Code.AUTH_CREATE_ACL, acl(cluster, *entries) | {"subject": "User:ops"}, {})) == [(0, None)] * 4
+
+
+def test_only_super_users_change_users_and_permissions(tmp_path, kit):
+    assert {code for code, _, _ in CHANGES} == {
+        code for code, row in REQUESTS.items() if {USERS, ACLS} & set(row.changes.split(", "))}
+
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as root:
+            await with_ops(root)
+            files = [(tmp_path / "config" / name).read_bytes() for name in (USERS, ACLS)]
+            async with asking(controller, OPS) as ops:
+                denied = ("User:ops has no permission to change users and permissions from 127.0.0.1, "
+                          "only super users have it.")
+                assert await ops.codes(*CHANGES) == [(16, denied)] * len(CHANGES)
+                assert len(listed(await ops.ask(Code.AUTH_LIST_USER))) == 3, "lists need Get on the cluster"
+            assert [(tmp_path / "config" / name).read_bytes() for name in (USERS, ACLS)] == files
+            assert controller.access.control.denied["permission"] == len(CHANGES)
+
+    asyncio.run(scenario())
+
+
+def test_a_white_list_makes_nobody_a_super_user(tmp_path, kit):
+    white = ",".join(str(int(code)) for code, _, _ in [*CHANGES, (Code.AUTH_LIST_USER, None, {})])
+
+    async def scenario():
+        async with running(
+            tmp_path, kit, authentication_whitelist=white, authorization_whitelist=white,
+        ) as controller, asking(controller) as root:
+            await root.ask(Code.AUTH_CREATE_USER, {"password": "ann-secret"}, username="ann")
+            async with asking(controller, None) as stranger:
+                for code, body, ext in CHANGES:
+                    answer = await stranger.ask(code, body, **ext, AccessKey="root")
+                    assert (answer.code, answer.remark) == (16, "username cannot be null.")
+                shown = await stranger.ask(Code.AUTH_LIST_USER, AccessKey="root")
+                assert b"password" not in shown.body
+
+    asyncio.run(scenario())
+
+
+def test_with_the_rule_of_java_nobody_gives_more_than_he_has(tmp_path, kit):
+    def entry(resource, *actions, decision="Allow", **more):
+        return {"resource": resource, "actions": [*actions], "decision": decision, **more}
+
+    async def scenario():
+        async with running(tmp_path, kit, **JAVA) as controller, asking(controller) as root:
+            await with_ops(
+                root, entry("Topic:own*", "Pub", "Sub"), entry("Topic:own-closed", "Pub", decision="Deny"),
+                entry("Topic:far", "Pub", sourceIps=["10.0.0.0/8"]))
+            await root.ask(Code.AUTH_UPDATE_ACL, acl(entry("Topic:own", "Pub", decision="Deny")))
+            async with asking(controller, OPS) as ops:
+                async def gives(*entries, subject="User:ann"):
+                    answer = await ops.ask(Code.AUTH_UPDATE_ACL, acl(*entries) | {"subject": subject})
+                    assert answer.code in {0, 16}, answer.remark
+                    return answer.code == 0
+
+                for subject in ("User:ann", "User:ops"):
+                    for made in (
+                        entry("*", "All"), entry("Topic:*", "Pub"), entry("Topic:ow*", "Pub"),
+                        entry("Topic:own*", "All"), entry("Topic:own*", "Pub"), entry("Topic:own-closed", "Pub"),
+                        entry("Topic:secrets", "Sub"), entry("Group:own", "Sub"), entry("Topic:far", "Pub"),
+                        entry("Topic:far", "Pub", sourceIps=["::1"]), entry("Cluster:*", "Delete"),
+                    ):
+                        assert not await gives(made, subject=subject), made
+                assert await gives(entry("Topic:own-new", "Pub", "Sub"), entry("Topic:own*", "Sub"))
+                assert await gives(entry("Topic:far", "Pub", sourceIps=["10.1.1.1", "10.0.0.0/8"]))
+                assert await gives(entry("*", "All", decision="Deny")), "it takes away"
+                assert not await gives(entry("*", "Pub", decision="Deny")), "it gives back the rest"
+                subject = {"subject": "User:ann"}
+                assert (await ops.ask(Code.AUTH_DELETE_ACL, **subject, resource="*")).code == 16
+                assert (await ops.ask(Code.AUTH_DELETE_ACL, **subject)).code == 16
+                assert (await ops.ask(Code.AUTH_DELETE_ACL, **subject, resource="Topic:far")).code == 0
+                assert (await ops.ask(Code.AUTH_UPDATE_ACL, acl(entry("Topic:own-x", "Pub")) | {
+                    "subject": "User:root"})).code == 16, "a super user is changed by super users"
+
+    asyncio.run(scenario())
+
+
+def test_with_the_rule_of_java_nobody_becomes_a_user_with_more_permissions(tmp_path, kit):
+    async def scenario():
+        async with running(tmp_path, kit, **JAVA) as controller, asking(controller) as root:
+            await with_ops(root)
+            async with asking(controller, OPS) as ops:
+                assert (await ops.ask(Code.AUTH_UPDATE_USER, {"password": "x"}, username="ann")).code == 16
+                assert (await ops.ask(Code.AUTH_UPDATE_USER, {"userStatus": "disable"}, username="ann")).code == 0
+                assert (await ops.ask(Code.AUTH_UPDATE_USER, {"userStatus": "enable"}, username="ann")).code == 16
+                assert (await ops.ask(Code.AUTH_CREATE_USER, {"password": "x"}, username="eve")).code == 0
+                assert (await ops.ask(Code.AUTH_UPDATE_USER, {"password": "y"}, username="eve")).code == 0
+                assert (await ops.ask(Code.AUTH_UPDATE_USER, {"password": "z"}, username="ops")).code == 0
+            assert (await root.ask(Code.AUTH_UPDATE_USER, {"userStatus": "enable"}, username="ann")).code == 0
+            async with asking(controller, ANN) as ann:
+                assert (await ann.ask(Code.GET_TOPIC_CONFIG, topic="secret")).code == 16, "the password is the old one"
+
+    asyncio.run(scenario())

@@ -1,10 +1,15 @@
-"""Users and permissions: requests 3001 to 3010, as mqadmin sends them."""
+"""Users and permissions: requests 3001 to 3010, as mqadmin sends them.
+
+Only super users change them, unless accessChangesNeedSuperUser is false. Then others need Update on the cluster, give
+nobody more than they may do themselves, and change no super user.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, final
 
+from tailrace.auth.grants import given_by, may_give
 from tailrace.auth.model import (
     CUSTOM,
     DEFAULT,
@@ -16,13 +21,12 @@ from tailrace.auth.model import (
     user_name,
     user_of,
 )
-from tailrace.auth.signature import ACCESS_KEY
 from tailrace.broker.access import Access
-from tailrace.broker.answers_later import Answer, Change, ConfigChanges
+from tailrace.broker.answers_later import Answer, Change, ConfigChanges, Serve
 from tailrace.broker.processors._bodies import json_object
 from tailrace.errors import ConfigError, RefusalError
 from tailrace.formats import fastjson
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, sender_of
 from tailrace.formats.requests.access_headers import (
     AclRequestHeader,
     DeleteAclRequestHeader,
@@ -60,14 +64,28 @@ class AccessProcessor:
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
         code = RequestCode
-        for number, serve in {
+        for number, change in {
             code.AUTH_CREATE_USER: self.create_user, code.AUTH_UPDATE_USER: self.update_user,
-            code.AUTH_DELETE_USER: self.delete_user, code.AUTH_GET_USER: self.get_user,
-            code.AUTH_LIST_USER: self.list_users, code.AUTH_CREATE_ACL: self.update_acl,
+            code.AUTH_DELETE_USER: self.delete_user, code.AUTH_CREATE_ACL: self.update_acl,
             code.AUTH_UPDATE_ACL: self.update_acl, code.AUTH_DELETE_ACL: self.delete_acl,
+        }.items():
+            server.register(_refused(self._by_super_user(change)), number)
+        for number, show in {
+            code.AUTH_GET_USER: self.get_user, code.AUTH_LIST_USER: self.list_users,
             code.AUTH_GET_ACL: self.get_acl, code.AUTH_LIST_ACL: self.list_acls,
         }.items():
-            server.register(_refused(serve), number)
+            server.register(_refused(show), number)
+
+    def _by_super_user(self, change: Serve) -> Serve:
+        control, config = self._access.enforced, self._access.config
+        if control is None or not config.access_changes_need_super_user:
+            return change
+
+        def run(channel: Channel, request: RemotingCommand) -> Answer:
+            control.require_super(channel, request, "change users and permissions")
+            return change(channel, request)
+
+        return run
 
     def _apply(self, channel: Channel, request: RemotingCommand, change: Change) -> Answer:
         if self._read_only:
@@ -78,8 +96,21 @@ class AccessProcessor:
         """Return whether a super user sent the request; without authentication every user counts as one."""
         if not self._access.config.authentication_enabled:
             return True
-        user = self._users.get(request.ext.get(ACCESS_KEY, ""))
+        user = self._users.get(sender_of(request))
         return user is not None and user.is_super
+
+    def _check_gift(self, request: RemotingCommand, name: str, before: Acl | None, after: Acl | None) -> None:
+        """Raise RefusalError if a change of permissions gives a user more than the sender may do."""
+        if self._is_super(request):
+            return
+        if (user := self._users.get(name)) is not None and user.is_super:
+            raise RefusalError(ResponseCode.NO_PERMISSION, "The super user can only be update by super user")
+        mine = self._acls.get(sender_of(request))
+        for entry in given_by(before, after):
+            if not may_give(mine, entry):
+                raise RefusalError(
+                    ResponseCode.NO_PERMISSION, f"User:{sender_of(request)} cannot give {','.join(entry.actions)} on "
+                    f"{entry.resource.key}, because that user may not do all of it.")
 
     # --- users
 
@@ -89,9 +120,15 @@ class AccessProcessor:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "The username is blank")
         return {**json_object(request), "username": name}
 
-    def _check_super(self, request: RemotingCommand, user: User, what: str) -> None:
+    def _check_super(self, request: RemotingCommand, user: User) -> None:
         if user.is_super and not self._is_super(request):
-            raise RefusalError(ResponseCode.NO_PERMISSION, f"The super user can only be {what} by super user")
+            raise RefusalError(ResponseCode.NO_PERMISSION, "The super user can only be update by super user")
+
+    def _check_update(self, request: RemotingCommand, user: User, *, takes_over: bool) -> None:
+        """Raise RefusalError if the sender may not change a user; ``takes_over``: the change makes the user usable."""
+        self._check_super(request, user)
+        if takes_over and user.name != sender_of(request):
+            self._check_gift(request, user.name, None, self._acls.get(user.name))
 
     def create_user(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Add a user: request 3001."""
@@ -107,15 +144,15 @@ class AccessProcessor:
         wanted = user_of(value, User("", "-"))
         if wanted.is_super and not self._is_super(request):
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "The super user can only be update by super user")
+        takes_over = bool(value.get("password")) or (bool(value.get("userStatus")) and wanted.enabled)
         return self._apply(channel, request, Change(self._users, _refused(self._users.update(
-            value, lambda user: self._check_super(request, user, "update")))))
+            value, lambda user: self._check_update(request, user, takes_over=takes_over)))))
 
     def delete_user(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Remove a user with its permissions: request 3003."""
         name = user_name(request.read(UserRequestHeader).username)
         return self._apply(channel, request, Change(
-            self._users, _refused(self._users.deletion(
-                name, lambda user: self._check_super(request, user, "update"))),
+            self._users, _refused(self._users.deletion(name, lambda user: self._check_super(request, user))),
             lambda: self._acls.forget(name)))
 
     def _user_info(self, user: User, *, with_password: bool) -> dict[str, Any]:
@@ -147,7 +184,8 @@ class AccessProcessor:
     def update_acl(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Add entries, or replace those of the same resource: requests 3006 and 3007."""
         acl = acl_of(json_object(request), request.read(AclRequestHeader).subject)
-        return self._apply(channel, request, Change(self._acls, _refused(self._acls.update(acl, self._users))))
+        return self._apply(channel, request, Change(self._acls, _refused(self._acls.update(
+            acl, self._users, lambda before, after: self._check_gift(request, acl.name, before, after)))))
 
     def delete_acl(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Remove the entry of a resource, or all entries of a user: request 3008."""
@@ -159,7 +197,8 @@ class AccessProcessor:
             raise ConfigError(f"The policy type {header.policy_type[:40]!r} is not Custom or Default.")
         resource = resource_of(header.resource) if header.resource.strip() else None
         return self._apply(channel, request, Change(
-            self._acls, _refused(self._acls.deletion(name, policy, resource))))
+            self._acls, _refused(self._acls.deletion(
+                name, policy, resource, lambda before, after: self._check_gift(request, name, before, after)))))
 
     def get_acl(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the entries of a user: request 3009."""
