@@ -19,8 +19,6 @@ __all__ = ["Access", "Accesses"]
 
 RETRY: Final = "%RETRY%"
 DLQ: Final = "%DLQ%"
-REPLY: Final = "_REPLY_TOPIC"
-"""End of the names of topics to which anybody who gets a request may reply."""
 TOPIC: Final = "Topic"
 GROUP: Final = "Group"
 CLUSTER: Final = "Cluster"
@@ -70,6 +68,8 @@ class Accesses:
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
+        self._reply_topic = f"{cluster}_REPLY_TOPIC"
+        """The topic of replies. Whoever may send a reply needs no permission for it, and may ask for its route."""
         self._fields: dict[int, tuple[Request, tuple[_Field, ...]]] = {
             int(code): (request, tuple(_fields(request.named))) for code, request in REQUESTS.items()
             if request.role is not Role.CLIENT}
@@ -106,7 +106,7 @@ class Accesses:
                     found += self._named(kind, value, signs, row.action, ext.get("consumerGroup") or "")
         if not found and not optional:
             return [Access(CLUSTER, self._cluster, row.action)]
-        if row.code in _REPLIES and found[0].name.endswith(REPLY):
+        if row.code in _REPLIES and [(one.kind, one.name) for one in found] == [(TOPIC, self._reply_topic)]:
             return []
         return found
 
@@ -220,7 +220,9 @@ def _lite_subscriptions(request: RemotingCommand, actions: Action) -> Iterator[A
         yield topic_access(_name(entry, "topic"), actions)
 
 
-_REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
+_REPLIES: Final = frozenset({
+    RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.GET_ROUTEINFO_BY_TOPIC})
+"""Requests that are free for the topic of replies; the broker checks a reply again, see `AskedQuestions`."""
 _Read = Callable[[RemotingCommand, Action], Iterator[Access]]
 _BODIES: Final[Mapping[RequestCode, tuple[_Read, bool]]] = {
     RequestCode.HEART_BEAT: (_heartbeat, True),

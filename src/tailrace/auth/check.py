@@ -16,8 +16,8 @@ from operator import itemgetter
 from typing import Final, NamedTuple, Protocol, final
 
 from tailrace import events
-from tailrace.auth.accesses import Access, Accesses
-from tailrace.auth.model import Acl, Entry, User
+from tailrace.auth.accesses import TOPIC, Access, Accesses
+from tailrace.auth.model import Acl, Entry, Resource, User
 from tailrace.auth.signature import ACCESS_KEY, Signer
 from tailrace.auth_settings import AuthConfig
 from tailrace.env.clock import Clock
@@ -32,6 +32,8 @@ _log = get_logger(__name__)
 
 ALLOWED_MAX: Final = 20_000
 """Requests that are remembered as allowed, by user, address and the fields that name resources."""
+SHARED_MAX: Final = 10_000
+"""Answers of `AccessControl.share_topic` that are remembered, by the names and addresses of both users."""
 LOG_PERIOD_NS: Final = 10_000_000_000
 """One denied request of a kind is logged in this time; the next line has the number of the others."""
 LOGGED_MAX: Final = 10_000
@@ -113,6 +115,7 @@ class AccessControl:
         """What returns the fields on which the result of `Accesses.of` depends; it raises KeyError without one."""
         self._known: dict[str, tuple[User, Signer]] = {}
         self._allowed: set[tuple[object, ...]] = set()
+        self._shared: dict[tuple[str, str, str, str], bool] = {}
         self._logged: dict[tuple[object, ...], list[int]] = {}
         self.denied: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         """Denied requests by reason: user, disabled, signature, missing, permission, request."""
@@ -122,6 +125,7 @@ class AccessControl:
         self._proven.clear()
         self._known = {}  # new ones: a request that is being checked may still write into those before
         self._allowed = set()
+        self._shared.clear()
 
     def check(self, peer: Peer, request: RemotingCommand) -> None:
         """Raise RefusalError unless the request may be served."""
@@ -244,9 +248,39 @@ class AccessControl:
             entry.allow and entry.mask & actions and entry.resource.kind in {"", kind} and entry.addresses.has(address)
             for policy in ("Custom", "Default") for entry in acl.entries(policy))
 
+    def share_topic(self, publisher: str, its_address: str, consumer: str, address: str) -> bool:
+        """Return whether there may be a topic to which one user may send and which another may consume."""
+        key = publisher, its_address, consumer, address
+        if key not in self._shared:
+            sends = self._resources(publisher, its_address, Action.PUB)
+            reads = self._resources(consumer, address, Action.SUB)
+            names = (_common(one, other) for one in sends for other in reads)
+            if len(self._shared) >= SHARED_MAX:
+                self._shared.clear()
+            self._shared[key] = any(
+                self.permits(publisher, its_address, Access(TOPIC, name, Action.PUB))
+                and self.permits(consumer, address, Access(TOPIC, name, Action.SUB))
+                for name in names if name is not None)
+        return self._shared[key]
+
+    def _resources(self, name: str, address: str, action: Action) -> list[Resource]:
+        """Return the topics, by name or prefix, on which entries of a user allow an action."""
+        if self.permits(name, address, Access(TOPIC, "", action)):
+            return [Resource(TOPIC, prefixed=True)]
+        acl = self._acl(name)
+        return [] if acl is None else [
+            entry.resource if entry.resource.kind else Resource(TOPIC, prefixed=True)
+            for policy in ("Custom", "Default") for entry in acl.entries(policy)
+            if entry.allow and entry.mask & action and entry.resource.kind in {"", TOPIC}
+            and entry.addresses.has(address)]
+
+    def is_exempt(self, request: RemotingCommand) -> bool:
+        """Return whether a request may do everything: permissions are off, or are not needed for its code."""
+        return not self._config.authorization_enabled or request.code in self._no_authorization
+
     def _sender(self, peer: Peer, request: RemotingCommand) -> User | None:
         """Return the user that sent a request; None if the request needs no permission. Raises RefusalError."""
-        if not self._config.authorization_enabled or request.code in self._no_authorization:
+        if self.is_exempt(request):
             return None
         return self._find(peer.peer_ip, request.code, sender_of(request))[0]
 
@@ -318,6 +352,13 @@ class AccessControl:
         else:
             last[1] += 1
         return RefusalError(ResponseCode.NO_PERMISSION, remark)
+
+
+def _common(one: Resource, other: Resource) -> str | None:
+    """Return a name, or the beginning of names, that two resources have in common; None without one."""
+    longer, shorter = (one, other) if len(one.name) >= len(other.name) else (other, one)
+    has = longer.name.startswith(shorter.name) if shorter.prefixed else longer.name == shorter.name
+    return longer.name if has else None
 
 
 def _nothing(_: dict[str, str]) -> object:

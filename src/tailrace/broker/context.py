@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.auth.check import REASONS, AccessControl
 from tailrace.broker.answers_later import Change, ConfigChanges, MissingConfigError, RequestWorker
+from tailrace.broker.asked import AskedQuestions
 from tailrace.broker.broker_stats import BrokerStatsManager
 from tailrace.broker.client_ids import ClientIds
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
@@ -75,6 +76,8 @@ class BrokerContext:
     """Returns the number of requests that access control refused, by reason."""
     client_ids: ClientIds = field(init=False)
     """Which user each client id belongs to."""
+    asked: AskedQuestions = field(init=False)
+    """Questions of request-reply that may be replied to."""
     registrations: Callable[[], Mapping[str, bool]] = dict
     """Returns for each name server of another process whether it accepted the last registration."""
     state: BrokerState = field(init=False)
@@ -105,6 +108,7 @@ class BrokerContext:
     def __post_init__(self) -> None:
         self.loop_lag = LoopLag(self.loop)
         self.client_ids = ClientIds(lambda: self.control)
+        self.asked = AskedQuestions(self)
         self.pop_metrics = PopMetrics(self.clock.now_ms())
         self.worker = RequestWorker(self.loop)
         self.changes = ConfigChanges(self.loop, self.worker)

@@ -471,7 +471,7 @@ class BrokerController:
         broker = self._broker
         for step in (
             broker.consumers.expire, broker.producers.expire, broker.locks.expire, self._consumer_filters.expire,
-            self._pop.drop_closed, self._lite.drop_closed,
+            self._pop.drop_closed, self._lite.drop_closed, broker.asked.expire,
         ):
             with caught("scan"):
                 step()

@@ -5,7 +5,8 @@ property REPLY_TO_CLIENT. After the producer's answer, or a timeout, the broker 
 (storeReplyMessageEnable) and reports to the sender whether the push succeeded.
 
 A reply without REPLY_TO_CLIENT, or to a producer that is not connected, is refused and not stored. The
-reference gives the same answer but stores the reply, once for each retry of the sender.
+reference gives the same answer but stores the reply, once for each retry of the sender. With users a reply needs a
+question that its user may consume (`AskedQuestions`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.broker.answers_later import Answer, MissingConfigError, answer_failure
+from tailrace.broker.asked import REPLY_TO_CLIENT
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.processors.send import (
@@ -53,7 +55,6 @@ BYTES_MAX: Final = 64 << 20
 BYTES_OF_CHANNEL_MAX: Final = 16 << 20
 """Bytes of the pushes under way to one producer, if there is more than one."""
 STOP_S: Final = 1.0
-REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 
 
@@ -148,6 +149,8 @@ class ReplyMessageProcessor:
             events.REPLY_REFUSED.log(_log, peer=channel.peer, reason=f"no {REPLY_TO_CLIENT}")
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"reply message properties[{REPLY_TO_CLIENT}] is null")
+        if (control := self._broker.control) is not None:
+            self._broker.asked.check_reply(control, channel, request, properties)
         config, queue_id = self._send.place(channel, header)
         producer = self._broker.producers.find_channel(client_id)
         if producer is None:

@@ -10,6 +10,7 @@ from typing import Final, final
 import orjson
 
 from tailrace.broker.answers_later import Change, MissingConfigError
+from tailrace.broker.asked import REPLY_TO_CLIENT
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.traffic import NORMAL, is_delayed, message_type, type_of
@@ -256,6 +257,8 @@ class SendMessageProcessor:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the properties have {len(stored)} bytes with those of the broker, over the limit of "
                 f"{SENT_PROPERTIES_MAX}: a copy for a retry needs the rest of a record")
+        if self._broker.control is not None and REPLY_TO_CLIENT in properties and topic[0] != "%":
+            self._broker.asked.note(channel, request, topic, properties)
         return message, unique_key, half
 
     def _inner_batch(
@@ -309,15 +312,11 @@ class SendMessageProcessor:
                 f"the topic[{config.topic_name}] has {unsupported}, which this broker does not support; "
                 "sending message is refused")
 
-    def _missing_topic(
-        self, channel: Channel, topic: str, header: SendMessageRequestHeader
-    ) -> TopicConfig:
+    def _missing_topic(self, channel: Channel, topic: str, header: SendMessageRequestHeader) -> TopicConfig:
         if reason := validate_topic(topic):
             raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
         if topic in FORBIDDEN_TO_SEND:
-            raise RefusalError(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
-            )
+            raise RefusalError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         if self._topics.inherits(header.default_topic):
             raise MissingConfigError(Change(self._topics, self._topics.creation_in_send(
                 topic, header.default_topic, header.default_topic_queue_nums)))
