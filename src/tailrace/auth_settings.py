@@ -63,8 +63,12 @@ class AuthConfig(_Config):
     stateful_authentication_cache_expired_second: int = _option(
         60, "How long Stateful remembers them.", unit="s", low=1, high=86_400)
     unauthenticated_frame_max_bytes: int = _option(
-        5 * MIB, "Longest request of a connection before its first valid signature; a longer one closes it.",
+        5 * MIB, "Longest request of a connection before its first valid signature, if its header has the name and the "
+        "signature of a user; a longer one closes it. Without them, and for the header itself, the limit is 64 KiB.",
         unit="bytes", low=4 * KIB, high=16 * MIB)
+    unauthenticated_buffer_max_bytes: int = _option(
+        32 * MIB, "Memory of incomplete requests and unread answers of all connections without a valid signature "
+        "together; above it the largest ones are closed.", unit="bytes", low=1 * MIB)
     unauthenticated_timeout_seconds: int = _option(
         30, "A connection without a valid signature is closed after this time.", unit="s", low=1)
     unauthenticated_connections_max: int = _option(

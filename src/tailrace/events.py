@@ -767,7 +767,9 @@ CONNECTION_CLOSED_FOR_A_LIMIT: Final = _event(
     "serverSocketMaxConnections and this one was used least recently; `bytes`, all connections took more than "
     "serverBufferMaxBytes and this one took the most; `incomplete request`, its client stopped in the middle of a "
     "request; `answers are not read`, its client read nothing for serverChannelStallTimeoutSeconds; `slow http`, too "
-    "many HTTP clients had not sent their request. `count` connections were closed for this reason since the last "
+    "many HTTP clients had not sent their request; `no user in time`, `connections without user` and `bytes without "
+    "user`, a limit of unauthenticatedTimeoutSeconds, unauthenticatedConnectionsMax or unauthenticatedBufferMaxBytes for "
+    "connections on which no user is authenticated yet. `count` connections were closed for this reason since the last "
     "such line, of which there is at most one a minute for each reason.")
 REQUESTS_WAIT_FOR_MEMORY: Final = _event(
     "warning", "requests wait for memory", "bytes limit connections count",

@@ -85,3 +85,4 @@ class Access:
         if self.enforced is not None:
             server.check = self.control.check
             server.strangers = self._strangers
+            server.limits.stranger_bytes_max = self.config.unauthenticated_buffer_max_bytes

@@ -126,7 +126,7 @@ class Exposition(Collector):
         yield self._family(metrics.CONNECTIONS_MAX, {(): limits.connections_max})
         yield self._family(
             metrics.CONNECTIONS_CLOSED, {(reason,): n for reason, n in limits.closed.items()})
-        yield self._family(metrics.CONNECTION_BYTES, {(): limits.bytes})
+        yield self._family(metrics.CONNECTION_BYTES, {(): limits.bytes + limits.stranger_bytes})
 
     def _handshakes(self, entrance: Entrance) -> Iterator[Family]:
         yield self._family(metrics.TLS_HANDSHAKES, {(): entrance.handshakes})

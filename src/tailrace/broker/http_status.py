@@ -87,7 +87,8 @@ def unknown_progress() -> float | None:
 class _HttpConnection:
     """A connection as `ServerLimits` sees it."""
 
-    __slots__ = ("_writer", "counted", "last_active", "peer", "served")
+    __slots__ = ("_writer", "counted", "last_active", "peer", "peer_ip", "served")
+    stranger = False
 
     def __init__(self, writer: asyncio.StreamWriter, now: float) -> None:
         self._writer = writer
@@ -95,7 +96,7 @@ class _HttpConnection:
         self.last_active = now
         self.served = False
         host, port = (writer.get_extra_info("peername") or ("", 0))[:2]
-        self.peer = address_text(host, port)
+        self.peer_ip, self.peer = str(host), address_text(host, port)
 
     def abort(self) -> None:
         self._writer.transport.abort()

@@ -11,7 +11,7 @@ from typing import Final
 
 from tailrace.env.interfaces import interface_addresses
 
-__all__ = ["address_text", "host_of", "is_loopback", "own_address", "packed_host"]
+__all__ = ["address_text", "host_of", "is_loopback", "network_of", "own_address", "packed_host"]
 
 _ELSEWHERE: Final = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
 """An address of each version that no machine has (RFC 5737, RFC 3849). No packet is sent to it."""
@@ -42,6 +42,17 @@ def is_loopback(host: str) -> bool:
         with contextlib.suppress(OSError, UnicodeError):
             return ipaddress.ip_address(_looked_up(host)).is_loopback
         return False
+
+
+def network_of(host: str) -> str:
+    """Return what shares of addresses count as one: an IPv4 address, or the first 64 bits of an IPv6 address.
+
+    One IPv6 host usually has all addresses with the same first 64 bits.
+    """
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host.partition("%")[0])
+    return str(address.ipv4_mapped or ipaddress.IPv6Address(int(address) >> 64 << 64))
 
 
 def packed_host(host: str) -> bytes:

@@ -144,6 +144,11 @@ class Arrival(asyncio.Protocol):
         self.served = False
         self.peer = self.peer_ip = ""
 
+    @property
+    def stranger(self) -> bool:
+        """True if clients need a user: no byte has arrived yet."""
+        return self._strangers is not None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection and wait for its first byte."""
         self._transport = cast("asyncio.Transport", transport)

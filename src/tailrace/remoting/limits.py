@@ -10,26 +10,30 @@ first. If all connections were used within the last second, the new one is close
 Bytes. A connection takes memory for an incomplete frame, for requests that wait, for answers that its client has
 not read, and for held pulls. If all connections together take more than ``bytes_max``, `ServerLimits.tight` is
 True: no request is served, no connection is read, and connections that have kept bytes for half a second are
-closed, the largest first, until there is room.
+closed, the largest first, until there is room. Unauthenticated connections, where clients need a user, share
+``stranger_bytes_max`` instead: above it the largest ones of the address that takes the most are closed immediately,
+and no other connection waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from tailrace import events
 from tailrace.env.supervision import caught
 from tailrace.logs import RareLines, get_logger
+from tailrace.remoting.addresses import network_of
 
 __all__ = ["Connection", "ServerLimits"]
 
 _log = get_logger(__name__)
 
 BYTES_MAX: Final = 256 << 20
+STRANGER_BYTES_MAX: Final = 32 << 20
 STALL_S: Final = 30.0
 RECENT_S: Final = 1.0
 KEPT_S: Final = 0.5
@@ -43,6 +47,7 @@ UNREAD: Final = "answers are not read"
 SLOW_HTTP: Final = "slow http"
 TOO_LATE: Final = "no user in time"
 TOO_MANY: Final = "connections without user"
+STRANGER_BYTES: Final = "bytes without user"
 
 
 class Connection(Protocol):
@@ -56,7 +61,17 @@ class Connection(Protocol):
 
     @property
     def peer(self) -> str:
+        """Address and port of the client."""
+        ...
+
+    @property
+    def peer_ip(self) -> str:
         """Address of the client."""
+        ...
+
+    @property
+    def stranger(self) -> bool:
+        """True until a user is authenticated on it; False where clients need no user."""
         ...
 
     @property
@@ -82,22 +97,27 @@ class ServerLimits:
     """Counts connections and bytes, and closes connections over a limit. ``connections_max`` 0 means no limit."""
 
     def __init__(
-        self, connections_max: int = 0, bytes_max: int = BYTES_MAX, stall_s: float = STALL_S
+        self, connections_max: int = 0, bytes_max: int = BYTES_MAX, stall_s: float = STALL_S, *,
+        stranger_bytes_max: int = STRANGER_BYTES_MAX,
     ) -> None:
         self.connections_max = connections_max
         self.bytes_max = bytes_max
+        self.stranger_bytes_max = stranger_bytes_max
         self.stall_s = stall_s
         self.tight = False
         """True while requests wait for memory."""
         self.bytes = 0
-        """Bytes that all connections took at their last count."""
+        """Bytes that all connections took at their last count, without those of strangers."""
+        self.stranger_bytes = 0
+        """Bytes that connections without a user took at their last count."""
         self.tightened = 0
         """Number of times that requests had to wait for memory."""
         self.closed: Counter[str] = Counter(
-            dict.fromkeys((CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY), 0))
+            dict.fromkeys((CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY, STRANGER_BYTES), 0))
         """Number of connections that were closed for a limit, by reason."""
         self._connections: dict[Connection, None] = {}
         self._keeping: dict[Connection, float] = {}
+        self._strange: dict[Connection, int] = {}
         self._candidates: list[tuple[tuple[bool, float], Connection]] = []
         self._waiting: dict[Callable[[], None], None] = {}
         self._lines = RareLines()
@@ -156,8 +176,19 @@ class ServerLimits:
 
     def count(self, connection: Connection, size: int, now: float) -> None:
         """Set the bytes that a connection takes."""
-        self.bytes += size - connection.counted
+        if connection in self._strange:
+            self.stranger_bytes -= self._strange.pop(connection)
+        else:
+            self.bytes -= connection.counted
         connection.counted = size
+        if size and connection.stranger:
+            self._keeping.pop(connection, None)
+            self._strange[connection] = size
+            self.stranger_bytes += size
+            if self.stranger_bytes > self.stranger_bytes_max:
+                self._close_strangers(now)
+            return
+        self.bytes += size
         if not size:
             self._keeping.pop(connection, None)
         elif connection not in self._keeping:
@@ -197,6 +228,19 @@ class ServerLimits:
             else:
                 with caught("connection limits"):
                     go_on()
+
+    def _close_strangers(self, now: float) -> None:
+        """Close the largest connections without a user of the addresses that take the most."""
+        room = self.stranger_bytes_max - self.stranger_bytes_max // 8
+        of_address: dict[str, list[Connection]] = defaultdict(list)
+        for connection in sorted(self._strange, key=self._strange.__getitem__):
+            of_address[network_of(connection.peer_ip)].append(connection)
+        totals = {address: sum(map(self._strange.__getitem__, found)) for address, found in of_address.items()}
+        while self.stranger_bytes > room:
+            largest = max(totals, key=totals.__getitem__)
+            connection = of_address[largest].pop()
+            totals[largest] -= connection.counted
+            self.close(connection, STRANGER_BYTES, now)
 
     def _close_largest(self, room: int, now: float) -> None:
         for connection in list(self._keeping):

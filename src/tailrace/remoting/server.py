@@ -50,6 +50,7 @@ from tailrace.logs import get_logger
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import STALLED_FRAME, TOO_LATE, UNREAD, ServerLimits
+from tailrace.remoting.strangers import HEADER_MAX as STRANGER_HEADER_MAX
 from tailrace.remoting.strangers import Strangers, admit
 
 __all__ = ["Channel", "Processor", "RemotingServer"]
@@ -133,6 +134,11 @@ class Channel(asyncio.Protocol):
         self.peer_ip = ""
         self.born_host = b""
         """Address of the client in the form in which messages store it."""
+
+    @property
+    def stranger(self) -> bool:
+        """True until a user is authenticated on the connection; False where clients need no user."""
+        return not self.authenticated and self._server.strangers is not None
 
     # --- what asyncio calls
 
@@ -258,10 +264,13 @@ class Channel(asyncio.Protocol):
 
     def _keep(self, data: bytes, rest: int) -> None:
         self._tail += memoryview(data)[rest:]
-        if len(self._tail) >= 4:
-            self._need = 4 + cast("int", INT32.unpack_from(self._tail, 0)[0])
-        else:
-            self._need = 8
+        self._need = 8
+        if len(self._tail) >= 8:
+            length, word = PREFIX.unpack_from(self._tail, 0)
+            self._need = 4 + length
+            header_end = 8 + (word & 0xFFFFFF)
+            if self.stranger and length > STRANGER_HEADER_MAX and len(self._tail) < header_end:
+                self._need = header_end  # it decides whether the rest is read
         if self._need <= len(self._tail):
             self._need = 0  # complete frames that wait
         self._count()
@@ -279,11 +288,12 @@ class Channel(asyncio.Protocol):
             length, word = PREFIX.unpack_from(data, pos)
             if not 4 <= length <= 0xFFFFFC:
                 check_length(length)
-            if strangers is not None and not self.authenticated:
-                strangers.check_frame(length)
             start = pos + 8
             header_end = start + (word & 0xFFFFFF)
             end = pos + 4 + length
+            if strangers is not None and not self.authenticated and strangers.check_frame(
+                    length, word & 0xFFFFFF) and header_end <= min(until, end):
+                strangers.check_header(length, self._header(word >> 24, data, start, header_end)[-1])
             if header_end > end:
                 raise RemotingFrameError(
                     f"header of {word & 0xFFFFFF} bytes in a frame of {length}"
@@ -296,10 +306,8 @@ class Channel(asyncio.Protocol):
             kind = word >> 24
             if kind == 1:
                 header = decode_binary(data, start, header_end)
-            elif kind == 0:
-                header = decode_json_header(data[start:header_end])
             else:
-                raise RemotingFrameError(f"unknown header encoding {kind}")
+                header = self._header(kind, data, start, header_end)
             code, language, version, opaque, flag, remark, ext = header
             answer = serve(
                 RemotingCommand(
@@ -321,6 +329,13 @@ class Channel(asyncio.Protocol):
         if 4 <= until - pos < 8:
             check_length(INT32.unpack_from(data, pos)[0])
         return pos
+
+    def _header(self, kind: int, data: bytes, start: int, until: int) -> Header:
+        if kind == 1:
+            return self._server.decode_header(data, start, until)
+        if kind == 0:
+            return decode_json_header(data[start:until])
+        raise RemotingFrameError(f"unknown header encoding {kind}")
 
     def serve(self, request: RemotingCommand) -> bytes | None:
         """Return the encoded answer of a request; None if it comes later or the request has none."""

@@ -1,18 +1,29 @@
 """Limits of connections on which no user is authenticated yet ("strangers").
 
-A request of a stranger has at most ``frame_max`` bytes. A stranger has ``timeout_s`` seconds to authenticate, and an
-address has at most ``connections_max`` strangers. The servers of a process share one `Strangers`. Everything runs
-in the thread of the event loop.
+A request of a stranger has at most 64 KiB. If its header has the name and the signature of a user, the request may
+have up to ``frame_max`` bytes, because the first request of a producer may be a long message; whether the signature
+is valid is known only after the body has arrived. Their memory has a limit of its own, see `tailrace.remoting.limits`.
+A stranger has ``timeout_s`` seconds to authenticate, and an address has at most ``connections_max`` strangers. The
+servers of a process share one `Strangers`. Everything runs in the thread of the event loop.
 """
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar, final
+from collections.abc import Mapping
+from typing import Final, Generic, Protocol, TypeVar, final
 
+from tailrace.auth.model import NAME_MAX
+from tailrace.auth.signature import ACCESS_KEY, SIGNATURE
 from tailrace.errors import RemotingFrameError
+from tailrace.remoting.addresses import network_of
 from tailrace.remoting.limits import TOO_MANY, Connection, ServerLimits
 
 __all__ = ["Stranger", "Strangers", "admit"]
+
+HEADER_MAX: Final = 64 << 10
+"""Largest header of a stranger, in bytes, and largest request of one that names no user."""
+SIGNATURE_MAX: Final = 64
+"""Longest signature, in characters. A valid one has 28."""
 
 
 class Stranger(Connection, Protocol):
@@ -20,7 +31,6 @@ class Stranger(Connection, Protocol):
 
     authenticated: bool
     """True after a user was authenticated."""
-    peer_ip: str
     closed: bool
 
 
@@ -37,27 +47,44 @@ class Strangers(Generic[S]):
         self._connections_max = connections_max
         self._by_address: dict[str, dict[S, float]] = {}
 
-    def check_frame(self, length: int) -> None:
-        """Raise RemotingFrameError if a request of this many bytes is too long for a stranger."""
+    def check_frame(self, length: int, header_length: int) -> bool:
+        """Return True if the header decides whether a request of this length is read (`check_header`).
+
+        Raises RemotingFrameError if the request or its header is too long for a stranger.
+        """
+        if header_length > HEADER_MAX:
+            raise RemotingFrameError(
+                f"header of {header_length} bytes before the first valid signature, over the limit of {HEADER_MAX}")
         if length > self._frame_max:
             raise RemotingFrameError(
                 f"frame of {length} bytes before the first valid signature, over the limit of {self._frame_max}")
+        return length > HEADER_MAX
+
+    @staticmethod
+    def check_header(length: int, ext: Mapping[str, str]) -> None:
+        """Raise RemotingFrameError if the header of a long request does not have the name and signature of a user."""
+        if not (0 < len(ext.get(ACCESS_KEY, "")) <= NAME_MAX and 0 < len(ext.get(SIGNATURE, "")) <= SIGNATURE_MAX):
+            raise RemotingFrameError(
+                f"frame of {length} bytes without the name and signature of a user before the first valid signature, "
+                f"over the limit of {HEADER_MAX}")
 
     def opened(self, connection: S, now: float) -> bool:
         """Add a new connection; return False if its address has too many."""
-        found = self._by_address.setdefault(connection.peer_ip, {})
+        address = network_of(connection.peer_ip)
+        found = self._by_address.setdefault(address, {})
         if len(found) >= self._connections_max:
-            self._forget(connection.peer_ip)
-            found = self._by_address.setdefault(connection.peer_ip, {})
+            self._forget(address)
+            found = self._by_address.setdefault(address, {})
         found[connection] = now
         return len(found) <= self._connections_max
 
     def lost(self, connection: S) -> None:
         """Remove a connection."""
-        found = self._by_address.get(connection.peer_ip, {})
+        address = network_of(connection.peer_ip)
+        found = self._by_address.get(address, {})
         found.pop(connection, None)
         if not found:
-            self._by_address.pop(connection.peer_ip, None)
+            self._by_address.pop(address, None)
 
     def late(self, now: float) -> list[S]:
         """Return the connections whose time is over, and remove those that are authenticated."""

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.caught
 
 
 class Connection:
-    peer, last_active, served, counted = "127.0.0.1:1", 0.0, True, 0
+    peer, peer_ip, last_active, served, counted, stranger = "127.0.0.1:1", "127.0.0.1", 0.0, True, 0, False
 
     def __init__(self, size):
         self.size = size

@@ -9,67 +9,15 @@ import socket
 import struct
 
 import pytest
+from frames_server import echo, run, serving
 from patience import until_async
 
 from tailrace.errors import RemotingConnectError, RemotingTimeoutError
-from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.formats.remoting import RemotingCommand, encode
 from tailrace.formats.requests.name_server_headers import GetRouteInfoRequestHeader
 from tailrace.remoting import RemotingServer
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import one_address
-
-
-class Client:
-    def __init__(self, reader, writer):
-        self.reader, self.writer = reader, writer
-        self.data = b""
-
-    async def receive(self):
-        while True:
-            command, end = decode_frame(self.data, 0, len(self.data))
-            if command is not None:
-                self.data = self.data[end:]
-                return command
-            more = await asyncio.wait_for(self.reader.read(65536), 60)
-            if not more:
-                return None
-            self.data += more
-
-    def send(self, *commands):
-        self.writer.write(b"".join(map(encode, commands)))
-
-
-@contextlib.asynccontextmanager
-async def serving(**options):
-    server = _Server(**options)
-    host, port = await server.start("127.0.0.1", 0)
-    clients = []
-
-    async def connect():
-        client = Client(*await asyncio.open_connection(host, port))
-        clients.append(client)
-        return client
-
-    server.connect = connect
-    try:
-        yield server
-    finally:
-        for client in clients:
-            client.writer.close()
-        await server.stop(0.0)
-
-
-def run(test):
-    asyncio.run(asyncio.wait_for(test(), 60))
-
-
-# The tests hang `connect` on it.
-class _Server(RemotingServer):
-    connect = None
-
-
-def echo(channel, request):
-    return request.answer(ext={"peer": channel.peer}, body=request.body)
 
 
 def test_requests_are_answered_in_the_encoding_of_their_header():
@@ -526,6 +474,7 @@ def test_a_flood_of_closed_connections_is_one_line(caplog):
     class Fake:
         def __init__(self):
             self.last_active, self.counted, self.served, self.peer = 0.0, 0, False, "x:1"
+            self.peer_ip, self.stranger = "x", False
 
         def abort(self):
             pass
