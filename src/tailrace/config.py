@@ -51,15 +51,19 @@ class FlushDiskType(enum.Enum):
 
 def _option(
     default: Any, about: str, *, unit: str = "", low: int | None = None, high: int | None = None,
-    name: str = "", choices: tuple[str, ...] = (), live: bool = False, secret: bool = False,
+    name: str = "", choices: tuple[str, ...] = (), live: bool = False, secret: bool = False, deletes: bool = False,
 ) -> Any:
-    """Declare a setting; ``live`` if a running server may change it (`_Config.take`), ``secret`` if it is not shown."""
+    """Declare a setting.
+
+    ``live``: a running server may change it (`_Config.take`). ``secret``: it is not shown. ``deletes``: it decides
+    which messages are deleted and when, so a user needs Delete on the cluster to change it.
+    """
     return field(
         default=default,
         repr=not secret,
         metadata={
             "about": about, "unit": unit, "low": low, "high": high, "name": name, "choices": choices,
-            "live": live, "secret": secret,
+            "live": live, "secret": secret, "deletes": deletes,
         },
     )
 
@@ -359,16 +363,17 @@ class StoreConfig(_Config):
     # -- retention
     file_reserved_time: float = _option(
         72.0, "How long messages are kept; fractions are allowed.", unit="hours", low=0,
-        high=0x7FFFFFFF, live=True)
+        high=0x7FFFFFFF, live=True, deletes=True)
     commit_log_roll_time: float = _option(
         24.0, "Age of its first message at which a CommitLog file is ended before it is full, so that "
         "messages of a quiet store expire; 0: only full files end.", unit="hours", low=0,
-        high=0x7FFFFFFF, live=True)
+        high=0x7FFFFFFF, live=True, deletes=True)
     delete_when: str = _option(
-        "04", "Local hours in which expired files are deleted, from 0 to 23, separated by `;`.", live=True)
+        "04", "Local hours in which expired files are deleted, from 0 to 23, separated by `;`.", live=True,
+        deletes=True)
     expire_by: str = _option(
         "storeTimestamp", "How the age of a CommitLog file is found: `storeTimestamp` of the first message "
-        "after it, or `mtime`, as a Java broker does.", choices=("storeTimestamp", "mtime"), live=True)
+        "after it, or `mtime`, as a Java broker does.", choices=("storeTimestamp", "mtime"), live=True, deletes=True)
     clean_resource_interval: int = _option(
         10_000, "Period of the check of the disks and of the search for files to delete.", unit="ms", low=1)
     delete_commit_log_files_interval: int = _option(
@@ -376,24 +381,25 @@ class StoreConfig(_Config):
     delete_consume_queue_files_interval: int = _option(
         100, "Pause after a queue that deleted files.", unit="ms", low=0)
     delete_file_batch_max: int = _option(
-        10, "Largest number of CommitLog files that one pass deletes.", low=1, live=True)
+        10, "Largest number of CommitLog files that one pass deletes.", low=1, live=True, deletes=True)
     delete_rate: int = _option(
         2 * GIB, "Speed at which the space of deleted files is freed; 0: no limit.",
         unit="bytes/s", low=0)
     destroy_maped_file_interval_forcibly: int = _option(
-        120_000, "Time that readers may hold a file that must be deleted.", unit="ms", low=0, live=True)
+        120_000, "Time that readers may hold a file that must be deleted.", unit="ms", low=0, live=True, deletes=True)
     redelete_hanged_file_interval: int = _option(
-        120_000, "Period of retries to delete a first file that readers hold.", unit="ms", low=1, live=True)
+        120_000, "Period of retries to delete a first file that readers hold.", unit="ms", low=1, live=True,
+        deletes=True)
 
     # -- full disks
     clean_file_forcibly_enable: bool = _option(
-        True, "Whether the oldest files are deleted before they expire when a disk fills up.", live=True)
+        True, "Whether the oldest files are deleted before they expire when a disk fills up.", live=True, deletes=True)
     disk_max_used_space_ratio: int = _option(
         75, "Used share of the disk above which expired files are deleted at any hour, 10 to 99.",
-        unit="percent", low=0, high=100, live=True)
+        unit="percent", low=0, high=100, live=True, deletes=True)
     disk_space_clean_forcibly_ratio: int = _option(
         85, "Used share of the disk above which the oldest files are deleted before they expire, 30 to 99.",
-        unit="percent", low=0, high=100, live=True)
+        unit="percent", low=0, high=100, live=True, deletes=True)
     disk_space_warning_level_ratio: int = _option(
         90, "Used share of the disk above which puts are refused, 35 to 99.", unit="percent", low=0,
         high=100, live=True)
@@ -404,10 +410,10 @@ class StoreConfig(_Config):
         0.0, "As diskSpaceWarningLevelRatio, as a fraction; 0: not set.", low=0, high=1,
         name="rocketmq.broker.diskSpaceWarningLevelRatio")
     disk_free_bytes_delete: int = _option(
-        0, "Free space that replaces diskMaxUsedSpaceRatio; 0: not set.", unit="bytes", low=0, live=True)
+        0, "Free space that replaces diskMaxUsedSpaceRatio; 0: not set.", unit="bytes", low=0, live=True, deletes=True)
     disk_free_bytes_clean_forcibly: int = _option(
         0, "Free space that replaces diskSpaceCleanForciblyRatio; 0: not set.",
-        unit="bytes", low=0, live=True)
+        unit="bytes", low=0, live=True, deletes=True)
     disk_free_bytes_warning_level: int = _option(
         0, "Free space that replaces diskSpaceWarningLevelRatio; 0: not set.",
         unit="bytes", low=0, live=True)
@@ -416,7 +422,7 @@ class StoreConfig(_Config):
         "`reference`, at the forcible level as in RocketMQ.", choices=("onePoint", "reference"))
     max_store_bytes: int = _option(
         0, "Size of log, queues and index above which the oldest files are deleted; 0: no limit.",
-        unit="bytes", low=0, live=True)
+        unit="bytes", low=0, live=True, deletes=True)
     replicas_per_disk_partition: int = _option(
         1, "Number of brokers that share the partition of the disk.", low=1)
     logical_disk_space_clean_forcibly_threshold: float = _option(
@@ -657,7 +663,7 @@ class BrokerConfig(_Config):
         120_000, "Period of the deletion of Lite topics after lite.topic.expiration.", unit="ms", low=1)
     min_lite_ttl: int = _option(
         900_000, "A Lite topic is not deleted before it was without a message for this long, nor before the broker "
-        "has run for this long.", unit="ms", low=0, live=True, name="minLiteTTl")
+        "has run for this long.", unit="ms", low=0, live=True, deletes=True, name="minLiteTTl")
     channel_expired_ms: int = _option(
         120_000, "A client without heartbeat for this long is forgotten.", unit="ms", low=1)
     server_socket_max_connections: int = _option(

@@ -189,7 +189,7 @@ class BrokerController:
             ClientOffsetsProcessor(broker), GroupAdminProcessor(broker, modes), EnginesProcessor(broker),
             ReplicasProcessor(broker), QueryAssignmentProcessor(broker, modes),
             AdminProcessor(broker, RuntimeInfo(broker, self._file_system)),
-            SettingsProcessor(running, broker.worker),
+            SettingsProcessor(running, broker.worker, broker.control, self._config.broker_cluster_name),
             AccessProcessor(self.access, broker.changes, self._store.read_only),
         ]
 

@@ -117,6 +117,11 @@ class RunningSettings:
         """Return all settings as a properties text."""
         return "".join(f"{name}={_one_line(value)}\n" for name, value in sorted(self.shown.items()))
 
+    @property
+    def deleting(self) -> frozenset[str]:
+        """The settings that decide which messages are deleted and when."""
+        return frozenset(name for name, f in self._fields.items() if f.metadata["deletes"])
+
     def update(self, body: bytes) -> str:
         """Change the settings of a properties text; return a note for the caller, which may be empty.
 

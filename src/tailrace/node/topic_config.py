@@ -112,6 +112,8 @@ PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 """Property of a message with a priority: a number, which is its queue."""
 _TYPES: Final = ("message.type", CLEANUP_POLICY, QUEUE_TYPE)
 """Attributes that control how messages of a topic are kept and delivered."""
+DELETING: Final = frozenset({LITE_EXPIRATION, RESERVE_TIME, RETENTION_BYTES, RETENTION_MS})
+"""Attributes that decide which messages of a topic are deleted and when."""
 _UNCHANGEABLE: Final = frozenset({QUEUE_TYPE, CLEANUP_POLICY})
 
 

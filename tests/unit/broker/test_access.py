@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 import errno
 import json
 import os
+import re
 from http import HTTPStatus
 
 import pytest
@@ -16,7 +18,7 @@ from tailrace.auth.signature import Credentials
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker import BrokerController, http_status
 from tailrace.broker.http_status import Answer, HttpStatusServer
-from tailrace.config import BrokerConfig
+from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig, option_name
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, RemotingError, StoreError
@@ -25,6 +27,7 @@ from tailrace.formats.filenames import ACLS, USERS
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.formats.remoting import RequestCode as Code
 from tailrace.formats.requests.table import REQUESTS
+from tailrace.properties import parse_properties
 from tailrace.remoting.client import RemotingClient
 
 ROOT = Credentials("root", "root-secret")
@@ -536,5 +539,82 @@ def test_with_the_rule_of_java_nobody_becomes_a_user_with_more_permissions(tmp_p
             assert (await root.ask(Code.AUTH_UPDATE_USER, {"userStatus": "enable"}, username="ann")).code == 0
             async with asking(controller, ANN) as ann:
                 assert (await ann.ask(Code.GET_TOPIC_CONFIG, topic="secret")).code == 16, "the password is the old one"
+
+    asyncio.run(scenario())
+
+
+def may_on_cluster(*actions):
+    return {"resource": "Cluster:*", "actions": [*actions], "decision": "Allow"}
+
+
+DELETING = sorted(
+    option_name(f) for config in (BrokerConfig, StoreConfig, NameServerConfig, AuthConfig)
+    for f in dataclasses.fields(config) if f.metadata["live"] and f.metadata["deletes"])
+
+
+def test_every_live_setting_that_speaks_of_deletion_is_one_that_deletes():
+    said = {
+        option_name(f) for config in (BrokerConfig, StoreConfig, NameServerConfig, AuthConfig)
+        for f in dataclasses.fields(config)
+        if f.metadata["live"] and re.search(r"delete|expire|kept|replaces disk", f.metadata["about"])}
+    assert said - set(DELETING) <= {"diskFreeBytesWarningLevel"}
+    assert {"fileReservedTime", "maxStoreBytes", "deleteWhen", "diskMaxUsedSpaceRatio", "minLiteTTl"} < set(DELETING)
+
+
+def test_what_deletes_messages_needs_delete_on_the_cluster(tmp_path, kit):
+    deletions = (
+        Code.DELETE_EXPIRED_COMMITLOG, Code.CLEAN_EXPIRED_CONSUMEQUEUE, Code.CLEAN_UNUSED_TOPIC, Code.FREE_BYTES)
+
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as root:
+            await with_ops(root)
+            shown = parse_properties((await root.ask(Code.GET_BROKER_CONFIG)).body.decode())
+            async with asking(controller, OPS) as ops:
+                async def change(*names):
+                    text = "".join(f"{name}={shown[name]}\n" for name in names)
+                    return await ops.client.invoke(ops.address, Code.UPDATE_BROKER_CONFIG, {}, text.encode())
+
+                denied = ("User:ops has no permission to access Cluster:DefaultCluster from 127.0.0.1, "
+                          "no matched policies.")
+                for name in DELETING:
+                    answer = await change("longPollingEnable", name)
+                    assert (answer.code, answer.remark) == (16, denied), name
+                for code in deletions:
+                    answer = await ops.ask(code, freeBytes=1)
+                    assert (answer.code, answer.remark) == (16, denied), code
+                assert (await change("longPollingEnable")).code == 0
+                await root.ask(
+                    Code.AUTH_UPDATE_ACL, acl(may_on_cluster("Update", "Delete")) | {"subject": "User:ops"})
+                for name in DELETING:
+                    assert (await change(name)).code == 0, name
+                assert (await ops.ask(Code.FREE_BYTES)).code != 16
+            answer = await root.client.invoke(root.address, Code.UPDATE_BROKER_CONFIG, {}, b"fileReservedTime=71\n")
+            assert answer.code == 0
+
+    asyncio.run(scenario())
+
+
+def test_the_retention_of_a_topic_needs_delete_on_it(tmp_path, kit):
+    topic = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicFilterType": "SINGLE_TAG", "order": "false",
+             "defaultTopic": "TBW102"}
+
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as root:
+            await with_ops(root, {"resource": "Topic:own*", "actions": ["Create"], "decision": "Allow"})
+            async with asking(controller, OPS) as ops:
+                async def change(name, attributes, code=Code.UPDATE_AND_CREATE_TOPIC):
+                    if code == Code.UPDATE_AND_CREATE_TOPIC:
+                        return await ops.ask(code, topic=name, attributes=attributes, **topic)
+                    pairs = dict(part.partition("=")[::2] for part in attributes.split(",") if part)
+                    return await ops.ask(code, {"topicConfigList": [
+                        {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "attributes": pairs}]})
+
+                assert (await change("own", "+retention.ms=7200000")).code == 0, "its creator says how long"
+                for code in (Code.UPDATE_AND_CREATE_TOPIC, Code.UPDATE_AND_CREATE_TOPIC_LIST):
+                    assert (await change("own", "+message.type=NORMAL", code)).code == 0
+                    for attributes in ("+retention.ms=3600000", "-retention.ms", "+retention.bytes=1000000000",
+                                       "+reserve.time=1", "+lite.topic.expiration=1"):
+                        answer = await change("own", attributes, code)
+                        assert (answer.code, "Topic:own from" in answer.remark) == (16, True), (code, attributes)
 
     asyncio.run(scenario())

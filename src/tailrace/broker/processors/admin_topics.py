@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, final
 
 from tailrace import events
+from tailrace.auth.accesses import topic_access
 from tailrace.broker.answers_later import Answer, Change, ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.deletion import deleted_answer
@@ -24,6 +25,7 @@ from tailrace.formats.requests.broker_headers import (
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
 )
+from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.node.deletion import Deleted
 from tailrace.node.left_over_queues import LeftOverQueue, log_left_over, not_consumed
@@ -33,6 +35,7 @@ from tailrace.node.subscription_group import (
     validate_group,
 )
 from tailrace.node.topic_config import (
+    DELETING,
     LITE_WITHOUT_LMQ,
     TopicConfig,
     merged_attributes,
@@ -123,6 +126,7 @@ class AdminTopicsProcessor:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         check_shape(first)
         self._check_type(first, changes)
+        self._check_retention(channel, request, first)
         return self._put_topics(channel, request, [(name, merged)])
 
     def update_topics(self, channel: Channel, request: RemotingCommand) -> Answer:
@@ -147,6 +151,7 @@ class AdminTopicsProcessor:
             self._check_lmq(config.topic_name)
             check_shape(first)
             self._check_type(first, ",".join(config.attributes))
+            self._check_retention(channel, request, first)
         return self._put_topics(
             channel, request, [(config.topic_name, partial(merged, config)) for config in configs])
 
@@ -185,6 +190,14 @@ class AdminTopicsProcessor:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
                 f"The topic[{name}] is an LMQ queue: it exists without a config, with one queue.")
+
+    def _check_retention(self, channel: Channel, request: RemotingCommand, config: TopicConfig) -> None:
+        """Raise RefusalError if a change decides which messages of a topic are deleted, and its user may not Delete."""
+        control, present = self._broker.control, self._broker.topics.select(config.topic_name)
+        if control is not None and present is not None and any(
+            config.attributes.get(name) != present.attributes.get(name) for name in DELETING
+        ):
+            control.require(channel, request, topic_access(config.topic_name, Action.DELETE))
 
     def _check_type(self, config: TopicConfig, changes: str) -> None:
         """Raise RefusalError if a change of attributes makes a topic of a type that is not supported.

@@ -158,7 +158,7 @@ _BROKER: Final = (
     Request(Code.QUERY_CONSUME_TIME_SPAN, GET, TOPIC | GROUP, c.QueryConsumeTimeSpanRequestHeader,
             named="Topic:topic Group:group"),
     Request(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, LIST, CLUSTER, reference=False),
-    Request(Code.CLEAN_EXPIRED_CONSUMEQUEUE, UPDATE, CLUSTER, changes="files of queues", reference=False),
+    Request(Code.CLEAN_EXPIRED_CONSUMEQUEUE, DELETE, CLUSTER, changes="files of queues", reference=False),
     Request(Code.GET_CONSUMER_RUNNING_INFO, GET, GROUP, c.GetConsumerRunningInfoRequestHeader,
             named="Group:consumerGroup"),
     Request(Code.QUERY_CORRECTION_OFFSET, GET, TOPIC | GROUP, c.QueryCorrectionOffsetHeader,
@@ -170,7 +170,7 @@ _BROKER: Final = (
     Request(Code.CLONE_GROUP_OFFSET, UPDATE, TOPIC | GROUP, c.CloneGroupOffsetRequestHeader,
             changes="consumerOffset.json", named="Group:destGroup Topic:topic"),
     Request(Code.VIEW_BROKER_STATS_DATA, GET, CLUSTER, b.ViewBrokerStatsDataRequestHeader),
-    Request(Code.CLEAN_UNUSED_TOPIC, UPDATE, CLUSTER, changes="files of queues", reference=False),
+    Request(Code.CLEAN_UNUSED_TOPIC, DELETE, CLUSTER, changes="files of queues", reference=False),
     Request(Code.GET_BROKER_CONSUME_STATS, GET, CLUSTER, c.GetConsumeStatsInBrokerHeader),
     Request(Code.SEND_BATCH_MESSAGE, PUB, TOPIC, m.SendMessageRequestHeaderV2, m.SendMessageResponseHeader, _LOG,
             named="Topic:b"),
@@ -183,7 +183,7 @@ _BROKER: Final = (
     Request(Code.SEND_REPLY_MESSAGE_V2, PUB, TOPIC, m.SendMessageRequestHeaderV2, m.SendMessageResponseHeader, _LOG,
             named="Topic:b", reference=False),
     Request(Code.GET_ALL_PRODUCER_INFO, GET, CLUSTER),
-    Request(Code.DELETE_EXPIRED_COMMITLOG, UPDATE, CLUSTER, changes=_LOG, reference=False),
+    Request(Code.DELETE_EXPIRED_COMMITLOG, DELETE, CLUSTER, changes=_LOG, reference=False),
     Request(Code.QUERY_TOPICS_BY_CONSUMER, GET, GROUP, c.QueryTopicsByConsumerRequestHeader, named="Group:group"),
     Request(Code.QUERY_SUBSCRIPTION_BY_CONSUMER, GET, TOPIC | GROUP, c.QuerySubscriptionByConsumerRequestHeader,
             named="Group:group Topic:topic"),
@@ -254,7 +254,7 @@ _BROKER: Final = (
     Request(Code.AUTH_LIST_ACL, GET, CLUSTER, a.ListAclsRequestHeader),
     Request(Code.PURGE_TOPIC, DELETE, TOPIC, b.PurgeTopicRequestHeader, changes="files of queues",
             named="Topic:topic", reference=False),
-    Request(Code.FREE_BYTES, UPDATE, CLUSTER, b.FreeBytesRequestHeader, changes=_LOG, reference=False),
+    Request(Code.FREE_BYTES, DELETE, CLUSTER, b.FreeBytesRequestHeader, changes=_LOG, reference=False),
 )
 _ROUTES: Final = "routes of topics"
 _NAME_SERVER: Final = _of(
