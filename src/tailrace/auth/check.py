@@ -197,20 +197,23 @@ class AccessControl:
         if user is not None:
             self.authorize(peer.peer_ip, request.code, user, accesses)
 
-    def require_record(self, peer: Peer, request: RemotingCommand, access: Access | None) -> None:
-        """Raise RefusalError unless the user that sent a request may do this with a record that was found.
+    def require_record(self, peer: Peer, request: RemotingCommand, *accesses: Access) -> None:
+        """Raise RefusalError unless the user that sent a request may do one of these things with a record.
 
-        ``access`` is None if no record was found: that is refused with the same code and remark, so that no answer
+        Without ``accesses`` no record was found: that is refused with the same code and remark, so that no answer
         says whether there is a record. Only a super user, or a code of the authorizationWhitelist, is let through
         without a record, and the processor says what is wrong. See `require` for the rest.
         """
         user = self._sender(peer, request)
-        if user is None or user.is_super or (access is not None and self.permits(user.name, peer.peer_ip, access)):
+        if user is None or user.is_super or any(
+            self.permits(user.name, peer.peer_ip, access) for access in accesses
+        ):
             return
         raise self.refusal(
             peer.peer_ip, request.code, "permission", user.name,
             f"User:{user.name} has no permission to access this message, or it does not exist.",
-            "there is no such message" if access is None else "the message is one of this resource", access)
+            "the message is one of this resource" if accesses else "there is no such message",
+            accesses[0] if accesses else None)
 
     def require_super(self, peer: Peer, request: RemotingCommand, what: str) -> None:
         """Raise RefusalError unless a super user sent a request. White lists do not change that."""

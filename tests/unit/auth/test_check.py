@@ -259,11 +259,11 @@ def test_more_is_required_of_a_request_that_has_waited_by_what_counts_now(world)
     world.acls.clear()
     world.control.changed()
     assert "no matched policies" in refused(world.control.require, request, ORDERS)
-    assert "or it does not exist" in refused(world.control.require_record, request, ORDERS)
+    assert "or it does not exist" in refused(world.control.require_record, request, ORDERS, SECRET)
     del world.users["ann"]
     world.control.changed()
     assert refused(world.control.require, request, ORDERS) == "User:ann is not found."
-    assert refused(world.control.require_record, request, None) == "User:ann is not found."
+    assert refused(world.control.require_record, request) == "User:ann is not found."
 
 
 def test_a_request_without_a_sender_may_do_nothing_more(world):
@@ -272,11 +272,11 @@ def test_a_request_without_a_sender_may_do_nothing_more(world):
 
 def test_a_missing_record_is_refused_as_a_forbidden_one(world, caplog):
     request, root = sent(world), sent(world, Credentials("root", "r"))
-    world.control.require_record(Peer(), request, ORDERS)
-    for access in (SECRET, None):
-        assert refused(world.control.require_record, request, access) == (
+    world.control.require_record(Peer(), request, SECRET, ORDERS)
+    for accesses in ([SECRET], []):
+        assert refused(world.control.require_record, request, *accesses) == (
             "User:ann has no permission to access this message, or it does not exist.")
-        world.control.require_record(Peer(), root, access)
+        world.control.require_record(Peer(), root, *accesses)
     assert "resource='Topic:secret' reason=the message is one of this resource" in caplog.text
     assert "resource='' reason=there is no such message" in caplog.text
 
@@ -285,7 +285,7 @@ def test_nothing_more_is_required_where_no_permission_is():
     request = RemotingCommand(310)
     for world in (World(authorization_enabled=False), World(authorization_whitelist="310")):
         world.control.require(Peer(), request, SECRET)
-        world.control.require_record(Peer(), request, None)
+        world.control.require_record(Peer(), request)
 
 
 def test_permits_only_answers(world):

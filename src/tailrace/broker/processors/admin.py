@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, Final, final
 
 from tailrace.broker.answers_later import answer_failure
 from tailrace.broker.client_manager import ClientInfo
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.records import require_record
 from tailrace.broker.runtime_info import RuntimeInfo
-from tailrace.errors import RefusalError, RemotingConnectError, RemotingTimeoutError
+from tailrace.errors import (
+    CorruptionError,
+    RefusalError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+)
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message, tags_code
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
@@ -23,6 +30,7 @@ from tailrace.formats.requests.consumer_headers import (
     GetConsumerRunningInfoRequestHeader,
     GetProducerConnectionListRequestHeader,
 )
+from tailrace.formats.requests.table import Action
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["AdminProcessor"]
@@ -134,6 +142,11 @@ class AdminProcessor:
                 record = self._broker.store.select_record(int(msg_id[-16:], 16))
             except ValueError:
                 record = None
+        if self._broker.control is not None:
+            message = None
+            with contextlib.suppress(CorruptionError):
+                message = None if record is None else decode_message(bytes(record))
+            require_record(self._broker, channel, request, message, Action.SUB)
         if record is None:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no message with the id {msg_id}")
         self._forward(

@@ -11,10 +11,12 @@ from collections import deque
 from typing import Final, NamedTuple, final
 
 from tailrace import events
+from tailrace.auth.accesses import TOPIC, topic_access
 from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.processors.send import BUSY, CODES, REMARKS
+from tailrace.broker.records import require_record
 from tailrace.broker.transactions.half_messages import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     CHECK_MAX_TIME_TOPIC,
@@ -32,11 +34,18 @@ from tailrace.broker.transactions.service import Found
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats.commitlog import SysFlag
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, encode_success
+from tailrace.formats.remoting import (
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    encode_success,
+    sender_of,
+)
 from tailrace.formats.requests.message_headers import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
+from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageResult, decode_message_id
 from tailrace.remoting import Channel, RemotingServer
@@ -95,6 +104,9 @@ class EndTransactionProcessor:
     def end_transaction(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Commit or roll back. A request with the state "unknown" is not answered, as in the reference."""
         header = request.read(EndTransactionRequestHeader)
+        control = self._broker.control
+        if control is not None and not control.permits_some(sender_of(request), channel.peer_ip, TOPIC, Action.PUB):
+            control.require_record(channel, request)  # nothing waits for a user that may not send anything
         if header.commit_or_rollback == 0:
             return None
         if header.commit_or_rollback not in {SysFlag.TRANSACTION_COMMIT, SysFlag.TRANSACTION_ROLLBACK}:
@@ -114,7 +126,11 @@ class EndTransactionProcessor:
             self._service.queue.state(header.tran_state_table_offset) == FRESH
             and self._service.is_recent(header.commit_log_offset)
         ):
-            return self._end(channel, request, header, self._service.fresh(header.commit_log_offset))
+            try:
+                found = self._service.fresh(header.commit_log_offset)
+            except RefusalError as error:
+                raise self._missing(channel, request, error) from None
+            return self._end(channel, request, header, found)
         self._wait(_Waiting(channel, request, header))
         return None
 
@@ -167,7 +183,7 @@ class EndTransactionProcessor:
             del self._service.ending[offset]
         try:
             if isinstance(found, Exception):
-                raise found
+                raise self._missing(one.channel, one.request, found)
             answer = self._end(one.channel, one.request, one.header, found)
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
             answer_failure(one.channel, one.request, error)
@@ -177,10 +193,26 @@ class EndTransactionProcessor:
         elif answer is not None and not one.request.is_oneway:
             one.channel.write(answer)
 
+    def _missing(self, channel: Channel, request: RemotingCommand, error: Exception) -> Exception:
+        """Return the error of a search. A user gets the same answer for a missing half message as for a forbidden one.
+        """
+        if isinstance(error, RefusalError) and error.code == ResponseCode.SYSTEM_ERROR:
+            try:
+                require_record(self._broker, channel, request, None, Action.PUB)
+            except RefusalError as refusal:
+                return refusal
+        return error
+
+    def _require(self, channel: Channel, request: RemotingCommand, topic: str) -> None:
+        """Raise RefusalError unless the user may send to the topic of a half message."""
+        if (control := self._broker.control) is not None:
+            control.require_record(channel, request, topic_access(topic, Action.PUB))
+
     def _end(
         self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, found: Found
     ) -> Answer:
         half = found.half
+        self._require(channel, request, half.properties[REAL_TOPIC])
         reason = ""
         if half.queue_offset != header.tran_state_table_offset:
             reason = "The transaction state table offset wrong"
@@ -196,6 +228,7 @@ class EndTransactionProcessor:
         self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, half: FreshHalf
     ) -> Answer:
         """End a half message that is kept in memory, so that its record need not be read."""
+        self._require(channel, request, half.committed.topic)
         self._check(header, half.group, half.immunity, half.stored_ms)
         result = self._service.end_in_memory(
             header.tran_state_table_offset, half,
@@ -247,6 +280,7 @@ class EndTransactionProcessor:
         except MessageIllegalError as error:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         message = self._broker.store.look_message_by_offset(phy_offset) if phy_offset >= 0 else None
+        require_record(self._broker, channel, request, message, Action.UPDATE)
         if message is None:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"there is no message {header.msg_id}")
         if (

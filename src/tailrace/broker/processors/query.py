@@ -6,6 +6,7 @@ import sys
 from typing import Final, final
 
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.records import real_topic_of, require_record
 from tailrace.errors import CorruptionError, RefusalError
 from tailrace.formats.commitlog import (
     INNER_MULTI_DISPATCH,
@@ -30,17 +31,13 @@ from tailrace.formats.requests.message_headers import (
     QueryMessageResponseHeader,
     ViewMessageRequestHeader,
 )
+from tailrace.formats.requests.table import Action
 from tailrace.model import BoundaryType, MessageExt
 from tailrace.remoting import Channel, RemotingServer
-from tailrace.store.dispatch import SCHEDULE_TOPIC
-from tailrace.timer.properties import PARKED_TOPIC, REAL_TOPIC, TIMER_TOPIC
 
 __all__ = ["QueryProcessor"]
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-_HOLD_OTHERS: Final = frozenset({
-    SCHEDULE_TOPIC, TIMER_TOPIC, PARKED_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"})
-"""Topics that hold messages of other topics, which are in the property REAL_TOPIC."""
 BODY_MAX: Final = FRAME_MAX - 64 * 1024
 """Largest body, in bytes, that fits into a frame with its header."""
 
@@ -50,6 +47,7 @@ class QueryProcessor:
     """Returns stored messages and the offsets of queues."""
 
     def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
         self._store = broker.store
         self._in_thread = broker.worker.in_thread
         self._of_queue = broker.questions.of
@@ -96,25 +94,26 @@ class QueryProcessor:
         return request.answer(ext=answer_ext, body=b"".join(records))
 
     def view_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return the message at a physical offset: request 33.
-
-        If the request names a topic, which access control has checked, the message must be one of that topic.
+        """Return the message at a physical offset: request 33. If the request names a topic, it must be the message's.
         """
         header = request.read(ViewMessageRequestHeader)
         offset, topic = header.offset, (header.topic or "").strip()
-        record = self._store.select_record(offset)
+        record, message, error = self._store.select_record(offset), None, None
+        if record is not None and (topic or self._broker.control is not None):
+            try:
+                message = decode_message(bytes(record))
+            except CorruptionError as found:
+                error = found
+        require_record(self._broker, channel, request, message, Action.GET)
         if record is None:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
             )
-        if topic:
-            try:
-                fits = _is_of(topic, decode_message(bytes(record)))
-            except CorruptionError as error:
-                raise RefusalError(
-                    ResponseCode.SYSTEM_ERROR, f"decode message by the offset failed: {error}") from error
-            if not fits:
-                raise RefusalError(ResponseCode.NO_PERMISSION, "The topic does not match the message")
+        if topic and message is None:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, f"decode message by the offset failed: {error}") from error
+        if topic and message is not None and not _is_of(topic, message):
+            raise RefusalError(ResponseCode.NO_PERMISSION, "The topic does not match the message")
         return request.answer(body=bytes(record))
 
     def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -159,6 +158,5 @@ class QueryProcessor:
 
 def _is_of(topic: str, message: MessageExt) -> bool:
     """Return whether a message is one of a topic, or has a place in it if it is an LMQ."""
-    own = message.properties.get(REAL_TOPIC, "") if message.topic in _HOLD_OTHERS else message.topic
-    return topic == own or (topic.startswith(LMQ_PREFIX) and topic in message.properties.get(
+    return topic == real_topic_of(message) or (topic.startswith(LMQ_PREFIX) and topic in message.properties.get(
         INNER_MULTI_DISPATCH, "").split(LMQ_DISPATCH_SEPARATOR))

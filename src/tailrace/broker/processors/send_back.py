@@ -9,13 +9,22 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace import events
+from tailrace.auth.accesses import topic_access
 from tailrace.broker.answers_later import ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
+from tailrace.broker.records import require_record
 from tailrace.errors import RefusalError
 from tailrace.formats.copied_properties import room_to_wait
-from tailrace.formats.remoting import VERSION_V3_4_9, RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import (
+    VERSION_V3_4_9,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    sender_of,
+)
 from tailrace.formats.requests.message_headers import ConsumerSendMsgBackRequestHeader
+from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, TopicConfig
@@ -76,6 +85,8 @@ class SendBackProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic.topic_name}] sending message is forbidden")
         message = self._broker.store.look_message_by_offset(header.offset)
+        if message is not None or not self._may_know(channel, request, header):
+            require_record(self._broker, channel, request, message, Action.SUB)
         if self._is_ended(message, header.offset, header.origin_topic or ""):
             events.A_MESSAGE_OF_A_DELETED_TOPIC_IS_NOT_RETRIED.log(
                 _log, group=name, topic=header.origin_topic, phy_offset=header.offset)
@@ -104,6 +115,14 @@ class SendBackProcessor:
                 "SNDBCK2DLQ_TIMES", f"{request.ext.get('Owner', 'null')[:OWNER_MAX]}@"
                 f"{header.origin_topic or 'null'}@{name}@SEND_BACK_TO_DLQ", 1)
         return when_durable(self._durable, channel, request, request.answer(), result.until)
+
+    def _may_know(
+        self, channel: Channel, request: RemotingCommand, header: ConsumerSendMsgBackRequestHeader
+    ) -> bool:
+        """Return whether a request without a message may be told that the topic of the message was deleted."""
+        control, origin = self._broker.control, header.origin_topic or ""
+        return control is None or (self._is_ended(None, header.offset, origin) and control.permits(
+            sender_of(request), channel.peer_ip, topic_access(origin, Action.SUB)))
 
     def _is_ended(self, message: MessageExt | None, phy_offset: int, origin: str) -> bool:
         """Return True if a message belongs to a topic that was deleted after the message was stored."""

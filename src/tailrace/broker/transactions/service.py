@@ -232,7 +232,7 @@ class TransactionService:
         if with_copies:
             copies = [
                 m for m in self._named(half, HALF_TOPIC, QUEUE_ID, self.queue.base)
-                if m.queue_offset > half.queue_offset]
+                if m.queue_offset > half.queue_offset and m.properties.get(REAL_TOPIC) == half.properties[REAL_TOPIC]]
             latest = max(copies, key=lambda m: m.queue_offset, default=None)
         return Found(half, self._is_committed(half), since, latest)
 

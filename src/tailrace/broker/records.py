@@ -1,0 +1,88 @@
+"""To whom a stored message belongs, and the check of a request that names it by its position or id.
+
+The check of requests sees only names. A request that names a message by an offset, an id, a receipt or a handle may
+name a message of any topic. Its processor looks the message up and calls `require_record`: the user needs the
+permission for the topic or the group to which the message belongs. A message that is missing and one that is
+forbidden are refused with the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from tailrace.auth.accesses import GROUP, TOPIC, Access, topic_access
+from tailrace.broker.context import BrokerContext
+from tailrace.formats.commitlog import INNER_MULTI_DISPATCH, LMQ_DISPATCH_SEPARATOR, LMQ_PREFIX
+from tailrace.formats.pop import ORIGIN_GROUP, retry_owner
+from tailrace.formats.remoting import RemotingCommand
+from tailrace.formats.requests.table import Action
+from tailrace.model import MessageExt
+from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
+from tailrace.remoting import Channel
+from tailrace.store.dispatch import SCHEDULE_TOPIC
+from tailrace.timer.properties import PARKED_TOPIC, REAL_TOPIC, TIMER_TOPIC
+
+__all__ = ["lmq_access", "owners_of", "real_topic_of", "require_record"]
+
+_HOLD_OTHERS: Final = frozenset({
+    SCHEDULE_TOPIC, TIMER_TOPIC, PARKED_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"})
+"""Topics that hold messages of other topics, which are in the property REAL_TOPIC."""
+_RETRY_TOPIC: Final = "RETRY_TOPIC"
+_LITE: Final = f"{LMQ_PREFIX}$"
+
+
+def real_topic_of(message: MessageExt) -> str:
+    """Return the topic to which a message goes: its own, or the one for which a delay or a transaction holds it."""
+    return message.properties.get(REAL_TOPIC, "") if message.topic in _HOLD_OTHERS else message.topic
+
+
+def owners_of(message: MessageExt, action: Action) -> list[Access]:
+    """Return the accesses of which one is enough to do something with a message.
+
+    A message of a retry topic belongs to its group, a dead letter to its topic or its group, every other message to
+    its topic and to each LMQ queue in which it has a place.
+    """
+    topic, properties = real_topic_of(message), message.properties
+    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        group = retry_owner(
+            topic, properties.get(ORIGIN_GROUP), properties.get(REAL_TOPIC), properties.get(_RETRY_TOPIC))
+        return [topic_access(topic if group is None else f"{RETRY_GROUP_TOPIC_PREFIX}{group}", action)]
+    found = [Access(TOPIC, topic, action)]
+    if topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
+        return [*found, Access(GROUP, topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX), action)]
+    names = properties.get(INNER_MULTI_DISPATCH)
+    return found if not names else found + [
+        Access(TOPIC, name, action) for name in names.split(LMQ_DISPATCH_SEPARATOR) if name.startswith(LMQ_PREFIX)]
+
+
+def lmq_access(name: str, action: Action) -> Access:
+    """Return the access to an LMQ queue; the queue of a Lite topic, ``%LMQ%$PARENT$NAME``, is one of its parent."""
+    parent, found, _ = name.removeprefix(_LITE).partition("$")
+    return Access(TOPIC, parent if found and name.startswith(_LITE) else name, action)
+
+
+def require_record(
+    broker: BrokerContext, channel: Channel, request: RemotingCommand, message: MessageExt | None, action: Action
+) -> None:
+    """Raise RefusalError unless the user that sent a request may do something with a message; None if it is missing.
+
+    Any thread may call it. Nothing happens without users.
+    """
+    control = broker.control
+    if control is not None:
+        accesses = [] if message is None else owners_of(message, action)
+        _on_loop(broker.loop, lambda: control.require_record(channel, request, *accesses))
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, check: Callable[[], None]) -> None:
+    """Call a function in the thread of the event loop, where access control is used."""
+    if loop is asyncio._get_running_loop() or not loop.is_running():
+        check()
+        return
+
+    async def call() -> None:
+        check()
+
+    asyncio.run_coroutine_threadsafe(call(), loop).result()
