@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import json
+import re
+import zoneinfo
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +16,8 @@ __all__ = ["AuthConfig"]
 
 _AUTH: Final = "org.apache.rocketmq.auth"
 _STATEFUL: Final = f"{_AUTH}.authentication.strategy.StatefulAuthenticationStrategy"
+_OFFSET: Final = re.compile(r"([+-])([0-9]{2}):([0-5][0-9])")
+_OFFSET_MAX: Final = dt.timedelta(hours=14)
 _BOTH: Final = ("authentication", "Authentication"), ("authorization", "Authorization")
 
 
@@ -74,6 +80,14 @@ class AuthConfig(_Config):
     unauthenticated_connections_max: int = _option(
         200, "Connections of one address without a valid signature yet; more are closed.", low=1)
 
+    grpc_signature_max_age: int = _option(
+        900, "How far the time in the signature of a gRPC call may be from the server's clock, in both directions. "
+        "0: every text is accepted as a time, as by RocketMQ's proxy, and the recorded headers of one call are valid "
+        "until the password changes.", unit="s", low=0, high=86_400)
+    grpc_signature_time_zones: str = _option(
+        "", "Zones of gRPC clients, separated by commas, such as `Europe/Berlin` or `+08:00`. Java and Python clients "
+        "write the time of their own zone. UTC and the zone of the server are always accepted.")
+
     @property
     def is_stateful(self) -> bool:
         """Whether a valid signature counts for some time on its connection."""
@@ -83,6 +97,10 @@ class AuthConfig(_Config):
     def codes(text: str) -> frozenset[int]:
         """Return the codes of a whitelist."""
         return frozenset(int(code) for part in text.split(",") if (code := part.strip()))
+
+    def time_zones(self) -> tuple[dt.tzinfo, ...]:
+        """Return the zones of ``grpcSignatureTimeZones``. Raises ValueError for one that does not exist."""
+        return tuple(_zone(name) for part in self.grpc_signature_time_zones.split(",") if (name := part.strip()))
 
     def first_user(self) -> tuple[str, str] | None:
         """Return name and password of ``initAuthenticationUser``."""
@@ -104,13 +122,26 @@ class AuthConfig(_Config):
             parts = (part.strip() for part in str(text).split(","))
             if wrong := [part for part in parts if part and whole_number(part) is None]:
                 problems.append(f"{name} has {_shown(wrong[0])}, which is not the code of a request")
-        for name, pair in (("initAuthenticationUser", self.first_user),
-                           ("innerClientAuthenticationCredentials", self.inner_client)):
+        for name, read in (("initAuthenticationUser", self.first_user),
+                           ("innerClientAuthenticationCredentials", self.inner_client),
+                           ("grpcSignatureTimeZones", self.time_zones)):
             try:
-                pair()
+                read()
             except ValueError as error:
                 problems.append(f"{name} {error}")
         return problems
+
+
+def _zone(name: str) -> dt.tzinfo:
+    if found := _OFFSET.fullmatch(name):
+        sign, hours, minutes = found.groups()
+        offset = dt.timedelta(hours=int(hours), minutes=int(minutes))
+        if offset <= _OFFSET_MAX:
+            return dt.timezone(-offset if sign == "-" else offset)
+    else:
+        with contextlib.suppress(zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            return zoneinfo.ZoneInfo(name)
+    raise ValueError(f"has {_shown(name)}, which is not a time zone such as Europe/Berlin or +08:00")
 
 
 def _pair(text: str, name: str, secret: str) -> tuple[str, str] | None:

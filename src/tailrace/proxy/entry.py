@@ -19,6 +19,7 @@ from tailrace.formats.requests.table import Action
 from tailrace.proxy.caller import Caller, address_of, caller_of, metadata_of
 from tailrace.proxy.clients import CONSUMERS, Client, Clients
 from tailrace.proxy.protocol import Code, GrpcError, name_of, service
+from tailrace.proxy.signature_dates import SignatureDates
 
 __all__ = ["Entry", "Proof", "proof_of"]
 
@@ -67,12 +68,15 @@ def proof_of(metadata: dict[str, str]) -> Proof:
 class Entry:
     """Lets calls in. Without ``control`` there are no users, and every call may come in."""
 
-    def __init__(self, control: AccessControl | None, clients: Clients) -> None:
+    def __init__(self, control: AccessControl | None, clients: Clients, dates: SignatureDates) -> None:
         self._control = control
         self._clients = clients
+        self._dates = dates
 
-    def caller(self, request: Any, context: Any) -> Caller:
+    def caller(self, request: Any, context: Any, begun_ms: int | None = None) -> Caller:
         """Return the client of a call.
+
+        ``begun_ms`` is the time at which a stream began: its metadata was signed then. Without it the call begins now.
 
         Raises GrpcError: UNAUTHORIZED if no user has signed the call, FORBIDDEN if the user may not do it.
         """
@@ -81,7 +85,7 @@ class Entry:
         if control is None:
             return caller_of(metadata, peer)
         call, address = type(request).__name__, peer[0]
-        user = self._prove(control, metadata, address, call)
+        user = self._prove(control, metadata, address, call, begun_ms)
         caller = caller_of(metadata, peer, user.name)
         client = self._clients.find(caller.client_id)
         try:
@@ -94,16 +98,20 @@ class Entry:
             raise GrpcError(Code.FORBIDDEN, error.remark) from None
         return caller
 
-    @staticmethod
-    def _prove(control: AccessControl, metadata: dict[str, str], address: str, call: str) -> User:
+    def _prove(
+        self, control: AccessControl, metadata: dict[str, str], address: str, call: str, begun_ms: int | None
+    ) -> User:
         try:
             try:
                 proof = proof_of(metadata)
             except ValueError as error:
                 raise control.refusal(address, call, "request", "", str(error)) from None
-            return control.prove(address, call, *proof)
+            user = control.prove(address, call, *proof)
+            if late := self._dates.refusal(proof.content.decode(), begun_ms):
+                raise control.refusal(address, call, "request", user.name, late)
         except RefusalError as error:
             raise GrpcError(Code.UNAUTHORIZED, error.remark) from None
+        return user
 
     @staticmethod
     def _authorize(

@@ -39,6 +39,7 @@ from tailrace.proxy.receive import ReceiveMessageActivity
 from tailrace.proxy.renewal import Renewals
 from tailrace.proxy.routes import RouteActivity
 from tailrace.proxy.send import SendMessageActivity
+from tailrace.proxy.signature_dates import SignatureDates
 from tailrace.proxy.telemetry import TelemetryActivity
 from tailrace.proxy.transactions import EndTransactionActivity, HalfPlaces
 from tailrace.remoting.addresses import address_text
@@ -120,7 +121,10 @@ class GrpcServer:
         self._listener: GrpcListener | None = None
         clients = self._clients = Clients(
             controller.in_process(), broker.clock, self._to_client)
-        self._entry = Entry(controller.access.enforced, clients)
+        auth = controller.access.config
+        self._entry = Entry(
+            controller.access.enforced, clients,
+            SignatureDates(broker.clock, auth.grpc_signature_max_age, auth.time_zones()))
         calls = Calls(clients)
         places = HalfPlaces(broker)
         popped = PoppedMessages(broker, calls)

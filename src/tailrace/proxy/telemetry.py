@@ -96,12 +96,12 @@ class TelemetryActivity:
 
     async def telemetry(self, requests: Any, context: Any) -> None:
         """Take settings and results, send commands, until the client ends the stream."""
-        stream = _Stream(context)
+        stream, begun_ms = _Stream(context), self._broker.clock.now_ms()
         client: Client | None = None
         try:
             async for command in requests:
                 try:
-                    caller = self._entry.caller(command, context)
+                    caller = self._entry.caller(command, context, begun_ms)
                 except GrpcError as error:
                     await context.write(service.TelemetryCommand(status=status(error.code, error.message)))
                     return

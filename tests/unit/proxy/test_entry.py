@@ -15,8 +15,11 @@ from tailrace.env.clock import SystemClock
 from tailrace.proxy.caller import address_of
 from tailrace.proxy.entry import Entry, proof_of
 from tailrace.proxy.protocol import Code, GrpcError, definition, service
+from tailrace.proxy.signature_dates import SignatureDates
 
 TIME = "20261123T120000Z"
+NOW_MS = 1795435200_000
+"""The same time."""
 USERS = {
     user.name: user for user in (
         user_of({"username": "admin", "password": "12345678", "userType": "Super"}),
@@ -42,17 +45,20 @@ class Calls:
 
     def __init__(self, **clients):
         config = AuthConfig(authentication_enabled=True, authorization_enabled=True)
+        self.now_ms = NOW_MS
+        self.max_age_s, self.zones = config.grpc_signature_max_age, ()
         self.acls = {"shop": ACL}
         self.control = AccessControl(
             SystemClock(), config, "DefaultCluster", USERS.get, lambda user: self.acls.get(user))
-        self._entry = Entry(self.control, SimpleNamespace(find=clients.get))
+        self._find = clients.get
 
-    def __call__(self, request, authorization, time=TIME, client="one", peer="ipv4:10.1.1.1:9"):
+    def __call__(self, request, authorization, time=TIME, client="one", peer="ipv4:10.1.1.1:9", begun_ms=None):
         metadata = {"x-mq-client-id": client, "x-mq-date-time": time, "authorization": authorization}
         context = SimpleNamespace(
             invocation_metadata=lambda: [pair for pair in metadata.items() if pair[1] is not None],
             peer=lambda: peer)
-        return self._entry.caller(request, context)
+        dates = SignatureDates(SimpleNamespace(now_ms=lambda: self.now_ms), self.max_age_s, self.zones)
+        return Entry(self.control, SimpleNamespace(find=self._find), dates).caller(request, context, begun_ms)
 
     def refusal(self, request, authorization, **fields):
         with pytest.raises(GrpcError) as told:
@@ -103,6 +109,55 @@ def test_a_call_that_no_user_has_signed_is_unauthorized(calls, authorization, ti
     assert calls.refusal(sent("orders"), authorization, time=time) == (Code.UNAUTHORIZED, message)
     assert calls.control.denied[reason] == 1
     assert sum(calls.control.denied.values()) == 1
+
+
+def signed(text, password="secret-shop"):
+    return {"authorization": f"MQv2-HMAC-SHA1 Credential=shop, SignedHeaders=x-mq-date-time, "
+            f"Signature={signature(password, text)}", "time": text}
+
+
+@pytest.mark.parametrize("apart_s", [-901, 901, -4 * 365 * 86_400])
+def test_a_signature_whose_time_is_not_near_is_refused(calls, apart_s):
+    calls.now_ms = NOW_MS + apart_s * 1000
+    assert calls.refusal(sent("orders"), **signed(TIME)) == (
+        Code.UNAUTHORIZED,
+        f"the time of the signature, {TIME}, is {abs(apart_s)} s "  # noqa: ISC004
+        f"{'behind' if apart_s > 0 else 'ahead of'} the clock of the server in UTC, and grpcSignatureMaxAge is 900 s; "
+        "compare the clocks, or name the time zone of the client in grpcSignatureTimeZones")
+    assert +calls.control.denied == {"request": 1}
+    calls.max_age_s = 0  # RocketMQ's rule
+    assert calls(sent("orders"), **signed(TIME)).user == "shop"
+
+
+@pytest.mark.parametrize("apart_s", [-900, -1, 0, 1, 900])
+def test_a_signature_of_near_times_is_valid(calls, apart_s):
+    calls.now_ms = NOW_MS + apart_s * 1000
+    assert calls(sent("orders"), **signed(TIME)).user == "shop"
+
+
+@pytest.mark.parametrize("text", [
+    "never", "20200101T000000", "20261323T120000Z", "20261123T120060Z", "2026-11-23T12:00:00Z", " 20261123T120000Z",
+    "20261123T120000Z\n", "２０２６1123T120000Z", "1795435200", "20261123T120000+0100", "9" * 30_000,
+    "00000000T000000Z"])
+def test_a_signature_over_a_text_that_is_no_time_is_refused(calls, text):
+    code, message = calls.refusal(sent("orders"), **signed(text))
+    assert code == Code.UNAUTHORIZED
+    assert message.startswith("x-mq-date-time is not a time such as 20261123T120000Z")
+    assert len(message) < 200
+    calls.max_age_s = 0
+    assert calls(sent("orders"), **signed(text)).user == "shop"
+
+
+def test_who_has_not_signed_learns_nothing_about_the_clock(calls):
+    assert calls.refusal(sent("orders"), **signed("20200101T000000Z", "wrong"))[1] == "check signature failed."
+
+
+def test_a_stream_is_judged_by_the_time_at_which_it_began(calls):
+    begun, calls.now_ms = NOW_MS + 1_000, NOW_MS + 86_400_000
+    settings = service.TelemetryCommand(settings=definition.Settings(
+        publishing=definition.Publishing(topics=[topic("orders")])))
+    assert calls(settings, **signed(TIME), begun_ms=begun).user == "shop"
+    assert calls.refusal(settings, **signed(TIME))[0] == Code.UNAUTHORIZED
 
 
 def test_the_user_is_checked_before_the_client_id(calls):
