@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import re
+from functools import partial
 from html.parser import HTMLParser
 from urllib.parse import quote
 
 import pytest
 
-from tailrace.client import Producer, PullConsumer
+from tailrace.auth.model import User, acl_of
+from tailrace.auth_settings import AuthConfig
+from tailrace.broker import BrokerController
+from tailrace.client import Credentials, Producer, PullConsumer
+from tailrace.console import Console
+from tailrace.console.pages import _PAGES
 from tailrace.model import Message
+from tailrace.node.message_store import MessageStore
 from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = pytest.mark.integration
@@ -129,3 +137,91 @@ def test_only_this_machine_by_its_own_name_and_only_reads(console):
     assert (status, headers["Content-Type"]) == (200, "text/css; charset=utf-8")
     assert "prefers-color-scheme: dark" in css
     assert "http" not in css
+
+
+# --- with users
+
+ROOT = Credentials("root", "root-secret-1234")
+VIEWERS = {
+    "mon": ["Cluster:*=Get"], "lister": ["Cluster:*=Get,List"],
+    "reader": ["Cluster:*=Get", "Topic:secret=Sub", "Group:hidden=Get"],
+    "other": ["Cluster:*=Get", "Topic:open*=All", "Group:open*=All"],
+}
+NAMES = ("secret", "hidden")
+CONTENTS = ("SALARY", "payroll-key", "later-key")
+TARGETS = [
+    *_PAGES, "topics/secret", "groups/hidden", "topics/none", "groups/none", "messages?topic=secret",
+    "messages?topic=secret&queue=0", "messages?topic=secret&queue=0&offset=0", "messages?topic=secret&key=payroll-key",
+    "messages?topic=secret&time=2001-01-01T00:00:00", "messages?topic=%25RETRY%25hidden", "messages?topic=none",
+    "messages?topic=rmq_sys_wheel_timer", "topics?filter=secr", "groups?filter=hid"]
+
+
+def entries_of(user):
+    return acl_of({"subject": f"User:{user}", "policies": [{"entries": [
+        {"resource": text.partition("=")[0], "actions": text.partition("=")[2].split(","), "decision": "Allow"}
+        for text in VIEWERS[user]]}]})
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Every page as every user sees it: status and text by user and target."""
+    found = {}
+
+    async def scenario():
+        path, auth = tmp_path_factory.mktemp("users") / "store", AuthConfig(
+            authentication_enabled=True, authorization_enabled=True,
+            init_authentication_user='{"username":"root","password":"root-secret-1234"}')
+        with MessageStore.open(path) as store:
+            controller = BrokerController(store, auth_config=auth)
+            await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
+            for user in VIEWERS:
+                controller.access.users.change(controller.access.users.creation(User(user, "p" * 16)))
+                controller.access.acls.change(controller.access.acls.update(entries_of(user), controller.access.users))
+            await asyncio.to_thread(fill, controller.namesrv_address)
+            for user in ["root", *VIEWERS]:
+                may = partial(controller.access.control.may, user, "127.0.0.1")
+                for target in TARGETS:
+                    answer = await asyncio.to_thread(Console(), f"/console/{target}", controller.broker, "ready", may)
+                    found[user, target] = answer.status, answer.body.decode()
+            await controller.stop()
+
+    asyncio.run(scenario())
+    return found
+
+
+def fill(namesrv):
+    with Producer(namesrv=namesrv, group="p", credentials=ROOT) as producer:
+        producer.create_topic("secret", 1)
+        producer.send(Message(topic="secret", body=b"SALARY", keys=["payroll-key"]))
+        producer.send(Message(topic="secret", body=b"SALARY", keys=["later-key"], delay=3600.0))
+    with PullConsumer(namesrv=namesrv, group="hidden", credentials=ROOT) as consumer:
+        list(consumer.messages("secret", start="first", follow=False))
+        consumer.commit(consumer.queues("secret")[0], 1)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("user", ["mon", "other", "lister"])
+def test_no_page_shows_what_its_user_may_not_see(pages, user, target):
+    status, text = pages[user, target]
+    text = re.sub(r'value="[^"]*"|<title>.*?</title>|<h1>.*?</h1>|Your user needs [^.]*|There is no[^.]*', "", text)
+    forbidden = CONTENTS if user == "lister" else (*CONTENTS, *NAMES)
+    assert [word for word in forbidden if word in text] == []
+    assert status in {200, 403, 404}
+    if target.startswith("messages?topic=") and user != "other":
+        assert status == 403, "also for a topic that does not exist"
+    if user != "lister" and "/" in target:
+        assert status == 403
+
+
+def test_users_see_their_topics_and_groups_and_super_users_everything(pages):
+    for user in ("root", "reader"):
+        assert "SALARY" in pages[user, "messages?topic=secret&queue=0"][1]
+        assert "later-key" in pages[user, "timers"][1]
+        for target in ("topics", "topics/secret", "groups/hidden"):
+            assert "secret" in pages[user, target][1]
+        assert "hidden" in pages[user, "groups"][1]
+    assert pages["root", "retention"][0] == pages["lister", "retention"][0] == 200
+    assert pages["reader", "retention"][0] == 403
+    assert "hidden" in pages["lister", "groups"][1]
+    assert pages["lister", "messages?topic=none"][0] == 403
+    assert pages["root", "messages?topic=none"][0] == 404

@@ -10,8 +10,8 @@ The server answers GET and HEAD, one request a connection, and closes a connecti
 request within 5 s. If too many connections are open, the server closes the oldest one that has not sent its
 request yet, so slow clients do not lock others out. Connections may use TLS, see `tailrace.remoting.entrance`.
 
-If clients of the broker need a user, a browser needs one as well (HTTP Basic): the pages show messages, so the user
-must be allowed to Get the cluster. ``/ready`` and ``/metrics`` are for probes and scrapers and need none.
+If clients of the broker need a user, a browser needs one as well (HTTP Basic), who must be allowed to Get the cluster.
+A page shows what its user may see. ``/ready`` and ``/metrics`` are for probes and scrapers and need no user.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import SLOW_HTTP, ServerLimits
 from tailrace.remoting.server import one_address
 
-__all__ = ["Answer", "HttpStatusServer", "Pages", "RecoveryProgress", "unknown_progress"]
+__all__ = ["Answer", "HttpStatusServer", "May", "Pages", "RecoveryProgress", "unknown_progress"]
 
 _log = get_logger(__name__)
 
@@ -62,11 +62,22 @@ class Answer(NamedTuple):
     headers: Mapping[str, str]
 
 
+May = Callable[[Access], bool]
+"""Returns whether the user of a request may do something; called from any thread."""
+
+
+def _everything(_: Access) -> bool:
+    return True
+
+
 class Pages(Protocol):
     """Pages below ``/console/``; called in a thread."""
 
-    def __call__(self, target: str, broker: BrokerContext | None, state: str) -> Answer:
-        """Return the answer to a request for ``target``; without a ``broker`` no client is served yet."""
+    def __call__(self, target: str, broker: BrokerContext | None, state: str, may: May) -> Answer:
+        """Return the answer to a request for ``target``, with what its user may see.
+
+        Without a ``broker`` no client is served yet.
+        """
         ...
 
 
@@ -236,9 +247,10 @@ class HttpStatusServer:
         if self._pages is not None and target.startswith("/console/"):
             if self._loopback and not _names_this_machine(head):
                 return _response(HTTPStatus.FORBIDDEN, b"the console answers requests to a loopback address only\n")
-            if refused := await self._refused(head, address):
-                return refused
-            answer = partial(self._page, target)
+            may = await self._viewer(head, address)
+            if isinstance(may, bytes):
+                return may
+            answer = partial(self._page, target, may)
         if answer is None:
             return _response(HTTPStatus.NOT_FOUND, b"known are /ready, /metrics and /console/\n")
         if method not in {"GET", "HEAD"}:
@@ -252,10 +264,10 @@ class HttpStatusServer:
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
         return made if method == "GET" else made[: made.index(b"\r\n\r\n") + 4]
 
-    async def _refused(self, head: bytes, address: str) -> bytes:
-        """Return the answer to a request for a page whose user may not see it; empty if it may."""
+    async def _viewer(self, head: bytes, address: str) -> May | bytes:
+        """Return what the user of a request for a page may do, or the answer to one that may see no page."""
         if self._control is None:
-            return b""
+            return _everything
         name, password = _log_in(head)
         if not name:  # the first request of every browser, so it is neither logged nor counted as denied
             return _log_in_first("send its name and password")
@@ -268,7 +280,7 @@ class HttpStatusServer:
             self._control.authorize(address, "console", user, [self._access])
         except RefusalError as error:
             return _response(HTTPStatus.FORBIDDEN, f"{error.remark}\n".encode())
-        return b""
+        return partial(self._control.may, user.name, address)
 
     def _ready(self) -> bytes:
         if self._state == "ready":
@@ -283,9 +295,9 @@ class HttpStatusServer:
             text = f"recovering {done * 100:.0f} %"
         return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"{text}\n".encode())
 
-    def _page(self, target: str) -> bytes:
+    def _page(self, target: str, may: May) -> bytes:
         assert self._pages is not None
-        made = self._pages(target, self._exposition.broker, self._state)
+        made = self._pages(target, self._exposition.broker, self._state, may)
         return _response(made.status, made.body, made.content_type, headers=made.headers)
 
     def _metrics(self, accept: str) -> bytes:

@@ -12,8 +12,9 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.etree.ElementTree import Element
 
 from tailrace import __version__
+from tailrace.auth.accesses import CLUSTER, Access, group_access, topic_access
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.http_status import Answer
+from tailrace.broker.http_status import Answer, May
 from tailrace.console.elements import Child, address, chart, h, page_text, table
 from tailrace.console.reads import (
     Place,
@@ -29,6 +30,7 @@ from tailrace.doctor.retention_report import answer_lines
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
+from tailrace.formats.requests.table import Action
 from tailrace.kernels import compiled
 from tailrace.store.retention.disk_state import PathUsage, size_text
 from tailrace.timer.pending_timer import PARKED
@@ -51,15 +53,53 @@ _PAGES: Final = {
 }
 
 
+READ: Final = Action.GET | Action.SUB
+
+
 class _NotThereError(Exception):
     """The topic or group that a page is about does not exist."""
+
+
+class _ForbiddenError(Exception):
+    """The user of the request may not see what the page is about."""
+
+
+@final
+class _Viewer:
+    """What the user of a request may see.
+
+    Messages and what is in them need Get or Sub on their topic. Names and numbers of topics and groups need the same,
+    or List on the cluster, as requests that list them.
+    """
+
+    def __init__(self, may: May, cluster: str) -> None:
+        self._may = may
+        self.lists = may(Access(CLUSTER, cluster, Action.LIST))
+        """Whether the user may see all names."""
+
+    def reads(self, topic: str) -> bool:
+        """Return whether the user may see messages of a topic."""
+        return self._may(topic_access(topic, READ))
+
+    def topic(self, name: str) -> bool:
+        """Return whether the user may see the name and the numbers of a topic."""
+        return self.lists or self.reads(name)
+
+    def group(self, name: str) -> bool:
+        """Return whether the user may see the name and the numbers of a group."""
+        return self.lists or self._may(group_access(name, READ))
+
+
+def _only_if(allowed: bool, what: str) -> None:
+    if not allowed:
+        raise _ForbiddenError(f"Your user needs {what}.")
 
 
 @final
 class Console:
     """Answers requests for ``/console/``; called in a thread, because pages read the store."""
 
-    def __call__(self, target: str, broker: BrokerContext | None, state: str) -> Answer:
+    def __call__(self, target: str, broker: BrokerContext | None, state: str, may: May) -> Answer:
         """Return the page for a target such as ``/console/topics?from=200``."""
         parts = urlsplit(target)
         name, _, rest = parts.path.removeprefix("/console/").partition("/")
@@ -74,13 +114,17 @@ class Console:
             return self._page(HTTPStatus.SERVICE_UNAVAILABLE, title, name, [
                 h("p", f"The broker does not serve clients: {state}.", class_="warn"),
                 h("p", h("a", "Look again", href=address(name)))])
+        viewer = _Viewer(may, broker.config.broker_cluster_name)
         pages: dict[str, Callable[[], list[Child]]] = {
-            "": lambda: _overview(broker, asked), "topics": lambda: _topics(broker, unquote(rest), asked),
-            "groups": lambda: _groups(broker, unquote(rest), asked), "messages": lambda: _messages(broker, asked),
-            "timers": lambda: _timers(broker), "retention": lambda: _retention(broker), "disk": lambda: _disk(broker),
+            "": lambda: _overview(broker, asked), "topics": lambda: _topics(broker, viewer, unquote(rest), asked),
+            "groups": lambda: _groups(broker, viewer, unquote(rest), asked),
+            "messages": lambda: _messages(broker, viewer, asked), "timers": lambda: _timers(broker, viewer),
+            "retention": lambda: _retention(broker, viewer), "disk": lambda: _disk(broker),
         }
         try:
             return self._page(HTTPStatus.OK, title, name, pages[name](), live="live" in asked)
+        except _ForbiddenError as error:
+            return self._page(HTTPStatus.FORBIDDEN, title, name, [h("p", str(error), class_="warn")])
         except _NotThereError as error:
             return self._page(HTTPStatus.NOT_FOUND, title, name, [h("p", str(error), class_="warn")])
         except (StoreError, ValueError) as error:
@@ -153,10 +197,11 @@ def _listed(path: str, asked: Place, names: list[str]) -> tuple[list[str], list[
     return names[start : start + ROWS_MAX], [form, h("p", f"{len(names):,} found. ", *links)]
 
 
-def _topics(broker: BrokerContext, name: str, asked: Place) -> list[Child]:
+def _topics(broker: BrokerContext, viewer: _Viewer, name: str, asked: Place) -> list[Child]:
     if name:
-        return _topic(broker, name)
-    shown, around = _listed("topics", asked, [config.topic_name for config in broker.topics.items()])
+        return _topic(broker, viewer, name)
+    shown, around = _listed(
+        "topics", asked, [config.topic_name for config in broker.topics.items() if viewer.topic(config.topic_name)])
     counts: Counter[str] = Counter()
     for topic, _, low, high in broker.store.queues():
         counts[topic] += high - low
@@ -175,7 +220,8 @@ def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def _topic(broker: BrokerContext, name: str) -> list[Child]:
+def _topic(broker: BrokerContext, viewer: _Viewer, name: str) -> list[Child]:
+    _only_if(viewer.topic(name), f"Get or Sub on Topic:{name}, or List on the cluster")
     config, store = broker.topics.select(name), broker.store
     if config is None:
         raise _NotThereError(f"There is no topic {name}.")
@@ -184,7 +230,8 @@ def _topic(broker: BrokerContext, name: str) -> list[Child]:
          _time(store.get_message_store_timestamp(name, queue_id, high - 1) if high > low else 0),
          h("a", "Messages", href=address("messages", topic=name, queue=queue_id))]
         for topic, queue_id, low, high in store.queues() if topic == name]
-    groups = [row for row in group_rows(broker, broker.offsets.groups_of(name)) if row[1] == name]
+    seen = filter(viewer.group, broker.offsets.groups_of(name))
+    groups = [row for row in group_rows(broker, seen) if row[1] == name]
     return [
         _facts({"Topic": name, "Queues to read": config.read_queue_nums, "Queues to write": config.write_queue_nums,
                 "Attributes": " ".join(f"{key}={value}" for key, value in config.attributes.items()) or "-"}),
@@ -202,16 +249,20 @@ def _lag_table(rows: list[tuple[str, str, int, int, int, int]]) -> Element:
                  f"What groups have consumed{'' if len(rows) <= ROWS_MAX else f' (the first {ROWS_MAX} rows)'}")
 
 
-def _groups(broker: BrokerContext, name: str, asked: Place) -> list[Child]:
+def _groups(broker: BrokerContext, viewer: _Viewer, name: str, asked: Place) -> list[Child]:
+    if name:
+        _only_if(viewer.group(name), f"Get or Sub on Group:{name}, or List on the cluster")
     known = {config.group_name for config in broker.groups.items()} | set(broker.offsets.topics_by_group())
     if name:
         if name not in known:
             raise _NotThereError(f"There is no group {name}.")
-        return [_facts({"Group": name, "Members": _members(broker, name)}), _lag_table(group_rows(broker, [name]))]
-    shown, around = _listed("groups", asked, [*known])
+        rows_of = [row for row in group_rows(broker, [name]) if viewer.topic(row[1])]
+        return [_facts({"Group": name, "Members": _members(broker, name)}), _lag_table(rows_of)]
+    shown, around = _listed("groups", asked, [*filter(viewer.group, known)])
     lags: Counter[str] = Counter()
-    for group, _, _, _, _, lag in group_rows(broker, shown):
-        lags[group] += lag
+    for group, topic, _, _, _, lag in group_rows(broker, shown):
+        if viewer.topic(topic):
+            lags[group] += lag
     rows: list[list[Child]] = [
         [h("a", group, href=f"{address('groups')}/{_quoted(group)}"), lags[group], _members(broker, group)]
         for group in shown]
@@ -223,7 +274,7 @@ def _members(broker: BrokerContext, group: str) -> int:
     return 0 if info is None else len(info.client_ids())
 
 
-def _messages(broker: BrokerContext, asked: Place) -> list[Child]:
+def _messages(broker: BrokerContext, viewer: _Viewer, asked: Place) -> list[Child]:
     fields: list[Child] = [
         h("label", text, h("input", name=name, value=asked.get(name, ""), **more)) for text, name, more in (
             ("Topic", "topic", {"required": "required"}), ("Key", "key", {}),
@@ -234,9 +285,11 @@ def _messages(broker: BrokerContext, asked: Place) -> list[Child]:
     topic = asked.get("topic", "")
     if not topic:
         return [form, h("p", "Without key, offset and time the newest messages are shown.")]
+    _only_if(viewer.reads(topic), f"Get or Sub on Topic:{topic}")
     if broker.topics.select(topic) is None:
         raise _NotThereError(f"There is no topic {topic}.")
-    found = find_messages(broker, asked)
+    # A queue of an LMQ holds records of other topics.
+    found = [one for one in find_messages(broker, asked) if one.topic == topic or viewer.reads(one.topic)]
     rows: list[list[Child]] = [
         [_time(message.store_timestamp), f"{message.queue_id}:{message.queue_offset}", message.tags or "",
          " ".join(message.keys), h("pre", body_text(message)),
@@ -251,8 +304,8 @@ def _messages(broker: BrokerContext, asked: Place) -> list[Child]:
                         "No message was found.", f"Messages of {topic}"), on]
 
 
-def _timers(broker: BrokerContext) -> list[Child]:
-    waiting = (timer for timer in broker.store.timers() if timer.state != PARKED)
+def _timers(broker: BrokerContext, viewer: _Viewer) -> list[Child]:
+    waiting = (timer for timer in broker.store.timers() if timer.state != PARKED and viewer.reads(timer.topic))
     found = list(itertools.islice(waiting, ROWS_MAX))
     rows: list[list[Child]] = [
         [_time(timer.due_ms), timer.topic, timer.queue_id, timer.keys, timer.uniq_key] for timer in found]
@@ -263,7 +316,8 @@ def _timers(broker: BrokerContext) -> list[Child]:
     return [table(titles, rows, "No timer is pending.", "Pending timers"), h("p", more)]
 
 
-def _retention(broker: BrokerContext) -> list[Child]:
+def _retention(broker: BrokerContext, viewer: _Viewer) -> list[Child]:
+    _only_if(viewer.lists, "List on the cluster, because this page names topics and groups")
     store = broker.store
     view = explain_directory(store.path, store.config, SystemClock(), OsFileSystem())
     return [h("p", "What goes when, and why files stay, as the files say now:"),

@@ -324,7 +324,7 @@ def basic(user, password):
 class Shown:
     """Pages that say which broker they show."""
 
-    def __call__(self, target, broker, state):
+    def __call__(self, target, broker, state, may):
         return Answer(HTTPStatus.OK, f"{state} {broker is not None}".encode(), "text/plain", {})
 
 
