@@ -1,7 +1,8 @@
 """What a request does to which topics, groups and clusters (DefaultAuthorizationContextBuilder).
 
 The table of requests says which fields name resources. A retry topic belongs to its group: it stands for the
-group, and to publish to it is to subscribe. A request that names no resource is about the whole cluster.
+group, and to publish to it is to subscribe. Only the retry topics of the request's own group need nothing besides the
+group. A request that names no resource is about the whole cluster.
 """
 
 from __future__ import annotations
@@ -157,18 +158,18 @@ def _text(value: Any, name: str) -> str:
 
 def _heartbeat(request: RemotingCommand, actions: Action) -> Iterator[Access]:
     for consumer in _list(_body(request), "consumerDataSet"):
-        yield group_access(_name(consumer, "groupName"), actions)
+        yield group_access(group := _name(consumer, "groupName"), actions)
         for subscription in _list(consumer, "subscriptionDataSet"):
-            if not (topic := _name(subscription, "topic")).startswith(RETRY):
-                yield Access(TOPIC, topic, actions)
+            if not is_retry_topic_of(topic := _name(subscription, "topic"), group):
+                yield topic_access(topic, actions)
 
 
 def _locks(request: RemotingCommand, actions: Action) -> Iterator[Access]:
     body = _body(request)
-    yield group_access(_name(body, "consumerGroup"), actions)
+    yield group_access(group := _name(body, "consumerGroup"), actions)
     for queue in _list(body, "mqSet"):
-        if not (topic := _name(queue, "topic")).startswith(RETRY):
-            yield Access(TOPIC, topic, actions)
+        if not is_retry_topic_of(topic := _name(queue, "topic"), group):
+            yield topic_access(topic, actions)
 
 
 def _topics(request: RemotingCommand, actions: Action) -> Iterator[Access]:

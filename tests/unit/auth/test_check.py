@@ -14,6 +14,7 @@ from tailrace.auth.model import User, acl_of
 from tailrace.auth.signature import IN_PARTS_MAX, PART, Credentials, Signer, sign
 from tailrace.auth_settings import AuthConfig
 from tailrace.errors import ConfigError, RefusalError
+from tailrace.formats import fastjson
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, sender_of
 from tailrace.formats.requests.table import REQUESTS, Action, Role
 from tailrace.testing import SimClock
@@ -330,6 +331,22 @@ def test_a_pull_of_retries_of_other_groups_needs_a_permission_for_them(topic, na
     for code in (RequestCode.PULL_MESSAGE, RequestCode.QUERY_CONSUMER_OFFSET):
         found = Accesses("C").of(RemotingCommand(code, {"consumerGroup": "g", "topic": topic}))
         assert {tuple(one[:2]) for one in found} == {("Group", "g"), *named}
+
+
+RETRIES = [("%RETRY%g", []), ("%RETRY%g_orders", []), ("%RETRY%g+orders", []), ("%RETRY%h", ["h"]),
+           ("%RETRY%gh_orders", ["gh_orders"]), ("%RETRY%h+g", ["h+g"]), ("%RETRY%", [""])]
+
+
+@pytest.mark.parametrize("code", [RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
+@pytest.mark.parametrize(("topic", "others"), RETRIES)
+def test_a_body_that_names_retries_of_other_groups_needs_a_permission_for_them(code, topic, others):
+    body = fastjson.dumps(
+        {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": topic}, {"topic": "orders"}]}]}
+        if code is RequestCode.HEART_BEAT else
+        {"consumerGroup": "g", "mqSet": [{"topic": topic}, {"topic": "orders"}]})
+    found = Accesses("C").of(RemotingCommand(code, {}, body))
+    assert {tuple(one[:2]) for one in found} == {
+        ("Group", "g"), ("Topic", "orders"), *(("Group", other) for other in others)}
 
 
 def test_replies_need_no_permission_for_the_topic_of_replies_alone():

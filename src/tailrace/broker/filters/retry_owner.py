@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
+from tailrace.auth.check import AccessControl
 from tailrace.broker.filters.message_filters import EVERYTHING, RETRY_TOPIC, MessageFilter
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.pop import ORIGIN_GROUP, is_retry_topic_of, retry_owner
+from tailrace.formats.remoting import RemotingCommand, sender_of
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.remoting import Channel
 from tailrace.timer.properties import REAL_TOPIC
 
-__all__ = ["RetryOwnerFilter", "own_messages"]
+__all__ = ["RetryOwnerFilter", "own_messages", "reader_of", "refuse_shared"]
 
 _OWNER: Final = (ORIGIN_GROUP.encode(), REAL_TOPIC.encode(), RETRY_TOPIC)
 _TAGS: Final = b"TAGS"
@@ -27,12 +30,39 @@ def own_messages(topic: str, group: str, wanted: MessageFilter = EVERYTHING) -> 
 
     A group that reads a retry topic of others, such as a tool, gets all messages.
     """
-    # A topic with + has one user, and so has that of a group without _ in its name.
-    if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX) or "_" not in topic or "+" in topic or (
+    if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX) or not _may_be_shared(topic) or (
         not is_retry_topic_of(topic, group)
     ):
         return wanted
     return MessageFilter(properties=RetryOwnerFilter(topic, group, wanted))
+
+
+def _may_be_shared(topic: str) -> bool:
+    """Return whether a retry topic may have several users: one with + has one, and so has one without _."""
+    return "_" in topic and "+" not in topic
+
+
+def reader_of(control: AccessControl | None, request: RemotingCommand, topic: str, group: str) -> str:
+    """Return the group whose messages a request may read in a retry topic.
+
+    It is the request's own group, and for a super user or without users any group. For other users it is the group
+    that pulls the topic, for which access control has checked the user, and not one of the others with this name.
+    """
+    if control is None or is_retry_topic_of(topic, group) or control.needs_no_permission(request):
+        return group
+    return topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+
+
+def refuse_shared(
+    control: AccessControl | None, channel: Channel, request: RemotingCommand, topic: str, group: str
+) -> None:
+    """Raise RefusalError if a user pops a retry topic under another group, and the topic may have several users."""
+    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX) and _may_be_shared(topic) and control is not None and (
+        reader_of(control, request, topic, group) != group
+    ):
+        raise control.refusal(
+            channel.peer_ip, request.code, "permission", sender_of(request),
+            f"Group:{group} has no permission to pop the retries of other groups")
 
 
 @final

@@ -9,7 +9,7 @@ from typing import Final, final
 from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
-from tailrace.broker.filters.retry_owner import own_messages
+from tailrace.broker.filters.retry_owner import own_messages, refuse_shared
 from tailrace.broker.pop.fields import check_names, check_poppable, filter_of
 from tailrace.broker.pop.polling import (
     ALL_QUEUES,
@@ -94,9 +94,11 @@ class PopInspectProcessor:
         return self._broker.changes.serve(channel, request, self._peek)
 
     def _named(
-        self, header: NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
+        self, channel: Channel, request: RemotingCommand,
+        header: NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader,
     ) -> tuple[str, str, int]:
         """Return group, topic and queue of a request after checks. Raises RefusalError."""
+        refuse_shared(self._broker.control, channel, request, header.topic, header.consumer_group)
         check_poppable(check_names(self._broker, header.consumer_group, header.topic, header.queue_id))
         return header.consumer_group, header.topic, max(header.queue_id, ALL_QUEUES)
 
@@ -120,7 +122,7 @@ class PopInspectProcessor:
         header = request.read(NotificationRequestHeader)
         if header.is_lite_consumer and self.lite is not None:
             return self.lite(channel, request)
-        group, topic, queue_id = self._named(header)
+        group, topic, queue_id = self._named(channel, request, header)
         wanted = self._filter(header)
         born_ms = arrived_ms(self._broker, request)
         found, arrivals = False, self._arrivals(group, topic)
@@ -175,13 +177,14 @@ class PopInspectProcessor:
         return sum(map(self._broker.traffic.arrivals, topics))
 
     def _polling_info(self, channel: Channel, request: RemotingCommand) -> Answer:
-        group, topic, queue_id = self._named(request.read(PollingInfoRequestHeader))
+        group, topic, queue_id = self._named(
+            channel, request, request.read(PollingInfoRequestHeader))
         return request.answer(
             ext=PollingInfoResponseHeader(self._pops.polling_num(topic, group, queue_id)).to_ext())
 
     def _peek(self, channel: Channel, request: RemotingCommand) -> Answer:
         header = request.read(PeekMessageRequestHeader)
-        self._named(header)
+        self._named(channel, request, header)
         if not 1 <= header.max_msg_nums <= POP_MAX:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"maxMsgNums is {header.max_msg_nums}, it may be 1 to {POP_MAX}")

@@ -18,7 +18,7 @@ from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
-from tailrace.broker.filters.retry_owner import own_messages
+from tailrace.broker.filters.retry_owner import own_messages, refuse_shared
 from tailrace.broker.pop.fields import check_names, check_poppable, check_writable, filter_of
 from tailrace.broker.pop.offsets import WRONG_OFFSET, init_offset
 from tailrace.broker.pop.polling import (
@@ -141,6 +141,7 @@ class PopMessageProcessor:
     def _pop(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> Answer:
         pop = self._read(request)
         now = check_in_time(self._broker, pop)
+        refuse_shared(self._broker.control, channel, request, pop.topic, pop.consumer_group)
         check_writable(self._broker)
         check_poppable(check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id))
         wanted = filter_of(self._broker, pop.topic, pop.consumer_group, pop.exp_type, pop.exp)

@@ -18,7 +18,7 @@ from tailrace.broker.consumer_checks import (
 )
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import MessageFilter
-from tailrace.broker.filters.retry_owner import own_messages
+from tailrace.broker.filters.retry_owner import own_messages, reader_of
 from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalPull
@@ -32,7 +32,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.subscription_group import SubscriptionGroupConfig
-from tailrace.node.topic_config import TopicConfig
+from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfig
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["PullMessageProcessor"]
@@ -177,7 +177,7 @@ class PullMessageProcessor:
             readable_topic(self._broker, topic, queue_id, "pulling")
             topic = header.topic = lite_queue(topic, header.lite_topic)
         topic_config = readable_topic(self._broker, topic, queue_id, "pulling")
-        wanted = self._filter(channel, group_config, header)
+        wanted = self._filter(channel, request, group_config, header)
         if (reset := self._broker.offsets.take_reset(group, topic, queue_id)) is not None:
             return self._moved(request, header, reset, topic_config, group_config, logical)
         if result is None:
@@ -285,7 +285,8 @@ class PullMessageProcessor:
         )
 
     def _filter(
-        self, channel: Channel, group_config: SubscriptionGroupConfig, header: PullMessageRequestHeader
+        self, channel: Channel, request: RemotingCommand, group_config: SubscriptionGroupConfig,
+        header: PullMessageRequestHeader,
     ) -> MessageFilter:
         """Return the filter of a pull, from its own subscription or from that of its group's heartbeat."""
         filters, group = self._broker.filters, header.consumer_group
@@ -294,7 +295,10 @@ class PullMessageProcessor:
         else:
             wanted = filters.of_group(
                 self._subscription(channel, group_config, header), group, header.sub_version)
-        return own_messages(header.topic, group, wanted)
+        if header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return own_messages(
+                header.topic, reader_of(self._broker.control, request, header.topic, group), wanted)
+        return wanted
 
     def _subscription(
         self, channel: Channel, group_config: SubscriptionGroupConfig, header: PullMessageRequestHeader

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from people import People, sent_by
 
 from tailrace.broker.filters.retry_owner import own_messages
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.config import BrokerConfig
+from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.pop import (
     ExtraInfo,
@@ -236,6 +238,38 @@ def test_a_pull_of_a_shared_topic_returns_the_messages_of_its_group(pairs, group
         found.append(decode_message(answer.body[at : at + size]).body)
         at += size
     assert (found, int(answer.ext["nextBeginOffset"])) == (expected, end)
+
+
+@pytest.mark.parametrize(("user", "group", "found"), [
+    ("third", "g_a_x", []), ("third", "mine", []), ("root", "mine", [b"x:0"]), ("first", "g_a", [b"x:0"])])
+def test_a_user_of_one_group_does_not_get_the_retries_of_another_one_with_this_name(pairs, user, group, found):
+    """Access to the group `g_a_x` is not access to the messages of group `g_a` with topic `x`."""
+    people = People(third=[("Group:g_a_x", "Sub"), ("Group:mine", "Sub"), ("Topic:own", "Sub")],
+                    first=[("Group:g_a", "Sub"), ("Topic:x", "Sub")])
+    pairs.send(b"x:0", "x")
+    pop(pairs, "g_a", "x")
+    pairs.run(14_000)
+    pairs.broker.control = people.control
+    fields = {"consumerGroup": group, "topic": SHARED, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
+              "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}
+
+    def serve(processor):
+        return lambda channel, request: processor(channel, sent_by(user, request))
+
+    answer = pairs.ask(serve(PullMessageProcessor(pairs.broker).pull), fields, code=11)
+    assert [m.body for m in map(decode_message, [answer.body] if answer.body else [])] == found
+    assert found or answer.code != 0
+    if group == "mine":
+        asked = pairs.pop_request(consumerGroup="mine", topic=SHARED)
+        inspect = pairs.pop_part.inspect
+        for code, processor in ((200_050, pairs.pop_part.pops.pop), (200_052, inspect.peek),
+                                (200_054, inspect.notification), (200_055, inspect.polling_info)):
+            if user == "root":
+                assert pairs.ask(serve(processor), asked, code=code).code != 16
+                continue
+            with pytest.raises(RefusalError, match="no permission to pop the retries of other groups") as refused:
+                pairs.ask(serve(processor), asked, code=code)
+            assert refused.value.code == 16
 
 
 def test_messages_without_an_origin_are_delivered_as_before(pairs):
