@@ -96,12 +96,14 @@ def protocol() -> str:
         "requests with their fields.\nFields are written as text. A field with `?` may be left out.\n\n"
         "The column `action` is for access control. A user that is not a super user needs one of these actions on "
         "each resource.\nIn brackets are the fields that name the resources; `body` means that the body names them. "
-        "A `*` marks a request that a Java\nbroker serves for every user.\n")]
+        "A `*` marks a request that a Java\nbroker serves for every user. The column `also checked` says what a "
+        "request touches besides these resources, and for\nwhich it needs a permission, too.\n")]
     for role in Role:
-        parts.append(f"## Answered by a {role.value}\n\n| code | name | action | fields | answer | changes |\n"
-                     "|---|---|---|---|---|---|")
+        parts.append(f"## Answered by a {role.value}\n\n"
+                     "| code | name | action | also checked | fields | answer | changes |\n"
+                     "|---|---|---|---|---|---|---|")
         parts.extend(
-            f"| {r.code} | {r.code.name} | {_access(r)} | {_fields(r.header)} | "
+            f"| {r.code} | {r.code.name} | {_access(r)} | {_touches(r)} | {_fields(r.header)} | "
             f"{_fields(r.answer)} | {r.changes} |"
             for r in sorted(REQUESTS.values(), key=lambda r: r.code) if r.role is role)
         parts.append("")
@@ -117,6 +119,10 @@ def _access(request: Request) -> str:
     named = ", ".join(f"`{part.partition(':')[2].rstrip('~^=?;,') or part}`" for part in request.named.split())
     mark = "" if request.reference or request.role is Role.CLIENT else "\\*"
     return f"{_names(request.action)} {_names(request.resource)}{f' ({named})' if named else ''}{mark}"
+
+
+def _touches(request: Request) -> str:
+    return ", ".join((flag.name or "").lower().replace("_", " ") for flag in request.touches or ())
 
 
 def _names(flags: enum.Flag) -> str:
