@@ -87,6 +87,9 @@ class AuthConfig(_Config):
     grpc_signature_time_zones: str = _option(
         "", "Zones of gRPC clients, separated by commas, such as `Europe/Berlin` or `+08:00`. Java and Python clients "
         "write the time of their own zone. UTC and the zone of the server are always accepted.")
+    registration_needs_topics: bool = _option(
+        True, "Whether a broker that registers at the name server needs Pub and Sub on each of its topics, if its user "
+        "is not a super user. A Java name server checks nothing.")
 
     @property
     def is_stateful(self) -> bool:

@@ -285,8 +285,14 @@ class AccessControl:
             and entry.addresses.has(address)]
 
     def is_exempt(self, request: RemotingCommand) -> bool:
-        """Return whether a request may do everything: permissions are off, or are not needed for its code."""
-        return not self._config.authorization_enabled or request.code in self._no_authorization
+        """Return whether a request needs no permission: for its code, because of its super user, or as none does."""
+        return (not self._config.authorization_enabled or request.code in self._no_authorization
+                or self.is_super(sender_of(request)))
+
+    def is_super(self, name: str) -> bool:
+        """Return whether this is the name of an enabled super user."""
+        user = self._user(name)
+        return user is not None and user.enabled and user.is_super
 
     def may(self, name: str, address: str, access: Access) -> bool:
         """Return what `permits` returns, for any thread: nothing is remembered, so a long list pushes nothing out."""
@@ -296,7 +302,7 @@ class AccessControl:
 
     def _sender(self, peer: Peer, request: RemotingCommand) -> User | None:
         """Return the user that sent a request; None if the request needs no permission. Raises RefusalError."""
-        if self.is_exempt(request):
+        if not self._config.authorization_enabled or request.code in self._no_authorization:
             return None
         return self._find(peer.peer_ip, request.code, sender_of(request))[0]
 

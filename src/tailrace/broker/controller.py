@@ -323,7 +323,9 @@ class BrokerController:
     def _register_name_server(self, server: RemotingServer, address: str) -> None:
         kv = KVConfigManager(self._file_system, self._store.config_dir)
         kv.load()
-        name_server = NameServer(self._clock, kv, self._name_server_config, self._broker.loop)
+        name_server = NameServer(
+            self._clock, kv, self._name_server_config, self._broker.loop, control=self.access.enforced,
+            registration_needs_topics=self.access.config.registration_needs_topics)
         self._later += name_server.later
         name_server.register_local(
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,

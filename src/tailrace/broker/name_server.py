@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, final
 
 from tailrace import events
+from tailrace.auth.check import AccessControl
 from tailrace.broker.answers_later import Answer, Change, ConfigChanges, RequestWorker
 from tailrace.broker.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
 from tailrace.broker.processors._bodies import (
@@ -25,11 +26,12 @@ from tailrace.broker.processors._bodies import (
     text_in,
 )
 from tailrace.broker.registration_body import Registered, read_registration
+from tailrace.broker.route_rights import RouteRights
 from tailrace.config import NameServerConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import fastjson
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, sender_of
 from tailrace.formats.requests import name_server_headers as headers
 from tailrace.logs import get_logger
 from tailrace.node.topic_config import PERM_WRITE, TopicConfig, validate_topic
@@ -75,6 +77,8 @@ class Broker:
     mappings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """TopicQueueMappingInfo objects of its static topics, by topic."""
     is_local: bool = False
+    user: str | None = None
+    """The user that has registered it; empty without users, None for the broker of this process."""
     enable_acting_master: bool = False
     write_wiped: bool = False
 
@@ -104,12 +108,14 @@ class NameServer:
 
     def __init__(
         self, clock: Clock, kv: KVConfigManager, config: NameServerConfig,
-        loop: asyncio.AbstractEventLoop | None = None,
+        loop: asyncio.AbstractEventLoop | None = None, *, control: AccessControl | None = None,
+        registration_needs_topics: bool = True,
     ) -> None:
         self._clock = clock
         self._kv = kv
         self._config = config
         self._loop = loop
+        self._rights = None if control is None else RouteRights(control, needs_topics=registration_needs_topics)
         self.worker = RequestWorker(loop)
         self._changes = ConfigChanges(loop)
         self._brokers: dict[str, Broker] = {}
@@ -167,12 +173,14 @@ class NameServer:
 
     def _drop(self, gone: Callable[[BrokerMember], bool]) -> None:
         for broker in list(self._brokers.values()):
-            for broker_id, member in list(broker.members.items()):
-                if gone(member):
-                    del broker.members[broker_id]
-                    events.BROKER_UNREGISTERED.log(_log, name=broker.name, id=broker_id, address=member.address)
-            if not broker.members:
-                del self._brokers[broker.name]
+            self._drop_members(broker, [member for member in broker.members.values() if gone(member)])
+
+    def _drop_members(self, broker: Broker, gone: list[BrokerMember]) -> None:
+        for member in gone:
+            del broker.members[member.broker_id]
+            events.BROKER_UNREGISTERED.log(_log, name=broker.name, id=member.broker_id, address=member.address)
+        if not broker.members:
+            del self._brokers[broker.name]
 
     # --- requests
 
@@ -273,10 +281,13 @@ class NameServer:
         """Remove a topic of brokers of other processes: request 216. The broker of this process keeps it."""
         header = request.read(headers.DeleteTopicFromNamesrvRequestHeader)
         topic, cluster = header.topic, header.cluster_name
-        for broker in self._brokers.values():
-            if not broker.is_local and topic in broker.topics and cluster in {None, "", broker.cluster}:
-                broker.topics = {t: c for t, c in broker.topics.items() if t != topic}
-                broker.mappings = {t: info for t, info in broker.mappings.items() if t != topic}
+        found = [
+            broker for broker in self._brokers.values()
+            if not broker.is_local and topic in broker.topics and cluster in {None, "", broker.cluster}]
+        self._check_clusters(channel, request, found)
+        for broker in found:
+            broker.topics = {t: c for t, c in broker.topics.items() if t != topic}
+            broker.mappings = {t: info for t, info in broker.mappings.items() if t != topic}
         return request.answer()
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -286,6 +297,9 @@ class NameServer:
         named = [self._brokers.get(text_in(entry, "brokerName")) for entry in entries]
         if reason := validate_topic(topic):
             raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
+        if self._rights is not None:
+            self._check_clusters(channel, request, named)
+            self._rights.check_topics(channel, request, [topic])
         if None in named:
             return request.answer()
         # A broker that is named twice keeps the last of its entries.
@@ -366,7 +380,10 @@ class NameServer:
             data_version=version, channel=channel, last_update_ns=self._clock.monotonic_ns(),
             expired_ms=header.heartbeat_timeout_millis or EXPIRED_MS,
         )
-        broker = self._brokers.get(name) or Broker(name=name, cluster=header.cluster_name)
+        if self._rights is not None:
+            self._check_registration(channel, request, self._rights, found)
+        broker = self._brokers.get(name) or Broker(
+            name=name, cluster=header.cluster_name, user=sender_of(request))
         if broker.cluster != header.cluster_name:  # permissions are those of the cluster that a request names
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR,
@@ -406,6 +423,33 @@ class NameServer:
             ext=answer.to_ext(), body=fastjson.dumps({"table": order}) if order else b""
         )
 
+    def _check_registration(
+        self, channel: Channel, request: RemotingCommand, rights: RouteRights, found: Registered
+    ) -> None:
+        """Raise RefusalError unless the user may register this broker with these topics.
+
+        If a super user takes the name over, what another user has registered under it is removed.
+        """
+        header = request.read(headers.RegisterBrokerRequestHeader)
+        broker = self._brokers.get(header.broker_name)
+        rights.check_owner(channel, request, broker, header.cluster_name)
+        rights.check_topics(channel, request, {*found.topics, *found.mappings})
+        rights.check_room(request, self._brokers.values(), header.broker_name, found.topics)
+        if broker is not None and rights.takes_over(request, broker):
+            self._drop_members(broker, list(broker.members.values()))
+
+    def _check_clusters(
+        self, channel: Channel, request: RemotingCommand, brokers: Iterable[Broker | None]
+    ) -> None:
+        """Raise RefusalError unless the user may update the clusters of brokers that a request changes."""
+        if self._rights is not None:
+            for cluster in {broker.cluster for broker in brokers if broker is not None}:
+                self._rights.check_cluster(channel, request, cluster)
+
+    def _check_owner(self, channel: Channel, request: RemotingCommand, name: str, cluster: str) -> None:
+        if self._rights is not None:
+            self._rights.check_owner(channel, request, self._brokers.get(name), cluster)
+
     def _check_room(self, broker: Broker, broker_id: int, topics: Mapping[str, TopicConfig]) -> None:
         """Raise StoreError if there would be too many brokers, members or topics, or if a name is too long."""
         names = broker.name, broker.cluster
@@ -431,14 +475,15 @@ class NameServer:
         """Remove a broker of another process: request 104."""
         header = request.read(headers.UnRegisterBrokerRequestHeader)
         broker = self._brokers.get(header.broker_name)
+        self._check_owner(channel, request, header.broker_name, header.cluster_name)
         if broker is not None and not broker.is_local and broker.cluster == header.cluster_name:
-            mine = list(broker.members.values())
-            self._drop(lambda m: m.address == header.broker_addr and any(m is one for one in mine))
+            self._drop_members(broker, [m for m in broker.members.values() if m.address == header.broker_addr])
         return request.answer()
 
     def query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return whether a broker's topics have changed since its last registration: request 322."""
         header = request.read(headers.QueryDataVersionRequestHeader)
+        self._check_owner(channel, request, header.broker_name, header.cluster_name)
         member = self._touched(header.cluster_name, header.broker_name, header.broker_addr)
         offered = json_value(request, 100) if request.body else None
         stored = member.data_version if member is not None else {}
@@ -451,6 +496,7 @@ class NameServer:
     def broker_heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Note that a broker is alive: request 904."""
         header = request.read(headers.BrokerHeartbeatRequestHeader)
+        self._check_owner(channel, request, header.broker_name, header.cluster_name)
         self._touched(header.cluster_name, header.broker_name, header.broker_addr)
         return request.answer()
 
@@ -476,12 +522,14 @@ class NameServer:
     def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Remove the write permission from a broker's routes, so that producers do not use it: request 205."""
         name = request.read(headers.WipeWritePermOfBrokerRequestHeader).broker_name
+        self._check_clusters(channel, request, [self._brokers.get(name)])
         count = self._set_wiped(name, wiped=True)
         return request.answer(ext=headers.WipeWritePermOfBrokerResponseHeader(count).to_ext())
 
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Restore the write permission in a broker's routes: request 327."""
         name = request.read(headers.AddWritePermOfBrokerRequestHeader).broker_name
+        self._check_clusters(channel, request, [self._brokers.get(name)])
         count = self._set_wiped(name, wiped=False)
         return request.answer(ext=headers.AddWritePermOfBrokerResponseHeader(count).to_ext())
 
