@@ -400,11 +400,14 @@ class ProducerManager:
         channels = self._clients.get(client_id)
         return next(reversed(channels)) if channels else None
 
-    def available_channel(self, group: str) -> Channel | None:
-        """Return a connection of a member that reads its answers, the members in turn; None if no member does."""
+    def available_channel(self, group: str, may: Callable[[ClientInfo], bool] = lambda _: True) -> Channel | None:
+        """Return a connection of a member that reads its answers and may be asked, the members in turn.
+
+        Return None if there is no such member.
+        """
         channels = [
-            channel for channel in self._groups.get(group, ())
-            if not channel.closed and not channel.paused]
+            channel for channel, member in self._groups.get(group, {}).items()
+            if not channel.closed and not channel.paused and may(member)]
         self._turn += 1
         return channels[self._turn % len(channels)] if channels else None
 

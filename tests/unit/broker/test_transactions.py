@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from people import People, sent_by
 
 from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.transactions.checks import TransactionChecks, Verdict
 from tailrace.broker.transactions.half_messages import (
@@ -25,7 +29,7 @@ from tailrace.broker.transactions.half_queue import (
     HalfQueue,
 )
 from tailrace.broker.transactions.operations import OperationBatch
-from tailrace.formats.commitlog import SysFlag, decode_properties
+from tailrace.formats.commitlog import SysFlag, decode_message, decode_properties
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult, PutMessageStatus
@@ -139,6 +143,37 @@ def test_producers_of_a_group_are_asked_in_turn(broker, kit):
     channels[0].paused, channels[1].closed = True, True
     assert {broker.producers.available_channel("tellers") for _ in range(4)} == {channels[2]}
     assert broker.producers.available_channel("others") is None
+
+
+def test_only_a_producer_whose_user_may_send_to_the_topic_gets_a_half_message(broker, kit):
+    """Whatever producer group it names in its heartbeat; what counts is the permission at the time of the check."""
+    people = People(victim=[("Topic:secret", "Pub")], mallory=[("Topic:own", "Pub,Sub")], nobody=[],
+                    reader=[("Topic:secret", "Sub,Get")])
+    broker.control = people.control
+    broker.transactions.load()
+    channels, clients = {}, kit.served(ClientManageProcessor(broker))
+    for number, user in enumerate(("victim", "mallory", "nobody", "reader")):
+        channel = channels[user] = kit.FakeChannel(f"10.0.0.{number}:1")
+        channel.paused = False
+        beat = {"clientID": f"client of {user}", "producerDataSet": [{"groupName": "tellers"}]}
+        assert clients.heartbeat(channel, sent_by(user, kit.request(34, {}, json.dumps(beat).encode()))).code == 0
+    checks = TransactionChecks(broker)
+
+    def ask(times):
+        for _ in range(times):
+            properties = {"REAL_TOPIC": "secret", "REAL_QID": "0", "PGROUP": "tellers", "UNIQ_KEY": "K"}
+            broker.store.put_inner(MessageExtBrokerInner(
+                "RMQ_SYS_TRANS_HALF_TOPIC", 0, b"1M to IBAN", encode_properties(properties)))
+            assert checks._ask(decode_message(broker.store.log[-1]))
+        return {user: sum(command.code == 39 for command in channel.sent) for user, channel in channels.items()}
+
+    assert ask(30) == {"victim": 30, "mallory": 0, "nobody": 0, "reader": 0}
+    people.add("mallory", ("Topic:*", "Pub"))
+    del people.acls["victim"]
+    people.control.changed()
+    assert ask(4) == {"victim": 30, "mallory": 4, "nobody": 0, "reader": 0}
+    people.remove("mallory")
+    assert ask(4) == {"victim": 30, "mallory": 4, "nobody": 0, "reader": 0}
 
 
 @pytest.mark.parametrize(("properties", "times", "expected"), [

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from tailrace import events
+from tailrace.auth.accesses import topic_access
 from tailrace.broker.transactions.half_messages import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     CHECK_MAX_TIME_TOPIC,
@@ -33,11 +35,13 @@ from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode
 from tailrace.formats.requests.message_headers import CheckTransactionStateRequestHeader
+from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, create_message_id
 from tailrace.timer.parking import NEVER
 
 if TYPE_CHECKING:
+    from tailrace.broker.client_manager import ClientInfo
     from tailrace.broker.context import BrokerContext
 
 __all__ = ["TransactionChecks"]
@@ -241,7 +245,8 @@ class TransactionChecks:
             return self._not_put(half, result.remark or result.status.name, never=result.status in NEVER)
         half.queue_offset, half.phy_offset = result.queue_offset, result.phy_offset
         half.store_timestamp = result.store_timestamp
-        channel = self._broker.producers.available_channel(half.properties[PRODUCER_GROUP])
+        channel = self._broker.producers.available_channel(
+            half.properties[PRODUCER_GROUP], partial(self._may_get, half.properties[REAL_TOPIC]))
         if channel is None:
             return True  # no producer is connected; a later pass checks the copy
         store_host = self._broker.store.store_host
@@ -256,6 +261,16 @@ class TransactionChecks:
             version=MQ_VERSION))
         self._service.events["asked"] += 1
         return True
+
+    def _may_get(self, topic: str, producer: ClientInfo) -> bool:
+        """Return whether a producer gets half messages of a topic: its user may send to the topic now.
+
+        Any client can name any producer group in its heartbeat.
+        """
+        control = self._broker.control
+        return control is None or control.permits(
+            self._broker.client_ids.user_of(producer.client_id) or "", producer.channel.peer_ip,
+            topic_access(topic, Action.PUB))
 
     def _not_put(self, half: MessageExt, reason: str, *, never: bool) -> bool:
         """Log a copy that the store refused; return whether the pass goes on with the next half message."""
