@@ -50,15 +50,20 @@ class ClientIds:
 
     def check(self, channel: Channel, request: RemotingCommand, client_id: str) -> None:
         """Raise RefusalError if a client id belongs to another user than the one that sent a request."""
-        owner = self._owners.get(client_id)
-        if owner is not None and owner.user != (user := sender_of(request)):
-            raise self.refusal(channel.peer_ip, request.code, user, client_id)
+        if client_id in self._owners:
+            self._check(sender_of(request), request.code, channel, client_id)
 
     def claim(self, channel: Channel, request: RemotingCommand, client_id: str) -> None:
         """Give a client id to the user that sent a request, until the connection closes. Raises RefusalError."""
-        if self._control() is None:
-            return
-        self.check(channel, request, client_id)
+        if self._control() is not None:
+            self.claim_as(sender_of(request), request.code, channel, client_id)
+
+    def claim_as(self, user: str, call: int | str, channel: Channel, client_id: str) -> None:
+        """Give a client id to a user that another protocol has proven, until the connection closes.
+
+        Raises RefusalError if the client id belongs to another user.
+        """
+        self._check(user, call, channel, client_id)
         held = self._held.setdefault(channel, set())
         if client_id in held:
             return
@@ -66,7 +71,7 @@ class ClientIds:
             raise StoreError(
                 f"a connection has {len(held)} client ids, the limit is {OF_CHANNEL_MAX}; use another connection")
         held.add(client_id)
-        self._hold(client_id, sender_of(request), channel)
+        self._hold(client_id, user, channel)
 
     def claim_for(self, holder: object, channel: Channel, request: RemotingCommand, client_id: str) -> None:
         """Give a client id to the user that sent a request, until ``holder`` releases it. Raises RefusalError."""
@@ -86,6 +91,10 @@ class ClientIds:
             owner.holders.discard(holder)
             if not owner.holders:
                 del self._owners[client_id]
+
+    def _check(self, user: str, call: int | str, channel: Channel, client_id: str) -> None:
+        if (owner := self.user_of(client_id)) is not None and owner != user:
+            raise self.refusal(channel.peer_ip, call, user, client_id)
 
     def refusal(self, address: str, call: int | str, user: str, client_id: str) -> RefusalError:
         """Count and log the use of another user's client id, and return the error to raise."""

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from tailrace import events
+from tailrace.broker.client_ids import ClientIds
 from tailrace.env.clock import Clock
 from tailrace.env.supervision import caught
+from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.logs import get_logger
@@ -86,11 +88,13 @@ class Clients:
     """The table of clients. ``on_request`` gets requests of the broker to a client."""
 
     def __init__(
-        self, server: RemotingServer, clock: Clock, on_request: Callable[[Client, RemotingCommand], None]
+        self, server: RemotingServer, clock: Clock, on_request: Callable[[Client, RemotingCommand], None],
+        client_ids: ClientIds,
     ) -> None:
         self._server = server
         self._clock = clock
         self._on_request = on_request
+        self._client_ids = client_ids
         self._table: dict[str, Client] = {}
         self._of_channel: dict[Channel, Client] = {}
         self.on_forget: list[Callable[[Client], None]] = []
@@ -115,6 +119,10 @@ class Clients:
         """Return a client, None if it has not sent its settings."""
         return self._table.get(client_id)
 
+    def user_of(self, client_id: str) -> str | None:
+        """Return the user to whom a client id belongs, also one of the remoting protocol; None if nobody has it."""
+        return self._client_ids.user_of(client_id)
+
     def connect(self, caller: Caller) -> InProcessConnection:
         """Return a new connection for one call."""
         return InProcessConnection(self._server, caller.peer, language=caller.language, user=caller.user)
@@ -134,6 +142,8 @@ class Clients:
             self._table[caller.client_id] = self._of_channel[client.connection.channel] = client
         before, client.settings, client.has_stream = client.settings, settings, has_stream
         try:
+            if caller.user:
+                self._claim(client)
             await self.register(client, with_subscriptions=True)
         except GrpcError:
             client.settings = before
@@ -141,6 +151,14 @@ class Clients:
                 client.connection.close()
             raise
         return client
+
+    def _claim(self, client: Client) -> None:
+        """Give a client its id, also one that joins no group. Raises GrpcError if the id is one of another user."""
+        try:
+            self._client_ids.claim_as(
+                client.caller.user, "TelemetryCommand", client.connection.channel, client.client_id)
+        except RefusalError as error:
+            raise GrpcError(Code.FORBIDDEN, error.remark) from None
 
     async def register(self, client: Client, *, with_subscriptions: bool = False) -> None:
         """Send the broker a heartbeat for a client. Raises GrpcError."""

@@ -11,7 +11,7 @@ import binascii
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, final
 
-from tailrace.auth.accesses import Access, group_access, topic_access
+from tailrace.auth.accesses import TOPIC, Access, group_access, topic_access
 from tailrace.auth.check import AccessControl
 from tailrace.auth.model import User
 from tailrace.errors import RefusalError
@@ -89,7 +89,7 @@ class Entry:
         caller = caller_of(metadata, peer, user.name)
         client = self._clients.find(caller.client_id)
         try:
-            if client is not None and client.caller.user != user.name:
+            if self._clients.user_of(caller.client_id) not in {None, user.name}:
                 # Or the user would get the commands of another one, with their messages.
                 raise control.refusal(
                     address, call, "permission", user.name, f"client {caller.client_id} is one of another user")
@@ -124,6 +124,11 @@ class Entry:
         except ValueError as error:
             raise control.refusal(address, call, "request", user.name, str(error)) from None
         control.authorize(address, call, user, accesses)
+        if _names_no_topic(request) and not control.permits_some(user.name, address, TOPIC, Action.PUB):
+            # Or a user without any permission would have a place in the table of clients.
+            raise control.refusal(
+                address, call, "permission", user.name,
+                f"User:{user.name} has no permission to send to any topic from {address}")
 
 
 # --- what a call does to which topics and groups
@@ -193,6 +198,12 @@ def _telemetry(request: Any, _: Client | None) -> Iterator[Access]:
         yield _group(settings.subscription.group)
         for entry in settings.subscription.subscriptions:
             yield _sub(entry.topic)
+
+
+def _names_no_topic(request: Any) -> bool:
+    """Return whether a request has the settings of a producer without topics. Clients may name their topics later."""
+    return isinstance(request, service.TelemetryCommand) and request.settings.HasField("publishing") and (
+        not request.settings.publishing.topics)
 
 
 _ACCESSES: Final[dict[type, Callable[[Any, Client | None], Iterator[Access]]]] = {

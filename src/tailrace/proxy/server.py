@@ -120,7 +120,7 @@ class GrpcServer:
         self._latency = broker.rpc_latency
         self._listener: GrpcListener | None = None
         clients = self._clients = Clients(
-            controller.in_process(), broker.clock, self._to_client)
+            controller.in_process(), broker.clock, self._to_client, broker.client_ids)
         auth = controller.access.config
         self._entry = Entry(
             controller.access.enforced, clients,

@@ -24,6 +24,7 @@ USERS = {
     user.name: user for user in (
         user_of({"username": "admin", "password": "12345678", "userType": "Super"}),
         user_of({"username": "shop", "password": "secret-shop"}),
+        user_of({"username": "nothing", "password": "secret-nothing"}),
         user_of({"username": "gone", "password": "secret-gone", "userStatus": "disable"}))}
 ACL = acl_of({"policies": [{"entries": [
     {"resource": "Topic:orders", "actions": ["Pub"], "decision": "Allow", "sourceIps": ["10.0.0.0/8"]},
@@ -50,7 +51,8 @@ class Calls:
         self.acls = {"shop": ACL}
         self.control = AccessControl(
             SystemClock(), config, "DefaultCluster", USERS.get, lambda user: self.acls.get(user))
-        self._find = clients.get
+        self._clients = SimpleNamespace(
+            find=clients.get, user_of=lambda name: clients[name].caller.user if name in clients else None)
 
     def __call__(self, request, authorization, time=TIME, client="one", peer="ipv4:10.1.1.1:9", begun_ms=None):
         metadata = {"x-mq-client-id": client, "x-mq-date-time": time, "authorization": authorization}
@@ -58,7 +60,7 @@ class Calls:
             invocation_metadata=lambda: [pair for pair in metadata.items() if pair[1] is not None],
             peer=lambda: peer)
         dates = SignatureDates(SimpleNamespace(now_ms=lambda: self.now_ms), self.max_age_s, self.zones)
-        return Entry(self.control, SimpleNamespace(find=self._find), dates).caller(request, context, begun_ms)
+        return Entry(self.control, self._clients, dates).caller(request, context, begun_ms)
 
     def refusal(self, request, authorization, **fields):
         with pytest.raises(GrpcError) as told:
@@ -230,6 +232,16 @@ def test_a_client_is_the_one_of_its_user():
     assert calls.refusal(service.HeartbeatRequest(), header())[0] == Code.FORBIDDEN  # it says that it is a producer
     assert calls.refusal(sent("orders"), header("admin", "12345678")) == (
         Code.FORBIDDEN, "client one is one of another user")
+
+
+def test_a_producer_without_topics_may_send_to_some_topic(calls):
+    """Clients may name their topics later."""
+    settings = service.TelemetryCommand(settings=definition.Settings(publishing=definition.Publishing()))
+    assert calls(settings, header()).user == "shop"
+    assert calls.refusal(settings, header("nothing", "secret-nothing")) == (
+        Code.FORBIDDEN, "User:nothing has no permission to send to any topic from 10.1.1.1")
+    assert calls.refusal(settings, header(), peer="ipv4:11.1.1.1:9")[0] == Code.FORBIDDEN, "not from this address"
+    assert calls(service.TelemetryCommand(), header("nothing", "secret-nothing")).user == "nothing"
 
 
 def test_every_call_of_the_service_has_a_rule():
