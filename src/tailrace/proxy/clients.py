@@ -120,7 +120,7 @@ class Clients:
         return self._table.get(client_id)
 
     def user_of(self, client_id: str) -> str | None:
-        """Return the user to whom a client id belongs, also one of the remoting protocol; None if nobody has it."""
+        """Return the user to whom a client id belongs, also one of the remoting protocol; None if it is free."""
         return self._client_ids.user_of(client_id)
 
     def connect(self, caller: Caller) -> InProcessConnection:

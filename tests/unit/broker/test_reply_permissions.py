@@ -109,7 +109,7 @@ def test_a_user_may_reply_to_its_own_client(world):
     assert world.reply("ann").code == 0
 
 
-def test_nobody_asks_for_a_client_of_another_user(world):
+def test_no_user_asks_for_a_client_of_another_user(world):
     world.people.add("mallory", ("Topic:else", "Pub,Sub"))
     answer = world.ask("mallory", "asker", "else")
     assert (answer.code, answer.remark) == (16, "client asker is one of another user")
@@ -121,7 +121,7 @@ def test_nobody_asks_for_a_client_of_another_user(world):
 
 
 def test_a_client_id_that_was_asked_for_by_another_user_before_is_not_a_way_in(world):
-    """Mallory asks with a client id that nobody has; later it is ann's."""
+    """Mallory asks with a client id that is free; later it belongs to ann."""
     world.people.add("mallory", ("Topic:else", "Pub,Sub"))
     assert world.ask("mallory", "later", "else").code == 0
     world.connect("ann", "later")
