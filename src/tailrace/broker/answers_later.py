@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 from tailrace import events
+from tailrace.broker.executors import BoundedExecutor
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.env.supervision import failed
 from tailrace.errors import RefusalError, StoreError
@@ -90,8 +91,9 @@ class RequestWorker:
     Requests of a client that does not read its answers wait until it does.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None, executor: BoundedExecutor | None = None) -> None:
         self._loop = loop
+        self._executor = executor or BoundedExecutor("requests", 1, 0)
         self._waiting: dict[Channel, _Requests] = {}
         self._unread: dict[Channel, _Requests] = {}
         """Requests of clients that do not read their answers at the moment."""
@@ -152,7 +154,7 @@ class RequestWorker:
                 self._waiting[channel] = queue  # after the other connections
             try:
                 if not channel.closed:
-                    answer = await loop.run_in_executor(None, serve, channel, request)
+                    answer = await self._executor.run(serve, channel, request)
                     _send(channel, request, answer)
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
                 answer_failure(channel, request, error)
@@ -174,9 +176,13 @@ class RequestWorker:
 class ConfigChanges:
     """Applies the changes of state files that requests ask for; the files are written in other threads."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None, worker: RequestWorker | None = None) -> None:
-        """``worker`` runs the work of `NotPreparedError`."""
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop | None, worker: RequestWorker | None = None,
+        files: BoundedExecutor | None = None,
+    ) -> None:
+        """``worker`` runs the work of `NotPreparedError`, ``files`` the writes."""
         self._loop = loop
+        self._files = files or BoundedExecutor("state-files", 2, CHANGES_WAITING_MAX)
         self._worker = worker or RequestWorker(loop)
         self._writing: dict[ConfigManager[Any, Any], asyncio.Future[None]] = {}
         self._write_again: set[ConfigManager[Any, Any]] = set()
@@ -292,7 +298,7 @@ class ConfigChanges:
                 self._write_again.discard(manager)
                 self._write_soon(loop, manager)
 
-        future = self._writing[manager] = loop.run_in_executor(None, manager.write_queued)
+        future = self._writing[manager] = self._files.run(manager.write_queued)
         future.add_done_callback(written)
 
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
 
+from tailrace.broker.executors import BoundedExecutor
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.env.supervision import caught, failed
 from tailrace.errors import RefusalError
@@ -64,8 +64,9 @@ class ColdRead:
 class ColdReadService:
     """Runs reads in two threads. All methods are called on the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: BoundedExecutor | None = None) -> None:
         self._loop = loop
+        self._executor = executor or BoundedExecutor("cold-reads", THREADS, 0)
         self._turns: dict[str, dict[Channel, deque[ColdRead]]] = {}
         self._waiting: dict[Channel, set[ColdRead]] = {}
         """All pulls that wait; those that are delayed or whose client does not read are not in ``_turns``."""
@@ -73,7 +74,6 @@ class ColdReadService:
             "pulls from the disk", WAITING_MAX, WAITING_OF_CHANNEL_MAX,
             WAITING_BYTES_MAX)
         self._reads: set[asyncio.Future[GetMessageResult]] = set()
-        self._executor: ThreadPoolExecutor | None = None
         self._stopped = False
         self.count = 0
         """Number of reads that have ended."""
@@ -131,9 +131,7 @@ class ColdReadService:
         while self._reads:
             await asyncio.wait(self._reads)
             await asyncio.sleep(0)  # let the event loop call `_answer`
-        if self._executor is not None:
-            self._executor.shutdown()
-            self._executor = None
+        self._executor.stop()
 
     def _forget(self, pull: ColdRead) -> None:
         """Remove a pull from those that wait, and from their counts."""
@@ -170,11 +168,9 @@ class ColdReadService:
         if pull is None:
             return
         self._forget(pull)
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="ColdRead")
         try:
-            future = self._loop.run_in_executor(self._executor, pull.read)
-        except RuntimeError as error:  # no thread can be started
+            future = self._executor.run(pull.read)
+        except (RefusalError, RuntimeError) as error:  # RuntimeError: no thread can be started
             with caught("ColdReadService"):
                 pull.answer(error)
             return

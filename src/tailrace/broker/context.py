@@ -16,6 +16,7 @@ from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.cold_data import ColdDataFlowControl
 from tailrace.broker.cold_reads import ColdReadService
 from tailrace.broker.deletion import BrokerState
+from tailrace.broker.executors import Executors
 from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.loop_lag import LoopLag
 from tailrace.broker.pop.pop_metrics import PopMetrics
@@ -82,6 +83,8 @@ class BrokerContext:
     """Returns for each name server of another process whether it accepted the last registration."""
     state: BrokerState = field(init=False)
     """What the broker forgets with topics and groups that are deleted."""
+    executors: Executors = field(default_factory=Executors)
+    """The threads, by kind of work."""
     changes: ConfigChanges = field(init=False)
     """Changes of topics, groups and offsets that are answered once they are durable."""
     worker: RequestWorker = field(init=False)
@@ -110,15 +113,16 @@ class BrokerContext:
         self.client_ids = ClientIds(lambda: self.control)
         self.asked = AskedQuestions(self)
         self.pop_metrics = PopMetrics(self.clock.now_ms())
-        self.worker = RequestWorker(self.loop)
-        self.changes = ConfigChanges(self.loop, self.worker)
-        self.cold_reads = ColdReadService(self.loop)
+        executors = self.executors
+        self.worker = RequestWorker(self.loop, executors.worker("requests"))
+        self.changes = ConfigChanges(self.loop, self.worker, executors.files)
+        self.cold_reads = ColdReadService(self.loop, executors.cold_reads)
         self.cold_data = ColdDataFlowControl(self.clock, self.config)
         self.static_topics = StaticTopics(self.topics.mappings, self.config.broker_name)
         self.other_brokers = OtherBrokers(
             self.loop, self.clock, self.config, lambda: self.namesrv_address,
             lambda: self.outgoing())  # noqa: PLW0108 - set later
-        self.questions = Questions(self.loop, self.static_topics, self.other_brokers)
+        self.questions = Questions(executors.look_ups, self.static_topics, self.other_brokers)
         self.transactions = TransactionService(
             self.clock, self.entropy, self.store, self.topics, self.offsets, self.config)
         self.state = BrokerState(self)

@@ -221,9 +221,9 @@ class BrokerController:
 
     async def _serve_on(self, listeners: Listeners) -> None:
         # Recovery may have cut messages off that were consumed. The comparison needs dispatched queues.
-        if await self._broker.loop.run_in_executor(None, self._store.wait_dispatched):
+        if await self._broker.executors.background.run(self._store.wait_dispatched):
             self._correct_offsets()
-        await self._broker.loop.run_in_executor(None, self._broker.transactions.load)
+        await self._broker.executors.background.run(self._broker.transactions.load)
         self.broker_address = self._broker.address = listeners.broker_address
         store_host = listeners.store_host
         self._store.store_host = store_host
@@ -324,8 +324,8 @@ class BrokerController:
         kv = KVConfigManager(self._file_system, self._store.config_dir)
         kv.load()
         name_server = NameServer(
-            self._clock, kv, self._name_server_config, self._broker.loop, control=self.access.enforced,
-            registration_needs_topics=self.access.config.registration_needs_topics)
+            self._clock, kv, self._name_server_config, self._broker.loop, self._broker.executors,
+            control=self.access.enforced, registration_needs_topics=self.access.config.registration_needs_topics)
         self._later += name_server.later
         name_server.register_local(
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
@@ -344,8 +344,8 @@ class BrokerController:
 
     async def _register_elsewhere(self, own: str) -> None:
         """Register at the name servers of ``namesrvAddr``, except the one of this process."""
-        others = await self._broker.loop.run_in_executor(  # in a thread, because it may look up host names
-            None, registered_elsewhere, self._config.namesrv_addr, own)
+        others = await self._broker.executors.background.run(  # in a thread, because it may look up host names
+            registered_elsewhere, self._config.namesrv_addr, own)
         if not others:
             return
         self._registration = Registration(self._broker, others)
@@ -402,6 +402,7 @@ class BrokerController:
         self._persist_offsets()
         self._persist_metrics()
         self._persist_filters()
+        self._broker.executors.stop()
         events.BROKER_STOPPED.log(_log, broker=self.broker_address)
 
     def _prepare(self, step: Callable[[], None]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final, final
 from tailrace import events
 from tailrace.auth.check import AccessControl
 from tailrace.broker.answers_later import Answer, Change, ConfigChanges, RequestWorker
+from tailrace.broker.executors import Executors
 from tailrace.broker.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
 from tailrace.broker.processors._bodies import (
     json_object,
@@ -108,16 +109,17 @@ class NameServer:
 
     def __init__(
         self, clock: Clock, kv: KVConfigManager, config: NameServerConfig,
-        loop: asyncio.AbstractEventLoop | None = None, *, control: AccessControl | None = None,
-        registration_needs_topics: bool = True,
+        loop: asyncio.AbstractEventLoop | None = None, executors: Executors | None = None, *,
+        control: AccessControl | None = None, registration_needs_topics: bool = True,
     ) -> None:
         self._clock = clock
         self._kv = kv
         self._config = config
         self._loop = loop
         self._rights = None if control is None else RouteRights(control, needs_topics=registration_needs_topics)
-        self.worker = RequestWorker(loop)
-        self._changes = ConfigChanges(loop)
+        executors = executors or Executors()
+        self.worker = RequestWorker(loop, executors.worker("name-server"))
+        self._changes = ConfigChanges(loop, self.worker, executors.files)
         self._brokers: dict[str, Broker] = {}
         self._own_mappings: Mapping[str, TopicQueueMappingDetail] = {}
 

@@ -104,7 +104,7 @@ class Registration:
     async def _step(self) -> None:
         """Register at all name servers, and return when the next registration is due."""
         self._changed.clear()
-        body = await self._broker.loop.run_in_executor(None, self._body)
+        body = await self._broker.executors.background.run(self._body)
         await asyncio.gather(*(self._register(address, body) for address in self._addresses))
         await asyncio.sleep(REST_S)
         with contextlib.suppress(TimeoutError):

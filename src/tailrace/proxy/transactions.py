@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.transactions.half_messages import HALF_TOPIC, REAL_TOPIC
+from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import EndTransactionRequestHeader
@@ -45,11 +46,14 @@ class HalfPlaces:
             self._places.popitem(last=False)
 
     async def find(self, topic: str, transaction_id: str) -> _Place | None:
-        """Return where a half message is; None if it does not exist."""
+        """Return where a half message is; None if it does not exist. Raises GrpcError if too many look-ups wait."""
         place = self._places.get((topic, transaction_id))
         if place is not None or not self._broker.store.config.message_index_enable:
             return place
-        return await self._broker.loop.run_in_executor(None, self._look_up, topic, transaction_id)
+        try:
+            return await self._broker.executors.look_ups.run(self._look_up, topic, transaction_id)
+        except RefusalError as error:
+            raise of_refusal(error) from None
 
     def drop(self, topic: str, transaction_id: str) -> None:
         """Forget a half message that is settled."""

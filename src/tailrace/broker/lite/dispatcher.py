@@ -278,7 +278,7 @@ class LiteEventDispatcher:
     async def _look_at_all(self, group: str, topic: str) -> None:
         """Note events for all Lite topics of a parent topic that have messages. A thread finds them."""
         with caught(_NAME):
-            found = await self._broker.loop.run_in_executor(None, self._with_messages, group, topic)
+            found = await self._broker.executors.look_ups.run(self._with_messages, group, topic)
             for queue in found:
                 if not self._to_one(queue, self._registry.wildcard_members(topic, group), ""):
                     return  # no member has room; there is another full dispatch later

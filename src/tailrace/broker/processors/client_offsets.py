@@ -108,7 +108,7 @@ class ClientOffsetsProcessor:
         try:
             answer = await member.channel.request(command, ASK_TIMEOUT_MS)
             if answer.code == ResponseCode.SUCCESS and answer.body:
-                return await self._broker.loop.run_in_executor(None, _table_of, answer.body)
+                return await self._broker.executors.background.run(_table_of, answer.body)
             reason: object = f"code {answer.code}"
         except (RemotingError, ValueError) as error:
             reason = error

@@ -147,7 +147,7 @@ class EndTransactionProcessor:
                 part = self._taken(min(LOOKS, len(self._waiting)))
                 looked: list[Found | Exception]
                 try:
-                    looked = await self._broker.loop.run_in_executor(None, self._look, part)
+                    looked = await self._broker.executors.transactions.run(self._look, part)
                 except Exception as error:  # noqa: BLE001 - no thread can be started: each one gets an answer
                     looked = [error] * len(part)
                 for one, found in zip(part, looked, strict=True):

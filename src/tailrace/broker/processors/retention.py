@@ -31,7 +31,7 @@ class RetentionProcessor:
     def __init__(self, broker: BrokerContext) -> None:
         self._store = broker.store
         # A separate thread, because a purge waits for the dispatch and for files.
-        self.worker = RequestWorker(broker.loop)
+        self.worker = RequestWorker(broker.loop, broker.executors.worker("retention"))
         self.clean_queues = self.worker.in_thread(self._clean_queues)
         self.free_bytes = self.worker.in_thread(self._free_bytes)
         self.purge_topic = self.worker.in_thread(self._purge_topic)

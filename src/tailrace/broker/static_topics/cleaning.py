@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from tailrace import events
@@ -79,7 +78,7 @@ class MappingCleaner:
                 changes = await self._changes(detail)
                 if changes:
                     edit = self._mappings.keeping(detail, changes)
-                    await self._broker.loop.run_in_executor(None, partial(self._mappings.change, edit))
+                    await self._broker.executors.files.run(self._mappings.change, edit)
                     events.STATIC_TOPIC_CLEANED.log(_log, topic=topic, queues=sorted(changes))
             except (RefusalError, StoreError, OSError, ValueError) as error:
                 events.STATIC_TOPIC_NOT_CLEANED.log(_log, topic=topic, reason=error)

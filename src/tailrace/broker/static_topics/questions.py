@@ -5,12 +5,12 @@ Each request is sent with physical numbers to the broker that has the part of th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple, final
 
 from tailrace.broker.answers_later import Answer
+from tailrace.broker.executors import BoundedExecutor
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalQueue, StaticTopics
 from tailrace.broker.static_topics.other_brokers import OtherBrokers
 from tailrace.errors import RefusalError
@@ -46,9 +46,9 @@ class Questions:
     """Serves requests that name logical queues; `of` wraps the functions that serve physical ones."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, static_topics: StaticTopics, others: OtherBrokers
+        self, look_ups: BoundedExecutor, static_topics: StaticTopics, others: OtherBrokers
     ) -> None:
-        self._loop = loop
+        self._look_ups = look_ups
         self._static_topics = static_topics
         self._others = others
         self._physical: dict[int, Serve] = {}
@@ -95,7 +95,7 @@ class Questions:
                 code, ext, request.body, opaque=request.opaque, flag=request.flag, language=request.language,
                 version=request.version, serialize_type=request.serialize_type)
             asked.sender = sender_of(request)
-            found = await self._loop.run_in_executor(None, self._physical[code], channel, asked) if (
+            found = await self._look_ups.run(self._physical[code], channel, asked) if (
                 code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP  # it may read from the disk
             ) else self._physical[code](channel, asked)
             assert isinstance(found, RemotingCommand)

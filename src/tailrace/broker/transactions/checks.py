@@ -109,8 +109,8 @@ class TransactionChecks:
 
     async def run_pass(self) -> None:
         """Check every half message that may be due, then advance the progress."""
-        service, loop, clock = self._service, self._broker.loop, self._broker.clock
-        if not service.is_loaded and not await loop.run_in_executor(None, service.load):
+        service, threads, clock = self._service, self._broker.executors.transactions, self._broker.clock
+        if not service.is_loaded and not await threads.run(service.load):
             return
         started_ms = clock.now_ms()
         at, until = service.queue.base, service.queue.until
@@ -118,10 +118,9 @@ class TransactionChecks:
             pending = self._next(at, until)
             if not pending:
                 break
-            looked = await loop.run_in_executor(None, self._look, pending)
+            looked = await threads.run(self._look, pending)
             if any(one.verdict is Verdict.GIVE_UP for one in looked):
-                await loop.run_in_executor(
-                    None, self._broker.topics.create_if_missing, CHECK_MAX_TIME_TOPIC, 1)
+                await threads.run(self._broker.topics.create_if_missing, CHECK_MAX_TIME_TOPIC, 1)
             if not all(self._act(one) for one in looked):
                 break
             at = looked[-1].offset + 1
@@ -140,7 +139,7 @@ class TransactionChecks:
         service = self._service
         base = service.queue.next_pending(service.queue.base)
         if base != service.queue.base:
-            await self._broker.loop.run_in_executor(None, self._broker.store.flush)
+            await self._broker.executors.transactions.run(self._broker.store.flush)
         service.commit_progress(base)
 
     # -- in a thread
