@@ -567,6 +567,12 @@ class BrokerConfig(_Config):
         "to `consumerFilter.json`.", low=1, high=100_000)
     max_error_rate_of_bloom_filter: int = _option(
         20, "Error rate of that filter.", unit="percent", low=1, high=99)
+    metrics_needs_user: bool = _option(
+        False, "With `--http`: whether `/metrics`, which names topics and groups, needs a user that may Get the "
+        "cluster (HTTP Basic), as the console does. It needs `authenticationEnabled`.")
+    metrics_token_file: str = _option(
+        "", "With `--http`: file with a token. `/metrics` then needs `Authorization: Bearer TOKEN`; with "
+        "metricsNeedsUser a user may read it as well.")
     region_id: str = _option("DefaultRegion", "Value of MSG_REGION.")
     trace_on: bool = _option(True, "Value of TRACE_ON.")
     use_server_side_reset_offset: bool = _option(

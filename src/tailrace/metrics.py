@@ -99,6 +99,14 @@ COLD_READS: Final = _counter(
     "tailrace_cold_reads_total", "Pulls whose messages were read from the disk, in a thread.", ())
 COLD_READ_BYTES: Final = _counter(
     "tailrace_cold_read_bytes_total", "Bytes of messages that such pulls returned.", ())
+EXECUTOR_RUNNING: Final = _gauge(
+    "tailrace_executor_running", "Pieces of work that run in a pool of threads.", ("executor",))
+EXECUTOR_WAITING: Final = _gauge(
+    "tailrace_executor_waiting", "Pieces of work that wait for a thread of a pool.", ("executor",))
+EXECUTOR_REFUSED: Final = _counter(
+    "tailrace_executor_refused_total",
+    "Pieces of work that were refused (SYSTEM_BUSY, or 503 for a page), because too many waited for a pool.",
+    ("executor",))
 BROKER_PERMISSION: Final = _gauge(
     "rocketmq_broker_permission", "6 when messages can be read and written, 4 when only read.")
 TOPIC_NUMBER: Final = _gauge("rocketmq_topic_number", "Topics.")

@@ -11,7 +11,7 @@ that this is safe.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, final
@@ -30,6 +30,7 @@ from prometheus_client.registry import Collector
 
 from tailrace import metrics
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.executors import BoundedExecutor
 from tailrace.broker.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env import supervision
 from tailrace.formats.lite import parent_of
@@ -40,7 +41,7 @@ from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.limits import ServerLimits
 from tailrace.store.refused_puts import REASONS
 
-__all__ = ["Exposition"]
+__all__ = ["Exposition", "format_of"]
 
 Labels = tuple[str, ...]
 Samples = Mapping[Labels, float]
@@ -57,6 +58,13 @@ _TIMER_EVENTS: Final = (
 _FAMILIES: Final = {
     MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily,
 }
+
+
+def format_of(accept: str) -> str:
+    """Return the content type of the format that an ``Accept`` header asks for."""
+    wanted = any(part.partition(";")[0].strip().lower() == "application/openmetrics-text"
+                 for part in accept.split(","))
+    return OPENMETRICS if wanted else CLASSIC
 
 
 @dataclass(slots=True)
@@ -78,17 +86,16 @@ class Exposition(Collector):
         self.broker: BrokerContext | None = None
         self.progress: float | None = None
         self.entrance: Entrance | None = None
+        self.executors: Iterable[BoundedExecutor] = ()
+        """The pools of the HTTP port."""
         self._base = cluster, "broker", broker_name
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def text(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the samples in the format that an ``Accept`` header asks for, and its content type."""
-        if any(part.partition(";")[0].strip().lower() == "application/openmetrics-text"
-               for part in accept.split(",")):
-            return generate_openmetrics(self._registry), OPENMETRICS
-        return generate_latest(self._registry), CLASSIC
+    def text(self, content_type: str = CLASSIC) -> bytes:
+        """Return the samples in a format of `format_of`."""
+        return (generate_openmetrics if content_type == OPENMETRICS else generate_latest)(self._registry)
 
     def collect(self) -> Iterator[Family]:
         """Yield the current samples."""
@@ -97,6 +104,7 @@ class Exposition(Collector):
         if self.entrance is not None:
             yield from self._connections(self.entrance.limits)
             yield from self._handshakes(self.entrance)
+        yield from self._threads([*self.executors, *(() if broker is None else broker.executors)])
         if broker is None:
             if self.progress is not None:
                 yield self._family(metrics.RECOVERED_RATIO, {(): self.progress})
@@ -127,6 +135,11 @@ class Exposition(Collector):
         yield self._family(
             metrics.CONNECTIONS_CLOSED, {(reason,): n for reason, n in limits.closed.items()})
         yield self._family(metrics.CONNECTION_BYTES, {(): limits.bytes + limits.stranger_bytes})
+
+    def _threads(self, executors: list[BoundedExecutor]) -> Iterator[Family]:
+        yield self._family(metrics.EXECUTOR_RUNNING, {(one.name,): one.running for one in executors})
+        yield self._family(metrics.EXECUTOR_WAITING, {(one.name,): one.waiting for one in executors})
+        yield self._family(metrics.EXECUTOR_REFUSED, {(one.name,): one.refused for one in executors})
 
     def _handshakes(self, entrance: Entrance) -> Iterator[Family]:
         yield self._family(metrics.TLS_HANDSHAKES, {(): entrance.handshakes})

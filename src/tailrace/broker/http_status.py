@@ -11,15 +11,20 @@ request within 5 s. If too many connections are open, the server closes the olde
 request yet, so slow clients do not lock others out. Connections may use TLS, see `tailrace.remoting.entrance`.
 
 If clients of the broker need a user, a browser needs one as well (HTTP Basic), who must be allowed to Get the cluster.
-A page shows what its user may see. ``/ready`` and ``/metrics`` are for probes and scrapers and need no user.
+A page shows what its user may see. ``/ready`` is for probes and needs no user. ``/metrics`` needs one with the setting
+``metricsNeedsUser``, or the token of ``metricsTokenFile``.
+
+``/ready`` is answered on the event loop and waits for no thread. Threads make the text of ``/metrics``, once for all
+scrapers of a second, and the pages, see `tailrace.broker.http_turns`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -30,7 +35,8 @@ from tailrace.auth.accesses import CLUSTER, Access
 from tailrace.auth.check import AccessControl
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import PENDING_LIMIT
-from tailrace.broker.exposition import Exposition
+from tailrace.broker.exposition import Exposition, format_of
+from tailrace.broker.http_turns import PAGE_S, SHARED_S, PageTurns, SharedTexts
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats.requests.table import Action
@@ -47,6 +53,8 @@ _log = get_logger(__name__)
 REQUEST_TIMEOUT_S: Final = 5.0
 REQUEST_MAX: Final = 8192
 CONNECTIONS_MAX: Final = 64
+PART: Final = 64 * 1024
+"""Bytes of an answer that are written at a time. The text of ``/metrics`` is the same bytes for all connections."""
 BACKLOG: Final = 100
 FAILED_LOG_IN_S: Final = 1.0
 """How long the answer to a wrong password waits, so that guessing takes long."""
@@ -127,13 +135,18 @@ class HttpStatusServer:
         self, config: BrokerConfig, progress: RecoveryProgress = unknown_progress,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         limits: ServerLimits | None = None, pages: Pages | None = None, entrance: Entrance | None = None,
+        metrics_token: str = "", shared_s: float = SHARED_S, page_s: float = PAGE_S,
     ) -> None:
+        """``metrics_token`` is the one of ``metricsTokenFile``; see `tailrace.broker.http_turns` for the seconds."""
         self._progress = progress
         self._pages = pages
         self._access = Access(CLUSTER, config.broker_cluster_name, Action.GET)
         self._control: AccessControl | None = None
         self._loopback = False
+        self._metrics_need_user, self._metrics_token = config.metrics_needs_user, metrics_token.encode()
         self._exposition = Exposition(config.broker_cluster_name, config.broker_name)
+        self._texts, self._turns = SharedTexts(self._metrics, shared_s), PageTurns(page_s)
+        self._exposition.executors = self._texts.executor, self._turns.executor
         self._entrance = self._exposition.entrance = entrance or Entrance(
             ServerLimits() if limits is None else limits)
         self._limits = self._entrance.limits
@@ -157,15 +170,19 @@ class HttpStatusServer:
         """Set the state to ready, and show ``broker`` under ``/metrics``, and its messages to users of ``control``."""
         self._control = control
         self._exposition.broker = broker
+        self._texts.forget()
         self._state = "ready"
 
     def stopping(self) -> None:
         """Set the state to stopping, which is not ready."""
         self._exposition.broker = None
+        self._texts.forget()
         self._state = "stopping"
 
     async def stop(self) -> None:
         """Close the listener, then each connection after its answer, for which it has 1 s."""
+        for executor in (self._texts.executor, self._turns.executor):
+            executor.stop()
         if self._server is None:
             return
         self._server.close()
@@ -205,9 +222,12 @@ class HttpStatusServer:
             async with asyncio.timeout(self._timeout_s):
                 head = await reader.readuntil(b"\r\n\r\n")
             connection.served, connection.last_active = True, loop.time()
-            writer.write(await self._answer(head, connection.peer.rpartition(":")[0].strip("[]")))
+            made = memoryview(await self._answer(head, connection.peer.rpartition(":")[0].strip("[]")))
+            writer.transport.set_write_buffer_limits(0)  # a part is written when the client has taken the one before
             async with asyncio.timeout(self._timeout_s):
-                await writer.drain()
+                for at in range(0, len(made), PART):
+                    writer.write(made[at : at + PART])
+                    await writer.drain()
         except asyncio.LimitOverrunError:
             writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"head too long\n"))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
@@ -238,10 +258,8 @@ class HttpStatusServer:
         if len(line) != 3 or not line[2].startswith("HTTP/1."):
             return _response(HTTPStatus.BAD_REQUEST, b"not an HTTP/1 request\n")
         method, target, _ = line
-        answers: dict[str, Callable[[], bytes]] = {
-            "/ready": self._ready, "/metrics": partial(self._metrics, _accepted(head)),
-        }
-        answer = answers.get(target.split("?", 1)[0])
+        path = target.split("?", 1)[0]
+        page: Callable[[], bytes] | None = None
         if self._pages is not None and target in {"/", "/console"}:
             return _response(HTTPStatus.SEE_OTHER, b"see /console/\n", headers={"Location": "/console/"})
         if self._pages is not None and target.startswith("/console/"):
@@ -250,14 +268,23 @@ class HttpStatusServer:
             may = await self._viewer(head, address)
             if isinstance(may, bytes):
                 return may
-            answer = partial(self._page, target, may)
-        if answer is None:
+            page = partial(self._page, target, may)
+        if path == "/metrics" and (refused := await self._metrics_refused(head, address)):
+            return refused
+        if page is None and path not in {"/ready", "/metrics"}:
             return _response(HTTPStatus.NOT_FOUND, b"known are /ready, /metrics and /console/\n")
         if method not in {"GET", "HEAD"}:
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n", allow=True)
         try:
-            # In a thread, because the ages of lagging queues need reads of the store.
-            made = await asyncio.get_running_loop().run_in_executor(None, answer)
+            if page is not None:
+                kind = path.removeprefix("/console/").partition("/")[0]
+                made = await self._turns.make(kind, page)
+            else:
+                made = self._ready() if path == "/ready" else await self._texts.get(format_of(_accepted(head)))
+        except (RefusalError, TimeoutError) as error:
+            why = str(error) or "the page takes too long"
+            made = _response(HTTPStatus.SERVICE_UNAVAILABLE, f"the broker is busy: {why}\n".encode(),
+                             headers={"Retry-After": "5"})
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
             events.STATUS_REQUEST_FAILED.log(_log, target=target[:100], reason=repr(error))
             made = _response(
@@ -282,6 +309,23 @@ class HttpStatusServer:
             return _response(HTTPStatus.FORBIDDEN, f"{error.remark}\n".encode())
         return partial(self._control.may, user.name, address)
 
+    async def _metrics_refused(self, head: bytes, address: str) -> bytes:
+        """Return the answer to a scraper that lacks a user or the token; empty if it may read the metrics."""
+        if not self._metrics_need_user and not self._metrics_token:
+            return b""
+        kind, _, given = (_fields(head, "authorization") or [""])[0].strip().partition(" ")
+        if self._metrics_token and kind.lower() == "bearer":
+            if hmac.compare_digest(given.strip().encode("latin-1"), self._metrics_token):
+                return b""
+            await asyncio.sleep(FAILED_LOG_IN_S)
+        elif self._metrics_need_user:
+            if self._control is None:
+                return _response(HTTPStatus.SERVICE_UNAVAILABLE, b"the broker does not know its users yet\n")
+            may = await self._viewer(head, address)
+            return may if isinstance(may, bytes) else b""
+        return _response(HTTPStatus.UNAUTHORIZED, b"/metrics needs the token of metricsTokenFile\n",
+                         headers={"WWW-Authenticate": 'Bearer realm="Tailrace"'})
+
     def _ready(self) -> bytes:
         if self._state == "ready":
             broker = self._exposition.broker
@@ -300,9 +344,9 @@ class HttpStatusServer:
         made = self._pages(target, self._exposition.broker, self._state, may)
         return _response(made.status, made.body, made.content_type, headers=made.headers)
 
-    def _metrics(self, accept: str) -> bytes:
+    def _metrics(self, content_type: str) -> bytes:
         self._exposition.progress = self._done()
-        return _response(HTTPStatus.OK, *self._exposition.text(accept))
+        return _response(HTTPStatus.OK, self._exposition.text(content_type), content_type)
 
     def _done(self) -> float | None:
         done = self._progress()

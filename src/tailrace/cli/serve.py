@@ -31,7 +31,7 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.shortage import is_shortage
 from tailrace.env.supervisor import notify_supervisor
 from tailrace.env.whole_files import replace_file
-from tailrace.errors import StoreError
+from tailrace.errors import ConfigError, StoreError
 from tailrace.formats.filenames import SERVE
 from tailrace.logs import get_logger
 from tailrace.node.lock import LOCK_CHECK_MS
@@ -175,7 +175,8 @@ def serve_store(
 
     _warn_about_remote(
         auth_config or AuthConfig(), listen, namesrv_listen, None if grpc is None else grpc.listen, http_listen,
-        encrypted=entrance.mode == ENFORCING)
+        encrypted=entrance.mode == ENFORCING,
+        guarded=broker_config.metrics_needs_user or bool(broker_config.metrics_token_file))
     serving = _serve(
         opening, progress, listeners, reload, endpoint, take_ports, broker_config, http_listen,
         partial(BrokerController, broker_config=broker_config, name_server_config=name_server_config,
@@ -188,8 +189,10 @@ def serve_store(
         uvloop.run(serving)
 
 
-def _warn_about_remote(config: AuthConfig, *addresses: Address | None, encrypted: bool) -> None:
-    """Log at each start what other machines can do. The last address is that of HTTP."""
+def _warn_about_remote(
+    config: AuthConfig, *addresses: Address | None, encrypted: bool, guarded: bool
+) -> None:
+    """Log at each start what other machines can do. The last address is that of HTTP, ``guarded`` its metrics."""
     *remoting, http = addresses
     for address in remoting:
         if address is None or address[0] in LOOPBACK:
@@ -201,7 +204,8 @@ def _warn_about_remote(config: AuthConfig, *addresses: Address | None, encrypted
     if http is None or http[0] in LOOPBACK:
         return
     if config.authentication_enabled:
-        events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS.log(_log, address=address_text(*http))
+        if not guarded:
+            events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS.log(_log, address=address_text(*http))
         if not encrypted:
             events.PASSWORDS_FOR_THE_CONSOLE_ARE_NOT_ENCRYPTED.log(_log, address=address_text(*http))
     else:
@@ -269,7 +273,8 @@ async def _start_http(
     from tailrace.broker.http_status import HttpStatusServer  # noqa: PLC0415 - only with --http
     from tailrace.console import Console  # noqa: PLC0415
 
-    http = HttpStatusServer(broker_config, progress.ask, entrance=entrance, pages=Console())
+    http = HttpStatusServer(
+        broker_config, progress.ask, entrance=entrance, pages=Console(), metrics_token=_metrics_token(broker_config))
     try:
         host, port = await http.start(*listen)
     except OSError as error:
@@ -280,6 +285,19 @@ async def _start_http(
     scheme = "https" if entrance.mode == ENFORCING else "http"
     _say(f"console at {scheme}://{address_text(host, port)}/console/", sys.stderr)
     return http
+
+
+def _metrics_token(config: BrokerConfig) -> str:
+    """Return the token that scrapers need, empty if there is none. Raises ConfigError."""
+    from tailrace.cli.serve_settings import read_password  # noqa: PLC0415 - it imports this module
+
+    path = config.metrics_token_file
+    if not path:
+        return ""
+    try:
+        return read_password(Path(path))
+    except OSError as error:
+        raise ConfigError(f"metricsTokenFile={path} cannot be read: {error.strerror}") from None
 
 
 async def _serve_open_store(

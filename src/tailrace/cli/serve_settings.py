@@ -95,6 +95,8 @@ def take_settings(
         taken(lambda: NameServerConfig.from_properties(values), NameServerConfig()),
         taken(lambda: AuthConfig.from_properties({**values, **_with_user(values, first_user)}), AuthConfig()),
         taken(lambda: tls_config_of(values, _tls_file), TlsConfig()))
+    if found.broker.metrics_needs_user and not found.auth.authentication_enabled and not problems:
+        problems.append("metricsNeedsUser=true needs authenticationEnabled=true: without it there are no users")
     if problems:
         raise ConfigError(*problems)
     return found

@@ -376,6 +376,46 @@ def test_the_console_asks_for_a_user_that_may_read_the_cluster(tmp_path, kit, mo
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("token", ["", "t0ken-of-the-scraper"])
+@pytest.mark.parametrize("needs_user", [True, False])
+def test_metrics_need_a_user_or_the_token_if_settings_say_so(tmp_path, kit, monkeypatch, token, needs_user):
+    monkeypatch.setattr(http_status, "FAILED_LOG_IN_S", 0.05)
+
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as admin:
+            server = HttpStatusServer(BrokerConfig(metrics_needs_user=needs_user), metrics_token=token)
+            host, port = await server.start("127.0.0.1", 0)
+
+            async def ask(*fields, target="/metrics"):
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write("\r\n".join((f"GET {target} HTTP/1.1", "Host: 127.0.0.1", *fields, "", "")).encode())
+                head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+                writer.close()
+                return int(head.split()[1]), body, head
+
+            controller.broker.store.stats = lambda: {"commitLogMaxOffset": 0, "flushedWhere": 0}
+            early = await ask()
+            assert early[0] == (503 if needs_user else 401 if token else 200), "before the users are known"
+            server.serving(controller.broker, controller.access.enforced)
+            await admin.ask(Code.AUTH_CREATE_USER, {"password": "ann-secret"}, username="ann")
+            open_to_all = not needs_user and not token
+            for wrong in ((), ("Authorization: Bearer x",), ("Authorization: Bearer ",), (basic("root", "wrong"),)):
+                status, body, head = await ask(*wrong)
+                assert status == (200 if open_to_all else 401)
+                assert "tailrace_ready" not in body or open_to_all
+                assert open_to_all or "WWW-Authenticate: " in head
+            assert (await ask(basic("ann", "ann-secret")))[0] == (403 if needs_user else 401 if token else 200)
+            assert (await ask(basic("root", "root-secret")))[0] == (200 if needs_user or not token else 401)
+            if token:
+                assert (await ask(f"Authorization: Bearer {token}"))[0] == 200
+                assert (await ask(f"Authorization: Basic {token}"))[0] == 401
+                assert (await ask(f"Authorization: Bearer {token}x"))[0] == 401
+            assert (await ask(target="/ready"))[0] == 200, "for probes"
+            await server.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_console_of_a_broker_without_users_asks_for_none(tmp_path, kit):
     async def scenario():
         async with running(

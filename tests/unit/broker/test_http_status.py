@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import re
 import ssl
+import threading
+from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,11 +18,13 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace.broker.durable_answers import PENDING_LIMIT
-from tailrace.broker.exposition import _consumed
-from tailrace.broker.http_status import HttpStatusServer
+from tailrace.broker.exposition import Exposition, _consumed
+from tailrace.broker.http_status import Answer, HttpStatusServer
+from tailrace.broker.http_turns import PAGES_WAITING_MAX
 from tailrace.broker.pop.pop_metrics import ReviveProgress
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.config import BrokerConfig
+from tailrace.env import supervision
 from tailrace.metrics import METRICS, Metric, MetricKind
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.remoting.entrance import Entrance
@@ -37,12 +41,12 @@ def run(test):
 
 @contextlib.asynccontextmanager
 async def serving(**options):
-    server = HttpStatusServer(BrokerConfig(), **options)
+    server = HttpStatusServer(BrokerConfig(), **{"shared_s": 0, **options})
     address = await server.start("127.0.0.1", 0)
 
     async def ask(data):
         if isinstance(data, str):
-            data = f"GET {data} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            data = data.encode() if data.startswith("GET") else f"GET {data} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
         reader, writer = await asyncio.open_connection(*address)
         writer.write(data)
         answer = await reader.read()
@@ -262,6 +266,103 @@ def test_a_store_that_fails_while_asked_is_a_500(store, broker):
     run(test)
 
 
+class Gate:
+    """A function that counts its calls, and returns when it is open."""
+
+    def __init__(self, result):
+        self.open, self.calls, self.result, self.started = threading.Event(), 0, result, threading.Event()
+
+    def __call__(self, *_):
+        self.calls += 1
+        self.started.set()
+        assert self.open.wait(30)
+        return self.result
+
+
+def test_forty_scrapers_share_one_text_and_ready_waits_for_none(store, broker, monkeypatch):
+    gate = Gate(b"text")
+    monkeypatch.setattr(Exposition, "text", gate)
+
+    async def test():
+        async with serving(shared_s=30) as (server, ask):
+            server.serving(broker)
+            scrapers = [asyncio.ensure_future(ask("/metrics")) for _ in range(40)]
+            await asyncio.to_thread(gate.started.wait, 30)
+            assert (await ask("/ready")).status == 200, "while the text is made"
+            gate.open.set()
+            assert {(a.status, a.body) for a in await asyncio.gather(*scrapers)} == {(200, "text")}
+            assert (await ask("/metrics")).body == "text"
+            assert gate.calls == 1
+            server.stopping()
+            await ask("/metrics")
+            assert gate.calls == 2, "the text of another state is not shared"
+
+    run(test)
+
+
+def test_a_text_is_made_again_when_its_time_is_over(store, broker, monkeypatch):
+    gate = Gate(b"text")
+    gate.open.set()
+    monkeypatch.setattr(Exposition, "text", gate)
+
+    async def test():
+        async with serving(shared_s=0.01) as (server, ask):
+            server.serving(broker)
+            for _ in range(100):
+                await ask("/metrics")
+                if gate.calls >= 2:
+                    return
+            raise AssertionError(gate.calls)
+
+    run(test)
+
+
+def test_one_page_of_a_kind_is_made_at_a_time_and_too_many_are_refused(store, broker):
+    slow, quick = Gate(Answer(HTTPStatus.OK, b"slow", "text/plain", {})), Gate(
+        Answer(HTTPStatus.OK, b"quick", "text/plain", {}))
+    quick.open.set()
+
+    def pages(target, broker, state):
+        return slow() if target.startswith("/console/disk") else quick()
+
+    async def test():
+        async with serving(pages=pages) as (server, ask):
+            server.serving(broker)
+            waiting = [asyncio.ensure_future(ask(CONSOLE.format(f"disk?{n}"))) for n in range(PAGES_WAITING_MAX + 1)]
+            await asyncio.to_thread(slow.started.wait, 30)
+            while server._turns._waiting < PAGES_WAITING_MAX:
+                await asyncio.sleep(0)
+            refused = await ask(CONSOLE.format("topics"))
+            assert (refused.status, "Retry-After: 5" in refused.head) == (503, True)
+            assert "16 requests for pages wait already" in refused.body
+            assert server._turns.executor.refused == 1
+            assert (await ask("/ready")).status == 200
+            assert slow.calls == 1
+            slow.open.set()
+            assert {a.status for a in await asyncio.gather(*waiting)} == {200}
+            assert (await ask(CONSOLE.format("topics"))).body == "quick"
+
+    run(test)
+
+
+def test_a_page_that_takes_too_long_is_refused_and_no_second_one_is_started(store, broker):
+    slow = Gate(Answer(HTTPStatus.OK, b"slow", "text/plain", {}))
+
+    async def test():
+        async with serving(pages=lambda *_: slow(), page_s=0.05) as (server, ask):
+            server.serving(broker)
+            for _ in range(3):
+                answer = await ask(CONSOLE.format("disk"))
+                assert (answer.status, "the page takes too long" in answer.body) == (503, True)
+            assert slow.calls == 1
+            slow.open.set()
+            while (await ask(CONSOLE.format("disk"))).status != 200:
+                pass
+
+    run(test)
+
+
+CONSOLE = "GET /console/{} HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OPENMETRICS = "application/openmetrics-text"
 PROMETHEUS = (  # what Prometheus 2.53 asks for
     "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
@@ -301,12 +402,14 @@ def full(store, broker, kit):
     return broker
 
 
+@pytest.mark.caught
 @pytest.mark.parametrize("accept", [OPENMETRICS, f"{OPENMETRICS};version=1.0.0", PROMETHEUS])
 def test_metrics_pass_the_parser_of_openmetrics(store, broker, kit, accept):
     async def test():
         async with serving(progress=lambda: 0.5) as (server, ask):
             ask_for = f"GET /metrics HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\n\r\n".encode()
             early = await ask(ask_for)
+            supervision.FAILURES["a test"] += 1  # or its metric has no sample
             server.serving(full(store, broker, kit))
             answer, classic = await ask(ask_for), await ask("/metrics")
         assert "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8" in answer.head
@@ -314,7 +417,9 @@ def test_metrics_pass_the_parser_of_openmetrics(store, broker, kit, accept):
         assert [f.name for f in openmetrics_families(early.body) if f.name.startswith("tailrace")] == [
             "tailrace_ready", "tailrace_connections", "tailrace_connections_max",
             "tailrace_connections_closed", "tailrace_connection_bytes", "tailrace_tls_handshakes",
-        "tailrace_tls_handshakes_incomplete", "tailrace_connections_refused", "tailrace_recovered_ratio"]
+        "tailrace_tls_handshakes_incomplete", "tailrace_connections_refused",
+            "tailrace_executor_running", "tailrace_executor_waiting", "tailrace_executor_refused",
+            "tailrace_recovered_ratio"]
         found = {f.name: f for f in openmetrics_families(answer.body)}
         for metric in METRICS:
             if metric.name == "tailrace_recovered_ratio":

@@ -14,7 +14,7 @@ from tailrace.config import BrokerConfig
 def shown(world):
     exposition = Exposition("DefaultCluster", "broker-a")
     exposition.broker = world.broker
-    text, _ = exposition.text()
+    text = exposition.text()
     base = {"cluster", "node_type", "node_id"}
     return {
         (sample.name, *(v for k, v in sorted(sample.labels.items()) if k not in base)): sample.value
