@@ -2,7 +2,8 @@
 
 The table of requests says which fields name resources. A retry topic belongs to its group: it stands for the
 group, and to publish to it is to subscribe. Only the retry topics of the request's own group need nothing besides the
-group. A request that names no resource is about the whole cluster.
+group. The queue of a Lite topic belongs to the parent topic. A request that names no resource is about the whole
+cluster.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final, NamedTuple, final
 
 from tailrace.errors import ConfigError
 from tailrace.formats import fastjson
+from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.formats.pop import is_retry_topic_of, normal_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.formats.requests.table import REQUESTS, Action, Request, Role
@@ -26,6 +28,8 @@ CLUSTER: Final = "Cluster"
 SUB: Final = Action.SUB
 VALUES_MAX: Final = 50_000
 _SIGNS: Final = "~^=?;,"
+_LITE: Final = f"{LMQ_PREFIX}$"
+"""Beginning of the queue of a Lite topic, ``%LMQ%$PARENT$NAME``."""
 
 
 class Access(NamedTuple):
@@ -55,8 +59,11 @@ def group_access(name: str, actions: Action) -> Access:
 
 
 def topic_access(name: str, actions: Action) -> Access:
-    """Return the access to a topic, or to the group of a retry topic."""
+    """Return the access to a topic, to the group of a retry topic, or to the parent topic of a Lite topic's queue."""
     if not name.startswith(RETRY):
+        if name.startswith(_LITE):
+            parent, found, _ = name.removeprefix(_LITE).partition("$")
+            name = parent if found else name
         return Access(TOPIC, name, actions)
     if actions & Action.PUB:
         actions = actions & ~Action.PUB | SUB

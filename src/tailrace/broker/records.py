@@ -24,13 +24,12 @@ from tailrace.remoting import Channel
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.timer.properties import PARKED_TOPIC, REAL_TOPIC, TIMER_TOPIC
 
-__all__ = ["lmq_access", "owners_of", "real_topic_of", "require_record"]
+__all__ = ["owners_of", "real_topic_of", "require_record"]
 
 _HOLD_OTHERS: Final = frozenset({
     SCHEDULE_TOPIC, TIMER_TOPIC, PARKED_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"})
 """Topics that hold messages of other topics, which are in the property REAL_TOPIC."""
 _RETRY_TOPIC: Final = "RETRY_TOPIC"
-_LITE: Final = f"{LMQ_PREFIX}$"
 
 
 def real_topic_of(message: MessageExt) -> str:
@@ -54,13 +53,7 @@ def owners_of(message: MessageExt, action: Action) -> list[Access]:
         return [*found, Access(GROUP, topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX), action)]
     names = properties.get(INNER_MULTI_DISPATCH)
     return found if not names else found + [
-        Access(TOPIC, name, action) for name in names.split(LMQ_DISPATCH_SEPARATOR) if name.startswith(LMQ_PREFIX)]
-
-
-def lmq_access(name: str, action: Action) -> Access:
-    """Return the access to an LMQ queue; the queue of a Lite topic, ``%LMQ%$PARENT$NAME``, is one of its parent."""
-    parent, found, _ = name.removeprefix(_LITE).partition("$")
-    return Access(TOPIC, parent if found and name.startswith(_LITE) else name, action)
+        topic_access(name, action) for name in names.split(LMQ_DISPATCH_SEPARATOR) if name.startswith(LMQ_PREFIX)]
 
 
 def require_record(

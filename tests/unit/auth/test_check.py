@@ -333,6 +333,14 @@ def test_a_pull_of_retries_of_other_groups_needs_a_permission_for_them(topic, na
         assert {tuple(one[:2]) for one in found} == {("Group", "g"), *named}
 
 
+def test_the_queue_of_a_lite_topic_is_one_of_its_parent():
+    for code, action in ((11, Action.SUB), (10, Action.PUB), (30, Action.GET)):
+        for queue, topic in (("%LMQ%$parent$a", "parent"), ("%LMQ%dev1", "%LMQ%dev1"), ("%LMQ%$odd", "%LMQ%$odd"),
+                             ("%LMQ%a$b", "%LMQ%a$b")):
+            found = Accesses("C").of(RemotingCommand(code, {"topic": queue}))
+            assert found == [("Topic", topic, action)], queue
+
+
 RETRIES = [("%RETRY%g", []), ("%RETRY%g_orders", []), ("%RETRY%g+orders", []), ("%RETRY%h", ["h"]),
            ("%RETRY%gh_orders", ["gh_orders"]), ("%RETRY%h+g", ["h+g"]), ("%RETRY%", [""])]
 

@@ -12,7 +12,7 @@ from tailrace.broker.processors.admin import AdminProcessor
 from tailrace.broker.processors.end_transaction import EndTransactionProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.send_back import SendBackProcessor
-from tailrace.broker.records import lmq_access, owners_of, require_record
+from tailrace.broker.records import owners_of, require_record
 from tailrace.broker.transactions.half_queue import PASSED, UNKNOWN
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import decode_message
@@ -186,12 +186,6 @@ def test_a_message_of_a_shared_retry_topic_belongs_to_the_group_that_it_names(st
         "g_a": {"ORIGIN_GROUP": "g_a"}, "g": {"ORIGIN_GROUP": "g"}, "g_a_x": {"REAL_TOPIC": "%RETRY%g_a_x"},
         "g_a_x ": {}}.items() if put(store, "%RETRY%g_a_x", properties) >= 0}
     assert owner == {name: [("Group", name.strip(), Action.SUB)] for name in owner}
-
-
-def test_the_queue_of_a_lite_topic_is_one_of_its_parent():
-    assert lmq_access("%LMQ%$parent$a", Action.PUB) == ("Topic", "parent", Action.PUB)
-    for name in ("%LMQ%dev1", "%LMQ%$odd", "%LMQ%a$b"):
-        assert lmq_access(name, Action.PUB) == ("Topic", name, Action.PUB)
 
 
 def test_a_thread_has_a_record_checked_on_the_event_loop(broker, store, channel, people):

@@ -24,6 +24,7 @@ from tailrace.broker.processors.send import (
     SendMessageProcessor,
     plain_sys_flag,
 )
+from tailrace.broker.sent_properties import check_named
 from tailrace.broker.traffic import message_type
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import RefusalError, RemotingConnectError, RemotingTimeoutError
@@ -151,6 +152,8 @@ class ReplyMessageProcessor:
                 ResponseCode.SYSTEM_ERROR, f"reply message properties[{REPLY_TO_CLIENT}] is null")
         if (control := self._broker.control) is not None:
             self._broker.asked.check_reply(control, channel, request, properties)
+        if self._broker.control is not None:
+            check_named(self._broker, channel, request, header.topic, header.properties or "")
         config, queue_id = self._send.place(channel, header)
         producer = self._broker.producers.find_channel(client_id)
         if producer is None:

@@ -10,9 +10,9 @@ from typing import Final, final
 import orjson
 
 from tailrace.broker.answers_later import Change, MissingConfigError
-from tailrace.broker.asked import REPLY_TO_CLIENT
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.sent_properties import check_properties
 from tailrace.broker.traffic import NORMAL, is_delayed, message_type, type_of
 from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
 from tailrace.errors import MessageIllegalError, RefusalError
@@ -166,6 +166,8 @@ class SendMessageProcessor:
                 logical = self._broker.static_topics.for_send(request, header)
             message, unique_key, half = self._message(
                 channel, request, header if logical is None else logical.header, batch=batch)
+            if self._broker.control is not None:
+                check_properties(self._broker, channel, request, header.properties or "", message, half)
         except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
@@ -257,8 +259,6 @@ class SendMessageProcessor:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the properties have {len(stored)} bytes with those of the broker, over the limit of "
                 f"{SENT_PROPERTIES_MAX}: a copy for a retry needs the rest of a record")
-        if self._broker.control is not None and REPLY_TO_CLIENT in properties and topic[0] != "%":
-            self._broker.asked.note(channel, request, topic, properties)
         return message, unique_key, half
 
     def _inner_batch(

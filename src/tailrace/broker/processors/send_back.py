@@ -108,7 +108,7 @@ class SendBackProcessor:
             _again(message, topic.topic_name, queue_id, level))
         if not result.status.appended:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, result.status.name)
-        self._broker.traffic.sent_back(message.properties.get(RETRY_TOPIC, message.topic), name)
+        self._broker.traffic.sent_back(_came_from(message), name)
         self._broker.traffic.dead_letters[name] += dead
         if dead:
             self._broker.traffic.counters.add(
@@ -133,6 +133,11 @@ class SendBackProcessor:
         return self._broker.topic(topic, queue_nums, sys_flag)
 
 
+def _came_from(message: MessageExt) -> str:
+    """Return the topic of a message before its retries. A producer may set the property in any other topic, too."""
+    return message.properties.get(RETRY_TOPIC, message.topic) if message.topic.startswith("%") else message.topic
+
+
 def _again(
     message: MessageExt, topic: str, queue_id: int, level: int
 ) -> MessageExtBrokerInner:
@@ -140,7 +145,7 @@ def _again(
 
     Properties that do not fit the copy are left out, because a refusal would stop the queue of the consumer.
     """
-    properties = {RETRY_TOPIC: message.topic, **message.properties, "WAIT": "false"}
+    properties = {**message.properties, RETRY_TOPIC: _came_from(message), "WAIT": "false"}
     properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
     properties[DELAY] = str(level)
     made = fitting_copy(message, topic, queue_id, properties, _KEPT, room_to_wait(topic))
