@@ -68,6 +68,9 @@ class AuthConfig(_Config):
         10_000, "Users on connections that Stateful remembers.", low=1, high=10_000_000)
     stateful_authentication_cache_expired_second: int = _option(
         60, "How long Stateful remembers them.", unit="s", low=1, high=86_400)
+    authentication_failures_max: int = _option(
+        10, "Wrong signatures and passwords of one address in a minute, after which attempts from there are refused "
+        "for a time that grows from 1 s to 60 s. 0 refuses none.", low=0, high=1_000_000)
     unauthenticated_frame_max_bytes: int = _option(
         5 * MIB, "Longest request of a connection before its first valid signature, if its header has the name and the "
         "signature of a user; a longer one closes it. Without them, and for the header itself, the limit is 64 KiB.",

@@ -299,6 +299,9 @@ class RemotingCommandError(RemotingError):
 class RefusalError(RemotingError):
     """A request that is not served; its answer has the ``code``, the ``remark`` and the fields ``ext``."""
 
+    closes = False
+    """Whether the server closes the connection after the answer."""
+
     def __init__(self, code: int, remark: str, ext: Mapping[str, str] | None = None) -> None:
         self.code, self.remark, self.ext = code, remark, ext or {}
         super().__init__(remark)

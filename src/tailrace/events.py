@@ -87,10 +87,13 @@ ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS_AND_MESSAGES: Final = _event(
     "The broker knows no users, so the pages of `--http` ask for none, and other machines reach them. Switch access "
     "control on, or listen on 127.0.0.1.")
 ACCESS_DENIED: Final = _event(
-    "warning", "access denied", "user address code action resource reason more",
+    "warning", "access denied", "user address code action resource reason more others",
     "A request was refused because its user is unknown or disabled, its signature or password is wrong, or no "
     "permission allows it. `code` is the name of the request for a call of gRPC, and `console` for a page. One line "
-    "in 10 s for each kind; `more` denied requests came since the line before.")
+    "in 10 s for each kind, and at most ten lines a second; `more` denied requests of the kind came since its line "
+    "before, and `others` of kinds that the limit kept out of the log. Clients without a proven user are of one kind "
+    "for each address and reason: `user` and `reason` are those of the first of them. Nothing but the log says whether "
+    "the user exists.")
 SUPER_USER_CREATED: Final = _event(
     "info", "super user created", "user",
     "The directory had no user yet, so the user of initAuthenticationUser, innerClientAuthenticationCredentials or "

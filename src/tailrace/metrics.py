@@ -91,7 +91,8 @@ PROCESSOR_WATERMARK: Final = _gauge(
 REQUESTS_DENIED: Final = _counter(
     "tailrace_requests_denied_total",
     "Requests that access control refused. Reason missing: no user is named; user: it does not exist; disabled; "
-    "signature, password: it is wrong; permission: none allows it; request: it does not say what it is for.",
+    "signature, password: it is wrong; permission: none allows it; request: it does not say what it is for, or is over "
+    "a limit; attempts: too many have failed from its address; binding: it is missing or wrong.",
     ("reason",))
 COLD_PULLS_WAITING: Final = _gauge(
     "tailrace_cold_pulls_waiting", "Pulls that wait for messages that are not in the page cache.")

@@ -18,7 +18,7 @@ from tailrace.formats.pop import is_retry_topic_of, normal_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.formats.requests.table import REQUESTS, Action, Request, Role
 
-__all__ = ["Access", "Accesses"]
+__all__ = ["RESOURCE_MAX", "Access", "Accesses", "name_too_long"]
 
 RETRY: Final = "%RETRY%"
 DLQ: Final = "%DLQ%"
@@ -27,6 +27,8 @@ GROUP: Final = "Group"
 CLUSTER: Final = "Cluster"
 SUB: Final = Action.SUB
 VALUES_MAX: Final = 50_000
+RESOURCE_MAX: Final = 255
+"""Characters of the name of a topic, group or cluster; no file of a queue has a longer name."""
 _SIGNS: Final = "~^=?;,"
 _LITE: Final = f"{LMQ_PREFIX}$"
 """Beginning of the queue of a Lite topic, ``%LMQ%$PARENT$NAME``."""
@@ -43,6 +45,11 @@ class Access(NamedTuple):
     def key(self) -> str:
         """The resource as it is written."""
         return f"{self.kind}:{self.name}"
+
+
+def name_too_long(access: Access) -> str:
+    """Return the remark for a name over `RESOURCE_MAX`, which is not repeated."""
+    return f"the name of a {access.kind.lower()} has {len(access.name)} characters, over the limit of {RESOURCE_MAX}."
 
 
 class _Field(NamedTuple):

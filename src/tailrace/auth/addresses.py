@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, final
 
-__all__ = ["Addresses", "addresses_problem"]
+__all__ = ["Addresses", "addresses_problem", "client_network"]
 
 _BITS: Final = {4: 32, 6: 128}
+NETWORK_BITS: Final = 64
+"""Bits of an IPv6 network that one customer of a provider has at least; a client may take any address in it."""
+NETWORKS_MAX: Final = 1_024
+"""Addresses whose network is remembered; an address has at most 45 characters."""
 
 
 def _number(text: str) -> tuple[int, int]:
@@ -27,6 +32,21 @@ def _range(text: str) -> tuple[int, int]:
         raise ValueError(text)
     host = (1 << (bits - int(length))) - 1
     return number & ~host, number | host
+
+
+def client_network(address: str) -> str:
+    """Return what stands for the place of a client: its IPv4 address, or the first 64 bits of its IPv6 address."""
+    return _network(address) if ":" in address else address
+
+
+@lru_cache(NETWORKS_MAX)
+def _network(address: str) -> str:
+    try:
+        number = int(ipaddress.IPv6Address(address))
+    except ValueError:
+        return address
+    rest = _BITS[6] - NETWORK_BITS
+    return f"{ipaddress.IPv6Address(number >> rest << rest)}/{NETWORK_BITS}"
 
 
 def addresses_problem(source_ips: Iterable[str]) -> str:

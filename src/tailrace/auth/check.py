@@ -3,46 +3,52 @@
 `AccessControl.check` runs before any other work on a request of remoting; `AccessControl.prove` and
 `AccessControl.authorize` are its two steps for calls of another protocol. `check` sees only what a request names. A
 processor that finds more, such as the topic of a record, calls `AccessControl.require` or `require_record` before it
-uses what it found. The remarks are those of RocketMQ. A denied request is counted, and logged without password and
-signature.
+uses what it found. The remarks are those of RocketMQ, except that a client that has not proven who it is does not learn
+which users there are. A denied request is counted, and logged without password and signature.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections import Counter
 from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol, final
 
-from tailrace import events
-from tailrace.auth.accesses import TOPIC, Access, Accesses
-from tailrace.auth.model import Acl, Entry, Resource, User
-from tailrace.auth.signature import ACCESS_KEY, Signer
+from tailrace.auth.accesses import RESOURCE_MAX, TOPIC, Access, Accesses, name_too_long
+from tailrace.auth.attempts import Attempts
+from tailrace.auth.denials import REASONS, Denials
+from tailrace.auth.model import NAME_MAX, Acl, Entry, Resource, User
+from tailrace.auth.signature import (
+    ACCESS_KEY,
+    FIELD_NAME_MAX,
+    FIELDS_MAX,
+    Signer,
+    problem_of_fields,
+)
 from tailrace.auth_settings import AuthConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import ConfigError, RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, sender_of
-from tailrace.formats.requests.table import Action
-from tailrace.logs import get_logger
 
 __all__ = ["REASONS", "AccessControl", "Peer", "Verdict", "decide"]
-
-_log = get_logger(__name__)
 
 ALLOWED_MAX: Final = 20_000
 """Requests that are remembered as allowed, by user, address and the fields that name resources."""
 SHARED_MAX: Final = 10_000
 """Answers of `AccessControl.share_topic` that are remembered, by the names and addresses of both users."""
-LOG_PERIOD_NS: Final = 10_000_000_000
-"""One denied request of a kind is logged in this time; the next line has the number of the others."""
-LOGGED_MAX: Final = 10_000
+ALLOWED_CHARS_MAX: Final = 4_000_000
+"""Characters of all remembered fields together."""
+KEY_CHARS_MAX: Final = 1_000
+"""Characters of the fields of one request; a decision about more is not remembered."""
 NO_SUBJECT: Final = "Authorization failed. Please verify your access rights and try again."
 NO_POLICY: Final = "no matched policies."
 DENIED: Final = "the decision is deny."
-
-
-REASONS: Final = ("missing", "user", "disabled", "signature", "password", "permission", "request")
+WRONG_SIGNATURE: Final = "check signature failed."
+WRONG_PASSWORD: Final = "check password failed."
+TOO_MANY_ATTEMPTS: Final = "too many attempts have failed from this address, try again in a minute."
+TOO_MANY_FIELDS: Final = (
+    f"a signed request has at most {FIELDS_MAX} fields, with names of at most {FIELD_NAME_MAX} characters.")
+_CAUSES: Final = {"user": "the user is not found", "disabled": "the user is disabled"}
 
 
 class Peer(Protocol):
@@ -50,6 +56,9 @@ class Peer(Protocol):
 
     peer_ip: str
     authenticated: bool
+    """True after a request with a valid signature."""
+    user: str
+    """The user whose signature was the first valid one; empty without one, and after a wrong one of this user."""
 
 
 class Verdict(NamedTuple):
@@ -73,6 +82,8 @@ def decide(user: User | None, acl: Acl | None, access: Access, address: str) -> 
         return Verdict(allowed=False, reason="the user is disabled")
     if user.is_super:
         return Verdict(allowed=True, reason="the user is a super user")
+    if len(access.name) > RESOURCE_MAX:
+        return Verdict(allowed=False, reason=name_too_long(access))
     for policy in ("Custom", "Default") if acl is not None else ():
         assert acl is not None
         found = [
@@ -113,18 +124,19 @@ class AccessControl:
         self._values: dict[int, Callable[[dict[str, str]], object]] = {
             code: itemgetter(*names) if names else _nothing for code, names in self._accesses.names.items()}
         """What returns the fields on which the result of `Accesses.of` depends; it raises KeyError without one."""
-        self._known: dict[str, tuple[User, Signer]] = {}
-        self._allowed: set[tuple[object, ...]] = set()
+        self._known: dict[str, tuple[User, Signer, str]] = {}
+        self._allowed = _Allowed()
         self._shared: dict[tuple[str, str, str, str], bool] = {}
-        self._logged: dict[tuple[object, ...], list[int]] = {}
-        self.denied: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-        """Denied requests by reason: user, disabled, signature, missing, permission, request."""
+        self._attempts = Attempts(clock, config.authentication_failures_max)
+        self._denials = Denials(clock)
+        self.denied = self._denials.counts
+        """Denied requests by reason, a member of `REASONS`."""
 
     def changed(self) -> None:
         """Forget what was decided with the users and entries before."""
         self._proven.clear()
         self._known = {}  # new ones: a request that is being checked may still write into those before
-        self._allowed = set()
+        self._allowed = _Allowed()
         self._shared.clear()
 
     def check(self, peer: Peer, request: RemotingCommand) -> None:
@@ -135,28 +147,31 @@ class AccessControl:
                 return  # without a user, so the limits of connections without a user stay
             if ACCESS_KEY not in ext:
                 raise self.refusal(peer.peer_ip, code, "missing", "", NO_SUBJECT)
-        user, signer = self._known.get(ext.get(ACCESS_KEY, "")) or self._find(
-            peer.peer_ip, code, ext.get(ACCESS_KEY))
-        if self._proven_ns:
-            self._authenticate_connection(peer, request, user, signer)
-        elif not signer.has_signed(ext, request.body, request.version):
-            raise self.refusal(peer.peer_ip, code, "signature", user.name, "check signature failed.")
-        peer.authenticated = True
-        request.sender = user.name
+        name = ext.get(ACCESS_KEY, "")
+        user, signer, problem = self._known.get(name) or self._claimed(peer.peer_ip, code, name)
+        if self._attempts.refusing_until_ns and not (name == peer.user and peer.authenticated):
+            self._refuse_attempt(peer.peer_ip, code, name)
+        if self._proven_ns and self._is_proven(peer, name):
+            pass
+        elif not signer.has_signed(ext, request.body, request.version) or problem:
+            raise self._failed(peer, request, name, problem)
+        elif not peer.authenticated or self._proven_ns:
+            self._proved(peer, name)
+        request.sender = name
         if user.is_super or not self._config.authorization_enabled or code in self._no_authorization:
             return
         allowed, values = self._allowed, self._values.get(code)  # before entries are read: see `changed`
         key: tuple[object, ...] = ()
         if values is not None:
             try:
-                key = user.name, peer.peer_ip, code, values(ext)
+                key = name, peer.peer_ip, code, values(ext)
             except KeyError:  # a field is missing
-                key = user.name, peer.peer_ip, code, tuple(map(ext.get, self._accesses.names[code]))
-            if key in allowed:
+                key = name, peer.peer_ip, code, tuple(map(ext.get, self._accesses.names[code]))
+            if key in allowed.keys:
                 return
         self._authorize_request(peer.peer_ip, request, user)
         if key:
-            _remember(allowed, key)
+            allowed.add(key, sum(len(ext.get(field) or "") for field in self._accesses.names[code]))
 
     def _authorize_request(self, address: str, request: RemotingCommand, user: User) -> None:
         code = request.code
@@ -171,16 +186,23 @@ class AccessControl:
 
     def prove(self, address: str, call: str, name: str, content: bytes, signature: bytes | None) -> User:
         """Return the user that signed ``content``. Raises RefusalError."""
-        user, signer = self._find(address, call, name)
-        if signature is None or not signer.has_signed_bytes(content, signature):
-            raise self.refusal(address, call, "signature", name, "check signature failed.")
+        user, signer, problem = self._known.get(name) or self._claimed(address, call, name)
+        if self._attempts.refusing_until_ns:
+            self._refuse_attempt(address, call, name)
+        if not signer.has_signed_bytes(content, signature or b"") or problem:
+            raise self._wrong(address, call, name, problem or "signature", WRONG_SIGNATURE)
+        self._attempts.proved(address, name)
         return user
 
     def log_in(self, address: str, call: str, name: str, password: str) -> User:
         """Return the user with this name and password. Raises RefusalError."""
-        user, _ = self._find(address, call, name)
-        if not hmac.compare_digest(user.password.encode(), password.encode()):
-            raise self.refusal(address, call, "password", name, "check password failed.")
+        user, _, problem = self._known.get(name) or self._claimed(address, call, name)
+        if self._attempts.refusing_until_ns:
+            self._refuse_attempt(address, call, name)
+        given = password.encode("utf-8", "surrogatepass")
+        if not hmac.compare_digest(user.password.encode("utf-8", "surrogatepass"), given) or problem:
+            raise self._wrong(address, call, name, problem or "password", WRONG_PASSWORD)
+        self._attempts.proved(address, name)
         return user
 
     def require(self, peer: Peer, request: RemotingCommand, *accesses: Access) -> None:
@@ -240,10 +262,10 @@ class AccessControl:
         allowed, acl = self._allowed, self._acl(name)
         for access in accesses:
             key = name, address, access
-            if key not in allowed:
+            if key not in allowed.keys:
                 if not decide(user, acl, access, address).allowed:
                     return False
-                _remember(allowed, key)
+                allowed.add(key, len(access.name))
         return True
 
     def permits_some(self, name: str, address: str, kind: str, actions: Action) -> bool:
@@ -313,34 +335,67 @@ class AccessControl:
         allowed, acl = self._allowed, self._acl(user.name)
         for access in accesses:
             key = user.name, address, access
-            if key not in allowed:
+            if key not in allowed.keys:
                 self._authorize(address, call, user, acl, access)
-                _remember(allowed, key)
+                allowed.add(key, len(access.name))
 
-    def _find(self, address: str, call: int | str, name: str | None) -> tuple[User, Signer]:
+    def _find(self, address: str, call: int | str, name: str) -> tuple[User, Signer]:
+        """Return a user that was proven before, and its key. Raises RefusalError if it is gone."""
+        user, signer, problem = self._known.get(name) or self._claimed(address, call, name)
+        if problem:
+            raise self.refusal(address, call, problem, name, WRONG_SIGNATURE, _CAUSES[problem])
+        return user, signer
+
+    def _claimed(self, address: str, call: int | str, name: str) -> tuple[User, Signer, str]:
+        """Return the user that a request names, its key, and the reason for which it may do nothing; mostly empty.
+
+        A user that does not exist has a key as well, so that the answer takes as long. Raises RefusalError without a
+        name. Names of users that do not exist are not kept.
+        """
         if not name:
             raise self.refusal(address, call, "missing", "", "username cannot be null.")
         users = self._known
-        known = users.get(name)
-        if known is None:
-            user = self._user(name)
-            if user is None:
-                raise self.refusal(address, call, "user", name, f"User:{name} is not found.")
-            if not user.enabled:
-                raise self.refusal(address, call, "disabled", name, f"User:{name} is disabled.")
-            known = users[name] = user, Signer(user.password)
-        return known
+        user = self._user(name) if len(name) <= NAME_MAX else None
+        if user is None:
+            return _NOBODY
+        found = user, Signer(user.password), "" if user.enabled else "disabled"
+        if user.enabled:
+            users[user.name] = found
+        return found
 
-    def _authenticate_connection(self, peer: Peer, request: RemotingCommand, user: User, signer: Signer) -> None:
-        """Check a signature, unless the connection had a valid one of this user a short time ago."""
-        name = user.name
-        if self._is_proven(peer, name):
-            return
-        if not signer.has_signed(request.ext, request.body, request.version):
-            raise self.refusal(peer.peer_ip, request.code, "signature", name, "check signature failed.")
-        if len(self._proven) >= self._config.stateful_authentication_cache_max_num:
-            self._proven.clear()
-        self._proven[id(peer), name] = peer, self._clock.monotonic_ns() + self._proven_ns
+    def _refuse_attempt(self, address: str, call: int | str, name: str) -> None:
+        """Raise RefusalError if too many attempts have failed from an address."""
+        if self._attempts.refuses(address, name):
+            raise self.refusal(address, call, "attempts", name, TOO_MANY_ATTEMPTS)
+
+    def _failed(self, peer: Peer, request: RemotingCommand, name: str, problem: str) -> RefusalError:
+        """Return the error for a request with a wrong signature."""
+        if problem_of_fields(request.ext):
+            return self.refusal(peer.peer_ip, request.code, "request", "", TOO_MANY_FIELDS)
+        if peer.user == name:
+            peer.user = ""  # a later attempt on this connection is one like others
+        return self._wrong(peer.peer_ip, request.code, name, problem or "signature", WRONG_SIGNATURE)
+
+    def _wrong(self, address: str, call: int | str, name: str, reason: str, remark: str) -> RefusalError:
+        """Count a failed attempt, and return the error to raise.
+
+        The remark is the same for a user that does not exist or is disabled: it does not say which users there are.
+        """
+        closes = self._attempts.failed(address, name)
+        error = self.refusal(
+            address, call, reason, name, TOO_MANY_ATTEMPTS if closes else remark, _CAUSES.get(reason, remark))
+        error.closes = closes
+        return error
+
+    def _proved(self, peer: Peer, name: str) -> None:
+        """Note a valid signature of a connection that had none yet, or whose last one counts no longer."""
+        if not peer.authenticated:
+            peer.authenticated, peer.user = True, name
+            self._attempts.proved(peer.peer_ip, name)
+        if self._proven_ns:
+            if len(self._proven) >= self._config.stateful_authentication_cache_max_num:
+                self._proven.clear()
+            self._proven[id(peer), name] = peer, self._clock.monotonic_ns() + self._proven_ns
 
     def _is_proven(self, peer: Peer, name: str) -> bool:
         """Return whether this connection had a valid signature of this user a short time ago."""
@@ -348,6 +403,8 @@ class AccessControl:
         return found is not None and found[0] is peer and self._clock.monotonic_ns() < found[1]
 
     def _authorize(self, address: str, call: int | str, user: User, acl: Acl | None, access: Access) -> None:
+        if len(access.name) > RESOURCE_MAX:
+            raise self.refusal(address, call, "request", user.name, name_too_long(access))
         verdict = decide(user, acl, access, address)
         if not verdict.allowed:
             raise self.refusal(
@@ -360,19 +417,7 @@ class AccessControl:
         access: Access | None = None,
     ) -> RefusalError:
         """Count and log a denied request (its code, or the name of the call), and return the error to raise."""
-        self.denied[reason] += 1
-        key = reason, name, address, call, access
-        now, last = self._clock.monotonic_ns(), self._logged.get(key)
-        if last is None or now - last[0] >= LOG_PERIOD_NS:
-            if last is None and len(self._logged) >= LOGGED_MAX:
-                self._logged.clear()
-            events.ACCESS_DENIED.log(
-                _log, user=repr(name), address=address, code=call,
-                action=action_names(access.actions) if access else "", resource=repr(access.key if access else ""),
-                reason=cause or remark, more=last[1] if last else 0)
-            self._logged[key] = [now, 0]
-        else:
-            last[1] += 1
+        self._denials.note(address, call, reason, name, cause or remark, access)
         return RefusalError(ResponseCode.NO_PERMISSION, remark)
 
 
@@ -383,16 +428,29 @@ def _common(one: Resource, other: Resource) -> str | None:
     return longer.name if has else None
 
 
+@final
+class _Allowed:
+    """What was allowed before, so that it is one look-up. Bounded in number and in characters."""
+
+    __slots__ = ("_chars", "keys")
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[object, ...]] = set()
+        self._chars = 0
+
+    def add(self, key: tuple[object, ...], chars: int) -> None:
+        """Add what names a decision, with ``chars`` characters that a client has chosen."""
+        if chars > KEY_CHARS_MAX:
+            return
+        if len(self.keys) >= ALLOWED_MAX or self._chars + chars > ALLOWED_CHARS_MAX:
+            self.keys.clear()
+            self._chars = 0
+        self.keys.add(key)
+        self._chars += chars
+
+
+_NOBODY: Final = User("", ""), Signer(""), "user"
+
+
 def _nothing(_: dict[str, str]) -> object:
     return ()
-
-
-def _remember(allowed: set[tuple[object, ...]], key: tuple[object, ...]) -> None:
-    if len(allowed) >= ALLOWED_MAX:
-        allowed.clear()
-    allowed.add(key)
-
-
-def action_names(actions: Action) -> str:
-    """Return the names of actions as entries have them."""
-    return ",".join((action.name or "").capitalize() for action in actions)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import binascii
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, final
 
-__all__ = ["ACCESS_KEY", "SIGNATURE", "Credentials", "Signer", "sign"]
+__all__ = [
+    "ACCESS_KEY", "FIELDS_MAX", "FIELD_NAME_MAX", "SIGNATURE", "Credentials", "Signer", "problem_of_fields", "sign"]
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
@@ -19,8 +20,11 @@ VERSION_V4_9_3: Final = 399
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 
-ORDERS_MAX: Final = 1_000
-"""Kinds of requests whose fields are remembered in the order of their names."""
+FIELDS_MAX: Final = 100
+FIELD_NAME_MAX: Final = 64
+"""Number of fields of a signed request, and characters of their names."""
+ORDERS_MAX: Final = 500
+"""Kinds of requests whose fields are remembered in the order of their names; only those with a valid signature are."""
 BLOCK: Final = 64
 """Bytes of a block of SHA-1."""
 PART: Final = 31 * BLOCK
@@ -39,22 +43,28 @@ _old_orders: _Orders = {}
 """The same for clients that do not sign `UNIQUE_KEY_QUERY`."""
 
 
+def problem_of_fields(names: Collection[str]) -> bool:
+    """Return whether a request has too many fields, or one with too long a name."""
+    return len(names) > FIELDS_MAX or any(len(name) > FIELD_NAME_MAX for name in names)
+
+
 def _values_of(names: tuple[str, ...], orders: _Orders) -> _Values:
-    """Remember and return what gives the signed values of requests with these fields."""
+    """Return what gives the signed values of requests with these fields."""
     left_out = {SIGNATURE, UNIQUE_KEY_QUERY} if orders is _old_orders else {SIGNATURE}
     signed = sorted(set(names) - left_out)
-    take: _Values
     if len(signed) > 1:
-        take = itemgetter(*signed)
-    else:  # an itemgetter of one name gives no tuple
+        return itemgetter(*signed)
 
-        def take(ext: Mapping[str, str]) -> tuple[str, ...]:
-            return tuple(ext[name] for name in signed)
+    def take(ext: Mapping[str, str]) -> tuple[str, ...]:  # an itemgetter of one name gives no tuple
+        return tuple(ext[name] for name in signed)
 
+    return take
+
+
+def _remember(names: tuple[str, ...], take: _Values, orders: _Orders) -> None:
     if len(orders) >= ORDERS_MAX:
         orders.clear()
     orders[names] = take
-    return take
 
 
 @final
@@ -74,8 +84,15 @@ class Signer:
     def signature(self, ext: Mapping[str, str], body: bytes, version: int) -> bytes:
         """Return the signature that a request should have: the values in the order of their names, then the body."""
         names, orders = tuple(ext), _old_orders if version <= VERSION_V4_9_3 else _orders
-        values = orders.get(names) or _values_of(names, orders)
-        fields = "".join(values(ext)).encode("utf-8", "surrogatepass")
+        values = orders.get(names)
+        if values is None:
+            values = _values_of(names, orders)
+            if not problem_of_fields(names):
+                _remember(names, values, orders)
+        return self._signature(values(ext), body)
+
+    def _signature(self, values: tuple[str, ...], body: bytes) -> bytes:
+        fields = "".join(values).encode("utf-8", "surrogatepass")
         return binascii.b2a_base64(self._hmac(fields, body), newline=False)
 
     def _hmac(self, content: bytes, body: bytes = b"") -> bytes:
@@ -97,10 +114,18 @@ class Signer:
 
     def has_signed(self, ext: Mapping[str, str], body: bytes, version: int) -> bool:
         """Return whether a request has this signature; takes the same time for every wrong one."""
-        found = ext.get(SIGNATURE)
-        if found is None:
+        names, orders = tuple(ext), _old_orders if version <= VERSION_V4_9_3 else _orders
+        values = known = orders.get(names)
+        if values is None:
+            if problem_of_fields(names):
+                return False
+            values = _values_of(names, orders)
+        found = ext.get(SIGNATURE, "").encode("utf-8", "surrogatepass")
+        if not hmac.compare_digest(self._signature(values(ext), body), found):
             return False
-        return hmac.compare_digest(self.signature(ext, body, version), found.encode("utf-8", "surrogatepass"))
+        if known is None:
+            _remember(names, values, orders)
+        return True
 
 
 @dataclass(frozen=True, slots=True)

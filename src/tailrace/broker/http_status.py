@@ -24,7 +24,7 @@ import asyncio
 import base64
 import hmac
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address

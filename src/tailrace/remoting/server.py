@@ -104,6 +104,7 @@ class Channel(asyncio.Protocol):
         "peer",
         "peer_ip",
         "served",
+        "user",
     )
 
     def __init__(self, server: RemotingServer, encode: Callable[[RemotingCommand], bytes] = encode) -> None:
@@ -129,6 +130,8 @@ class Channel(asyncio.Protocol):
         """True after a complete request was received."""
         self.authenticated = False
         """True after a user was authenticated on the connection (`RemotingServer.check`)."""
+        self.user = ""
+        """The first user that was authenticated; see `AccessControl.check`."""
         self.peer = ""
         """Address of the client, ``ip:port``."""
         self.peer_ip = ""
@@ -361,6 +364,8 @@ class Channel(asyncio.Protocol):
                 return None
             return answer if isinstance(answer, bytes) else self._encode(answer)
         except RefusalError as refusal:
+            if refusal.closes:
+                server.loop.call_soon(self.close)  # after the answers to the requests that came with this one
             if request.flag & ONEWAY_FLAG:
                 return None
             return encode(request.refused(refusal))

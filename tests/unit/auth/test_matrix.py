@@ -27,6 +27,7 @@ NEWER = {"DELETE_TOPIC_IN_BROKER_LIST", "DELETE_SUBSCRIPTION_GROUP_LIST"}
 class Peer:
     peer_ip = "127.0.0.1"
     authenticated = False
+    user = ""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def control():
         if policies:
             acls[name] = acl_of({"subject": f"User:{name}", "policies": policies})
     users["off"] = User("off", "password of off", enabled=False)
-    config = AuthConfig.from_properties(access_matrix.settings())
+    config = AuthConfig.from_properties({**access_matrix.settings(), "authenticationFailuresMax": "0"})
     return AccessControl(SimClock(), config, access_matrix.CLUSTER, users.get, acls.get)
 
 
@@ -55,6 +56,11 @@ def verdict(control, caller, name):
     return ""
 
 
+def as_here(remark):
+    """Return a remark of a Java broker as Tailrace words it: it does not say which users there are."""
+    return "check signature failed." if remark.endswith((" is not found.", " is disabled.")) else remark
+
+
 def test_the_table_has_every_request_and_caller():
     assert JAVA["root"].keys() | NEWER == REQUESTS_SENT.keys()
     assert {name.split()[0] for name in REQUESTS_SENT} == {
@@ -63,7 +69,7 @@ def test_the_table_has_every_request_and_caller():
 
 @pytest.mark.parametrize("caller", access_matrix.CALLERS)
 def test_verdicts_are_those_of_java(control, caller):
-    checked = {name: remark for name, remark in JAVA[caller].items() if name.split()[0] not in OPEN}
+    checked = {name: as_here(remark) for name, remark in JAVA[caller].items() if name.split()[0] not in OPEN}
     assert {name: verdict(control, caller, name) for name in checked} == checked
 
 
@@ -73,7 +79,7 @@ def test_lists_of_names_need_the_permission_for_each_name(control, name):
     single = {"DELETE_TOPIC_IN_BROKER_LIST": "DELETE_TOPIC_IN_BROKER",
               "DELETE_SUBSCRIPTION_GROUP_LIST": "DELETE_SUBSCRIPTIONGROUP"}[name]
     for caller in access_matrix.CALLERS:
-        assert verdict(control, caller, name) == JAVA[caller][single], caller
+        assert verdict(control, caller, name) == as_here(JAVA[caller][single]), caller
 
 
 @pytest.mark.parametrize("caller", access_matrix.PERMISSIONS)

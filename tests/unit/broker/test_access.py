@@ -156,7 +156,7 @@ def test_what_cannot_be_is_refused_with_the_codes_of_the_reference(tmp_path, kit
             assert await root.codes((Code.AUTH_DELETE_USER, None, {"username": "ann"})) == [(0, None)]
             assert not listed(await root.ask(Code.AUTH_LIST_ACL))
             async with asking(controller, ANN) as ann:
-                assert await ann.codes((Code.AUTH_LIST_USER, None, {})) == [(16, "User:ann is not found.")]
+                assert await ann.codes((Code.AUTH_LIST_USER, None, {})) == [(16, "check signature failed.")]
 
     asyncio.run(scenario())
 
@@ -367,7 +367,7 @@ def test_the_console_asks_for_a_user_that_may_read_the_cluster(tmp_path, kit, mo
             assert (await ask("/console/", basic("ann", "änn: secret")))[0] == 200
             await admin.ask(Code.AUTH_UPDATE_USER, {"userStatus": "disable"}, username="ann")
             status, body, _ = await ask("/console/", basic("ann", "änn: secret"))
-            assert (status, body) == (401, "the console needs a user of the broker: User:ann is disabled.\n")
+            assert (status, body) == (401, "the console needs a user of the broker: check password failed.\n")
             denied = controller.access.control.denied
             assert (denied["password"], denied["user"], denied["disabled"], denied["permission"]) == (2, 1, 1, 1)
             assert denied["missing"] == 0, "a browser asks without a user first"
@@ -446,7 +446,7 @@ def test_a_first_user_that_was_deleted_stays_deleted_and_its_password_is_refused
             for gone in (ROOT, Credentials("link", "link-secret")):
                 async with asking(controller, gone) as old:
                     answer = await old.ask(Code.GET_BROKER_CONFIG)
-                    assert (answer.code, answer.remark) == (16, f"User:{gone.access_key} is not found.")
+                    assert (answer.code, answer.remark) == (16, "check signature failed.")
         said = [record.getMessage() for record in caplog.records if "not created" in record.getMessage()]
         assert [("root" in line, "link" in line) for line in said] == [(True, False), (False, True)]
         assert all("initAuthenticationUser" in said[0] and "secret" not in line for line in said)
@@ -656,5 +656,51 @@ def test_the_retention_of_a_topic_needs_delete_on_it(tmp_path, kit):
                                        "+reserve.time=1", "+lite.topic.expiration=1"):
                         answer = await change("own", attributes, code)
                         assert (answer.code, "Topic:own from" in answer.remark) == (16, True), (code, attributes)
+
+    asyncio.run(scenario())
+
+
+def test_whoever_guesses_is_disconnected_and_others_are_served(tmp_path, kit):
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as admin:
+            assert (await admin.ask(Code.GET_BROKER_CONFIG)).code == 0
+            remarks, closed = [], 0
+            async with asking(controller, Credentials("root", "wrong")) as liar:
+                lost = []
+                liar.client.on_lost = lost.append
+                for _ in range(30):
+                    try:
+                        remarks.append((await liar.ask(Code.GET_BROKER_CONFIG)).remark)
+                    except RemotingError:
+                        closed += 1
+                    await asyncio.sleep(0)
+                assert lost
+            assert remarks[:9] == ["check signature failed."] * 9
+            assert set(remarks[9:]) == {"too many attempts have failed from this address, try again in a minute."}
+            assert controller.access.control.denied["signature"] < 15
+            assert controller.access.control.denied["attempts"] > 10
+            assert (await admin.ask(Code.GET_BROKER_CONFIG)).code == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_guess_at_the_console_that_closes_early_is_counted(tmp_path, kit):
+    async def scenario():
+        async with running(tmp_path, kit) as controller:
+            server = HttpStatusServer(BrokerConfig(), pages=lambda *_: Answer(HTTPStatus.OK, b"page", "text/plain", {}))
+            server.serving(controller._broker, controller.access.enforced)
+            address = await server.start("127.0.0.1", 0)
+            for number in range(40):
+                word = base64.b64encode(f"root:{'root-secret' if number == 35 else number}".encode()).decode()
+                reader, writer = await asyncio.open_connection(*address)
+                head = f"GET /console/ HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {word}\r\n\r\n"
+                writer.write(head.encode())
+                await writer.drain()
+                while sum(controller.access.control.denied.values()) <= number:
+                    await asyncio.sleep(0.001)
+                writer.close()
+            assert controller.access.control.denied == {
+                **dict.fromkeys(controller.access.control.denied, 0), "password": 10, "attempts": 30}
+            await server.stop()
 
     asyncio.run(scenario())
