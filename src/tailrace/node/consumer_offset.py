@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, final
 
 from tailrace import events
 from tailrace.env.clock import Clock
@@ -28,6 +28,52 @@ _FILES: Final = ("consumerOffset.json", "lmqConsumerOffset.json")
 VERSION_STEP: Final = 500
 PULLS_MAX: Final = 100_000
 """Number of pairs of a topic and a group for which the offset of the last pull is known."""
+PULL_CHARS_MAX: Final = 4_000_000
+"""Characters of the names of all these pairs."""
+PULL_KEY_MAX: Final = 600
+"""Characters of one pair; the offset of a longer one is not kept."""
+
+
+@final
+class _PullOffsets:
+    """Offsets of the last pulls by ``topic@group`` and queue.
+
+    The oldest pair is forgotten when there is no room; its next pull sets it again. One thread sets and reads offsets.
+    Any thread may remove them.
+    """
+
+    def __init__(self) -> None:
+        self._table: OrderedDict[str, dict[int, int]] = OrderedDict()
+        self._chars = 0
+        self._lock = threading.Lock()
+        """Held while a pair is added or removed."""
+
+    def put(self, key: str, queue_id: int, offset: int) -> None:
+        queues = self._table.get(key)
+        if queues is None:
+            if len(key) > PULL_KEY_MAX:
+                return
+            with self._lock:
+                while self._table and (
+                    len(self._table) >= PULLS_MAX or self._chars + len(key) > PULL_CHARS_MAX
+                ):
+                    self._chars -= len(self._table.popitem(last=False)[0])
+                queues = self._table[key] = {}
+                self._chars += len(key)
+        queues[queue_id] = offset
+
+    def get(self, key: str, queue_id: int) -> int:
+        """Return an offset, or -1."""
+        queues = self._table.get(key)
+        return -1 if queues is None else queues.get(queue_id, -1)
+
+    def remove(self, gone: Callable[[str], bool]) -> None:
+        """Forget the pairs for which ``gone`` returns True, also of groups that have pulled and never committed."""
+        for key in list(self._table):
+            if gone(key):
+                with self._lock:
+                    if self._table.pop(key, None) is not None:
+                        self._chars -= len(key)
 
 
 class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
@@ -48,7 +94,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         self._lmq = lmq
         self._limit = limit
         self._count = 0
-        self._pull_table: OrderedDict[str, dict[int, int]] = OrderedDict()
+        self._pulls = _PullOffsets()
         self._reset_table: dict[str, dict[int, int]] = {}
         self._reset_lock = threading.Lock()
         self._commits = 0
@@ -141,18 +187,11 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
 
     def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the offset up to which messages of a queue were sent to consumers. It is not written to the file."""
-        key = f"{topic}@{group}"
-        queues = self._pull_table.get(key)
-        if queues is None:
-            if len(self._pull_table) >= PULLS_MAX:
-                self._pull_table.popitem(last=False)  # the oldest one; its next pull sets it again
-            queues = self._pull_table.setdefault(key, {})
-        queues[queue_id] = offset
+        self._pulls.put(f"{topic}@{group}", queue_id, offset)
 
     def query_pull(self, group: str, topic: str, queue_id: int) -> int:
         """Return the offset up to which messages of a queue were sent to consumers, or -1."""
-        queues = self._pull_table.get(f"{topic}@{group}")
-        return -1 if queues is None else queues.get(queue_id, -1)
+        return self._pulls.get(f"{topic}@{group}", queue_id)
 
     def assign_reset(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         """Set next offsets of queues by hand; durable on return. Raises OSError or StoreError.
@@ -243,9 +282,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
     def _remove(self, gone: Callable[[str], bool], also: Callable[[], None] | None) -> None:
         keys = [key for key in list(self._table) if gone(key)]
         self.change(lambda draft: [draft.remove(key) for key in keys], also)
-        for key in list(self._pull_table):  # also of groups that have pulled and never committed
-            if gone(key):
-                self._pull_table.pop(key, None)
+        self._pulls.remove(gone)
         with self._reset_lock:
             for key in list(self._reset_table):
                 if gone(key):

@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.node import consumer_offset
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
@@ -403,3 +404,20 @@ def test_lmq_names_are_topics_and_groups_without_an_entry(tmp_path):
     assert groups.items() == []
     assert list(topics.table) == ["%LMQ%old"]
     assert topics.select("t") is None
+
+
+def test_offsets_of_pulls_are_bounded_in_number_and_in_characters(files, directory, monkeypatch):
+    manager = ConsumerOffsetManager(files, directory, Clock())
+    for number in range(60_000):  # as of a client that pulls from queues with names that it makes up
+        manager.commit_pull("g", f"%LMQ%{number}-{'x' * 200}", 0, 1)
+    manager.commit_pull("g", "x" * 900_000, 0, 1)
+    names = list(manager._pulls._table)
+    assert sum(map(len, names)) == manager._pulls._chars <= 4_000_000
+    assert manager.query_pull("g", f"%LMQ%59999-{'x' * 200}", 0) == 1
+    assert manager.query_pull("g", f"%LMQ%0-{'x' * 200}", 0) == -1
+    monkeypatch.setattr(consumer_offset, "PULLS_MAX", 10)
+    manager.commit_pull("g", "T", 0, 7)
+    assert len(manager._pulls._table) == 10
+    manager.remove_topic("T")
+    assert manager.query_pull("g", "T", 0) == -1
+    assert sum(map(len, manager._pulls._table)) == manager._pulls._chars
