@@ -107,7 +107,7 @@ _MORE = {
     Code.AUTH_UPDATE_USER: {"username": "nobody-there"}, Code.AUTH_GET_USER: {"username": "nothing"},
     Code.AUTH_CREATE_ACL: {"subject": "User:nobody-there"}, Code.AUTH_UPDATE_ACL: {"subject": "User:nobody-there"},
     Code.AUTH_DELETE_ACL: {"subject": "User:nobody-there"}, Code.AUTH_GET_ACL: {"subject": "User:nothing"},
-    Code.UNREGISTER_CLIENT: {"clientID": "c"}, Code.CLONE_GROUP_OFFSET: {"srcGroup": "g2"},
+    Code.UNREGISTER_CLIENT: {"clientID": "c"}, Code.CLONE_GROUP_OFFSET: {"srcGroup": GROUP},
 }
 _LOCK = {"consumerGroup": GROUP, "clientId": "c", "mqSet": [{"topic": TOPIC, "brokerName": "b", "queueId": 0}]}
 _ACL = {"policies": [_policy(_entry("Topic:x"))]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from people import People, sent_by
 
 from tailrace.broker.processors.group_admin import GroupAdminProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
@@ -70,6 +71,17 @@ def test_a_group_gets_the_offsets_of_another(processor, broker, kit, channel, cl
     assert broker.offsets.topics_of("d") == ["bills"]
     clone(destGroup="d", offline="true")
     assert broker.offsets.topics_of("d") == ["bills", "orders"]
+
+
+@pytest.mark.parametrize(("user", "entries", "code"), [
+    ("mallory", [("Group:mine", "Update")], 16), ("mallory", [("Group:mine", "Update"), ("Group:a", "Pub")], 16),
+    ("reader", [("Group:mine", "Update"), ("Group:a", "Get")], 0), ("root", [], 0)])
+def test_a_clone_needs_a_permission_for_the_source_group(processor, broker, kit, channel, user, entries, code):
+    broker.control = People(**({} if user == "root" else {user: entries})).control
+    broker.offsets.commit("a", "orders", 0, 5)
+    answer = kit.served(processor).clone_offset(
+        channel, sent_by(user, kit.request(314, {"srcGroup": "a", "destGroup": "mine", "topic": "orders"})))
+    assert (answer.code, broker.offsets.query("mine", "orders", 0)) == (code, -1 if code else 5)
 
 
 def test_a_clone_that_cannot_be_changes_nothing(processor, broker, kit, channel, store):

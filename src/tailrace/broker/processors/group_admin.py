@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from tailrace.auth.accesses import group_access
 from tailrace.broker.answers_later import Answer
 from tailrace.broker.context import BrokerContext
 from tailrace.errors import RefusalError
@@ -14,6 +15,7 @@ from tailrace.formats.requests.consumer_headers import (
     QueryCorrectionOffsetHeader,
     UpdateGroupForbiddenRequestHeader,
 )
+from tailrace.formats.requests.table import Action
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import validate_group
 from tailrace.remoting import Channel, RemotingServer
@@ -30,12 +32,13 @@ class GroupAdminProcessor:
     def __init__(self, broker: BrokerContext, modes: MessageRequestModeManager) -> None:
         self._broker = broker
         self._modes = modes
+        self._clone = broker.worker.in_thread(self._copy)
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
         slow = self._broker.worker.in_thread
         server.register(slow(self.correction_offset), RequestCode.QUERY_CORRECTION_OFFSET)
-        server.register(slow(self.clone_offset), RequestCode.CLONE_GROUP_OFFSET)
+        server.register(self.clone_offset, RequestCode.CLONE_GROUP_OFFSET)
         server.register(slow(self.forbidden), RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
         server.register(slow(self.request_modes), RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
 
@@ -60,12 +63,18 @@ class GroupAdminProcessor:
         return request.answer(body=fastjson.dumps(
             {"correctionOffsets": {str(queue_id): offset for queue_id, offset in least.items()}}))
 
-    def clone_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def clone_offset(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Copy the offsets of a group to another one: request 314. They are durable before the answer.
 
         Without ``topic`` the offsets on all topics are copied. Without ``offline`` the topics are left out to
-        which the source group no longer subscribes.
+        which the source group no longer subscribes. A user needs Get or Sub on the source group, too.
         """
+        if (control := self._broker.control) is not None:
+            source = request.read(CloneGroupOffsetRequestHeader).src_group
+            control.require(channel, request, group_access(source, Action.GET | Action.SUB))
+        return self._clone(channel, request)
+
+    def _copy(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header, broker = request.read(CloneGroupOffsetRequestHeader), self._broker
         for name in (header.src_group, header.dest_group):
             if reason := validate_group(name):
