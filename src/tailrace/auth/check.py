@@ -29,6 +29,7 @@ from tailrace.auth_settings import AuthConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import ConfigError, RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, sender_of
+from tailrace.formats.requests.table import Action
 
 __all__ = ["REASONS", "AccessControl", "Peer", "Verdict", "decide"]
 

@@ -11,10 +11,13 @@ from operator import itemgetter
 from typing import Final, final
 
 __all__ = [
-    "ACCESS_KEY", "FIELDS_MAX", "FIELD_NAME_MAX", "SIGNATURE", "Credentials", "Signer", "problem_of_fields", "sign"]
+    "ACCESS_KEY", "FIELDS_MAX", "FIELD_NAME_MAX", "SIGNATURE", "Credentials", "Signer", "problem_of_fields", "sign",
+    "without_proof"]
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
+PROOF: Final = frozenset({ACCESS_KEY, SIGNATURE, "SecurityToken"})
+"""Fields that prove who sent a request."""
 VERSION_V4_9_3: Final = 399
 """Ordinal of V4_9_3: clients up to it do not sign `UNIQUE_KEY_QUERY`."""
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
@@ -145,3 +148,8 @@ def sign(ext: Mapping[str, str], body: bytes, credentials: Credentials, version:
     made = {**ext, ACCESS_KEY: credentials.access_key}
     made[SIGNATURE] = credentials.signer.signature(made, body, version).decode()
     return made
+
+
+def without_proof(ext: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of a request that a server passes on: the receiver could send others again as the user."""
+    return {name: value for name, value in ext.items() if name not in PROOF}

@@ -327,21 +327,24 @@ def test_requests_are_forwarded_to_the_consumer_that_is_named(store, kit, channe
         consumer.request = request
         broker.consumers.register(consumer, kit.request(34), "c1", {"groupName": "g"})
         ext = {"consumerGroup": "g", "clientId": "c1", "jstackEnable": "false"}
-        asked = kit.request(307, ext, opaque=77)
+        proof = {"AccessKey": "root", "Signature": "of root", "SecurityToken": "t"}
+        asked = kit.request(307, {**ext, **proof}, opaque=77)
         assert admin.consumer_running_info(channel, asked) is None
         for _ in range(5):
             await asyncio.sleep(0)
         answer = channel.sent.pop()
         assert (answer.code, answer.opaque) == (code, 77)
         assert answer.body == (b"running" if code == 0 else b"")
+        assert forwarded[-1].ext == ext, "without what proves the user of the request, which could be sent again"
         ext["clientId"] = "c2"
         missing = admin.consumer_running_info(channel, kit.request(307, ext))
         assert (missing.code, missing.remark) == (1, "The Consumer <g> <c2> not online")
         put(store)
         ext = {"consumerGroup": "g", "clientId": "c1", "msgId": "7F00000100002A9F" + "0" * 16}
-        assert admin.consume_directly(channel, kit.request(309, ext)) is None
+        assert admin.consume_directly(channel, kit.request(309, {**ext, **proof})) is None
         for _ in range(5):
             await asyncio.sleep(0)
+        assert not proof.keys() & forwarded[-1].ext.keys()
         assert forwarded[-1].body == store.log[0]
         assert forwarded[-1].ext["brokerName"] == "broker-a"
         ext["msgId"] = "nonsense"

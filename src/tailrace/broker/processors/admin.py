@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any, Final, final
 
+from tailrace.auth.signature import without_proof
 from tailrace.broker.answers_later import answer_failure
 from tailrace.broker.client_manager import ClientInfo
 from tailrace.broker.context import BrokerContext
@@ -129,12 +130,12 @@ class AdminProcessor:
         """Forward a question about a consumer to that consumer: request 307."""
         header = request.read(GetConsumerRunningInfoRequestHeader)
         self._forward(
-            channel, request, header.consumer_group, header.client_id, dict(request.ext), b"")
+            channel, request, header.consumer_group, header.client_id, without_proof(request.ext), b"")
 
     def consume_directly(self, channel: Channel, request: RemotingCommand) -> None:
         """Forward a message to a consumer, which consumes it: request 309."""
         header = request.read(ConsumeMessageDirectlyResultRequestHeader)
-        ext = {"brokerName": self._broker.config.broker_name, **request.ext}
+        ext = {"brokerName": self._broker.config.broker_name, **without_proof(request.ext)}
         record = None
         if msg_id := header.msg_id:
             # The low 16 hex digits of an offset message id are the physical offset.
@@ -156,7 +157,7 @@ class AdminProcessor:
         self, channel: Channel, request: RemotingCommand, group: str, client_id: str,
         ext: dict[str, str], body: bytes,
     ) -> None:
-        """Forward a request to a consumer, with all its fields; the consumer's answer is sent back later."""
+        """Forward a request to a consumer, without the proof of its user; the consumer's answer is sent back later."""
         client = self._broker.consumers.find_client(group, client_id)
         if client is None:
             raise RefusalError(

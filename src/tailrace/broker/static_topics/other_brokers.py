@@ -10,6 +10,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
+from tailrace.auth.signature import without_proof
 from tailrace.broker.answers_later import failure_of
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.client.routes import Routes
@@ -86,7 +87,7 @@ class OtherBrokers:
             client, routes = self._connected()
             address = await self._address(routes, broker_name, topic)
             return await client.invoke(
-                address, code, {**ext, "bname": broker_name}, timeout_ms=self._config.forward_timeout)
+                address, code, {**without_proof(ext), "bname": broker_name}, timeout_ms=self._config.forward_timeout)
         except RemotingError as error:
             if self._routes is not None:
                 self._routes.forget(topic)
