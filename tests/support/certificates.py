@@ -30,11 +30,11 @@ class Ca:
             .sign(self._key, hashes.SHA256()))
         self.path = self._write(f"{name.replace(' ', '-').lower()}.pem", _pem(self._certificate))
 
-    def make(self, name, *, hosts=("localhost", "127.0.0.1"), expired=False, password=None):
+    def make(self, name, *, hosts=("localhost", "127.0.0.1"), expired=False, password=None, end=None):
         """Return the paths of a certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = dt.datetime.now(dt.UTC)
-        start, end = (now - 3 * DAY, now - 2 * DAY) if expired else (now - DAY, now + DAY)
+        start, end = (now - 3 * DAY, now - 2 * DAY) if expired else (now - DAY, end or now + DAY)
         certificate = (
             x509.CertificateBuilder().subject_name(_named(name)).issuer_name(self._name)
             .public_key(key.public_key()).serial_number(x509.random_serial_number())
@@ -47,6 +47,17 @@ class Ca:
             self._write(f"{name}.pem", _pem(certificate)),
             self._write(f"{name}.key", key.private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)))
+
+    def revoke(self, *certificates, name="revoked.pem", next_update=DAY):
+        """Return the path of the list of revoked certificates, which has exactly these."""
+        now = dt.datetime.now(dt.UTC)
+        made = (x509.CertificateRevocationListBuilder().issuer_name(self._name)
+                .last_update(now - 3 * DAY).next_update(now + next_update))
+        for path in certificates:
+            serial = x509.load_pem_x509_certificate(Path(path).read_bytes()).serial_number
+            made = made.add_revoked_certificate(
+                x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - DAY).build())
+        return self._write(name, _pem(made.sign(self._key, hashes.SHA256())))
 
     def _write(self, name, data):
         path = self.directory / name
