@@ -24,7 +24,7 @@ from tailrace.remoting import Channel
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.timer.properties import PARKED_TOPIC, REAL_TOPIC, TIMER_TOPIC
 
-__all__ = ["owners_of", "real_topic_of", "require_record"]
+__all__ = ["owners_of", "real_topic_of", "require", "require_record"]
 
 _HOLD_OTHERS: Final = frozenset({
     SCHEDULE_TOPIC, TIMER_TOPIC, PARKED_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"})
@@ -67,6 +67,16 @@ def require_record(
     if control is not None:
         accesses = [] if message is None else owners_of(message, action)
         _on_loop(broker.loop, lambda: control.require_record(channel, request, *accesses))
+
+
+def require(broker: BrokerContext, channel: Channel, request: RemotingCommand, *accesses: Access) -> None:
+    """Raise RefusalError unless the user that sent a request may also do all of this.
+
+    Any thread may call it. Nothing happens without users.
+    """
+    control = broker.control
+    if control is not None:
+        _on_loop(broker.loop, lambda: control.require(channel, request, *accesses))
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, check: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ FIELDS = {
     Touch.RECORD: {"msgId", "offsetMsgId", "extraInfo", "recallHandle", "commitLogOffset", "tranStateTableOffset"},
     Touch.CLIENT: {"clientId", "clientID", "clientAddr"},
     Touch.PROPERTIES: {"properties", "i"},
-    Touch.OTHER_GROUP: {"srcGroup"},
+    Touch.OTHER: {"srcGroup"},
 }
 """Names of fields that say what a request touches."""
 CLIENTS = {Code.NOTIFY_UNSUBSCRIBE_LITE, Code.GET_CONSUMER_STATUS_FROM_CLIENT}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from heapq import nlargest, nsmallest
 from typing import Any, Final, NamedTuple, final
 
+from tailrace.auth.accesses import TOPIC, Access
 from tailrace.broker.consumer_checks import no_group
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.queues import end_of, lite_queues
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry, shard_of
+from tailrace.broker.records import require
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import LMQ_PREFIX, LMQ_QUEUE_ID
@@ -22,6 +24,7 @@ from tailrace.formats.requests.broker_headers import (
     GetParentTopicInfoRequestHeader,
     TriggerLiteDispatchRequestHeader,
 )
+from tailrace.formats.requests.table import Action
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import TopicConfig
@@ -138,9 +141,13 @@ class LiteManagerProcessor:
         return request.answer(body=fastjson.dumps(body))
 
     def group_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return what a group has not consumed of its Lite topics, or of one of them: request 200078."""
+        """Return what a group has not consumed of its Lite topics, or of one of them: request 200078.
+
+        A group may be bound to a parent topic of others, so the user needs a permission for that topic, too.
+        """
         header = request.read(GetLiteGroupInfoRequestHeader)
         topic = self._lite_group(header.group).lite_bind_topic
+        require(self._broker, channel, request, Access(TOPIC, topic, Action.GET | Action.SUB))
         body: dict[str, Any] = {"group": header.group, "parentTopic": topic}
         if header.lite_topic:
             return request.answer(body=fastjson.dumps({

@@ -62,8 +62,8 @@ class Touch(enum.Flag):
     """Queues, topics, groups and clients that properties of a message name."""
     CLIENT = enum.auto()
     """A client by its id."""
-    OTHER_GROUP = enum.auto()
-    """A second group."""
+    OTHER = enum.auto()
+    """A second group or topic."""
     BROKER = enum.auto()
     """Another broker."""
     CREATION = enum.auto()
@@ -72,7 +72,7 @@ class Touch(enum.Flag):
 
 NOTHING: Final = Touch(0)
 RECORD, RETRY, PROPERTIES, CLIENT = Touch.RECORD, Touch.RETRY, Touch.PROPERTIES, Touch.CLIENT
-OTHER_GROUP, BROKER, CREATION = Touch.OTHER_GROUP, Touch.BROKER, Touch.CREATION
+OTHER, BROKER, CREATION = Touch.OTHER, Touch.BROKER, Touch.CREATION
 TOPIC, GROUP, CLUSTER = Resource.TOPIC, Resource.GROUP, Resource.CLUSTER
 PUB, SUB, GET, LIST = Action.PUB, Action.SUB, Action.GET, Action.LIST
 CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
@@ -202,7 +202,7 @@ _BROKER: Final = (
     Request(Code.SEND_MESSAGE_V2, PUB, TOPIC, m.SendMessageRequestHeaderV2, m.SendMessageResponseHeader, _LOG,
             named="Topic:b", touches=RETRY | PROPERTIES | CREATION),
     Request(Code.CLONE_GROUP_OFFSET, UPDATE, TOPIC | GROUP, c.CloneGroupOffsetRequestHeader,
-            changes="consumerOffset.json", named="Group:destGroup Topic:topic", touches=OTHER_GROUP),
+            changes="consumerOffset.json", named="Group:destGroup Topic:topic", touches=OTHER),
     Request(Code.VIEW_BROKER_STATS_DATA, GET, CLUSTER, b.ViewBrokerStatsDataRequestHeader, touches=NOTHING),
     Request(Code.CLEAN_UNUSED_TOPIC, DELETE, CLUSTER, changes="files of queues", reference=False, touches=NOTHING),
     Request(Code.GET_BROKER_CONSUME_STATS, GET, CLUSTER, c.GetConsumeStatsInBrokerHeader, touches=NOTHING),
@@ -281,7 +281,7 @@ _BROKER: Final = (
     Request(Code.GET_LITE_CLIENT_INFO, GET, TOPIC | GROUP, b.GetLiteClientInfoRequestHeader,
             named="Topic:parentTopic Group:group", reference=False, touches=CLIENT),
     Request(Code.GET_LITE_GROUP_INFO, GET, GROUP, b.GetLiteGroupInfoRequestHeader, named="Group:group",
-            reference=False, touches=NOTHING),
+            reference=False, touches=OTHER),
     Request(Code.TRIGGER_LITE_DISPATCH, UPDATE, GROUP, b.TriggerLiteDispatchRequestHeader, named="Group:group",
             reference=False, touches=CLIENT),
     Request(Code.AUTH_CREATE_USER, UPDATE, CLUSTER, a.UserRequestHeader, changes=_USERS, touches=NOTHING),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from people import People
 
 from tailrace.broker.exposition import Exposition
 
@@ -87,6 +88,17 @@ def test_a_group(used):
         "parentTopic": "parent", "totalLagCount": 1}
     assert told(used, 200_078, group="lite", liteTopic="z")["totalLagCount"] == -1
     assert told(used, 200_078, group="TOOLS_CONSUMER") == (29, "Group [TOOLS_CONSUMER] is not a LITE group.")
+
+
+def test_a_group_that_is_bound_to_a_topic_of_others_does_not_show_it(used):
+    """Whoever may create a group chooses the parent topic of the group."""
+    used.broker.control = People(
+        mallory=[("Group:lite", "Get")], reader=[("Group:lite", "Get"), ("Topic:parent", "Sub")]).control
+    for used.user, fields in (("mallory", {"topK": 5}), ("mallory", {"liteTopic": "a"})):
+        code, remark = told(used, 200_078, group="lite", **fields)
+        assert (code, "no permission to access Topic:parent" in remark) == (16, True)
+    used.user = "reader"
+    assert told(used, 200_078, group="lite", topK=5)["totalLagCount"] == 2
 
 
 def test_a_dispatch_by_hand_finds_messages_again(world):
