@@ -264,6 +264,8 @@ class World:
         yield "Telemetry", service.TelemetryCommand(
             status=definition.Status(code=Code.OK), verify_message_result=service.VerifyMessageResult(nonce="1"))
         yield "Telemetry", service.TelemetryCommand(thread_stack_trace=service.ThreadStackTrace(nonce="1"))
+        yield "SendMessage", service.SendMessageRequest(messages=[message(
+            "own", user={"INNER_MULTI_DISPATCH": "%LMQ%secretq,%LMQ%$secret-lite$room"})])
 
     def of_topics(self):
         """Requests that name a topic of the broker's own that has messages of the victim, and an own group."""

@@ -248,10 +248,8 @@ class AccessControl:
 
     def needs_no_permission(self, request: RemotingCommand) -> bool:
         """Return whether a request is one of a super user, or needs no permission at all."""
-        if not self._config.authorization_enabled or request.code in self._no_authorization:
-            return True
-        user = self._user(sender_of(request))
-        return user is not None and user.enabled and user.is_super
+        return (not self._config.authorization_enabled or request.code in self._no_authorization
+                or self.is_super(sender_of(request)))
 
     def permits(self, name: str, address: str, *accesses: Access) -> bool:
         """Return whether a user exists, is enabled, and may do all of this from an address; nothing is counted."""
@@ -306,11 +304,6 @@ class AccessControl:
             for policy in ("Custom", "Default") for entry in acl.entries(policy)
             if entry.allow and entry.mask & action and entry.resource.kind in {"", TOPIC}
             and entry.addresses.has(address)]
-
-    def is_exempt(self, request: RemotingCommand) -> bool:
-        """Return whether a request needs no permission: for its code, because of its super user, or as none does."""
-        return (not self._config.authorization_enabled or request.code in self._no_authorization
-                or self.is_super(sender_of(request)))
 
     def is_super(self, name: str) -> bool:
         """Return whether this is the name of an enabled super user."""

@@ -88,7 +88,7 @@ class AskedQuestions:
         The refusal does not say whether there is such a client.
         """
         user, client_id = sender_of(request), properties[REPLY_TO_CLIENT]
-        if control.is_exempt(request):
+        if control.needs_no_permission(request):
             return
         owner = self._broker.client_ids.user_of(client_id)
         if owner is not None and (owner == user or self._may_reply(control, channel, user, owner, properties)):

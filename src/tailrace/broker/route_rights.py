@@ -47,7 +47,7 @@ class RouteRights:
     ) -> None:
         """Raise RefusalError unless a request may change a broker as one of this cluster."""
         control = self._control
-        if broker is None or control.is_exempt(request):
+        if broker is None or control.needs_no_permission(request):
             return
         user = sender_of(request)
         if (broker.user, broker.cluster) != (user, cluster):
@@ -63,7 +63,7 @@ class RouteRights:
 
     def check_topics(self, channel: Channel, request: RemotingCommand, topics: Iterable[str]) -> None:
         """Raise RefusalError unless the user may send to topics and consume them."""
-        if self._needs_topics and not self._control.is_exempt(request):
+        if self._needs_topics and not self._control.needs_no_permission(request):
             self._control.require(channel, request, *(
                 topic_access(topic, action) for topic in topics for action in (Action.PUB, Action.SUB)))
 
@@ -71,7 +71,7 @@ class RouteRights:
         self, request: RemotingCommand, brokers: Iterable[OwnedBroker], name: str, topics: Collection[str]
     ) -> None:
         """Raise StoreError if a user would have too many brokers or topics. ``name`` is the broker that registers."""
-        if self._control.is_exempt(request):
+        if self._control.needs_no_permission(request):
             return
         user = sender_of(request)
         mine = {broker.name: broker for broker in brokers if broker.user == user}
