@@ -20,6 +20,7 @@ from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
+from tailrace.node.subscription_group import validate_group
 
 __all__ = ["ColdDataFlowControl"]
 
@@ -86,6 +87,8 @@ class ColdDataFlowControl:
         """Set thresholds, in bytes, of groups. Raises RefusalError if one is invalid; then nothing changes."""
         found: dict[str, int] = {}
         for group, text in values.items():
+            if reason := validate_group(group):
+                raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
             try:
                 found[group] = int(text)
             except ValueError:

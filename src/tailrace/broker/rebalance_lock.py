@@ -15,6 +15,8 @@ __all__ = ["RebalanceLockManager"]
 LOCK_NS: Final = 60_000_000_000
 LOCKS_MAX: Final = 100_000
 """Number of queues that all groups together may have locked."""
+LOCKED_CHARS_MAX: Final = 8_000_000
+"""Characters of the names in all these locks."""
 Queue = tuple[str, str, int]
 """Topic, broker name and queue id."""
 
@@ -30,14 +32,15 @@ class RebalanceLockManager:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._locks: dict[str, dict[Queue, tuple[str, int]]] = {}
-        self._count = 0
+        self._count = self._chars = 0
 
     def try_lock(
         self, group: str, client_id: str, queues: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """Lock, or renew the lock of, the queues that no other client holds; return those queues.
 
-        Raises StoreError if there would be more than `LOCKS_MAX` locks; then nothing is locked.
+        Raises StoreError if there would be more than `LOCKS_MAX` locks, or more than `LOCKED_CHARS_MAX` characters in
+        them; then nothing is locked.
         """
         now = self._clock.monotonic_ns()
         taken = []
@@ -46,10 +49,18 @@ class RebalanceLockManager:
         held = self._locks.get(group, {})
         if self._count + sum(key not in held for key, _ in keys) > LOCKS_MAX:
             raise StoreError(f"{self._count} queues are locked, the limit is {LOCKS_MAX}")
+        if self._chars + sum(_chars(key, client_id) for key, _ in keys if key not in held) > LOCKED_CHARS_MAX:
+            raise StoreError(
+                f"the names of {self._count} locked queues have {self._chars} characters, "
+                f"the limit is {LOCKED_CHARS_MAX}")
         for key, value in keys:
             holder, since = held.get(key, (client_id, now))
             if holder == client_id or now - since > LOCK_NS:
-                self._count += key not in held
+                if key not in held:
+                    self._count += 1
+                    self._chars += _chars(key, client_id)
+                else:
+                    self._chars += len(client_id) - len(holder)
                 held[key] = client_id, now
                 taken.append(value)
         if held:
@@ -75,7 +86,12 @@ class RebalanceLockManager:
                 self._free(group, key)
 
     def _free(self, group: str, key: Queue) -> None:
-        del self._locks[group][key]
+        holder, _ = self._locks[group].pop(key)
         self._count -= 1
+        self._chars -= _chars(key, holder)
         if not self._locks[group]:
             del self._locks[group]
+
+
+def _chars(queue: Queue, client_id: str) -> int:
+    return len(queue[0]) + len(queue[1]) + len(client_id)

@@ -19,6 +19,7 @@ __all__ = [
 ]
 
 GROUP_MAX_LENGTH: Final = 120
+LMQ_GROUP_MAX_LENGTH: Final = 255
 FORBIDDEN_MAX: Final = 1_000
 """Topics that one group may be forbidden to read."""
 SYSTEM_GROUPS: Final = (
@@ -219,7 +220,7 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
 
     def is_lmq(self, group: str) -> bool:
         """Return True if a group is an LMQ group, which has no configuration (LmqSubscriptionGroupManager)."""
-        return self.enable_lmq and group.startswith(LMQ_PREFIX)
+        return self.enable_lmq and group.startswith(LMQ_PREFIX) and len(group) <= LMQ_GROUP_MAX_LENGTH
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group, creating it if the settings allow that and the name is valid; None otherwise."""

@@ -263,7 +263,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
 
     def is_lmq(self, topic: str) -> bool:
         """Return True if a topic is an LMQ queue, which has no configuration (LmqTopicConfigManager)."""
-        return self.enable_lmq and topic.startswith(LMQ_PREFIX)
+        return self.enable_lmq and topic.startswith(LMQ_PREFIX) and len(topic) <= RETRY_OR_DLQ_TOPIC_MAX_LENGTH
 
     def items(self) -> list[TopicConfig]:
         """Return all topics."""

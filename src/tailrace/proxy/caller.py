@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from tailrace.formats.remoting import LANGUAGE_CODES, LANGUAGE_OTHER
-from tailrace.proxy.limits import MAX_CLIENT_ID
+from tailrace.proxy.limits import MAX_CLIENT_ID, MAX_CLIENT_VERSION
 from tailrace.proxy.protocol import Code, GrpcError
 
 __all__ = ["Caller", "address_of", "caller_of", "metadata_of"]
@@ -48,7 +48,7 @@ def caller_of(metadata: dict[str, str], peer: tuple[str, int], user: str = "") -
             Code.BAD_REQUEST, f"x-mq-client-id has {len(client_id)} characters, over the limit of {MAX_CLIENT_ID}")
     return Caller(
         client_id, peer, _LANGUAGES.get(metadata.get("x-mq-language", "").upper(), LANGUAGE_OTHER),
-        metadata.get("x-mq-client-version", ""), user)
+        metadata.get("x-mq-client-version", "")[:MAX_CLIENT_VERSION], user)
 
 
 @lru_cache(PEERS_MAX)

@@ -52,10 +52,13 @@ MAX_CLIENTS: Final = 10_000
 """Clients that have sent their settings."""
 MAX_SETTINGS_BYTES: Final = 256 << 10
 """Bytes of the settings of a client."""
+MAX_CLIENT_VERSION: Final = 64
 MAX_CLIENT_ID: Final = 1_024
 MAX_MESSAGES_OF_SEND: Final = 1_024
 MAX_ACK_ENTRIES: Final = 1_000
 MAX_RENEWED: Final = 20_000
 """Messages of one client that are renewed; those above it come back after their invisible time."""
+MAX_TRANSACTION_ID: Final = 256
+"""Characters of the id of a half message whose place is kept. Those of clients have 34."""
 MAX_TRANSACTIONS: Final = 16_384
 """Half messages whose places are kept in memory, the latest ones; others are looked up in the log."""

@@ -39,7 +39,9 @@ class HalfPlaces:
         self._places: OrderedDict[tuple[str, str], _Place] = OrderedDict()
 
     def put(self, topic: str, transaction_id: str, queue_offset: int, phy_offset: int) -> None:
-        """Note where a half message is."""
+        """Note where a half message is, unless its id is long: `find` finds it in the index as well."""
+        if len(transaction_id) > limits.MAX_TRANSACTION_ID:
+            return
         self._places[topic, transaction_id] = _Place(queue_offset, phy_offset)
         self._places.move_to_end((topic, transaction_id))
         if len(self._places) > limits.MAX_TRANSACTIONS:

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
+from tailrace.broker import rebalance_lock
 from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
-from tailrace.errors import MessageIllegalError
+from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.remoting import ResponseCode
 from tailrace.model import MessageExtBrokerInner
@@ -196,6 +197,22 @@ def test_locks_that_nobody_renews_are_forgotten_and_a_bad_queue_locks_none(
     broker.locks.expire()
     assert broker.locks.try_lock("g", "c3", [good]) == [good]
     assert len(broker.locks._locks) == 1
+
+
+def test_the_names_of_locked_queues_are_bounded(broker, clock, monkeypatch):
+    monkeypatch.setattr(rebalance_lock, "LOCKED_CHARS_MAX", 1_000)
+    long = [{"topic": f"{number}{'t' * 200}", "brokerName": "b" * 200, "queueId": 0} for number in range(3)]
+    with pytest.raises(StoreError, match="the limit is 1000"):
+        broker.locks.try_lock("g", "c1", long)
+    assert broker.locks.try_lock("g", "c1", long[:2]) == long[:2]
+    with pytest.raises(StoreError, match="the limit is 1000"):
+        broker.locks.try_lock("g", "c1", long[2:])
+    assert broker.locks.try_lock("g", "c1", long[:2]) == long[:2]
+    clock.ms += 60_001
+    assert broker.locks.try_lock("g", "another client", long[:1]) == long[:1]
+    broker.locks.expire()
+    broker.locks.unlock("g", "another client", long[:1])
+    assert broker.locks._chars == 0
 
 
 def test_a_group_that_may_not_be_created_is_not_registered(clients, kit, channel):

@@ -421,3 +421,12 @@ def test_offsets_of_pulls_are_bounded_in_number_and_in_characters(files, directo
     manager.remove_topic("T")
     assert manager.query_pull("g", "T", 0) == -1
     assert sum(map(len, manager._pulls._table)) == manager._pulls._chars
+
+
+def test_names_of_lmq_queues_and_groups_have_a_limit(files, directory):
+    topics = TopicConfigManager(files, directory, BrokerConfig(), Clock())
+    groups = SubscriptionGroupManager(files, directory, BrokerConfig(), Clock())
+    topics.enable_lmq = groups.enable_lmq = True
+    for table in (topics, groups):
+        assert table.select("%LMQ%" + "x" * 250) is not None
+        assert table.select("%LMQ%" + "x" * 251) is None
