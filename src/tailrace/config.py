@@ -521,6 +521,31 @@ class BrokerConfig(_Config):
     grpc_server_port: int = _option(
         0, "Port of the gRPC endpoint for `serve` without `--grpc`, on bindAddress; 0: no endpoint. RocketMQ's proxy "
         "has 8081.", low=0, high=65_535)
+    grpc_connections_max: int = _option(
+        0, "Connections of the gRPC endpoint, a part of serverSocketMaxConnections; above it those without a call are "
+        "closed. 0: a third of it.", low=0, high=1 << 20)
+    grpc_calls_max: int = _option(
+        12_000, "Calls of gRPC under way, streams included, of all clients together.", low=16, high=1_000_000)
+    grpc_calls_per_address: int = _option(
+        0, "The part of grpcCallsMax that one address may have. 0: as many as are free, so less than half.", low=0)
+    grpc_calls_per_user: int = _option(
+        0, "The part of grpcCallsMax that one user may have. 0: as many as are free, so less than half.", low=0)
+    grpc_calls_per_connection: int = _option(
+        1_000, "Calls under way on one connection; a client waits with further ones.", low=1, high=1_000_000)
+    grpc_first_message_timeout_seconds: int = _option(
+        5, "A call of gRPC ends if its request, or the settings of a Telemetry stream, do not arrive in this time.",
+        unit="s", low=1)
+    grpc_first_call_timeout_seconds: int = _option(
+        30, "A connection of gRPC is closed if no call has been served on it in this time.", unit="s", low=1)
+    grpc_clients_max: int = _option(
+        10_000, "Clients of gRPC that have sent their settings.", low=1, high=1_000_000)
+    grpc_clients_per_address: int = _option(
+        0, "The part of grpcClientsMax that one address may have. 0: as many as are free, so less than half.", low=0)
+    grpc_clients_per_user: int = _option(
+        0, "The part of grpcClientsMax that one user may have. 0: as many as are free, so less than half.", low=0)
+    grpc_settings_max_bytes: int = _option(
+        32 * MIB, "Bytes of the settings of all clients of gRPC together. One address, or one user, may have as many "
+        "as are free.", unit="bytes", low=1 * MIB)
     namesrv_addr: str = _option(
         "", "Name servers, `HOST:PORT` separated by `;`. `serve` runs the one that is an address of this "
         "machine, unless `--namesrv-listen` is given, and registers at the others.")

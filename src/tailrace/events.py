@@ -719,6 +719,15 @@ GRPC_CLIENT_FORGOTTEN: Final = _event(
 GRPC_STREAM_ENDED: Final = _event(
     "info", "gRPC stream ended", "peer reason",
     "The connection of a client of gRPC broke while something was read from its stream or written to it.")
+GRPC_CALLS_REFUSED: Final = _event(
+    "warning", "gRPC calls refused", "reason address user count",
+    "Calls of gRPC were refused so that others can be served: `no user in time`, the metadata of the call proves no "
+    "user; `calls without user`, too many of them waited for their answers, and their connection was closed; `no "
+    "message in time` and `no settings in time`, the request of a call or the settings of a stream did not arrive "
+    "within grpcFirstMessageTimeoutSeconds; `calls of WHOM`, `clients of WHOM` and `bytes of settings of WHOM`, a "
+    "share of grpcCallsMax, grpcClientsMax or grpcSettingsMaxBytes is used up. `address` and `user` are those of the "
+    "last call, `count` is the number of calls since the last such line, of which there is at most one a minute for "
+    "each reason.")
 GRPC_CALL_FAILED: Final = _event(
     "warning", "gRPC call failed", "method peer reason",
     "A call failed for a reason that is not one of its own; the client got INTERNAL_SERVER_ERROR.")
@@ -771,9 +780,11 @@ CONNECTION_CLOSED_FOR_A_LIMIT: Final = _event(
     "serverBufferMaxBytes and this one took the most; `incomplete request`, its client stopped in the middle of a "
     "request; `answers are not read`, its client read nothing for serverChannelStallTimeoutSeconds; `slow http`, too "
     "many HTTP clients had not sent their request; `no user in time`, `connections without user` and `bytes without "
-    "user`, a limit of unauthenticatedTimeoutSeconds, unauthenticatedConnectionsMax or unauthenticatedBufferMaxBytes for "
-    "connections on which no user is authenticated yet. `count` connections were closed for this reason since the last "
-    "such line, of which there is at most one a minute for each reason.")
+    "user`, unauthenticatedTimeoutSeconds, unauthenticatedConnectionsMax or unauthenticatedBufferMaxBytes, which are "
+    "for connections on which no user is authenticated yet; `no call in time`, no call was served on a connection of "
+    "gRPC within grpcFirstCallTimeoutSeconds; `calls without user`, too many calls without a user waited on a "
+    "connection of gRPC. `count` connections were closed for this reason since the last such line, of which there is "
+    "at most one a minute for each reason.")
 REQUESTS_WAIT_FOR_MEMORY: Final = _event(
     "warning", "requests wait for memory", "bytes limit connections count",
     "Incomplete requests and unread answers of all connections take more than serverBufferMaxBytes. No request is "

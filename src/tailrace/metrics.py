@@ -68,6 +68,10 @@ RPC_LATENCY: Final = Metric(
     buckets=(1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000),
 )
 GRPC_CLIENTS: Final = _gauge("tailrace_grpc_clients", "Clients of gRPC that have sent their settings.")
+GRPC_CALLS: Final = _gauge(
+    "tailrace_grpc_calls", "Calls of gRPC under way, streams included.")
+GRPC_REFUSED: Final = _counter(
+    "tailrace_grpc_refused_total", "Calls of gRPC that were refused for a limit, by reason.", ("reason",))
 MESSAGES_IN: Final = _counter(
     "rocketmq_messages_in_total", "Messages stored for producers.", _IN)
 MESSAGES_OUT: Final = _counter(

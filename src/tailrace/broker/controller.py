@@ -134,6 +134,8 @@ class BrokerController:
         self._settings_file = SettingsFile(self._file_system, settings_file) if settings_file else None
         self._scheduler = scheduler or ThreadScheduler()
         self._servers: list[RemotingServer] = []
+        self.limits = ServerLimits()
+        """Limits of the connections and calls of all ports."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._registration: Registration | None = None
         self._tls = tls
@@ -234,6 +236,7 @@ class BrokerController:
             self.access.guard(server)
         listeners.serving()
         self._servers = listeners.servers
+        self.limits = listeners.limits
         self._store.set_message_arriving_listener(
             CountedArrivals(self._broker.traffic, self._pull.hold, self._pop, self._lite))
         self._scheduler.every(

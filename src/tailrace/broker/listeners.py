@@ -36,8 +36,9 @@ from tailrace.remoting.addresses import (
     packed_host,
 )
 from tailrace.remoting.entrance import Entrance
-from tailrace.remoting.limits import ServerLimits
+from tailrace.remoting.limits import FEW_BYTES, CallLimits, ServerLimits
 from tailrace.remoting.server import HIGH_WATER
+from tailrace.remoting.shares import Shares
 from tailrace.tls_settings import TlsConfig
 
 __all__ = ["Address", "Listeners", "entrance_of", "is_own_address", "server_limits", "why_not_listening"]
@@ -171,9 +172,17 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
         raise ConfigError(
             f"serverSocketMaxConnections={most} is more than three quarters of the process's limit of "
             f"{limit} descriptors; raise `ulimit -n` or lower serverSocketMaxConnections")
+    connections_max = most or max(limit // 2, 1)
     return ServerLimits(
-        most or max(limit // 2, 1), config.server_buffer_max_bytes,
-        config.server_channel_stall_timeout_seconds)
+        connections_max, config.server_buffer_max_bytes, config.server_channel_stall_timeout_seconds,
+        grpc=CallLimits(
+            connections_max=config.grpc_connections_max or max(connections_max // 3, 1),
+            per_connection=config.grpc_calls_per_connection,
+            first_message_s=config.grpc_first_message_timeout_seconds,
+            first_call_s=config.grpc_first_call_timeout_seconds,
+            calls=Shares(config.grpc_calls_max, config.grpc_calls_per_address, config.grpc_calls_per_user),
+            clients=Shares(config.grpc_clients_max, config.grpc_clients_per_address, config.grpc_clients_per_user),
+            settings=Shares(config.grpc_settings_max_bytes, few=FEW_BYTES)))
 
 
 def entrance_of(config: TlsConfig, limits: ServerLimits) -> Entrance:

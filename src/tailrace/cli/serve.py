@@ -166,7 +166,7 @@ def serve_store(
         try:
             await listeners.start(listen, namesrv_listen, vip=listen[1] > 2)
             if grpc is not None:
-                endpoint.append(grpc.listener())
+                endpoint.append(grpc.listener(entrance.limits.grpc))
         except OSError as error:
             text = error.strerror or str(error)
             if f" {NAMESRV_ADDR} " in text:

@@ -12,6 +12,7 @@ from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from tailrace.proxy.server import GrpcListener
+    from tailrace.remoting.limits import CallLimits
 
 __all__ = ["GrpcPlace", "grpc_place"]
 
@@ -27,7 +28,7 @@ class GrpcPlace(NamedTuple):
     key: bytes = b""
     self_signed: bool = False
 
-    def listener(self) -> GrpcListener:
+    def listener(self, limits: CallLimits) -> GrpcListener:
         """Listen. Raises OSError or ConfigError."""
         from tailrace.proxy.server import GrpcListener  # noqa: PLC0415 - only with --grpc
         from tailrace.proxy.tls import credentials  # noqa: PLC0415
@@ -35,7 +36,7 @@ class GrpcPlace(NamedTuple):
 
         certificate, key = self_signed(SystemClock(), self.listen[0]) if self.self_signed else (
             self.certificate, self.key)
-        return GrpcListener(*self.listen, credentials(certificate, key) if certificate else None)
+        return GrpcListener(*self.listen, credentials(certificate, key) if certificate else None, limits)
 
 
 def grpc_place(listen: Address | None, certificate: str, key: str) -> GrpcPlace | None:

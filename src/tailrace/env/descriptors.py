@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import resource
-from typing import Final
+import socket
+import stat
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from tailrace.errors import ConfigError
 
-__all__ = ["descriptor_limit", "raise_descriptor_limit", "segment_file_limit"]
+__all__ = [
+    "OpenSocket", "descriptor_limit", "open_descriptors", "raise_descriptor_limit", "segment_file_limit", "shut_down",
+    "sockets_of_port"]
 
 _UNLIMITED: Final = 1 << 20
+_OWN: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 _LEAST_FILES: Final = 16
 _MOST_FILES: Final = 16_384
 """Each file may be a mapping too, and Linux gives a process 65,530 of them (vm.max_map_count)."""
@@ -45,3 +52,87 @@ def segment_file_limit(max_open_files: int) -> int:
             f"maxOpenFiles={max_open_files} is more than three quarters of the process's limit of {limit} "
             "descriptors; raise `ulimit -n` or lower maxOpenFiles")
     return max_open_files or min(max(limit // 4, _LEAST_FILES), _MOST_FILES)
+
+
+class OpenSocket(NamedTuple):
+    """A connected socket of this process. The number of a descriptor may be reused, the inode tells them apart."""
+
+    descriptor: int
+    inode: int
+    peer: tuple[str, int]
+    """Address and port of the other end."""
+
+
+def open_descriptors() -> int:
+    """Return the number of open descriptors of this process; 0 if the kernel does not say it (Linux before 6.2)."""
+    try:
+        return os.stat(_OWN).st_size
+    except OSError:
+        return 0
+
+
+def sockets_of_port(
+    port: int, known: dict[tuple[int, int], OpenSocket | None], seen: set[tuple[int, int]]
+) -> Iterator[OpenSocket | None]:
+    """Yield the connected sockets of this process whose own port is ``port``; None for each other descriptor.
+
+    ``known`` is what earlier calls have found, by descriptor and inode; a descriptor that it has is not asked again.
+    What is found now is put there, and the keys of all open sockets into ``seen``.
+    """
+    for name in os.listdir(_OWN):
+        descriptor = int(name)
+        try:
+            found = os.fstat(descriptor)
+        except OSError:
+            continue  # it was closed
+        if not stat.S_ISSOCK(found.st_mode):
+            yield None
+            continue
+        key = descriptor, found.st_ino
+        seen.add(key)
+        if key not in known:
+            known[key] = _socket_of_port(descriptor, found.st_ino, port)
+        yield known[key]
+
+
+def shut_down(found: OpenSocket, port: int) -> None:
+    """End the connection of a socket that a library owns; the library then closes its descriptor.
+
+    Nothing happens if the descriptor is a different socket by now.
+    """
+    taken = _copy(found.descriptor)
+    if taken is None:
+        return
+    with taken:
+        try:
+            if os.fstat(taken.fileno()).st_ino == found.inode and taken.getsockname()[1] == port:
+                taken.shutdown(socket.SHUT_RDWR)
+        except (OSError, IndexError):
+            return  # it was closed, or is not a socket of TCP
+
+
+def _socket_of_port(descriptor: int, inode: int, port: int) -> OpenSocket | None:
+    taken = _copy(descriptor)
+    if taken is None:
+        return None
+    with taken:
+        try:
+            if taken.family not in {socket.AF_INET, socket.AF_INET6} or taken.getsockname()[1] != port:
+                return None
+            host, other = taken.getpeername()[:2]
+        except OSError:
+            return None  # it listens, or was closed
+        return OpenSocket(descriptor, inode, (str(host), int(other)))
+
+
+def _copy(descriptor: int) -> socket.socket | None:
+    """Return a copy of a descriptor, which stays this socket if another thread closes the original."""
+    try:
+        copy = os.dup(descriptor)
+    except OSError:
+        return None
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        return None

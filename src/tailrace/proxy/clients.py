@@ -20,11 +20,12 @@ from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.logs import get_logger
-from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.protocol import Code, GrpcError, definition, name_of, of_refusal
 from tailrace.proxy.receipts import ReceiptHandle
 from tailrace.remoting import Channel, InProcessConnection, RemotingServer
+from tailrace.remoting.limits import CLIENTS, SETTINGS, CallLimits
+from tailrace.remoting.shares import Holder
 
 __all__ = ["CONSUMERS", "LITE", "Client", "Clients", "Renewed"]
 
@@ -62,11 +63,17 @@ class Client:
     caller: Caller
     settings: Any
     connection: InProcessConnection
+    holder: Holder = Holder("")
+    """Whose share of clients and settings it takes."""
+    size: int = 0
+    """Bytes of its settings."""
     send: Callable[[Any], None] | None = None
     renewed: dict[tuple[object, ...], Renewed] = field(default_factory=dict)
     """By group, message id and place in its queue."""
     has_stream: bool = True
     """Whether it has sent its settings over a stream; else only its heartbeats say that it lives."""
+    has_beaten: bool = False
+    """Whether it has sent a heartbeat."""
     subscriptions_at_ms: int = 0
     """When its subscriptions changed last."""
     fingerprint: int = 0
@@ -89,8 +96,9 @@ class Clients:
 
     def __init__(
         self, server: RemotingServer, clock: Clock, on_request: Callable[[Client, RemotingCommand], None],
-        client_ids: ClientIds,
+        client_ids: ClientIds, limits: CallLimits,
     ) -> None:
+        self._limits = limits
         self._server = server
         self._clock = clock
         self._on_request = on_request
@@ -130,14 +138,14 @@ class Clients:
     async def take(self, caller: Caller, settings: Any, *, has_stream: bool = True) -> Client:
         """Take over the settings of a client and register it in the broker. Raises GrpcError."""
         client = self._table.get(caller.client_id)
+        self._account(caller, client, settings)
         if client is None:
-            if len(self._table) >= limits.MAX_CLIENTS:
-                raise GrpcError(Code.TOO_MANY_REQUESTS, f"{len(self._table)} clients are connected, the limit")
             made: list[Client] = []
             connection = InProcessConnection(
                 self._server, caller.peer, lambda request: self._on_request(made[0], request),
                 language=caller.language, user=caller.user)
-            client = Client(caller, settings, connection)
+            client = Client(
+                caller, settings, connection, Holder(caller.peer[0], caller.user), settings.ByteSize())
             made.append(client)
             self._table[caller.client_id] = self._of_channel[client.connection.channel] = client
         before, client.settings, client.has_stream = client.settings, settings, has_stream
@@ -147,6 +155,7 @@ class Clients:
             await self.register(client, with_subscriptions=True)
         except GrpcError:
             client.settings = before
+            self._resize(client, before)
             if before is settings:
                 client.connection.close()
             raise
@@ -159,6 +168,28 @@ class Clients:
                 client.caller.user, "TelemetryCommand", client.connection.channel, client.client_id)
         except RefusalError as error:
             raise GrpcError(Code.FORBIDDEN, error.remark) from None
+
+    def _account(self, caller: Caller, client: Client | None, settings: Any) -> None:
+        """Count a new client and its settings, or other settings of a known one. Raises GrpcError."""
+        size = settings.ByteSize()
+        holder = Holder(caller.peer[0], caller.user) if client is None else client.holder
+        grpc = self._limits
+        more = size if client is None else size - client.size
+        for what, shares, n in ((CLIENTS, grpc.clients, int(client is None)), (SETTINGS, grpc.settings, more)):
+            if n > 0 and (whose := shares.refusal(holder, n)):
+                grpc.refuse(f"{what} of {whose}", holder, self._clock.monotonic_ns() / 1e9)
+                raise GrpcError(
+                    Code.TOO_MANY_REQUESTS, f"too many {what} of {whose} ({shares.most} of all clients)")
+        if client is None:
+            grpc.clients.add(holder)
+            grpc.settings.add(holder, size)
+        else:
+            self._resize(client, settings)
+
+    def _resize(self, client: Client, settings: Any) -> None:
+        size = settings.ByteSize()
+        self._limits.settings.add(client.holder, size - client.size)
+        client.size = size
 
     async def register(self, client: Client, *, with_subscriptions: bool = False) -> None:
         """Send the broker a heartbeat for a client. Raises GrpcError."""
@@ -243,6 +274,8 @@ class Clients:
         client = self._of_channel.pop(channel, None)
         if client is not None:
             del self._table[client.client_id]
+            self._limits.clients.add(client.holder, -1)
+            self._limits.settings.add(client.holder, -client.size)
             events.GRPC_CLIENT_FORGOTTEN.log(
                 _log, client=client.client_id, peer=channel.peer, renewed=len(client.renewed))
             for forget in self.on_forget:

@@ -73,10 +73,27 @@ class Entry:
         self._clients = clients
         self._dates = dates
 
-    def caller(self, request: Any, context: Any, begun_ms: int | None = None) -> Caller:
+    @property
+    def has_users(self) -> bool:
+        """Whether calls need a user."""
+        return self._control is not None
+
+    def user(self, call: str, context: Any) -> User | None:
+        """Return the user that has signed a call, from its metadata alone; None if calls need no user.
+
+        ``call`` is the name of the call's request, for the log. Raises GrpcError (UNAUTHORIZED).
+        """
+        if self._control is None:
+            return None
+        return self._prove(self._control, metadata_of(context), address_of(context.peer())[0], call, None)
+
+    def caller(
+        self, request: Any, context: Any, begun_ms: int | None = None, user: User | None = None
+    ) -> Caller:
         """Return the client of a call.
 
         ``begun_ms`` is the time at which a stream began: its metadata was signed then. Without it the call begins now.
+        ``user`` is the result of `user` for the first request of a call; without it the signature is checked here.
 
         Raises GrpcError: UNAUTHORIZED if no user has signed the call, FORBIDDEN if the user may not do it.
         """
@@ -85,7 +102,7 @@ class Entry:
         if control is None:
             return caller_of(metadata, peer)
         call, address = type(request).__name__, peer[0]
-        user = self._prove(control, metadata, address, call, begun_ms)
+        user = user or self._prove(control, metadata, address, call, begun_ms)
         caller = caller_of(metadata, peer, user.name)
         client = self._clients.find(caller.client_id)
         try:

@@ -43,13 +43,11 @@ NACK_INVISIBLE_TIME_MS: Final = 1_000
 CLIENT_IDLE_MS: Final = 120_000
 """grpcClientIdleTimeMills: a connection without a call is closed."""
 
-# Bounds of our own; the proxy has none, or larger ones.
+# Bounds of our own; the proxy has none, or larger ones. Those of calls, clients and connections are settings.
 MAX_REQUEST_BYTES: Final = 16 << 20
 """Bytes of one request; the proxy takes 130 MiB. Above it the call fails with RESOURCE_EXHAUSTED."""
-MAX_CALLS: Final = 12_000
-"""Calls under way, streams included. Above it a call fails with RESOURCE_EXHAUSTED."""
-MAX_CLIENTS: Final = 10_000
-"""Clients that have sent their settings."""
+HANDSHAKE_MS: Final = 10_000
+"""Time of a handshake of TLS and HTTP/2; the proxy gives 120 s."""
 MAX_SETTINGS_BYTES: Final = 256 << 10
 """Bytes of the settings of a client."""
 MAX_CLIENT_VERSION: Final = 64

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, final
 
 import grpc
@@ -28,9 +28,11 @@ from tailrace.formats.remoting import RemotingCommand
 from tailrace.logs import get_logger
 from tailrace.proxy import limits
 from tailrace.proxy.acks import AckActivity
+from tailrace.proxy.admission import Admission, Admitted
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.calls import Calls
 from tailrace.proxy.clients import Client, Clients
+from tailrace.proxy.connections import GrpcConnections
 from tailrace.proxy.entry import Entry
 from tailrace.proxy.lite_subscriptions import LiteSubscriptionActivity
 from tailrace.proxy.popped import PoppedMessages
@@ -44,6 +46,7 @@ from tailrace.proxy.telemetry import TelemetryActivity
 from tailrace.proxy.transactions import EndTransactionActivity, HalfPlaces
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.client import split_address
+from tailrace.remoting.limits import CallLimits
 
 __all__ = ["GrpcListener", "GrpcServer"]
 
@@ -65,9 +68,7 @@ _OPTIONS: Final = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_metadata_size", 32 << 10),
-    # Without these a burst of more than 1,000 calls has some of them cancelled at random.
-    ("grpc.server.max_pending_requests", limits.MAX_CALLS),
-    ("grpc.server.max_pending_requests_hard_limit", limits.MAX_CALLS),
+    ("grpc.server_handshake_timeout_ms", limits.HANDSHAKE_MS),
 )
 _Unary = Callable[[Any, Caller], Awaitable[Any]]
 _Method = Callable[[Any, Any], Awaitable[Any]]
@@ -79,9 +80,12 @@ _WORD: Final = re.compile(r"(?<!^)(?=[A-Z])")
 class GrpcListener:
     """A port of gRPC, taken before the store is open. Raises OSError if it cannot be taken."""
 
-    def __init__(self, host: str, port: int, credentials: Any = None) -> None:
+    def __init__(
+        self, host: str, port: int, credentials: Any = None, call_limits: CallLimits | None = None
+    ) -> None:
         """Listen, with TLS if there are credentials; port 0 picks one."""
-        self.server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=limits.MAX_CALLS)
+        self.limits = call_limits or CallLimits()
+        self.server = grpc.aio.server(options=(*_OPTIONS, *_bounds(self.limits)))
         self.host = host
         self.tls = credentials is not None
         place = address_text(host, port)
@@ -102,6 +106,16 @@ class GrpcListener:
         await self.server.stop(None)
 
 
+def _bounds(bounds: CallLimits) -> Iterator[tuple[str, int]]:
+    """Yield the options of gRPC for limits that it knows itself."""
+    yield "grpc.max_concurrent_streams", bounds.per_connection
+    if bounds.connections_max:
+        yield "grpc.max_allowed_incoming_connections", bounds.connections_max
+    # Without these a burst of more than 1,000 calls has some of them cancelled at random.
+    yield "grpc.server.max_pending_requests", bounds.calls.most
+    yield "grpc.server.max_pending_requests_hard_limit", bounds.calls.most
+
+
 def _reason(port: int) -> str:
     """Say why a port cannot be taken; gRPC writes the cause to stderr only."""
     holder = listener_of(port) if port else None
@@ -119,8 +133,9 @@ class GrpcServer:
         self.host, self.port = "", 0
         self._latency = broker.rpc_latency
         self._listener: GrpcListener | None = None
+        self._limits = controller.limits
         clients = self._clients = Clients(
-            controller.in_process(), broker.clock, self._to_client, broker.client_ids)
+            controller.in_process(), broker.clock, self._to_client, broker.client_ids, self._limits.grpc)
         auth = controller.access.config
         self._entry = Entry(
             controller.access.enforced, clients,
@@ -129,7 +144,10 @@ class GrpcServer:
         places = HalfPlaces(broker)
         popped = PoppedMessages(broker, calls)
         self._renewals = Renewals(broker, clients, popped)
-        self._telemetry = TelemetryActivity(broker, self._entry, clients, self._renewals, places)
+        self._connections = GrpcConnections(self._limits, has_users=self._entry.has_users)
+        self._admission = Admission(self._entry, self._limits.grpc, self._connections)
+        self._telemetry = TelemetryActivity(
+            broker, self._entry, clients, self._renewals, places, self._admission)
         self._routes = RouteActivity(broker, lambda: (self.host, self.port))
         self._sends = SendMessageActivity(broker, calls, places)
         self._receives = ReceiveMessageActivity(broker, calls, clients, popped, self._renewals)
@@ -145,6 +163,7 @@ class GrpcServer:
         listener.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._methods()),))
         await listener.server.start()
         self._listener = listener
+        self._connections.start(listener.port)
         self._renewals.start()
         self._latency.clients = lambda: len(self._clients)
         events.GRPC_ENDPOINT_STARTED.log(_log, address=listener.address, tls=listener.tls)
@@ -154,6 +173,7 @@ class GrpcServer:
         if self._listener is None:
             return
         listener, self._listener = self._listener, None
+        await self._connections.stop()
         await listener.server.stop(GRACE_S)
         try:
             await asyncio.wait_for(self._renewals.stop(), GIVE_BACK_S)
@@ -174,10 +194,11 @@ class GrpcServer:
             "ChangeInvisibleDuration": self._acks.change, "RecallMessage": self._sends.recall,
             "SyncLiteSubscription": self._lite.sync,
         }
+        # To gRPC all of them are streams of requests, so that a call is seen before its request has arrived.
         methods = {
-            name: grpc.unary_unary_rpc_method_handler(
+            name: grpc.stream_unary_rpc_method_handler(
                 self._unary(name, serve), *_codecs(name)) for name, serve in unary.items()}
-        methods["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
+        methods["ReceiveMessage"] = grpc.stream_stream_rpc_method_handler(
             self._receive, *_codecs("ReceiveMessage"))
         methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
             self._telemetry.telemetry, service.TelemetryCommand.FromString,
@@ -189,11 +210,13 @@ class GrpcServer:
     def _unary(self, name: str, serve: _Unary) -> _Method:
         response_class, metric = getattr(service, f"{name}Response"), _metric_name(name)
 
-        async def call(request: Any, context: Any) -> Any:
+        async def call(_: Any, context: Any) -> Any:
             begun_ns = self._broker.clock.monotonic_ns()
             try:
-                response = await serve(request, self._entry.caller(request, context))
-            except asyncio.CancelledError:
+                admitted = await self._admission.begin(f"{name}Request", context)
+                request = await self._first(admitted)
+                response = await serve(request, self._entry.caller(request, context, user=admitted.user))
+            except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the outermost step of a call: log, answer
                 response = response_class(status=await self._failed(name, error, context))
@@ -202,10 +225,19 @@ class GrpcServer:
 
         return call
 
-    async def _receive(self, request: Any, context: Any) -> None:
+    async def _first(self, admitted: Admitted) -> Any:
+        request = await self._admission.first(admitted)
+        if request is grpc.aio.EOF:
+            await admitted.context.abort(grpc.StatusCode.INTERNAL, "the call ended without a request")
+        return request
+
+    async def _receive(self, _: Any, context: Any) -> None:
         begun_ns, code = self._broker.clock.monotonic_ns(), Code.OK
         try:
-            await self._receives.receive(request, context, self._entry.caller(request, context))
+            admitted = await self._admission.begin("ReceiveMessageRequest", context)
+            request = await self._first(admitted)
+            await self._receives.receive(
+                request, context, self._entry.caller(request, context, user=admitted.user))
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except grpc.aio.BaseError:  # the client has gone in the middle of a write

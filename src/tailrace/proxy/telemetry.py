@@ -19,6 +19,7 @@ from tailrace.formats.requests.message_headers import (
     NotifyUnsubscribeLiteRequestHeader,
 )
 from tailrace.logs import get_logger
+from tailrace.proxy.admission import Admission, Admitted
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Client, Clients
 from tailrace.proxy.conversion import to_message
@@ -28,6 +29,7 @@ from tailrace.proxy.renewal import Renewals
 from tailrace.proxy.settings import check_settings, merged
 from tailrace.proxy.transactions import HalfPlaces
 from tailrace.proxy.validation import check_group
+from tailrace.remoting.limits import NO_SETTINGS
 
 __all__ = ["TelemetryActivity"]
 
@@ -48,8 +50,10 @@ class TelemetryActivity:
     """Serves Telemetry, Heartbeat and NotifyClientTermination."""
 
     def __init__(
-        self, broker: BrokerContext, entry: Entry, clients: Clients, renewals: Renewals, places: HalfPlaces
+        self, broker: BrokerContext, entry: Entry, clients: Clients, renewals: Renewals, places: HalfPlaces,
+        admission: Admission,
     ) -> None:
+        self._admission = admission
         self._broker = broker
         self._entry = entry
         self._clients = clients
@@ -75,6 +79,7 @@ class TelemetryActivity:
                 raise GrpcError(
                     Code.ILLEGAL_CONSUMER_GROUP, f"group is {group}, and the client's settings are of {own}")
         await self._clients.register(client)
+        client.has_beaten = True
         return service.HeartbeatResponse(status=OK)
 
     async def terminate(self, request: Any, caller: Caller) -> Any:
@@ -94,17 +99,25 @@ class TelemetryActivity:
 
     # -- the stream
 
-    async def telemetry(self, requests: Any, context: Any) -> None:
+    async def telemetry(self, _: Any, context: Any) -> None:
         """Take settings and results, send commands, until the client ends the stream."""
-        stream, begun_ms = _Stream(context), self._broker.clock.now_ms()
-        client: Client | None = None
+        begun_ms = self._broker.clock.now_ms()
         try:
-            async for command in requests:
+            admitted = await self._admission.begin("TelemetryCommand", context)
+        except GrpcError as error:
+            await context.write(service.TelemetryCommand(status=status(error.code, error.message)))
+            return
+        stream = _Stream(context)
+        client: Client | None = None
+        user = admitted.user
+        try:
+            while (command := await self._next(admitted, client)) is not grpc.aio.EOF:
                 try:
-                    caller = self._entry.caller(command, context, begun_ms)
+                    caller = self._entry.caller(command, context, begun_ms, user)
                 except GrpcError as error:
                     await context.write(service.TelemetryCommand(status=status(error.code, error.message)))
                     return
+                user = None  # it may be another one, or none, when the next command arrives
                 match command.WhichOneof("command"):
                     case "settings":
                         client = await self._take(caller, command.settings, stream)
@@ -121,7 +134,22 @@ class TelemetryActivity:
         finally:
             await stream.close()
             if client is not None and client.send == stream.send:
-                await self._clients.stream_ended(client)
+                await self._stream_ended(client)
+
+    async def _next(self, admitted: Admitted, client: Client | None) -> Any:
+        """Return the next command of a stream; until its settings are there, they must come in time."""
+        if client is None:
+            return await self._admission.first(admitted, NO_SETTINGS)
+        return await admitted.context.read()
+
+    async def _stream_ended(self, client: Client) -> None:
+        """Keep a client that has sent heartbeats, because it will connect again; forget any other."""
+        if client.has_beaten:
+            await self._clients.stream_ended(client)
+        else:
+            client.send = None
+            await self._renewals.give_back(client)
+            await self._clients.remove(client)
 
     @staticmethod
     async def _refuse(context: Any, error: GrpcError) -> None:

@@ -21,14 +21,16 @@ import asyncio
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
 from tailrace import events
 from tailrace.env.supervision import caught
 from tailrace.logs import RareLines, get_logger
 from tailrace.remoting.addresses import network_of
+from tailrace.remoting.shares import ADDRESS, ALL, CONNECTION, USER, Holder, Shares
 
-__all__ = ["Connection", "ServerLimits"]
+__all__ = ["CallLimits", "Connection", "ServerLimits"]
 
 _log = get_logger(__name__)
 
@@ -39,6 +41,8 @@ RECENT_S: Final = 1.0
 KEPT_S: Final = 0.5
 RELIEF_S: Final = 0.1
 CANDIDATES: Final = 64
+FEW_BYTES: Final = 256 << 10
+"""Bytes of settings that a client of gRPC gets even if others have taken nearly all."""
 
 CAP: Final = "connections"
 BYTES: Final = "bytes"
@@ -48,6 +52,25 @@ SLOW_HTTP: Final = "slow http"
 TOO_LATE: Final = "no user in time"
 TOO_MANY: Final = "connections without user"
 STRANGER_BYTES: Final = "bytes without user"
+NO_CALL: Final = "no call in time"
+STRANGER_CALLS: Final = "calls without user"
+
+CLOSED: Final = (
+    CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY, STRANGER_BYTES, NO_CALL, STRANGER_CALLS)
+"""Reasons for which connections are closed."""
+
+NO_MESSAGE: Final = "no message in time"
+NO_SETTINGS: Final = "no settings in time"
+CALLS: Final = "calls"
+CLIENTS: Final = "clients"
+SETTINGS: Final = "bytes of settings"
+
+
+REFUSED: Final = (
+    TOO_LATE, NO_MESSAGE, NO_SETTINGS, STRANGER_CALLS,
+    *(f"{what} of {whose}" for what in (CALLS, CLIENTS, SETTINGS) for whose in (ALL, ADDRESS, USER)),
+    f"{CALLS} of {CONNECTION}")
+"""Reasons for which calls of gRPC are refused."""
 
 
 class Connection(Protocol):
@@ -92,18 +115,47 @@ class Connection(Protocol):
         ...
 
 
+@dataclass(slots=True, kw_only=True)
+class CallLimits:
+    """Limits of the gRPC endpoint, whose connections and calls a library handles."""
+
+    connections_max: int = 0
+    """Connections of its port; 0: no limit."""
+    per_connection: int = 1_000
+    """Calls under way on one connection."""
+    first_message_s: float = 5.0
+    first_call_s: float = 30.0
+    calls: Shares = field(default_factory=lambda: Shares(12_000))
+    """Calls under way."""
+    clients: Shares = field(default_factory=lambda: Shares(10_000))
+    """Clients that have sent their settings."""
+    settings: Shares = field(default_factory=lambda: Shares(64 << 20, few=FEW_BYTES))
+    """Bytes of these settings."""
+    refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REFUSED, 0)))
+    """Number of calls that were refused for a limit, by reason."""
+    lines: RareLines = field(default_factory=RareLines)
+
+    def refuse(self, reason: str, holder: Holder, now: float) -> None:
+        """Count a refused call, and log at most one line a minute for each reason."""
+        self.refused[reason] += 1
+        if count := self.lines.due(reason, now):
+            events.GRPC_CALLS_REFUSED.log(
+                _log, reason=reason, address=holder.address, user=repr(holder.user), count=count)
+
+
 @final
 class ServerLimits:
     """Counts connections and bytes, and closes connections over a limit. ``connections_max`` 0 means no limit."""
 
     def __init__(
         self, connections_max: int = 0, bytes_max: int = BYTES_MAX, stall_s: float = STALL_S, *,
-        stranger_bytes_max: int = STRANGER_BYTES_MAX,
+        stranger_bytes_max: int = STRANGER_BYTES_MAX, grpc: CallLimits | None = None,
     ) -> None:
         self.connections_max = connections_max
         self.bytes_max = bytes_max
         self.stranger_bytes_max = stranger_bytes_max
         self.stall_s = stall_s
+        self.grpc = grpc or CallLimits()
         self.tight = False
         """True while requests wait for memory."""
         self.bytes = 0
@@ -112,8 +164,7 @@ class ServerLimits:
         """Bytes that connections without a user took at their last count."""
         self.tightened = 0
         """Number of times that requests had to wait for memory."""
-        self.closed: Counter[str] = Counter(
-            dict.fromkeys((CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY, STRANGER_BYTES), 0))
+        self.closed: Counter[str] = Counter(dict.fromkeys(CLOSED, 0))
         """Number of connections that were closed for a limit, by reason."""
         self._connections: dict[Connection, None] = {}
         self._keeping: dict[Connection, float] = {}

@@ -20,7 +20,8 @@ def clients():
 
 @pytest.fixture
 def activity(clients):
-    return TelemetryActivity(SimpleNamespace(), SimpleNamespace(), clients, SimpleNamespace(), SimpleNamespace())
+    return TelemetryActivity(
+        SimpleNamespace(), SimpleNamespace(), clients, SimpleNamespace(), SimpleNamespace(), SimpleNamespace())
 
 
 def test_requests_of_a_client_are_bounded_and_forgotten_with_it(activity, clients):

@@ -1,0 +1,122 @@
+"""The decision at the beginning of a call: who makes it, and is it within the limits.
+
+Both need only the metadata and the connection, so a call is decided before its request has arrived, and before it is
+counted or kept. A call whose user is proven has a share of all calls, see `tailrace.remoting.shares`. Calls without a
+proven user end with their answer; a connection that begins too many of them, without reading the answers, is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Final, NoReturn, final
+
+import grpc
+
+from tailrace.auth.model import User
+from tailrace.proxy.caller import address_of
+from tailrace.proxy.connections import GrpcConnection, GrpcConnections
+from tailrace.proxy.entry import Entry
+from tailrace.proxy.protocol import GrpcError
+from tailrace.remoting.limits import CALLS, NO_MESSAGE, STRANGER_CALLS, TOO_LATE, CallLimits
+from tailrace.remoting.shares import Holder
+
+__all__ = ["Admission", "Admitted"]
+
+STRANGER_CALLS_OF_ONE: Final = 256
+"""Calls without a user that wait for their end on one connection."""
+STRANGER_CALLS_MAX: Final = 4_096
+"""The same on all connections together."""
+
+
+@final
+class Admitted:
+    """A call that may begin: its user, None where calls need none, its connection, and the end of its patience."""
+
+    __slots__ = ("connection", "context", "ends_at", "holder", "user")
+
+    def __init__(
+        self, context: Any, connection: GrpcConnection, holder: Holder, user: User | None, ends_at: float
+    ) -> None:
+        self.context = context
+        self.connection = connection
+        self.holder = holder
+        self.user = user
+        self.ends_at = ends_at
+        """Time of the event loop until which the first request must have arrived."""
+
+
+@final
+class Admission:
+    """Lets calls begin."""
+
+    def __init__(self, entry: Entry, limits: CallLimits, connections: GrpcConnections) -> None:
+        self._entry = entry
+        self._limits = limits
+        self._connections = connections
+        self._strangers = 0
+
+    async def begin(self, call: str, context: Any) -> Admitted:
+        """Count a call. ``call`` is the name of its request.
+
+        Raises GrpcError (UNAUTHORIZED) if no user has signed the call. A call over a limit is aborted with
+        RESOURCE_EXHAUSTED.
+        """
+        loop = asyncio.get_running_loop()
+        peer = context.peer()
+        place = address_of(peer)
+        connection = self._connections.of(place, loop.time())
+        try:
+            user = self._entry.user(call, context)
+        except GrpcError:
+            await self._begin_unproven(connection, context)
+            raise
+        holder = Holder(place[0], "" if user is None else user.name, peer)
+        whose = self._limits.calls.refusal(holder)
+        if whose:
+            await self.refuse(
+                context, f"{CALLS} of {whose}", holder, grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"too many calls of {whose} are under way ({self._limits.calls.most} of all clients)")
+        self._limits.calls.add(holder)
+        connection.calls += 1
+        context.add_done_callback(partial(self._ended, connection, holder))
+        return Admitted(context, connection, holder, user, loop.time() + self._limits.first_message_s)
+
+    async def first(self, admitted: Admitted, reason: str = NO_MESSAGE) -> Any:
+        """Return the next request of a call, which must arrive before the end of its patience; else it is aborted."""
+        context = admitted.context
+        try:
+            async with asyncio.timeout_at(admitted.ends_at):
+                request = await context.read()
+        except TimeoutError:
+            await self.refuse(
+                context, reason, admitted.holder, grpc.StatusCode.DEADLINE_EXCEEDED,
+                f"{reason}: {self._limits.first_message_s:g} s")
+        if request is not grpc.aio.EOF:
+            admitted.connection.served = True
+        return request
+
+    async def refuse(self, context: Any, reason: str, holder: Holder, code: grpc.StatusCode, why: str) -> NoReturn:
+        """Count a call that is refused, and abort it; its answer has no message, so the client need not read."""
+        self._limits.refuse(reason, holder, asyncio.get_running_loop().time())
+        await context.abort(code, why)
+        raise AssertionError("abort raises")
+
+    async def _begin_unproven(self, connection: GrpcConnection, context: Any) -> None:
+        if connection.unproven >= STRANGER_CALLS_OF_ONE or self._strangers >= STRANGER_CALLS_MAX:
+            self._connections.close(connection, STRANGER_CALLS)
+            await self.refuse(
+                context, STRANGER_CALLS, Holder(connection.peer_ip), grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "too many calls without a user are under way")
+        self._limits.refuse(TOO_LATE, Holder(connection.peer_ip), asyncio.get_running_loop().time())
+        connection.unproven += 1
+        self._strangers += 1
+        context.add_done_callback(partial(self._unproven_ended, connection))
+
+    def _ended(self, connection: GrpcConnection, holder: Holder, _: Any) -> None:
+        connection.calls -= 1
+        self._limits.calls.add(holder, -1)
+
+    def _unproven_ended(self, connection: GrpcConnection, _: Any) -> None:
+        connection.unproven -= 1
+        self._strangers -= 1

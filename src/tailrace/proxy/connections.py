@@ -1,0 +1,211 @@
+"""Connections of the gRPC port, which the gRPC library accepts and never shows.
+
+gRPC bounds their number by itself (``grpc.max_allowed_incoming_connections``), but it closes the new ones and keeps
+those that are idle. So `GrpcConnections` looks at the sockets of this process every few seconds, and immediately when
+the number of descriptors grows. It counts the connections in `ServerLimits` like all others, and closes those on which
+no call was served in time. When three quarters of the allowed number are open, it closes connections until half of it
+is: first those without a served call, then those that were used least recently, of the address that has the most. A
+connection with a call under way stays.
+
+Everything runs in the thread of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import Counter
+from typing import Final, final
+
+from tailrace.env.descriptors import OpenSocket, open_descriptors, shut_down, sockets_of_port
+from tailrace.env.supervision import caught
+from tailrace.remoting.addresses import address_text, network_of
+from tailrace.remoting.limits import CAP, NO_CALL, ServerLimits
+
+__all__ = ["GrpcConnection", "GrpcConnections"]
+
+LOOK_S: Final = 0.2
+"""Period of looks at the number of descriptors."""
+SWEEP_S: Final = 2.0
+"""Longest time between two looks at all sockets."""
+MANY: Final = 64
+"""So many descriptors more than at the last look are a reason to look at the sockets."""
+YOUNG_S: Final = 1.0
+"""A connection of this age may still begin its first call."""
+TOGETHER: Final = 512
+"""Descriptors that are looked at before other work continues."""
+
+
+@final
+class GrpcConnection:
+    """A connection of the gRPC port as `ServerLimits` sees it."""
+
+    __slots__ = (
+        "_owner", "calls", "closing", "counted", "last_active", "place", "served", "since", "socket", "unproven")
+
+    def __init__(self, owner: GrpcConnections, place: tuple[str, int], now: float) -> None:
+        self._owner = owner
+        self.place = place
+        self.since = self.last_active = now
+        self.socket: OpenSocket | None = None
+        """None until it was found among the sockets of the process."""
+        self.calls = 0
+        """Calls under way whose user is proven."""
+        self.unproven = 0
+        """Calls under way without a user."""
+        self.served = False
+        """True after a call of a proven user has sent its request."""
+        self.closing = False
+        self.counted = 0
+
+    @property
+    def peer(self) -> str:
+        """Address and port of the client."""
+        return address_text(*self.place)
+
+    @property
+    def peer_ip(self) -> str:
+        """Address of the client."""
+        return self.place[0]
+
+    @property
+    def stranger(self) -> bool:
+        """True until a call was served, if calls need a user."""
+        return self._owner.has_users and not self.served
+
+    def abort(self) -> None:
+        """Close it immediately."""
+        self.closing = True
+        self._owner.shut_down(self)
+
+    def held_bytes(self) -> int:
+        """Return 0: the memory of calls is bounded by their number and length."""
+        return 0
+
+    def wait_for_memory(self) -> None:
+        """Do nothing: calls have limits of their own."""
+
+
+@final
+class GrpcConnections:
+    """Watches the connections of a port. Call `start` when it is served, and `stop`."""
+
+    def __init__(self, limits: ServerLimits, *, has_users: bool) -> None:
+        self.has_users = has_users
+        self._limits = limits
+        self._port = 0
+        self._by_place: dict[tuple[str, int], GrpcConnection] = {}
+        self._sockets: dict[tuple[int, int], OpenSocket | None] = {}
+        self._doomed: dict[GrpcConnection, str] = {}
+        self._swept_s = 0.0
+        self._descriptors = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_place)
+
+    def start(self, port: int) -> None:
+        """Begin to watch a port."""
+        self._port = port
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> None:
+        """End the watch."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            self._task = None
+
+    def of(self, place: tuple[str, int], now: float) -> GrpcConnection:
+        """Return the connection from an address and port, on which a call begins."""
+        found = self._by_place.get(place)
+        if found is None:
+            found = self._by_place[place] = GrpcConnection(self, place, now)
+        found.last_active = now
+        return found
+
+    def close(self, connection: GrpcConnection, reason: str) -> None:
+        """Close a connection for a limit, as soon as its socket is known."""
+        if connection.socket is None:
+            self._doomed[connection] = reason
+        elif not connection.closing:
+            self._limits.close(connection, reason, asyncio.get_running_loop().time())
+
+    def shut_down(self, connection: GrpcConnection) -> None:
+        """End a connection whose socket is known."""
+        if connection.socket is not None:
+            shut_down(connection.socket, self._port)
+
+    # -- the watch
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            with caught("connections of gRPC"):
+                descriptors, most = open_descriptors(), self._limits.grpc.connections_max
+                if (self._doomed or loop.time() - self._swept_s >= SWEEP_S or not descriptors
+                        or descriptors > self._descriptors + MANY or (most and len(self._by_place) > most // 2)):
+                    await self.sweep()
+                    self._descriptors = open_descriptors()
+            await asyncio.sleep(LOOK_S)
+
+    async def sweep(self) -> None:
+        """Look at all sockets of the port, and close those over a limit."""
+        loop = asyncio.get_running_loop()
+        now = self._swept_s = loop.time()
+        open_ones: set[tuple[str, int]] = set()
+        seen: set[tuple[int, int]] = set()
+        for number, found in enumerate(sockets_of_port(self._port, self._sockets, seen)):
+            if found is not None:
+                place = _place(found)
+                open_ones.add(place)
+                self._found(place, found, now)
+            if number % TOGETHER == TOGETHER - 1:
+                await asyncio.sleep(0)
+        for key in self._sockets.keys() - seen:
+            del self._sockets[key]
+        for place, connection in list(self._by_place.items()):
+            if place not in open_ones and not (connection.calls or connection.unproven) and connection.since < now:
+                del self._by_place[place]
+                self._doomed.pop(connection, None)
+                self._limits.lost(connection)
+        self._close(loop.time())
+
+    def _found(self, place: tuple[str, int], found: OpenSocket, now: float) -> None:
+        connection = self._by_place.get(place)
+        if connection is None:
+            connection = self._by_place[place] = GrpcConnection(self, place, now)
+        if connection.socket != found:
+            if connection.socket is not None:  # a new connection from the same port of the client
+                connection.since, connection.served = now, bool(connection.calls)
+                self._limits.lost(connection)
+            connection.socket, connection.closing = found, False
+            self._limits.opened(connection, now)
+        if connection.calls:
+            connection.last_active = now
+
+    def _close(self, now: float) -> None:
+        doomed, self._doomed = self._doomed, {}
+        for connection, reason in doomed.items():
+            self.close(connection, reason)
+        for connection in list(self._by_place.values()):
+            if not connection.served and now - connection.since >= self._limits.grpc.first_call_s:
+                self.close(connection, NO_CALL)
+        most = self._limits.grpc.connections_max
+        stay = [c for c in self._by_place.values() if not c.closing]
+        if not most or len(stay) <= most * 3 // 4:
+            return
+        of_address = Counter(network_of(c.peer_ip) for c in stay)
+        order = sorted(
+            (c for c in stay if c.socket is not None and not c.calls and now - c.since >= YOUNG_S),
+            key=lambda c: (c.served, -of_address[network_of(c.peer_ip)], c.last_active))
+        for connection in order[:len(stay) - most // 2]:
+            self.close(connection, CAP)
+
+
+def _place(found: OpenSocket) -> tuple[str, int]:
+    host = found.peer[0].partition("%")[0]
+    if ":" in host:
+        address = ipaddress.IPv6Address(host)
+        host = str(address.ipv4_mapped or address)
+    return host, found.peer[1]

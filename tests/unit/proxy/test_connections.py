@@ -1,0 +1,175 @@
+"""Connections of a port that another library accepts: found among the sockets of the process, and closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+
+pytest.importorskip("rocketmq.grpc_protocol")
+
+from tailrace.env.descriptors import open_descriptors, shut_down, sockets_of_port
+from tailrace.proxy import connections
+from tailrace.proxy.connections import GrpcConnections
+from tailrace.remoting.limits import CallLimits, ServerLimits
+
+
+class Port:
+    """A listening port, and the sockets of both sides of its connections."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.number = self.listener.getsockname()[1]
+        self.clients, self.accepted = [], []
+
+    def connect(self):
+        self.clients.append(socket.create_connection(("127.0.0.1", self.number)))
+        self.accepted.append(self.listener.accept()[0])
+        self.clients[-1].setblocking(False)
+        return self.clients[-1].getsockname()
+
+    def open(self):
+        """Numbers of the connections that are still open, as their clients see it."""
+        return [n for n, client in enumerate(self.clients) if not self._ended(client)]
+
+    @staticmethod
+    def _ended(client):
+        try:
+            return client.recv(1) == b""
+        except BlockingIOError:
+            return False
+
+    def close(self):
+        for one in (self.listener, *self.clients, *self.accepted):
+            one.close()
+
+
+@pytest.fixture
+def port():
+    with contextlib.closing(Port()) as made:
+        yield made
+
+
+def test_the_sockets_of_a_port_are_found_once_and_ended_safely(port):
+    places = [port.connect(), port.connect()]
+    known, seen = {}, set()
+    found = [one for one in sockets_of_port(port.number, known, seen) if one]
+    assert sorted(one.peer for one in found) == sorted(places)
+    assert len(known) <= len(seen)
+    again = [one for one in sockets_of_port(port.number, known, set()) if one]
+    assert sorted(again) == sorted(found)
+    first = next(one for one in found if one.peer == places[0])
+    shut_down(first._replace(inode=first.inode + 1), port.number)
+    shut_down(first, port.number + 1)
+    assert port.open() == [0, 1], "the descriptor is a different socket"
+    shut_down(first, port.number)
+    assert port.open() == [1]
+    port.accepted[0].close()
+    shut_down(first, port.number)  # nothing is there any more
+
+
+def test_the_number_of_descriptors():
+    before = open_descriptors()
+    with socket.socket(), socket.socket():
+        assert open_descriptors() in {0, before + 2}, "0: the kernel does not say it"
+
+
+def watching(port, now, **limits):
+    made = GrpcConnections(ServerLimits(grpc=CallLimits(**limits)), has_users=True)
+    made._port = port.number
+    return made
+
+
+def at(monkeypatch, now):
+    """Let the loop's clock show ``now[0]``."""
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(connections.asyncio, "get_running_loop", lambda: _Loop(loop, now))
+
+
+class _Loop:
+    def __init__(self, loop, now):
+        self._loop, self._now = loop, now
+
+    def __getattr__(self, name):
+        return getattr(self._loop, name)
+
+    def time(self):
+        return self._now[0]
+
+
+def test_connections_without_a_call_are_closed_in_time(port, monkeypatch):
+    async def test():
+        now = [100.0]
+        at(monkeypatch, now)
+        watched = watching(port, now, first_call_s=30.0)
+        places = [port.connect() for _ in range(3)]
+        await watched.sweep()
+        assert (len(watched), len(watched._limits)) == (3, 3)
+        watched.of(places[0], 100.0).served = True
+        watched.of(places[1], 100.0).unproven = 5
+        now[0] = 129.0
+        await watched.sweep()
+        assert port.open() == [0, 1, 2]
+        now[0] = 131.0
+        for _ in range(2):
+            await watched.sweep()
+        assert port.open() == [0]
+        assert watched._limits.closed["no call in time"] == 2, "each is closed once"
+        watched.of(places[1], 100.0).unproven = 0
+        for one in port.accepted[1:]:
+            one.close()
+        await watched.sweep()
+        assert (len(watched), len(watched._limits)) == (1, 1)
+
+    asyncio.run(test())
+
+
+def test_when_many_are_open_those_without_a_call_make_room(port, monkeypatch):
+    async def test():
+        now = [100.0]
+        at(monkeypatch, now)
+        watched = watching(port, now, connections_max=8)
+        places = [port.connect() for _ in range(7)]
+        await watched.sweep()
+        assert port.open() == list(range(7)), "they may still begin a call"
+        for number, used in ((0, 101.0), (1, 110.0), (2, 101.0)):
+            watched.of(places[number], used).served = True
+        watched.of(places[2], 101.0).calls = 1
+        now[0] = 120.0
+        await watched.sweep()
+        assert port.open() == [0, 1, 2, 6], "the oldest ones without a call"
+        places += [port.connect() for _ in range(4)]
+        for place in places[6:]:
+            watched.of(place, 121.0).served = True
+        now[0] = 130.0
+        for one in (3, 4, 5):
+            port.accepted[one].close()
+        await watched.sweep()
+        now[0] = 140.0
+        await watched.sweep()
+        assert len(port.open()) == 4
+        assert 2 in port.open(), "it has a call under way"
+        assert 0 not in port.open(), "it was used least recently"
+        assert watched._limits.closed["connections"] == 3 + 4
+
+    asyncio.run(test())
+
+
+def test_a_connection_that_must_go_is_closed_when_its_socket_is_known(port, monkeypatch):
+    async def test():
+        now = [100.0]
+        at(monkeypatch, now)
+        watched = watching(port, now)
+        place = port.connect()
+        other = port.connect()
+        watched.close(watched.of(place, 100.0), "calls without user")
+        assert port.open() == [0, 1]
+        await watched.sweep()
+        assert port.open() == [1]
+        watched.close(watched.of(other, 100.0), "calls without user")
+        assert port.open() == []
+        assert watched._limits.closed["calls without user"] == 2
+
+    asyncio.run(test())
