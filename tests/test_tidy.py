@@ -71,7 +71,8 @@ SINGLE_TASKS = {
     "frameworks/faststream/subscriber.py": {"self.consume(incoming)": "one message"},
     "proxy/receive.py": {"run()": "one call, caught"},
     "proxy/renewal.py": {"self.give_back(client)": "one client, each message is caught"},
-    "proxy/telemetry.py": {"self._write()": "each write is caught"},
+    "proxy/telemetry.py": {
+        "self._write()": "each write is caught", "anext(reader, None)": "awaited in the call that starts it"},
     "proxy/together.py": {"_Rest(coroutine, waits_for)": "one call, awaited"},
     "remoting/client.py": {"self._connect(address)": "one connection, awaited"},
 }

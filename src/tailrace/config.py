@@ -53,19 +53,13 @@ def _option(
     default: Any, about: str, *, unit: str = "", low: int | None = None, high: int | None = None,
     name: str = "", choices: tuple[str, ...] = (), live: bool = False, secret: bool = False, deletes: bool = False,
 ) -> Any:
-    """Declare a setting.
+    """Declare a setting: ``live`` if a running server may change it (`_Config.take`), ``secret`` if it is not shown.
 
-    ``live``: a running server may change it (`_Config.take`). ``secret``: it is not shown. ``deletes``: it decides
-    which messages are deleted and when, so a user needs Delete on the cluster to change it.
+    ``deletes`` if it decides which messages are deleted and when: a user needs Delete on the cluster to change it.
     """
-    return field(
-        default=default,
-        repr=not secret,
-        metadata={
-            "about": about, "unit": unit, "low": low, "high": high, "name": name, "choices": choices,
-            "live": live, "secret": secret, "deletes": deletes,
-        },
-    )
+    return field(default=default, repr=not secret, metadata={
+        "about": about, "unit": unit, "low": low, "high": high, "name": name, "choices": choices, "live": live,
+        "secret": secret, "deletes": deletes})
 
 
 def _camel(name: str) -> str:

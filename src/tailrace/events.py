@@ -103,6 +103,10 @@ USER_OF_A_SETTING_NOT_CREATED: Final = _event(
     "The setting (`serve --user` sets initAuthenticationUser) names a user that does not exist. Users are created from "
     "settings only at the first start, because a missing user may have been deleted on purpose. Remove the setting, or "
     "create the user with `tailrace acl user add NAME --super`.")
+USER_HAS_LEFT: Final = _event(
+    "info", "user has left", "user connections",
+    "The user was deleted or disabled, or has a new password, so its connections were closed, with the requests that "
+    "waited on them, its places in groups and its locks of queues.")
 CREDENTIALS_CAN_BE_READ_BY_OTHER_USERS_OF_THIS_MACHINE: Final = _event(
     "warning", "credentials can be read by other users of this machine", "file",
     "The file with the password of a user should have the mode 0600.")

@@ -23,6 +23,7 @@ class Peer:
         self.peer_ip = ip
         self.authenticated = False
         self.user = ""
+        self.users = {}
 
 
 class World:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol, final
+from typing import Any, Final, NamedTuple, Protocol, final
 
 from tailrace.auth.accesses import RESOURCE_MAX, TOPIC, Access, Accesses, name_too_long
 from tailrace.auth.attempts import Attempts
@@ -60,6 +60,8 @@ class Peer(Protocol):
     """True after a request with a valid signature."""
     user: str
     """The user whose signature was the first valid one; empty without one, and after a wrong one of this user."""
+    users: dict[str, Any]
+    """The users that were authenticated on the connection, by name, with the password that they used."""
 
 
 class Verdict(NamedTuple):
@@ -159,6 +161,8 @@ class AccessControl:
         elif not peer.authenticated or self._proven_ns:
             self._proved(peer, name)
         request.sender = name
+        if peer.users.get(name) is not user:
+            peer.users[name] = user
         if user.is_super or not self._config.authorization_enabled or code in self._no_authorization:
             return
         allowed, values = self._allowed, self._values.get(code)  # before entries are read: see `changed`
@@ -266,6 +270,21 @@ class AccessControl:
                     return False
                 allowed.add(key, len(access.name))
         return True
+
+    def has_left(self, proven: User) -> bool:
+        """Return whether a user was deleted or disabled, or its password is not the one that it used."""
+        user = self._user(proven.name)
+        return user is None or not user.enabled or user.password != proven.password
+
+    def refused(self, peer: Peer, request: RemotingCommand) -> RefusalError | None:
+        """Return the refusal of a request that has waited, if its user may not send it any more."""
+        try:
+            user = self._sender(peer, request)
+            if user is not None and not user.is_super:
+                self._authorize_request(peer.peer_ip, request, user)
+        except RefusalError as refusal:
+            return refusal
+        return None
 
     def permits_some(self, name: str, address: str, kind: str, actions: Action) -> bool:
         """Return whether an entry allows a user from an address one of these actions on any resource of a kind."""

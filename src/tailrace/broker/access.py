@@ -9,6 +9,7 @@ from tailrace.auth.check import AccessControl
 from tailrace.auth.model import user_of
 from tailrace.auth.signature import Credentials
 from tailrace.auth_settings import AuthConfig
+from tailrace.broker.leaving import Departures
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import ConfigError
@@ -51,10 +52,17 @@ class Access:
                     "add one with `tailrace acl user add STORE NAME --super --password-file FILE`" if had_users else
                     "start with `serve --user NAME --password-file FILE`, or set initAuthenticationUser"))
         self.control = AccessControl(clock, config, cluster, self.users.get, self.acls.get)
-        self.users.on_change = self.acls.on_change = self.control.changed
+        self.users.on_change = self.acls.on_change = self._changed
+        self.departures: Departures | None = None
+        """Ends what users may not have any more; set by the broker if clients need a user."""
         self._strangers: Strangers[Channel] = Strangers(
             config.unauthenticated_frame_max_bytes, config.unauthenticated_timeout_seconds,
             config.unauthenticated_connections_max)
+
+    def _changed(self) -> None:
+        self.control.changed()
+        if self.departures is not None:
+            self.departures.changed()
 
     def _create_users(self, wanted: dict[str, tuple[str, str] | None], *, had_users: bool) -> None:
         """Create the super users that settings name, if the directory never had a user.
@@ -86,3 +94,5 @@ class Access:
             server.check = self.control.check
             server.strangers = self._strangers
             server.limits.stranger_bytes_max = self.config.unauthenticated_buffer_max_bytes
+        if self.departures is not None:
+            self.departures.servers.append(server)

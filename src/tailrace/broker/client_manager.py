@@ -316,6 +316,14 @@ class ConsumerManager:
             self._notify(info)
         return changed
 
+    def joined(self, channel: Channel) -> list[ConsumerGroupInfo]:
+        """Return the groups that a connection is a member of."""
+        return [self._groups[group] for group in self._joined.get(channel, ())]
+
+    def leave(self, channel: Channel, group: str) -> None:
+        """Remove a member by its connection."""
+        self._remove(self._groups[group], [channel])
+
     def unregister(self, channel: Channel, group: str, client_id: str) -> None:
         """Remove a member that leaves its group."""
         info = self._groups.get(group)

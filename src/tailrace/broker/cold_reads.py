@@ -116,14 +116,25 @@ class ColdReadService:
             if queues.pop(channel, None) is not None and not queues:
                 del self._turns[pull.group]
 
+    def release(self, is_wanted: Callable[[Channel, RemotingCommand], bool]) -> list[ColdRead]:
+        """Drop and return the pulls that wait and for which ``is_wanted`` returns True. Reads under way go on."""
+        released = [
+            pull for pulls in self._waiting.values() for pull in pulls if is_wanted(pull.channel, pull.request)]
+        for pull in released:
+            self._forget(pull)
+            queue = self._turns.get(pull.group, {}).get(pull.channel)  # without this pull if it is delayed
+            if queue is not None and pull in queue:
+                queue.remove(pull)
+                if not queue:
+                    del self._turns[pull.group][pull.channel]
+                if not self._turns[pull.group]:
+                    del self._turns[pull.group]
+        return released
+
     def release_all(self) -> list[ColdRead]:
         """Drop and return the pulls that wait, and refuse further ones, for a stop. Reads under way go on."""
         self._stopped = True
-        released = [pull for pulls in self._waiting.values() for pull in pulls]
-        self._turns.clear()
-        for pull in released:
-            self._forget(pull)
-        return released
+        return self.release(lambda *_: True)
 
     async def stop(self) -> None:
         """Wait for the reads that are under way."""
@@ -160,6 +171,10 @@ class ColdReadService:
     def _run(self, group: str, channel: Channel, queue: deque[ColdRead]) -> None:
         """Read for the first pull of a queue; the others go back to wait for the next turn of their connection."""
         if self._stopped:
+            return
+        waiting = self._waiting.get(channel, set())
+        queue = deque(pull for pull in queue if pull in waiting)  # others were released
+        if not queue:
             return
         # The client may have started to read again later, when both threads were busy.
         pull = queue.popleft() if len(self._reads) < THREADS else None

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from tailrace import events
+from tailrace.auth.check import AccessControl
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker.access import Access
 from tailrace.broker.broker_stats import SAMPLE_MS
@@ -30,6 +31,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.message_filters import MessageFilters
+from tailrace.broker.leaving import Departures
 from tailrace.broker.listeners import Address, Listeners, server_limits
 from tailrace.broker.lite.service import LiteTopics
 from tailrace.broker.name_server import KVConfigManager, NameServer
@@ -175,11 +177,22 @@ class BrokerController:
             transactions]
         self._processors = self._made_processors(running, durable, retention, reply, transactions)
 
+    def _watch_users(self, control: AccessControl) -> None:
+        broker, access = self._broker, self.access
+        departures = access.departures = Departures(
+            broker.loop, control, access.users, access.acls, broker.consumers, broker.locks)
+        departures.holds += [
+            self._pull.hold, self._pop.polling, self._pop.inspect.polling, self._lite.pops.polling,
+            self._lite.pops.notifications, broker.cold_reads]
+        departures.forget.append(self._lite.registry.forget_clients)
+
     def _made_processors(
         self, running: RunningSettings, durable: DurableAnswers | None, retention: RetentionProcessor,
         reply: ReplyMessageProcessor, transactions: EndTransactionProcessor,
     ) -> list[_Registers]:
         broker = self._broker
+        if broker.control is not None:
+            self._watch_users(broker.control)
         modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
         modes.load()
         broker.state.modes = modes
@@ -370,6 +383,8 @@ class BrokerController:
             limits=ServerLimits(bytes_max=self._config.server_buffer_max_bytes),
             decode_header=header_kernel.decode_header)
         server.loop = self._broker.loop
+        if self.access.departures is not None:
+            self.access.departures.servers.append(server)
         self._register_on(server)
         self._pull.register(server)
         self._pop.register(server, None)

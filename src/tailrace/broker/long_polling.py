@@ -121,15 +121,25 @@ class PullRequestHoldService:
             except RuntimeError:  # the loop has been closed, and the connections with it
                 self._check_scheduled = False
 
+    def release(self, is_wanted: Callable[[Channel, RemotingCommand], bool]) -> list[HeldPull]:
+        """Drop and return the held pulls for which ``is_wanted`` returns True."""
+        found: list[HeldPull] = []
+        for key, pulls in list(self._held.items()):
+            wanted = {pull for pull in pulls if is_wanted(pull.channel, pull.request)}
+            found += wanted
+            if kept := [pull for pull in pulls if pull not in wanted]:
+                self._held[key] = kept
+            else:
+                del self._held[key]
+        for pull in found:
+            pull.channel.hold(-1, -pull.size)
+        return found
+
     def release_all(self) -> list[HeldPull]:
         """Drop and return all held pulls, for a stop."""
         if self._timer is not None:
             self._timer.cancel()
-        held = [pull for pulls in self._held.values() for pull in pulls]
-        for pull in held:
-            pull.channel.hold(-1, -pull.size)
-        self._held.clear()
-        return held
+        return self.release(lambda *_: True)
 
     def _check(self) -> None:
         self._check_scheduled = False

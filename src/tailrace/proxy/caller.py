@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
+from tailrace.auth.model import User
 from tailrace.formats.remoting import LANGUAGE_CODES, LANGUAGE_OTHER
 from tailrace.proxy.limits import MAX_CLIENT_ID, MAX_CLIENT_VERSION
 from tailrace.proxy.protocol import Code, GrpcError
@@ -31,6 +32,8 @@ class Caller(NamedTuple):
     """Of the client's library; empty if the client does not say it."""
     user: str = ""
     """The user whose signature was valid; empty without `authenticationEnabled`."""
+    proven: User | None = None
+    """That user, with the password that it used."""
 
 
 def metadata_of(context: Any) -> dict[str, str]:

@@ -133,7 +133,8 @@ class Clients:
 
     def connect(self, caller: Caller) -> InProcessConnection:
         """Return a new connection for one call."""
-        return InProcessConnection(self._server, caller.peer, language=caller.language, user=caller.user)
+        return InProcessConnection(self._server, caller.peer, language=caller.language, user=caller.user,
+                                   proven=caller.proven)
 
     async def take(self, caller: Caller, settings: Any, *, has_stream: bool = True) -> Client:
         """Take over the settings of a client and register it in the broker. Raises GrpcError."""
@@ -143,7 +144,7 @@ class Clients:
             made: list[Client] = []
             connection = InProcessConnection(
                 self._server, caller.peer, lambda request: self._on_request(made[0], request),
-                language=caller.language, user=caller.user)
+                language=caller.language, user=caller.user, proven=caller.proven)
             client = Client(
                 caller, settings, connection, Holder(caller.peer[0], caller.user), settings.ByteSize())
             made.append(client)

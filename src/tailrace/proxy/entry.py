@@ -103,7 +103,7 @@ class Entry:
             return caller_of(metadata, peer)
         call, address = type(request).__name__, peer[0]
         user = user or self._prove(control, metadata, address, call, begun_ms)
-        caller = caller_of(metadata, peer, user.name)
+        caller = caller_of(metadata, peer, user.name)._replace(proven=user)
         client = self._clients.find(caller.client_id)
         try:
             if self._clients.user_of(caller.client_id) not in {None, user.name}:
@@ -113,6 +113,8 @@ class Entry:
             self._authorize(control, user, address, call, request, client)
         except RefusalError as error:
             raise GrpcError(Code.FORBIDDEN, error.remark) from None
+        if client is not None:
+            client.connection.channel.users[user.name] = user  # the user may have a new password
         return caller
 
     def _prove(

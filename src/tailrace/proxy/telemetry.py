@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, Final, final
 
 import grpc
@@ -64,6 +65,8 @@ class TelemetryActivity:
 
         A client has at most `ASKED_MAX` of them, and none after it is forgotten.
         """
+        self._streams: dict[str, _Stream] = {}
+        """The latest stream of each client."""
         clients.on_forget.append(self._forgotten)
         self._nonce = 0
 
@@ -111,7 +114,7 @@ class TelemetryActivity:
         client: Client | None = None
         user = admitted.user
         try:
-            while (command := await self._next(admitted, client)) is not grpc.aio.EOF:
+            while (command := await stream.next(self._next(admitted, client))) is not grpc.aio.EOF:
                 try:
                     caller = self._entry.caller(command, context, begun_ms, user)
                 except GrpcError as error:
@@ -167,6 +170,7 @@ class TelemetryActivity:
         if known is not None:
             known.send = stream.send
         client = await self._clients.take(caller, settings)
+        self._streams[client.client_id] = stream
         if client.send is None:
             client.send = stream.send
             if settings.HasField("publishing"):
@@ -227,6 +231,8 @@ class TelemetryActivity:
 
     def _forgotten(self, client: Client) -> None:
         self._asked.pop(client.client_id, None)
+        if (stream := self._streams.pop(client.client_id, None)) is not None:
+            stream.end()
 
     def _verified(self, client_id: str, command: Any) -> None:
         result = _RESULTS.get(command.status.code, "CR_THROW_EXCEPTION")
@@ -253,7 +259,23 @@ class _Stream:
         self._context = context
         self._commands: asyncio.Queue[Any] = asyncio.Queue(COMMANDS_MAX)
         self._writes = self._closed = False
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._write())
+
+    async def next(self, reading: Coroutine[Any, Any, Any]) -> Any:
+        """Return what a read of the stream returns, or EOF if `end` ends the stream before that."""
+        task = asyncio.ensure_future(reading)
+        try:
+            await asyncio.wait({task, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+            return grpc.aio.EOF if self._ended.done() else await task
+        finally:
+            task.cancel()
+
+    def end(self) -> None:
+        """End the stream of a client that is forgotten, for example because its user has left."""
+        self._closed = True
+        if not self._ended.done():
+            self._ended.set_result(None)
 
     def send(self, command: Any) -> None:
         """Put a command at the end of those that wait; it is dropped if there are too many."""

@@ -32,12 +32,13 @@ class InProcessConnection:
 
     ``on_request`` is called with requests of the broker to the client; `reply` answers them. ``user`` is the user that
     the other protocol has proven; the requests are sent by that user, but are not checked before they are served.
+    ``proven`` is what `Channel.users` has of that user.
     """
 
     def __init__(
         self, server: RemotingServer, peer: tuple[str, int],
         on_request: Callable[[RemotingCommand], None] | None = None, *, language: int = LANGUAGE_OTHER,
-        user: str = "",
+        user: str = "", proven: Any = None,
     ) -> None:
         self._loop = server.loop
         self._user = user
@@ -47,6 +48,8 @@ class InProcessConnection:
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._decode_header = server.decode_header
         self.channel = Channel(server, cast("Callable[[RemotingCommand], bytes]", _as_it_is))
+        if proven is not None:
+            self.channel.users[user] = proven
         self.channel.connection_made(_Transport(peer, self._written, self._lost))
 
     @property

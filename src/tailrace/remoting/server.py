@@ -105,6 +105,7 @@ class Channel(asyncio.Protocol):
         "peer_ip",
         "served",
         "user",
+        "users",
     )
 
     def __init__(self, server: RemotingServer, encode: Callable[[RemotingCommand], bytes] = encode) -> None:
@@ -132,6 +133,8 @@ class Channel(asyncio.Protocol):
         """True after a user was authenticated on the connection (`RemotingServer.check`)."""
         self.user = ""
         """The first user that was authenticated; see `AccessControl.check`."""
+        self.users: dict[str, Any] = {}
+        """The users that were authenticated on the connection, by name, as the check of requests keeps them."""
         self.peer = ""
         """Address of the client, ``ip:port``."""
         self.peer_ip = ""
@@ -378,9 +381,7 @@ class Channel(asyncio.Protocol):
             exc_info=not (isinstance(error, ValueError | StoreError) or is_shortage(error)))
         if request.flag & ONEWAY_FLAG:
             return None
-        return encode(
-            request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-        )
+        return encode(request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
 
     def _refuse(self, request: RemotingCommand) -> bytes | None:
         """Return the answer to a request while the server stops; old clients are disconnected instead."""
@@ -556,9 +557,7 @@ class RemotingServer:
         self._server = await self.loop.create_server(
             lambda: self._entrance.protocol(lambda: Channel(self), self._arrivals, self._idle_s, self.strangers),
             one_address(found), port, backlog=self.limits.backlog(BACKLOG))
-        self._idle_timer = self.loop.call_later(
-            min(IDLE_CHECK_S, self._idle_s), self._close_idle
-        )
+        self._idle_timer = self.loop.call_later(min(IDLE_CHECK_S, self._idle_s), self._close_idle)
         taken = self._server.sockets[0].getsockname()
         return str(taken[0]), int(taken[1])
 

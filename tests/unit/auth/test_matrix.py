@@ -29,6 +29,9 @@ class Peer:
     authenticated = False
     user = ""
 
+    def __init__(self):
+        self.users = {}
+
 
 @pytest.fixture(scope="module")
 def control():

@@ -5,84 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import dataclasses
 import errno
 import json
 import os
-import re
 from http import HTTPStatus
 
 import pytest
+from access_world import ANN, ENTRY, JAVA, ROOT, acl, asking, listed, running
 
 from tailrace.auth.signature import Credentials
-from tailrace.auth_settings import AuthConfig
-from tailrace.broker import BrokerController, http_status
+from tailrace.broker import http_status
 from tailrace.broker.http_status import Answer, HttpStatusServer
-from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig, option_name
-from tailrace.env.clock import SystemClock
+from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, RemotingError, StoreError
-from tailrace.formats import fastjson
-from tailrace.formats.filenames import ACLS, USERS
-from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.formats.remoting import RequestCode as Code
-from tailrace.formats.requests.table import REQUESTS
-from tailrace.properties import parse_properties
-from tailrace.remoting.client import RemotingClient
-
-ROOT = Credentials("root", "root-secret")
-ANN = Credentials("ann", "ann-secret")
-FIRST = json.dumps({"username": "root", "password": "root-secret"})
-ENTRY = {"resource": "Topic:orders", "actions": ["Pub"], "decision": "Allow"}
-
-
-class Admin:
-    """Requests of one user to a broker."""
-
-    def __init__(self, controller, credentials=ROOT):
-        self.address, self.namesrv = controller.broker_address, controller.namesrv_address
-        self.client = RemotingClient(credentials=credentials)
-
-    async def ask(self, code, body=None, **ext):
-        return await self.client.invoke(
-            self.address, code, {name: str(v) for name, v in ext.items()},
-            b"" if body is None else fastjson.dumps(body))
-
-    async def codes(self, *requests):
-        found = []
-        for code, body, ext in requests:
-            answer = await self.ask(code, body, **ext)
-            found.append((answer.code, answer.remark))
-        return found
-
-
-@contextlib.asynccontextmanager
-async def running(path, kit, *, files=None, **settings):
-    store = kit.FakeStore(path, clock=SystemClock())
-    controller = BrokerController(store, BrokerConfig(), file_system=files, auth_config=AuthConfig(**{
-        "authentication_enabled": True, "authorization_enabled": True, "init_authentication_user": FIRST, **settings}))
-    await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
-    try:
-        yield controller
-    finally:
-        await controller.stop()
-
-
-@contextlib.asynccontextmanager
-async def asking(controller, credentials=ROOT):
-    admin = Admin(controller, credentials)
-    try:
-        yield admin
-    finally:
-        await admin.client.close()
-
-
-def acl(*entries):
-    return {"subject": "User:ann", "policies": [{"policyType": "Custom", "entries": [*entries]}]}
-
-
-def listed(answer):
-    return json.loads(answer.body) if answer.body else []
 
 
 def test_users_and_permissions_live_in_two_private_files(tmp_path, kit):
@@ -303,20 +240,6 @@ def test_an_address_has_few_connections_without_a_user(tmp_path, kit):
     asyncio.run(scenario())
 
 
-def test_a_code_of_the_white_list_does_not_lift_the_limits_of_strangers(tmp_path, kit):
-    async def scenario():
-        white = {"authentication_whitelist": "105", "authorization_whitelist": "105"}
-        async with running(tmp_path, kit, unauthenticated_timeout_seconds=1, **white) as controller:
-            host, port = controller.broker_address.rsplit(":", 1)
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(encode(RemotingCommand(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "x"})))
-            answer, _ = decode_frame(found := await asyncio.wait_for(reader.read(), 20), 0, len(found))
-            assert answer.code != 16, "it was served, and its connection closed after a second"
-            writer.close()
-
-    asyncio.run(scenario())
-
-
 def basic(user, password):
     return "Authorization: Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
@@ -376,46 +299,6 @@ def test_the_console_asks_for_a_user_that_may_read_the_cluster(tmp_path, kit, mo
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("token", ["", "t0ken-of-the-scraper"])
-@pytest.mark.parametrize("needs_user", [True, False])
-def test_metrics_need_a_user_or_the_token_if_settings_say_so(tmp_path, kit, monkeypatch, token, needs_user):
-    monkeypatch.setattr(http_status, "FAILED_LOG_IN_S", 0.05)
-
-    async def scenario():
-        async with running(tmp_path, kit) as controller, asking(controller) as admin:
-            server = HttpStatusServer(BrokerConfig(metrics_needs_user=needs_user), metrics_token=token)
-            host, port = await server.start("127.0.0.1", 0)
-
-            async def ask(*fields, target="/metrics"):
-                reader, writer = await asyncio.open_connection(host, port)
-                writer.write("\r\n".join((f"GET {target} HTTP/1.1", "Host: 127.0.0.1", *fields, "", "")).encode())
-                head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
-                writer.close()
-                return int(head.split()[1]), body, head
-
-            controller.broker.store.stats = lambda: {"commitLogMaxOffset": 0, "flushedWhere": 0}
-            early = await ask()
-            assert early[0] == (503 if needs_user else 401 if token else 200), "before the users are known"
-            server.serving(controller.broker, controller.access.enforced)
-            await admin.ask(Code.AUTH_CREATE_USER, {"password": "ann-secret"}, username="ann")
-            open_to_all = not needs_user and not token
-            for wrong in ((), ("Authorization: Bearer x",), ("Authorization: Bearer ",), (basic("root", "wrong"),)):
-                status, body, head = await ask(*wrong)
-                assert status == (200 if open_to_all else 401)
-                assert "tailrace_ready" not in body or open_to_all
-                assert open_to_all or "WWW-Authenticate: " in head
-            assert (await ask(basic("ann", "ann-secret")))[0] == (403 if needs_user else 401 if token else 200)
-            assert (await ask(basic("root", "root-secret")))[0] == (200 if needs_user or not token else 401)
-            if token:
-                assert (await ask(f"Authorization: Bearer {token}"))[0] == 200
-                assert (await ask(f"Authorization: Basic {token}"))[0] == 401
-                assert (await ask(f"Authorization: Bearer {token}x"))[0] == 401
-            assert (await ask(target="/ready"))[0] == 200, "for probes"
-            await server.stop()
-
-    asyncio.run(scenario())
-
-
 def test_a_console_of_a_broker_without_users_asks_for_none(tmp_path, kit):
     async def scenario():
         async with running(
@@ -463,201 +346,6 @@ def test_the_last_user_that_was_deleted_does_not_come_back_either(tmp_path, kit)
 
     with pytest.raises(ConfigError, match=r"there is no super user.*tailrace acl user add"):
         asyncio.run(scenario())
-
-
-# --- who may change users and permissions
-
-OPS = Credentials("ops", "ops-secret")
-JAVA = {"access_changes_need_super_user": False}
-CHANGES = [
-    (Code.AUTH_CREATE_USER, {"password": "x"}, {"username": "eve"}),
-    (Code.AUTH_UPDATE_USER, {"password": "x"}, {"username": "ann"}),
-    (Code.AUTH_DELETE_USER, None, {"username": "ann"}),
-    (Code.AUTH_CREATE_ACL, acl({**ENTRY, "resource": "*", "actions": ["All"]}), {"subject": "User:ops"}),
-    (Code.AUTH_UPDATE_ACL, acl(ENTRY), {"subject": "User:ann"}),
-    (Code.AUTH_DELETE_ACL, None, {"subject": "User:ann"}),
-]
-
-
-async def with_ops(root, *entries):
-    """Create ann, who may read secret, and ops with Update, Get and List on the cluster and these entries."""
-    secret = {"resource": "Topic:secret", "actions": ["Sub"], "decision": "Allow"}
-    cluster = {"resource": "Cluster:*", "actions": ["Update", "Get", "List"], "decision": "Allow"}
-    assert await root.codes(
-        (Code.AUTH_CREATE_USER, {"password": "ann-secret"}, {"username": "ann"}),
-        (Code.AUTH_CREATE_ACL, acl(secret), {}),
-        (Code.AUTH_CREATE_USER, {"password": "ops-secret"}, {"username": "ops"}),
-        (Code.AUTH_CREATE_ACL, acl(cluster, *entries) | {"subject": "User:ops"}, {})) == [(0, None)] * 4
-
-
-def test_only_super_users_change_users_and_permissions(tmp_path, kit):
-    assert {code for code, _, _ in CHANGES} == {
-        code for code, row in REQUESTS.items() if {USERS, ACLS} & set(row.changes.split(", "))}
-
-    async def scenario():
-        async with running(tmp_path, kit) as controller, asking(controller) as root:
-            await with_ops(root)
-            files = [(tmp_path / "config" / name).read_bytes() for name in (USERS, ACLS)]
-            async with asking(controller, OPS) as ops:
-                denied = ("User:ops has no permission to change users and permissions from 127.0.0.1, "
-                          "only super users have it.")
-                assert await ops.codes(*CHANGES) == [(16, denied)] * len(CHANGES)
-                assert len(listed(await ops.ask(Code.AUTH_LIST_USER))) == 3, "lists need Get on the cluster"
-            assert [(tmp_path / "config" / name).read_bytes() for name in (USERS, ACLS)] == files
-            assert controller.access.control.denied["permission"] == len(CHANGES)
-
-    asyncio.run(scenario())
-
-
-def test_a_white_list_makes_nobody_a_super_user(tmp_path, kit):
-    white = ",".join(str(int(code)) for code, _, _ in [*CHANGES, (Code.AUTH_LIST_USER, None, {})])
-
-    async def scenario():
-        async with running(
-            tmp_path, kit, authentication_whitelist=white, authorization_whitelist=white,
-        ) as controller, asking(controller) as root:
-            await root.ask(Code.AUTH_CREATE_USER, {"password": "ann-secret"}, username="ann")
-            async with asking(controller, None) as stranger:
-                for code, body, ext in CHANGES:
-                    answer = await stranger.ask(code, body, **ext, AccessKey="root")
-                    assert (answer.code, answer.remark) == (16, "username cannot be null.")
-                shown = await stranger.ask(Code.AUTH_LIST_USER, AccessKey="root")
-                assert b"password" not in shown.body
-
-    asyncio.run(scenario())
-
-
-def test_with_the_rule_of_java_nobody_gives_more_than_he_has(tmp_path, kit):
-    def entry(resource, *actions, decision="Allow", **more):
-        return {"resource": resource, "actions": [*actions], "decision": decision, **more}
-
-    async def scenario():
-        async with running(tmp_path, kit, **JAVA) as controller, asking(controller) as root:
-            await with_ops(
-                root, entry("Topic:own*", "Pub", "Sub"), entry("Topic:own-closed", "Pub", decision="Deny"),
-                entry("Topic:far", "Pub", sourceIps=["10.0.0.0/8"]))
-            await root.ask(Code.AUTH_UPDATE_ACL, acl(entry("Topic:own", "Pub", decision="Deny")))
-            async with asking(controller, OPS) as ops:
-                async def gives(*entries, subject="User:ann"):
-                    answer = await ops.ask(Code.AUTH_UPDATE_ACL, acl(*entries) | {"subject": subject})
-                    assert answer.code in {0, 16}, answer.remark
-                    return answer.code == 0
-
-                for subject in ("User:ann", "User:ops"):
-                    for made in (
-                        entry("*", "All"), entry("Topic:*", "Pub"), entry("Topic:ow*", "Pub"),
-                        entry("Topic:own*", "All"), entry("Topic:own*", "Pub"), entry("Topic:own-closed", "Pub"),
-                        entry("Topic:secrets", "Sub"), entry("Group:own", "Sub"), entry("Topic:far", "Pub"),
-                        entry("Topic:far", "Pub", sourceIps=["::1"]), entry("Cluster:*", "Delete"),
-                    ):
-                        assert not await gives(made, subject=subject), made
-                assert await gives(entry("Topic:own-new", "Pub", "Sub"), entry("Topic:own*", "Sub"))
-                assert await gives(entry("Topic:far", "Pub", sourceIps=["10.1.1.1", "10.0.0.0/8"]))
-                assert await gives(entry("*", "All", decision="Deny")), "it takes away"
-                assert not await gives(entry("*", "Pub", decision="Deny")), "it gives back the rest"
-                subject = {"subject": "User:ann"}
-                assert (await ops.ask(Code.AUTH_DELETE_ACL, **subject, resource="*")).code == 16
-                assert (await ops.ask(Code.AUTH_DELETE_ACL, **subject)).code == 16
-                assert (await ops.ask(Code.AUTH_DELETE_ACL, **subject, resource="Topic:far")).code == 0
-                assert (await ops.ask(Code.AUTH_UPDATE_ACL, acl(entry("Topic:own-x", "Pub")) | {
-                    "subject": "User:root"})).code == 16, "a super user is changed by super users"
-
-    asyncio.run(scenario())
-
-
-def test_with_the_rule_of_java_nobody_becomes_a_user_with_more_permissions(tmp_path, kit):
-    async def scenario():
-        async with running(tmp_path, kit, **JAVA) as controller, asking(controller) as root:
-            await with_ops(root)
-            async with asking(controller, OPS) as ops:
-                assert (await ops.ask(Code.AUTH_UPDATE_USER, {"password": "x"}, username="ann")).code == 16
-                assert (await ops.ask(Code.AUTH_UPDATE_USER, {"userStatus": "disable"}, username="ann")).code == 0
-                assert (await ops.ask(Code.AUTH_UPDATE_USER, {"userStatus": "enable"}, username="ann")).code == 16
-                assert (await ops.ask(Code.AUTH_CREATE_USER, {"password": "x"}, username="eve")).code == 0
-                assert (await ops.ask(Code.AUTH_UPDATE_USER, {"password": "y"}, username="eve")).code == 0
-                assert (await ops.ask(Code.AUTH_UPDATE_USER, {"password": "z"}, username="ops")).code == 0
-            assert (await root.ask(Code.AUTH_UPDATE_USER, {"userStatus": "enable"}, username="ann")).code == 0
-            async with asking(controller, ANN) as ann:
-                assert (await ann.ask(Code.GET_TOPIC_CONFIG, topic="secret")).code == 16, "the password is the old one"
-
-    asyncio.run(scenario())
-
-
-def may_on_cluster(*actions):
-    return {"resource": "Cluster:*", "actions": [*actions], "decision": "Allow"}
-
-
-DELETING = sorted(
-    option_name(f) for config in (BrokerConfig, StoreConfig, NameServerConfig, AuthConfig)
-    for f in dataclasses.fields(config) if f.metadata["live"] and f.metadata["deletes"])
-
-
-def test_every_live_setting_that_speaks_of_deletion_is_one_that_deletes():
-    said = {
-        option_name(f) for config in (BrokerConfig, StoreConfig, NameServerConfig, AuthConfig)
-        for f in dataclasses.fields(config)
-        if f.metadata["live"] and re.search(r"delete|expire|kept|replaces disk", f.metadata["about"])}
-    assert said - set(DELETING) <= {"diskFreeBytesWarningLevel"}
-    assert {"fileReservedTime", "maxStoreBytes", "deleteWhen", "diskMaxUsedSpaceRatio", "minLiteTTl"} < set(DELETING)
-
-
-def test_what_deletes_messages_needs_delete_on_the_cluster(tmp_path, kit):
-    deletions = (
-        Code.DELETE_EXPIRED_COMMITLOG, Code.CLEAN_EXPIRED_CONSUMEQUEUE, Code.CLEAN_UNUSED_TOPIC, Code.FREE_BYTES)
-
-    async def scenario():
-        async with running(tmp_path, kit) as controller, asking(controller) as root:
-            await with_ops(root)
-            shown = parse_properties((await root.ask(Code.GET_BROKER_CONFIG)).body.decode())
-            async with asking(controller, OPS) as ops:
-                async def change(*names):
-                    text = "".join(f"{name}={shown[name]}\n" for name in names)
-                    return await ops.client.invoke(ops.address, Code.UPDATE_BROKER_CONFIG, {}, text.encode())
-
-                denied = ("User:ops has no permission to access Cluster:DefaultCluster from 127.0.0.1, "
-                          "no matched policies.")
-                for name in DELETING:
-                    answer = await change("longPollingEnable", name)
-                    assert (answer.code, answer.remark) == (16, denied), name
-                for code in deletions:
-                    answer = await ops.ask(code, freeBytes=1)
-                    assert (answer.code, answer.remark) == (16, denied), code
-                assert (await change("longPollingEnable")).code == 0
-                await root.ask(
-                    Code.AUTH_UPDATE_ACL, acl(may_on_cluster("Update", "Delete")) | {"subject": "User:ops"})
-                for name in DELETING:
-                    assert (await change(name)).code == 0, name
-                assert (await ops.ask(Code.FREE_BYTES)).code != 16
-            answer = await root.client.invoke(root.address, Code.UPDATE_BROKER_CONFIG, {}, b"fileReservedTime=71\n")
-            assert answer.code == 0
-
-    asyncio.run(scenario())
-
-
-def test_the_retention_of_a_topic_needs_delete_on_it(tmp_path, kit):
-    topic = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicFilterType": "SINGLE_TAG", "order": "false",
-             "defaultTopic": "TBW102"}
-
-    async def scenario():
-        async with running(tmp_path, kit) as controller, asking(controller) as root:
-            await with_ops(root, {"resource": "Topic:own*", "actions": ["Create"], "decision": "Allow"})
-            async with asking(controller, OPS) as ops:
-                async def change(name, attributes, code=Code.UPDATE_AND_CREATE_TOPIC):
-                    if code == Code.UPDATE_AND_CREATE_TOPIC:
-                        return await ops.ask(code, topic=name, attributes=attributes, **topic)
-                    pairs = dict(part.partition("=")[::2] for part in attributes.split(",") if part)
-                    return await ops.ask(code, {"topicConfigList": [
-                        {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "attributes": pairs}]})
-
-                assert (await change("own", "+retention.ms=7200000")).code == 0, "its creator says how long"
-                for code in (Code.UPDATE_AND_CREATE_TOPIC, Code.UPDATE_AND_CREATE_TOPIC_LIST):
-                    assert (await change("own", "+message.type=NORMAL", code)).code == 0
-                    for attributes in ("+retention.ms=3600000", "-retention.ms", "+retention.bytes=1000000000",
-                                       "+reserve.time=1", "+lite.topic.expiration=1"):
-                        answer = await change("own", attributes, code)
-                        assert (answer.code, "Topic:own from" in answer.remark) == (16, True), (code, attributes)
-
-    asyncio.run(scenario())
 
 
 def test_whoever_guesses_is_disconnected_and_others_are_served(tmp_path, kit):

@@ -321,3 +321,37 @@ def test_a_pull_that_is_one_too_many_is_told_to_come_back(broker, store, process
         await broker.cold_reads.stop()
 
     asyncio.run(test())
+
+
+def test_pulls_that_are_released_are_not_read_and_the_others_are(kit):
+    async def test():
+        service, gate, answers = service_of(), Gate(), []
+        for place in range(2):  # both threads
+            service.submit(cold(kit.FakeChannel(), gate.of(f"busy {place}"), answers.append, group="other"))
+        channel = kit.FakeChannel()
+        pulls = [cold(channel, gate.of(str(number)), answers.append) for number in range(4)]
+        for pull in pulls:
+            service.submit(pull)
+        gone = {pulls[0].request, pulls[2].request}
+        assert {pull.request for pull in service.release(lambda _, request: request in gone)} == gone
+        gate.open.set()
+        await until_async(lambda: len(answers) == 4)
+        assert sorted(gate.read) == ["1", "3", "busy 0", "busy 1"]
+        assert service.pending == 0
+        await service.stop()
+
+    asyncio.run(test())
+
+
+def test_a_pull_that_is_released_while_its_client_does_not_read_is_not_read_later(kit):
+    async def test():
+        service, gate, later = service_of(), Gate(), []
+        channel = kit.FakeChannel()
+        channel.when_reading = later.append
+        service.submit(cold(channel, gate.of("0")))
+        assert len(service.release(lambda *_: True)) == 1
+        later.pop()()
+        assert (service.pending, gate.read) == (0, [])
+        await service.stop()
+
+    asyncio.run(test())

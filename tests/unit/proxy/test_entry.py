@@ -227,7 +227,8 @@ def test_a_namespace_is_a_part_of_the_name(calls):
 
 def test_a_client_is_the_one_of_its_user():
     settings = definition.Settings(subscription=definition.Subscription(group=topic("readers")))
-    calls = Calls(one=SimpleNamespace(caller=SimpleNamespace(user="shop"), settings=settings))
+    connection = SimpleNamespace(channel=SimpleNamespace(users={}))
+    calls = Calls(one=SimpleNamespace(caller=SimpleNamespace(user="shop"), settings=settings, connection=connection))
     assert calls(sent("orders"), header()).user == "shop"
     assert calls.refusal(service.HeartbeatRequest(), header())[0] == Code.FORBIDDEN  # it says that it is a producer
     assert calls.refusal(sent("orders"), header("admin", "12345678")) == (

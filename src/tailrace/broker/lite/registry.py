@@ -148,6 +148,11 @@ class LiteSubscriptionRegistry:
             self._leave(mine, ClientGroup(client_id, mine.group), queue)
         self.on_leave(client_id)
 
+    def forget_clients(self, has_left: Callable[[Channel], bool]) -> None:
+        """Forget the clients for whose last connection ``has_left`` returns True."""
+        for client_id in [client_id for client_id, channel in self._channels.items() if has_left(channel)]:
+            self.remove_all(client_id)
+
     def forget_queues(self, queues: Iterable[str]) -> None:
         """Forget the subscriptions to queues that are deleted. Clients that still want them subscribe again."""
         queues = set(queues)

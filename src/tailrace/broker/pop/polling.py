@@ -199,17 +199,22 @@ class PopLongPollingService:
             if waiting.topic in gone:
                 self._wake(waiting)
 
-    def release_all(self) -> list[Waiting]:
-        """Drop and return all requests, for a stop."""
-        held = self._all()
+    def release(self, is_wanted: Callable[[Channel, RemotingCommand], bool]) -> list[Waiting]:
+        """Drop and return the requests for which ``is_wanted`` returns True."""
+        held = [waiting for waiting in self._all() if is_wanted(waiting.channel, waiting.request)]
         for waiting in held:
             self._forget(waiting)
+        ready = {waiting for waiting in self._ready if is_wanted(waiting.channel, waiting.request)}
+        for waiting in ready:
+            self._ready.remove(waiting)
+        held += ready
+        for waiting in held:
             waiting.channel.hold(-1, -waiting.size)
-        held += self._ready
-        for waiting in self._ready:
-            waiting.channel.hold(-1, -waiting.size)
-        self._ready.clear()
         return held
+
+    def release_all(self) -> list[Waiting]:
+        """Drop and return all requests, for a stop."""
+        return self.release(lambda *_: True)
 
     def drop_closed(self) -> None:
         """Drop the requests of connections that have closed; called periodically."""

@@ -90,7 +90,21 @@ class AccessProcessor:
     def _apply(self, channel: Channel, request: RemotingCommand, change: Change) -> Answer:
         if self._read_only:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, self._read_only)
-        return self._changes.apply(channel, request, [change], request.answer)
+        departures = self._access.departures
+        if departures is None:
+            return self._changes.apply(channel, request, [change], request.answer)
+        acting = departures.acting
+        acting.add(channel)
+
+        def done(_: Exception | None = None) -> RemotingCommand:
+            acting.discard(channel)
+            return request.answer()
+
+        try:
+            return self._changes.apply(channel, request, [change], done, lambda error: acting.discard(channel))
+        except BaseException:
+            acting.discard(channel)
+            raise
 
     def _is_super(self, request: RemotingCommand) -> bool:
         """Return whether a super user sent the request; without authentication every user counts as one."""

@@ -290,7 +290,7 @@ class ClientManageProcessor:
     def lock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Lock queues for orderly consumption: request 41. The answer lists the locked queues."""
         group, client_id, queues = self._own_queues(channel, request)
-        taken = self._broker.locks.try_lock(group, client_id, queues)
+        taken = self._broker.locks.try_lock(group, client_id, queues, channel)
         return request.answer(body=fastjson.dumps({"lockOKMQSet": taken}))
 
     def unlock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -1,0 +1,161 @@
+"""What ends when a user is deleted, disabled or gets a new password, and when a permission is taken away.
+
+A user that has left loses its connections, with the requests that wait on them, its places in groups and its locks of
+queues. A user that stays and loses a permission keeps its connections: requests that wait are refused if they are not
+allowed any more, and so are places in groups and locks. All of this is done before the change is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol, final
+
+from tailrace import events
+from tailrace.auth.accesses import TOPIC, Access, group_access
+from tailrace.auth.check import AccessControl
+from tailrace.auth.model import Acl, User
+from tailrace.broker.client_manager import ConsumerManager
+from tailrace.broker.rebalance_lock import RebalanceLockManager
+from tailrace.env.supervision import caught
+from tailrace.errors import RefusalError
+from tailrace.formats.remoting import RemotingCommand, sender_of
+from tailrace.formats.requests.table import Action
+from tailrace.logs import get_logger
+from tailrace.node.access import AclManager, UserManager
+from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["Departures", "Held", "Holds"]
+
+_log = get_logger(__name__)
+
+ANSWER_S: Final = 0.5
+"""How long a connection over which a user changed itself stays open for the answer."""
+IsWanted = Callable[[Channel, RemotingCommand], bool]
+
+
+class Held(Protocol):
+    """A request that waits."""
+
+    @property
+    def channel(self) -> Channel:
+        """The connection of the request."""
+        ...
+
+    @property
+    def request(self) -> RemotingCommand:
+        """The request."""
+        ...
+
+
+class Holds(Protocol):
+    """A place where requests wait."""
+
+    def release(self, is_wanted: IsWanted) -> Iterable[Held]:
+        """Drop and return the requests for which ``is_wanted`` returns True."""
+        ...
+
+
+@final
+class Departures:
+    """Compares users and permissions with those before, whenever they change.
+
+    `changed` may be called from any thread; everything else runs on the event loop.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, control: AccessControl, users: UserManager, acls: AclManager,
+        consumers: ConsumerManager, locks: RebalanceLockManager,
+    ) -> None:
+        self._loop = loop
+        self._control = control
+        self._users, self._acls = users, acls
+        self._consumers = consumers
+        self._locks = locks
+        self._before: tuple[dict[str, User], dict[str, Acl]] = users.table(), acls.table()
+        self._scheduled = False
+        self.servers: list[RemotingServer] = []
+        """The servers whose connections end."""
+        self.holds: list[Holds] = []
+        """Where requests wait."""
+        self.forget: list[Callable[[Callable[[Channel], bool]], None]] = []
+        """Functions that forget the clients for whose connection their argument returns True."""
+        self.acting: set[Channel] = set()
+        """Connections with a request that changes users and is not answered yet."""
+
+    def changed(self) -> None:
+        """Note that users or permissions have changed."""
+        if not self._scheduled:
+            self._scheduled = True
+            with contextlib.suppress(RuntimeError):  # the loop has been closed, and the connections with it
+                self._loop.call_soon_threadsafe(self._apply)
+
+    def _apply(self) -> None:
+        self._scheduled = False
+        (users, acls), self._before = self._before, (self._users.table(), self._acls.table())
+        names = _differing(users, self._before[0]) | _differing(acls, self._before[1])
+        with caught("departures"):
+            self.apply(names)
+
+    def apply(self, names: set[str]) -> None:
+        """End what these users may not have any more."""
+        left: dict[Channel, str] = {}
+        stay: set[Channel] = set()
+        for channel in [channel for server in self.servers for channel in server.channels]:
+            if name := self._left(channel, names):
+                left[channel] = name
+            elif names & channel.users.keys():
+                stay.add(channel)
+        self._locks.release(lambda channel, group, topic: channel is not None and (
+            bool(self._left(channel, names)) or not self._may_consume(channel, names, group, [topic])))
+        for forget in self.forget:
+            forget(lambda channel: bool(self._left(channel, names)))
+        for channel in stay:
+            for info in self._consumers.joined(channel):
+                if not self._may_consume(channel, names, info.group, info.members[channel].subscriptions):
+                    self._consumers.leave(channel, info.group)
+        self._refuse_held(names, left)
+        for channel in left:
+            self._end(channel)
+        for name in sorted({*left.values()}):
+            events.USER_HAS_LEFT.log(_log, user=repr(name), connections=list(left.values()).count(name))
+
+    def _left(self, channel: Channel, names: set[str]) -> str:
+        """Return one of the users of a connection that has left; empty if all stay."""
+        return next((
+            name for name in names & channel.users.keys() if self._control.has_left(channel.users[name])), "")
+
+    def _may_consume(self, channel: Channel, names: set[str], group: str, topics: Iterable[str]) -> bool:
+        """Return whether a user of a connection may be a member of a group, as a heartbeat of it would be allowed."""
+        accesses = [group_access(group, Action.SUB), *(
+            Access(TOPIC, topic, Action.SUB) for topic in topics if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX))]
+        return not channel.users.keys() & names or any(
+            name not in names or self._control.permits(name, channel.peer_ip, *accesses) for name in channel.users)
+
+    def _refuse_held(self, names: set[str], left: dict[Channel, str]) -> None:
+        """Drop what waits on connections that end, and answer what waits for a user that may not do it any more."""
+        refusals: dict[RemotingCommand, RefusalError] = {}
+
+        def is_refused(channel: Channel, request: RemotingCommand) -> bool:
+            if channel in left:
+                return True
+            if sender_of(request) in names and (refusal := self._control.refused(channel, request)) is not None:
+                refusals[request] = refusal
+            return request in refusals
+
+        for hold in self.holds:
+            for held in hold.release(is_refused):
+                if (refusal := refusals.get(held.request)) is not None:
+                    held.channel.answer(held.request, held.request.refused(refusal))
+
+    def _end(self, channel: Channel) -> None:
+        if channel in self.acting:
+            self._loop.call_later(ANSWER_S, channel.abort)
+        else:
+            channel.abort()
+
+
+def _differing(old: Mapping[str, object], new: Mapping[str, object]) -> set[str]:
+    return {name for name in old.keys() | new.keys() if old.get(name) is not new.get(name)}
