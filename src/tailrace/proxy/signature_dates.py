@@ -40,10 +40,10 @@ class SignatureDates:
         if not self._max_age_s:
             return ""
         now_ms = self._clock.now_ms() if at_ms is None else at_ms
+        parts = [int(part) for found in [_FORMAT.fullmatch(text)] if found for part in found.groups()]
+        apart_s = []
         try:
-            found = _FORMAT.fullmatch(text)
-            year, month, day, hour, minute, second = map(int, found.groups()) if found else ()
-            apart_s = []
+            year, month, day, hour, minute, second = parts
             for zone in self._zones:
                 signed = dt.datetime(year, month, day, hour, minute, second, tzinfo=zone)
                 apart_s.append(now_ms / 1000 - signed.timestamp())

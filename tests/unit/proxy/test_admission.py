@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("rocketmq.grpc_protocol")
 
 import grpc
-from tailrace.remoting.shares import Shares
 
 from tailrace.auth.model import User
 from tailrace.proxy import admission
@@ -18,6 +17,7 @@ from tailrace.proxy.admission import Admission
 from tailrace.proxy.connections import GrpcConnections
 from tailrace.proxy.protocol import Code, GrpcError
 from tailrace.remoting.limits import REFUSED, CallLimits, ServerLimits
+from tailrace.remoting.shares import Shares
 
 
 class Aborted(Exception):

@@ -9,8 +9,6 @@ import pytest
 
 pytest.importorskip("rocketmq.grpc_protocol")
 
-from tailrace.remoting.shares import Shares
-
 from tailrace.formats.remoting import RequestCode
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients
@@ -18,6 +16,7 @@ from tailrace.proxy.protocol import Code, GrpcError, definition
 from tailrace.proxy.telemetry import TelemetryActivity
 from tailrace.remoting import RemotingServer
 from tailrace.remoting.limits import CallLimits
+from tailrace.remoting.shares import Shares
 from tailrace.testing import SimClock
 
 
