@@ -388,8 +388,9 @@ class FilePair:
         self.queue.wrote_position += len(units)
         self.count += len(units) // _UNIT
         if self.first < 0:
-            self.first = self._unit(0).msg_base_offset
-        self.last = self._unit(self.count - 1).msg_base_offset
+            self.first = BATCH_CQ_UNIT.unpack_from(units).msg_base_offset
+        # Not read back: if that failed, the same messages would be copied once more.
+        self.last = BATCH_CQ_UNIT.unpack_from(units, len(units) - _UNIT).msg_base_offset
 
     def end(self) -> None:
         """Write the end of a full file and sync it (CF3)."""
