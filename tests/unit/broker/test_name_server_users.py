@@ -14,7 +14,7 @@ from tailrace.config import NameServerConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.remoting import RemotingCommand
-from tailrace.formats.requests.table import REQUESTS, Role
+from tailrace.formats.requests.table import REQUESTS, Role, Touch
 from tailrace.node.topic_config import TopicConfig
 
 PROD = [("Cluster:prod", "Update,Get,List"), ("Topic:prod*", "Pub,Sub"), ("Group:prod*", "Sub")]
@@ -134,9 +134,18 @@ def test_a_broker_of_others_stays_as_it_is(world, user, attack):
     assert world.state() == before
 
 
-def test_every_request_that_changes_routes_is_among_the_attacks():
+def test_every_request_that_names_a_broker_is_among_the_attacks():
+    naming = {int(row.code) for row in REQUESTS.values() if Touch.BROKER in (row.touches or Touch(0))}
     changing = {int(row.code) for row in REQUESTS.values() if row.role is Role.NAME_SERVER and "routes" in row.changes}
-    assert changing | {322} == {code for code, _ in ATTACKS.values()}
+    assert changing <= naming
+    assert {code for code, _ in ATTACKS.values()} == naming - {901}, "901 only reads"
+
+
+def test_the_members_of_a_broker_are_read_with_its_cluster_only(world):
+    for cluster, found in (("prod", {"0": "10.0.0.1:10911"}), ("test", {})):
+        answer = world.ask(
+            "mallory", "broker_members", 901, brokerName="prodbroker", clusterName=cluster)
+        assert json.loads(answer.body)["brokerMemberGroup"]["brokerAddrs"] == found
 
 
 @pytest.mark.parametrize("user", ["ops", "root"])

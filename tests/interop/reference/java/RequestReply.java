@@ -9,8 +9,12 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
-/** A consumer that replies and a producer that asks N times, then a reply to nobody. Args: NAMESRV TOPIC N */
+/**
+ * A consumer that replies and a producer that asks N times, then a reply to nobody.
+ * Args: NAMESRV TOPIC N [USER PASSWORD of the producer that asks, USER PASSWORD of the consumer that replies]
+ */
 public class RequestReply {
     public static void main(String[] args) {
         try {
@@ -23,9 +27,11 @@ public class RequestReply {
     }
 
     static void run(String[] args) throws Exception {
-        DefaultMQProducer answerer = producer(args[0], "answerers");
-        answerer.send(new Message(args[1], "the topic is there before its consumer".getBytes()));
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("answerers_c");
+        RPCHook asks = args.length > 3 ? AccessClients.hook(args[3], args[4]) : null;
+        RPCHook replies = args.length > 3 ? AccessClients.hook(args[5], args[6]) : null;
+        DefaultMQProducer answerer = producer(args[0], "answerers", replies);
+        if (replies == null) answerer.send(new Message(args[1], "the topic is there before its consumer".getBytes()));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(null, "answerers_c", replies);
         consumer.setNamesrvAddr(args[0]);
         consumer.subscribe(args[1], "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -41,7 +47,7 @@ public class RequestReply {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        DefaultMQProducer asker = producer(args[0], "askers");
+        DefaultMQProducer asker = producer(args[0], "askers", asks);
         for (int i = 0; i < Integer.parseInt(args[2]); i++) {
             Message answer = asker.request(new Message(args[1], String.valueOf(i).getBytes()), 20_000);
             System.out.println("got " + new String(answer.getBody()) + " " + answer.getTopic());
@@ -58,8 +64,8 @@ public class RequestReply {
         }
     }
 
-    static DefaultMQProducer producer(String namesrv, String group) throws Exception {
-        DefaultMQProducer made = new DefaultMQProducer(group);
+    static DefaultMQProducer producer(String namesrv, String group, RPCHook hook) throws Exception {
+        DefaultMQProducer made = new DefaultMQProducer(group, hook);
         made.setNamesrvAddr(namesrv);
         made.setInstanceName(group);
         made.setSendMsgTimeout(10_000);
