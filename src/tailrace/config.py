@@ -272,6 +272,9 @@ class StoreConfig(_Config):
     store_path_root_dir: str = _option(
         "", "Root directory in the settings of the broker. Its `commitlog` means the one of the opened store, so the "
         "settings fit a copy of the store.")
+    store_group_readable: bool = _option(
+        False, "Whether the group may read a store directory that is created (mode 2750, files 0640). Otherwise only "
+        "the owner may (0700, 0600), whatever the umask is. A directory that exists keeps its mode.")
     multi_path_splitter: str = _option(
         ",", "Separator of those paths.", name="rocketmq.broker.multiPathSplitter")
 

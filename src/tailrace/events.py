@@ -109,7 +109,17 @@ USER_HAS_LEFT: Final = _event(
     "waited on them, its places in groups and its locks of queues.")
 CREDENTIALS_CAN_BE_READ_BY_OTHER_USERS_OF_THIS_MACHINE: Final = _event(
     "warning", "credentials can be read by other users of this machine", "file",
-    "The file with the password of a user should have the mode 0600.")
+    "The file holds a password, a token, a private key, or the users of the broker. Only its owner should read it: "
+    "give it the mode 0600. The group may read a file that belongs to root.")
+THE_STORE_CAN_BE_READ_BY_OTHERS: Final = _event(
+    "warning", "the store can be read by other users of this machine", "directory who command",
+    "The directory was made by an earlier release, by another program or by hand, and is left as it is: `who` may read "
+    "its name list, and files in it that have such a mode as well. New files can be read by the owner only. `command` "
+    "closes the directory and all that is in it.")
+THE_GROUP_CANNOT_READ_NEW_FILES: Final = _event(
+    "warning", "the group cannot read new files", "directory command",
+    "storeGroupReadable is set, but the directory exists already and is not shared with its group, or a rule of the "
+    "system forbade it, so new files are private. `command` shares the directory and all that is in it.")
 STOP: Final = _event(
     "info", "stop", "signal",
     "SIGTERM, SIGINT or SIGHUP was received; the server closes its store and ends.")

@@ -288,7 +288,7 @@ async def _start_http(
 
 
 def _metrics_token(config: BrokerConfig) -> str:
-    """Return the token that scrapers need, empty if there is none. Raises ConfigError."""
+    """Return the token that scrapers need, empty without the setting. Raises ConfigError."""
     from tailrace.cli.serve_settings import read_password  # noqa: PLC0415 - it imports this module
 
     path = config.metrics_token_file
@@ -350,7 +350,7 @@ async def _serve_grpc(listener: GrpcListener, controller: BrokerController) -> G
 def _leave_hint(hint: Path, listeners: Listeners) -> None:
     """Write the hint for commands that find the directory locked. A failure, such as a full disk, is printed."""
     try:
-        hint.parent.mkdir(exist_ok=True)
+        OsFileSystem().makedirs(str(hint.parent))
         replace_file(OsFileSystem(), str(hint), json.dumps({
             "pid": os.getpid(), "broker": listeners.local_address,
             "namesrv": listeners.namesrv_address,

@@ -26,6 +26,9 @@ AllowRemote = Annotated[
     bool, typer.Option(help="Listen on addresses that other machines can reach, although access control is off "
                        "(no --user) or does not exist (--http).")]
 GrpcTlsKey = Annotated[str, typer.Option(metavar="FILE", help="Key of the certificate of --grpc-tls (PEM).")]
+PasswordFile = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option(metavar="FILE", help="A file with one line, the password of --user.")]
 
 
 def serve(
@@ -48,12 +51,9 @@ def serve(
     user: Annotated[
         str, typer.Option(metavar="NAME", help="Switch access control on, and create this super user if the directory "
                           "has no user yet. Needs --password-file.")] = "",
-    password_file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(metavar="FILE", help="A file with one line, the password of --user.")] = None,
+    password_file: PasswordFile = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error; to stderr.")] = "info",
-    log_format: Annotated[
-        str, typer.Option(help="text, or json: a JSON object for each line.")] = "text",
+    log_format: Annotated[str, typer.Option(help="text, or json: a JSON object for each line.")] = "text",
 ) -> None:
     """Serve a directory to RocketMQ clients.
 
@@ -75,6 +75,7 @@ def serve(
     with quick_imports():
         from tailrace.cli.serve import LOOPBACK, serve_store  # noqa: PLC0415 - asyncio and the broker
         from tailrace.cli.serve_grpc import grpc_place  # noqa: PLC0415
+        from tailrace.cli.serve_readers import warn_about_readers  # noqa: PLC0415
         from tailrace.cli.serve_settings import places_of, read_password, take_settings  # noqa: PLC0415
 
     warn_if_interpreted()
@@ -93,6 +94,8 @@ def serve(
             if not allow_remote and host not in LOOPBACK:
                 raise usage(
                     f"{host} can be reached by other machines and {what}; add --allow-remote to listen there")
+        warn_about_readers(
+            store, settings, config, password_file, Path(grpc_tls_key) if grpc_tls_key else None)
         serve_store(
             str(store), places.broker, places.namesrv, settings.store, settings.broker, places.http,
             names=places.names, name_server_config=settings.name_server, auth_config=settings.auth,

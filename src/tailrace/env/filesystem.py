@@ -7,7 +7,8 @@ signal at a store.
 
 All files are opened here, and only regular files: a directory, a FIFO, a socket, a device, or a symbolic link
 to one of them or to nothing is refused. No call waits for the other side of a FIFO or for a device. Links to
-regular files and directories are followed.
+regular files and directories are followed. Only the owner may read what is made here, or the group as well in a
+directory that is shared with it, see `tailrace.env.permissions`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import struct
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar, final
 
-from tailrace.env import linux_calls
+from tailrace.env import linux_calls, permissions
 from tailrace.errors import OddFileError
 
 __all__ = ["DiskUsage", "File", "FileSystem", "FileStat", "LockHandle", "LockState", "OsFileSystem"]
@@ -270,7 +271,7 @@ def _open_regular(path: str, flags: int) -> int:
     if flags & os.O_CREAT and (odd := _dangling(path)) is not None:
         raise odd  # the file would be created where the link points to
     try:
-        fd = os.open(path, flags | _NO_WAIT, 0o644)
+        fd = permissions.make_file(path, flags | _NO_WAIT) if flags & os.O_CREAT else os.open(path, flags | _NO_WAIT)
     except FileNotFoundError:
         if (odd := _dangling(path)) is not None:
             raise odd from None
@@ -471,7 +472,7 @@ class _OsLock:
     def _make_again(self) -> LockState:
         """Create a new lock file. It is locked before it gets the name, so no other process can lock it first."""
         temporary = f"{self._path}.{os.getpid()}"
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = permissions.make_file(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             os.pwrite(fd, _LOCK_TEXT, 0)
@@ -551,12 +552,15 @@ class OsFileSystem:
             path = os.path.dirname(path) or "."
         for name in reversed(missing):
             try:
-                os.mkdir(name)
+                shared = permissions.is_shared(os.path.dirname(name) or ".")
+                os.mkdir(name, permissions.SHARED_DIRECTORY & 0o777 if shared else permissions.DIRECTORY)
             except FileExistsError:
                 if not self._is_dir(name):
                     raise OddFileError(name, "is not a directory") from None
                 continue
             try:
+                if shared:  # the umask may have taken bits; the kernel has set the bit setgid
+                    permissions.share_with_group(name)
                 self.sync_dir(os.path.dirname(name) or ".")
             except OSError:
                 os.rmdir(name)  # otherwise the next call would assume that it is durable

@@ -11,6 +11,7 @@ from tailrace import events
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.permissions import share_command, share_with_group
 from tailrace.env.whole_files import is_directory, write_file
 from tailrace.errors import (
     DiskFullError,
@@ -31,8 +32,8 @@ from tailrace.store.multi_dispatch import is_lmq, queue_count
 from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE, check_queue_types
 
 __all__ = [
-    "DEFAULT_QUEUES", "ONLY_READ", "check_directory", "has_log", "load_topics", "make_configs", "make_log_directories",
-    "remove_abort", "why_read_only", "write_abort",
+    "DEFAULT_QUEUES", "ONLY_READ", "check_directory", "has_log", "load_topics", "make_configs", "make_directory",
+    "make_log_directories", "remove_abort", "why_read_only", "write_abort",
 ]
 
 _log = get_logger(__name__)
@@ -97,10 +98,21 @@ def _never_had_a_message(file_system: FileSystem, root: str, names: Sequence[str
         f"{filenames.OWN}/{name}".startswith(filenames.PROGRESS) for name in file_system.list(own))
 
 
+def make_directory(file_system: FileSystem, path: str, config: StoreConfig) -> None:
+    """Make a directory of the store if it is missing; the group may read it if the settings say so, and only then."""
+    if file_system.exists(path):
+        return
+    file_system.makedirs(path)
+    try:
+        share_with_group(path, shared=config.store_group_readable)
+    except PermissionError:  # a rule such as RestrictSUIDSGID of systemd forbids the bit setgid
+        events.THE_GROUP_CANNOT_READ_NEW_FILES.log(_log, directory=path, command=share_command(path))
+
+
 def make_log_directories(file_system: FileSystem, root: str, config: StoreConfig) -> None:
     """Make the directories in which CommitLog files are made."""
     for directory in log_paths(config, root).writable:
-        file_system.makedirs(directory)
+        make_directory(file_system, directory, config)
 
 
 def write_abort(file_system: FileSystem, root: str) -> None:

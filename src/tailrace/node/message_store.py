@@ -54,6 +54,7 @@ from tailrace.node.directory_opening import (
     check_directory,
     has_log,
     load_topics,
+    make_directory,
     make_log_directories,
     remove_abort,
     why_read_only,
@@ -207,7 +208,7 @@ class MessageStore:
         file_system: FileSystem, read_only: str = "",
     ) -> Self:
         """Open the store on ``file_system``, which must be an overlay if ``read_only`` has a reason."""
-        file_system.makedirs(root)
+        make_directory(file_system, root, config)
         lock = lock_store(file_system, root, read_only=bool(read_only))
         store, running = None, None
         try:

