@@ -78,9 +78,10 @@ ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS: Final = _event(
     "warning", "anybody who reaches this address may read metrics", "address",
     "Other machines reach `/ready` and `/metrics`, which ask for no user. Metrics name topics and groups. Allow this "
     "address only for machines that you trust, for example by a firewall.")
-PASSWORDS_FOR_THE_CONSOLE_ARE_NOT_ENCRYPTED: Final = _event(
-    "warning", "passwords for the console are not encrypted", "address",
-    "A browser on another machine sends user and password of the console in plain text. Set tls.server.mode to "
+CONNECTIONS_WITH_USERS_ARE_NOT_ENCRYPTED: Final = _event(
+    "warning", "connections with users are not encrypted", "address",
+    "The option `--allow-plain` is given: other machines reach this address without TLS. Whoever records a connection "
+    "can send requests as its user; on the address of `--http` the password itself is sent. Set tls.server.mode to "
     "enforcing, or listen on 127.0.0.1.")
 ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS_AND_MESSAGES: Final = _event(
     "warning", "anybody who reaches this address may read metrics and messages", "address",
@@ -818,8 +819,9 @@ TLS_IS_SET_UP: Final = _event(
     "Connections with TLS are accepted. `certificate` is its file, or `made` by tls.test.mode.enable.")
 THE_CERTIFICATE_IS_MADE_BY_THE_SERVER: Final = _event(
     "warning", "the certificate is made by the server", "reason",
-    "The setting tls.test.mode.enable is on: connections are encrypted, but no client can verify the server, so "
-    "someone between them can read everything. Set tls.server.certPath and tls.server.keyPath.")
+    "The setting tls.test.mode.enable is on, or `--grpc-tls self-signed` is given: connections are encrypted, but no "
+    "client can verify the server, so someone between them can read everything. Set tls.server.certPath and "
+    "tls.server.keyPath.")
 CERTIFICATE_LOADED_AGAIN: Final = _event(
     "info", "certificate loaded again", "certificate",
     "A file of the certificate has changed; new connections use it, open ones keep the old one.")
@@ -827,6 +829,15 @@ CERTIFICATE_CANNOT_BE_LOADED_AGAIN: Final = _event(
     "error", "certificate cannot be loaded again", "certificate reason",
     "A file of the certificate has changed and cannot be used: the old certificate is kept. The files are read again "
     "when they change.")
+CERTIFICATE_EXPIRES_SOON: Final = _event(
+    "warning", "certificate expires soon", "setting file hours",
+    "The certificate, or the list of revoked ones, in the file of this setting expires in this many hours. Then "
+    "clients refuse the server, or the server refuses clients. Replace the file; a restart is not needed. Logged once "
+    "a day in the last 14 days, or in the last third of a shorter life.")
+CERTIFICATE_HAS_EXPIRED: Final = _event(
+    "error", "certificate has expired", "setting file hours",
+    "It expired this many hours ago. With an expired certificate of the server, clients that verify it cannot connect. "
+    "With an expired list of revoked certificates, no client with a certificate can connect. Replace the file.")
 TLS_CONFIG_FILE_IS_LEFT_OUT: Final = _event(
     "warning", "tls config file is left out", "file reason",
     "The default file of TLS settings exists and cannot be read by this user.")

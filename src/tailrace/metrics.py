@@ -261,6 +261,10 @@ TLS_HANDSHAKES: Final = _counter(
     "tailrace_tls_handshakes_total", "TLS handshakes that clients completed.", ())
 TLS_HANDSHAKES_INCOMPLETE: Final = _gauge(
     "tailrace_tls_handshakes_incomplete", "TLS handshakes that are under way.")
+TLS_EXPIRES: Final = _gauge(
+    "tailrace_tls_certificate_expires_seconds",
+    "Time until the first certificate in the file of this setting expires, or its list of revoked certificates; "
+    "negative after that.", ("certificate",), unit="seconds")
 CONNECTIONS_REFUSED: Final = _counter(
     "tailrace_connections_refused_total",
     "Connections that were closed before a request, because of TLS, by reason.", ("reason",))

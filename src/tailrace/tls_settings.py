@@ -51,6 +51,10 @@ class TlsConfig(_Config):
     trust_cert_path: str = _option(
         "", "Certificates of the CAs of clients. Empty: the CAs that this machine trusts.",
         name="tls.server.trustCertPath")
+    crl_path: str = _option(
+        "", "Lists of revoked certificates of clients (PEM), one of each CA that signs clients. A client whose "
+        "certificate is in a list, or of a CA without a list that is up to date, cannot connect.",
+        name="tls.server.crlPath")
     ciphers: str = _option(
         "", "Cipher suites, separated by `,`, by their names in Java. Empty: the default ones of OpenSSL.",
         name="tls.ciphers")
@@ -79,6 +83,19 @@ class TlsConfig(_Config):
         256, "The same for each address of a client.", low=1, high=1 << 20, name="tlsHandshakesPerAddress")
 
     @property
+    def serves_tls(self) -> bool:
+        """Whether a connection can use TLS."""
+        return self.mode != "disabled" and (self.test_mode or bool(self.cert_path))
+
+    @property
+    def verifies_clients(self) -> bool:
+        """Whether certificates of clients are requested, and verified.
+
+        Without verification (``authClient=false``) a certificate proves nothing, so the server does not request it.
+        """
+        return self.auth_client and self.need_client_auth != "none" and not self.test_mode
+
+    @property
     def client_uses_tls(self) -> bool:
         """Whether the broker's own connections to name servers use TLS."""
         return self.client_enable == "true" or (not self.client_enable and self.mode == "enforcing")
@@ -102,6 +119,10 @@ class TlsConfig(_Config):
             problems.append(
                 "tls.test.mode.enable=true does not verify clients, which tls.server.need.client.auth=require "
                 "promises: set one of the two")
+        if self.crl_path and not self.verifies_clients:
+            problems.append(
+                "tls.server.crlPath revokes nothing, because no certificate of a client is verified: set "
+                "tls.server.need.client.auth and tls.server.authClient=true, or remove it")
         return problems
 
 

@@ -11,7 +11,7 @@ class ServedProcess:
     """Its addresses and its log."""
 
     def __init__(self, process, log, words, config):
-        self.process, self._log, self.config = process, log, config
+        self.process, self._log, self.config, self.words = process, log, config, words
         self.broker, self.namesrv = (words[name] for name in ("broker", "namesrv"))
 
     def log(self):

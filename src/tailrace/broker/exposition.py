@@ -146,6 +146,7 @@ class Exposition(Collector):
     def _handshakes(self, entrance: Entrance) -> Iterator[Family]:
         yield self._family(metrics.TLS_HANDSHAKES, {(): entrance.handshakes})
         yield self._family(metrics.TLS_HANDSHAKES_INCOMPLETE, {(): entrance.incomplete})
+        yield self._family(metrics.TLS_EXPIRES, {(name,): left for name, left in entrance.expires_s().items()})
         yield self._family(
             metrics.CONNECTIONS_REFUSED, {(reason,): n for reason, n in entrance.failures.items()})
 

@@ -9,8 +9,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -26,6 +27,7 @@ from tailrace.broker.listeners import (
 )
 from tailrace.cli.signals import ending_signals
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
+from tailrace.env.clock import SystemClock
 from tailrace.env.descriptors import raise_descriptor_limit
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.shortage import is_shortage
@@ -41,7 +43,7 @@ from tailrace.remoting.client import split_address
 from tailrace.remoting.entrance import ENFORCING, Entrance
 from tailrace.remoting.server import HIGH_WATER
 from tailrace.remoting.tls import outgoing_tls
-from tailrace.remoting.tls_reload import TlsReload
+from tailrace.remoting.tls_reload import TlsReload, entrance_certificate
 from tailrace.tls_settings import TlsConfig
 
 if TYPE_CHECKING:
@@ -49,14 +51,22 @@ if TYPE_CHECKING:
     from tailrace.cli.serve_grpc import GrpcPlace
     from tailrace.proxy.server import GrpcListener, GrpcServer
 
-__all__ = ["LOOPBACK", "NAMESRV_ADDR", "parse_address", "serve_store"]
+__all__ = ["LOOPBACK", "NAMESRV_ADDR", "is_of_this_machine", "parse_address", "serve_store"]
 
 _log = get_logger(__name__)
 LOOPBACK: Final = frozenset(("127.0.0.1", "::1", "localhost"))
-"""Hosts that only this machine can reach."""
+"""Hosts that only this machine can reach, as they are mostly written."""
 ERROR_PERIOD_S: Final = 60.0
 NAMESRV_ADDR: Final = "namesrvAddr"
 """Setting that may contain the address of the name server of this process; errors name it."""
+
+
+def is_of_this_machine(host: str) -> bool:
+    """Return whether only this machine reaches a host; names other than localhost are not looked up."""
+    try:
+        return host in LOOPBACK or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_address(text: str, option: str) -> Address:
@@ -152,7 +162,11 @@ def serve_store(
     progress = _Progress()
     tls = tls_config or TlsConfig()
     entrance = entrance_of(tls, server_limits(broker_config))
-    reload = TlsReload(tls, entrance, OsFileSystem())
+    reload = TlsReload(OsFileSystem(), SystemClock())
+    if (certificate := entrance_certificate(tls, entrance)) is not None:
+        reload.add(certificate)
+    entrance.expires_s = reload.expires_s
+    credentials = None if grpc is None else grpc.credentials(reload)
     listeners = Listeners(
         broker_config.broker_ip1, progress.ask, names=names, entrance=entrance,
         high_water=broker_config.write_buffer_high_water_mark or HIGH_WATER)
@@ -166,16 +180,17 @@ def serve_store(
         try:
             await listeners.start(listen, namesrv_listen, vip=listen[1] > 2)
             if grpc is not None:
-                endpoint.append(grpc.listener(entrance.limits.grpc))
+                endpoint.append(grpc.listener(credentials, entrance.limits.grpc))
         except OSError as error:
             text = error.strerror or str(error)
             if f" {NAMESRV_ADDR} " in text:
                 text += "; if that is a name server, --namesrv-listen none registers the broker there"
             raise StoreError(text) from error
 
-    _warn_about_remote(
-        auth_config or AuthConfig(), listen, namesrv_listen, None if grpc is None else grpc.listen, http_listen,
-        encrypted=entrance.mode == ENFORCING,
+    encrypted = entrance.mode == ENFORCING
+    _warn_about_remote(auth_config or AuthConfig(), (
+        (listen, encrypted), (namesrv_listen, encrypted),
+        (None, False) if grpc is None else (grpc.listen, grpc.encrypted)), (http_listen, encrypted),
         guarded=broker_config.metrics_needs_user or bool(broker_config.metrics_token_file))
     serving = _serve(
         opening, progress, listeners, reload, endpoint, take_ports, broker_config, http_listen,
@@ -190,24 +205,31 @@ def serve_store(
 
 
 def _warn_about_remote(
-    config: AuthConfig, *addresses: Address | None, encrypted: bool, guarded: bool
+    config: AuthConfig, ports: Iterable[tuple[Address | None, bool]], http_port: tuple[Address | None, bool], *,
+    guarded: bool = False,
 ) -> None:
-    """Log at each start what other machines can do. The last address is that of HTTP, ``guarded`` its metrics."""
-    *remoting, http = addresses
-    for address in remoting:
-        if address is None or address[0] in LOOPBACK:
+    """Log at each start what other machines can do. A port is an address and whether all connections use TLS.
+
+    ``guarded`` are the metrics if they need a user or a token.
+    """
+    for address, encrypted in ports:
+        if address is None or is_of_this_machine(address[0]):
             continue
         if not config.authentication_enabled:
             events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ.log(_log, address=address_text(*address))
-        elif not config.authorization_enabled:
+            continue
+        if not config.authorization_enabled:
             events.EVERY_USER_MAY_READ.log(_log, address=address_text(*address))
-    if http is None or http[0] in LOOPBACK:
+        if not encrypted:
+            events.CONNECTIONS_WITH_USERS_ARE_NOT_ENCRYPTED.log(_log, address=address_text(*address))
+    http, encrypted = http_port
+    if http is None or is_of_this_machine(http[0]):
         return
     if config.authentication_enabled:
         if not guarded:
             events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS.log(_log, address=address_text(*http))
         if not encrypted:
-            events.PASSWORDS_FOR_THE_CONSOLE_ARE_NOT_ENCRYPTED.log(_log, address=address_text(*http))
+            events.CONNECTIONS_WITH_USERS_ARE_NOT_ENCRYPTED.log(_log, address=address_text(*http))
     else:
         events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS_AND_MESSAGES.log(_log, address=address_text(*http))
 

@@ -20,11 +20,15 @@ Grpc = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Address for clients of RocketMQ 5 (gRPC), usually with port 8081; "
                       "port 0 picks one. Default: grpcServerPort of the file. Needs tailrace[grpc].")]
 GrpcTls = Annotated[
-    str, typer.Option(metavar="FILE", help="Certificate of the gRPC endpoint (PEM), or self-signed to create one at "
-                      "the start. Without it the endpoint accepts only connections without TLS.")]
+    str, typer.Option(metavar="FILE", help="Certificate of the gRPC endpoint (PEM), if it is not that of "
+                      "tls.server.certPath; self-signed to create one at the start; none for connections without "
+                      "TLS.")]
 AllowRemote = Annotated[
     bool, typer.Option(help="Listen on addresses that other machines can reach, although access control is off "
                        "(no --user) or does not exist (--http).")]
+AllowPlain = Annotated[
+    bool, typer.Option(help="Listen without TLS on addresses that other machines can reach, although users prove "
+                       "themselves there: a recorded connection can be used to send requests as its user.")]
 GrpcTlsKey = Annotated[str, typer.Option(metavar="FILE", help="Key of the certificate of --grpc-tls (PEM).")]
 PasswordFile = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
@@ -47,7 +51,7 @@ def serve(
         Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
         typer.Option(metavar="NAME", help="Start although this setting of the file is not supported; may be "
                      "repeated.")] = None,
-    allow_remote: AllowRemote = False,
+    allow_remote: AllowRemote = False, allow_plain: AllowPlain = False,
     user: Annotated[
         str, typer.Option(metavar="NAME", help="Switch access control on, and create this super user if the directory "
                           "has no user yet. Needs --password-file.")] = "",
@@ -73,7 +77,7 @@ def serve(
     """
     log_to_stderr(log_level, log_format, times=True)
     with quick_imports():
-        from tailrace.cli.serve import LOOPBACK, serve_store  # noqa: PLC0415 - asyncio and the broker
+        from tailrace.cli.serve import is_of_this_machine, serve_store  # noqa: PLC0415 - asyncio and the broker
         from tailrace.cli.serve_grpc import grpc_place  # noqa: PLC0415
         from tailrace.cli.serve_readers import warn_about_readers  # noqa: PLC0415
         from tailrace.cli.serve_settings import places_of, read_password, take_settings  # noqa: PLC0415
@@ -87,13 +91,16 @@ def serve(
             None if password_file is None else (user, read_password(password_file)))
         try:
             places = places_of(settings.broker, listen, namesrv_listen, http, grpc)
-            endpoint = grpc_place(places.grpc, grpc_tls, grpc_tls_key)
+            endpoint = grpc_place(places.grpc, grpc_tls, grpc_tls_key, settings.tls)
         except ValueError as error:
             raise usage(str(error)) from None
         for host, what in places.open_hosts(authenticated=settings.auth.authentication_enabled):
-            if not allow_remote and host not in LOOPBACK:
+            if not allow_remote and not is_of_this_machine(host):
                 raise usage(
                     f"{host} can be reached by other machines and {what}; add --allow-remote to listen there")
+        if settings.auth.authentication_enabled and not allow_plain:
+            places.refuse_plain(
+                encrypted=settings.tls.mode == "enforcing", grpc_encrypted=endpoint is not None and endpoint.encrypted)
         warn_about_readers(
             store, settings, config, password_file, Path(grpc_tls_key) if grpc_tls_key else None)
         serve_store(

@@ -11,7 +11,7 @@ from tailrace import events
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker.listeners import Address, is_own_address
 from tailrace.broker.registration import name_server_addresses
-from tailrace.cli.serve import NAMESRV_ADDR, parse_address
+from tailrace.cli.serve import NAMESRV_ADDR, is_of_this_machine, parse_address
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import read_if_there
@@ -53,6 +53,18 @@ class Places(NamedTuple):
     """None without a gRPC endpoint."""
     names: tuple[str, str]
     """The options or settings of the first two addresses, for errors."""
+
+    def refuse_plain(self, *, encrypted: bool, grpc_encrypted: bool) -> None:
+        """Raise ConfigError if other machines can reach a port on which connections need no TLS."""
+        ports = (
+            (self.names[0], self.broker, encrypted), (self.names[1], self.namesrv, encrypted),
+            ("--grpc", self.grpc, grpc_encrypted), ("--http", self.http, encrypted))
+        if found := [f"{name} {address_text(*place)}" for name, place, safe in ports
+                     if place is not None and not safe and not is_of_this_machine(place[0])]:
+            raise ConfigError(
+                f"other machines can reach {' and '.join(found)} without TLS: whoever records a connection there can "
+                "send requests as its user, or read the password of the console; set tls.server.mode=enforcing with "
+                "tls.server.certPath and tls.server.keyPath, or add --allow-plain to start nevertheless")
 
     def open_hosts(self, *, authenticated: bool) -> list[tuple[str, str]]:
         """Return the hosts at which clients need no authentication, each with the reason."""

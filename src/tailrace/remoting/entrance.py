@@ -67,6 +67,8 @@ class Entrance:
         self.mode = mode
         self.context = context
         """TLS context of new handshakes; if it is None, connections with TLS are closed."""
+        self.expires_s: Callable[[], dict[str, float]] = dict
+        """Returns the time until each certificate expires, by the setting that names it."""
         self.handshakes = 0
         """Number of complete handshakes since the start."""
         self.failures: Counter[str] = Counter(dict.fromkeys(REASONS, 0))

@@ -115,7 +115,7 @@ def outgoing_tls(config: TlsConfig) -> TlsOptions | None:
 
 def server_context(config: TlsConfig) -> ssl.SSLContext | None:
     """Return the context for connections to a server; None if the server has no certificate. Raises ConfigError."""
-    if config.mode == "disabled" or not (config.test_mode or config.cert_path):
+    if not config.serves_tls:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -126,13 +126,14 @@ def server_context(config: TlsConfig) -> ssl.SSLContext | None:
         load_made_certificate(context)
         return context
     _certificate(context, config.cert_path, config.key_path, config.key_password)
-    if config.auth_client and config.need_client_auth != "none":
-        # Without verification (authClient=false) a client certificate proves nothing, so it is not requested.
+    if config.verifies_clients:
         context.verify_mode = ssl.CERT_REQUIRED if config.need_client_auth == "require" else ssl.CERT_OPTIONAL
         if config.trust_cert_path:
             _trust(context, config.trust_cert_path, "tls.server.trustCertPath")
         else:
             context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        if config.crl_path:
+            _revoke(context, config.crl_path)
     return context
 
 
@@ -141,6 +142,20 @@ def _trust(context: ssl.SSLContext, path: str, name: str) -> None:
         context.load_verify_locations(cafile=path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{name} {path}: {_why(error)}") from None
+
+
+def _revoke(context: ssl.SSLContext, path: str) -> None:
+    """Have certificates refused that are in the lists of a file, or of a CA without a list that is up to date."""
+    before = context.cert_store_stats()
+    _trust(context, path, "tls.server.crlPath")
+    after = context.cert_store_stats()
+    if after["crl"] == before["crl"]:
+        raise ConfigError(f"tls.server.crlPath {path}: the file has no list of revoked certificates (X509 CRL)")
+    if after["x509"] != before["x509"]:
+        raise ConfigError(
+            f"tls.server.crlPath {path}: the file has certificates, which would be trusted; put them into the file of "
+            "tls.server.trustCertPath")
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
 
 
 def _certificate(context: ssl.SSLContext, cert_path: str, key_path: str, password: str) -> None:

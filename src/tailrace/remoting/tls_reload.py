@@ -1,62 +1,95 @@
 """Reload of certificates without a restart: the files are read every two seconds.
 
 If their contents have changed, new handshakes use them; open connections are not affected. If the files cannot be
-used, such as a new certificate without its new key, the old certificate stays in use.
+used, such as a new certificate without its new key, the old certificate stays in use. The same files tell when a
+certificate, or a list of revoked ones, expires.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, final
 
 from tailrace import events
+from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.supervision import supervised
 from tailrace.env.whole_files import read_file
 from tailrace.errors import ConfigError
+from tailrace.formats.x509_dates import Validity, certificate_dates, crl_dates
 from tailrace.logs import get_logger
 from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.tls import server_context
 from tailrace.tls_settings import TlsConfig
 
-__all__ = ["TlsReload"]
+__all__ = ["Certificate", "TlsReload", "entrance_certificate"]
 
 _log = get_logger(__name__)
 
 PERIOD_S: Final = 2.0
 FILE_MAX: Final = 1 << 20
 """Bytes of a file that are read."""
+DAY_MS: Final = 86_400_000
+WARNING_MS: Final = 14 * DAY_MS
+"""Time before the end of a certificate from which each day has a warning."""
+WARNING_PART: Final = 3
+"""A certificate of a short life has warnings in the last third of it."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Files of one use of TLS, all PEM."""
+
+    load: Callable[[], Callable[[], None]]
+    """Reads the files, and returns what has new handshakes use them. Raises ConfigError."""
+    setting: str
+    """Setting or option that names the certificate."""
+    path: str
+    key_path: str
+    trust_path: str = ""
+    list_path: str = ""
+    """File of ``tls.server.crlPath``."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All files."""
+        return tuple(path for path in (self.path, self.key_path, self.trust_path, self.list_path) if path)
 
 
 @final
 class TlsReload:
-    """Sets the TLS context of ``entrance``, and renews it between ``start`` and ``stop``."""
+    """Loads certificates, renews them between ``start`` and ``stop``, and warns before they expire."""
 
-    def __init__(
-        self, config: TlsConfig, entrance: Entrance, file_system: FileSystem, period_s: float = PERIOD_S
-    ) -> None:
-        """Load the certificate. Raises ConfigError."""
-        self._config = config
-        self._entrance = entrance
+    def __init__(self, file_system: FileSystem, clock: Clock, period_s: float = PERIOD_S) -> None:
         self._file_system = file_system
+        self._clock = clock
         self._period_s = period_s
-        self._paths = [] if config.test_mode else [
-            path for path in (config.cert_path, config.key_path, config.trust_cert_path) if path]
         self._task: asyncio.Task[None] | None = None
-        self._seen = self._look()
-        entrance.context = server_context(config)
-        if config.test_mode and entrance.context is not None:
-            events.THE_CERTIFICATE_IS_MADE_BY_THE_SERVER.log(_log, reason="tls.test.mode.enable")
-        if entrance.context is not None:
-            events.TLS_IS_SET_UP.log(
-                _log, mode=config.mode, certificate="made" if config.test_mode else config.cert_path,
-                client_auth=config.need_client_auth)
+        self._seen: list[tuple[Certificate, list[bytes]]] = []
+        self._ends: dict[str, tuple[str, Validity]] = {}
+        """File and validity of what expires first, by the name of the setting."""
+        self._warned_ms: dict[str, int] = {}
+
+    def add(self, certificate: Certificate) -> None:
+        """Load a certificate, and watch its files. Raises ConfigError."""
+        seen = self._look(certificate)
+        certificate.load()()
+        self._seen.append((certificate, seen))
+        self._read_ends(certificate)
+        self._warn()
+
+    def expires_s(self) -> dict[str, float]:
+        """Return the time until each file expires, negative after it, by the name of its setting."""
+        now = self._clock.now_ms()
+        return {name: (validity.end_ms - now) / 1000 for name, (_, validity) in list(self._ends.items())}
 
     def start(self) -> None:
         """Start to watch the files, in the running event loop."""
-        if self._paths and self._entrance.context is not None:
+        if self._seen:
             self._task = asyncio.get_running_loop().create_task(
                 supervised("TlsReload", self._step, self._period_s))
 
@@ -67,28 +100,99 @@ class TlsReload:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _step(self) -> None:
-        if (context := await asyncio.get_running_loop().run_in_executor(None, self._changed)) is not None:
-            self._entrance.context = context
+        for use in await asyncio.get_running_loop().run_in_executor(None, self._changed):
+            use()
+        self._warn()
 
-    def _changed(self) -> ssl.SSLContext | None:
-        """Return a new context if the files have changed and can be used; None otherwise."""
-        now = self._look()
-        if now == self._seen:
-            return None
-        self._seen = now
-        try:
-            made = server_context(self._config)
-        except ConfigError as error:
-            events.CERTIFICATE_CANNOT_BE_LOADED_AGAIN.log(_log, certificate=self._config.cert_path, reason=error)
-            return None
-        events.CERTIFICATE_LOADED_AGAIN.log(_log, certificate=self._config.cert_path)
-        return made
-
-    def _look(self) -> list[bytes]:
+    def _changed(self) -> list[Callable[[], None]]:
+        """Return what puts those files to use that have changed and can be used."""
         found = []
-        for path in self._paths:
+        for place, (certificate, before) in enumerate(self._seen):
+            now = self._look(certificate)
+            if now == before:
+                continue
+            self._seen[place] = certificate, now
             try:
-                found.append(hashlib.sha256(read_file(self._file_system, path, FILE_MAX)).digest())
-            except OSError:
-                found.append(b"")
+                found.append(certificate.load())
+            except ConfigError as error:
+                events.CERTIFICATE_CANNOT_BE_LOADED_AGAIN.log(_log, certificate=certificate.path, reason=error)
+                continue
+            events.CERTIFICATE_LOADED_AGAIN.log(_log, certificate=certificate.path)
+            self._read_ends(certificate)
         return found
+
+    def _look(self, certificate: Certificate) -> list[bytes]:
+        return [hashlib.sha256(self._read(path)).digest() for path in certificate.paths]
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return read_file(self._file_system, path, FILE_MAX)
+        except OSError:
+            return b""
+
+    def _read_ends(self, certificate: Certificate) -> None:
+        """Note when the files expire that were just loaded. What has no readable date has no entry."""
+        for name, path, dates in (
+            (certificate.setting, certificate.path, certificate_dates),
+            ("tls.server.crlPath", certificate.list_path, crl_dates),
+        ):
+            if not path:
+                continue
+            self._warned_ms.pop(name, None)
+            try:
+                found = min(dates(self._read(path)), key=lambda one: one.end_ms, default=None)
+            except ValueError:
+                found = None
+            if found is None:
+                self._ends.pop(name, None)
+            else:
+                self._ends[name] = path, found
+
+    def _warn(self) -> None:
+        """Log what has expired or will soon, once a day for each file."""
+        now = self._clock.now_ms()
+        for name, (path, (start_ms, end_ms)) in self._ends.items():
+            left_ms, last = end_ms - now, self._warned_ms.get(name)
+            if left_ms > min(WARNING_MS, (end_ms - start_ms) // WARNING_PART):
+                continue
+            if last is not None and now - last < DAY_MS and (left_ms > 0) == (end_ms > last):
+                continue
+            self._warned_ms[name] = now
+            if left_ms > 0:
+                events.CERTIFICATE_EXPIRES_SOON.log(_log, setting=name, file=path, hours=left_ms // 3_600_000)
+            else:
+                events.CERTIFICATE_HAS_EXPIRED.log(_log, setting=name, file=path, hours=-left_ms // 3_600_000)
+
+
+def entrance_certificate(config: TlsConfig, entrance: Entrance) -> Certificate | None:
+    """Return the certificate of all ports but that of gRPC; None if no connection can use TLS.
+
+    A certificate of the test mode is made and set here, because it has no files. Raises ConfigError.
+    """
+    if not config.serves_tls:
+        return None
+    if config.test_mode:
+        entrance.context = server_context(config)
+        _say_set_up(config)
+        events.THE_CERTIFICATE_IS_MADE_BY_THE_SERVER.log(_log, reason="tls.test.mode.enable")
+        return None
+
+    def load() -> Callable[[], None]:
+        made = server_context(config)
+
+        def use() -> None:
+            if entrance.context is None:
+                _say_set_up(config)
+            entrance.context = made
+
+        return use
+
+    return Certificate(
+        load=load, setting="tls.server.certPath", path=config.cert_path, key_path=config.key_path,
+        trust_path=config.trust_cert_path, list_path=config.crl_path)
+
+
+def _say_set_up(config: TlsConfig) -> None:
+    events.TLS_IS_SET_UP.log(
+        _log, mode=config.mode, certificate="made" if config.test_mode else config.cert_path,
+        client_auth=config.need_client_auth)

@@ -16,7 +16,9 @@ from patience import until_async
 
 pytest.importorskip("cryptography", reason="certificates of tests are made with it")
 from certificates import Ca
+from tls_echo import WAIT_S, echo, run, serving
 
+from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, RemotingConnectError, RemotingError
 from tailrace.remoting.client import RemotingClient
@@ -30,16 +32,10 @@ from tailrace.remoting.entrance import (
     TIMEOUT,
     TLS_DISABLED,
     TOO_MANY,
-    Entrance,
 )
-from tailrace.remoting.limits import ServerLimits
-from tailrace.remoting.server import RemotingServer
 from tailrace.remoting.tls import TlsOptions, server_context
-from tailrace.remoting.tls_reload import TlsReload
+from tailrace.remoting.tls_reload import TlsReload, entrance_certificate
 from tailrace.tls_settings import TlsConfig
-
-ECHO = 7
-WAIT_S = 20
 
 
 @pytest.fixture(scope="module")
@@ -56,37 +52,9 @@ def settings(files, **more):
     return TlsConfig(cert_path=files[0], key_path=files[1], **more)
 
 
-@contextlib.asynccontextmanager
-async def serving(config, *, limits=None, **entrance_options):
-    """A server that answers with the body of the request; its entrance and its address."""
-    entrance = Entrance(
-        limits or ServerLimits(), config.mode, server_context(config),
-        **{"handshake_timeout_s": WAIT_S, **entrance_options})
-    server = RemotingServer(entrance=entrance)
-    server.register(lambda channel, request: request.answer(0, body=request.body), ECHO)
-    host, port = await server.start("127.0.0.1", 0)
-    try:
-        yield entrance, f"{host}:{port}", server
-    finally:
-        await server.stop(0)
-
-
-async def echo(address, tls=None, body=b"ping", client=None):
-    made = client or RemotingClient(tls=tls, connect_timeout_ms=WAIT_S * 1000)
-    try:
-        return (await made.invoke(address, ECHO, {}, body, timeout_ms=WAIT_S * 1000)).body
-    finally:
-        if client is None:
-            await made.close()
-
-
 def place(address):
     host, _, port = address.partition(":")
     return host, int(port)
-
-
-def run(test):
-    asyncio.run(asyncio.wait_for(test(), 3 * WAIT_S))
 
 
 @pytest.mark.parametrize("mode", ["permissive", "enforcing"])
@@ -367,7 +335,8 @@ def test_changed_files_are_used_by_new_connections_and_broken_ones_are_not(ca, t
 
     async def test():
         async with serving(config) as (entrance, address, server):
-            reload = TlsReload(config, entrance, OsFileSystem(), period_s=0.02)
+            reload = TlsReload(OsFileSystem(), SystemClock(), period_s=0.02)
+            reload.add(entrance_certificate(config, entrance))
             reload.start()
             client = RemotingClient(tls=TlsOptions(trust_cert_path=ca.path))
             assert await echo(address, client=client) == b"ping"
