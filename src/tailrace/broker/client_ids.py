@@ -19,7 +19,7 @@ from tailrace.remoting import Channel
 
 __all__ = ["ClientIds"]
 
-OF_CHANNEL_MAX: Final = 1_000
+OF_CHANNEL_MAX: Final = 100
 """Number of client ids that one connection may hold."""
 SHOWN_MAX: Final = 200
 """Number of characters of a client id in a remark."""
@@ -64,9 +64,11 @@ class ClientIds:
         Raises RefusalError if the client id belongs to another user.
         """
         self._check(user, call, channel, client_id)
-        held = self._held.setdefault(channel, set())
-        if client_id in held:
-            return
+        held = self._held.get(channel)
+        if channel.closed or (held is not None and client_id in held):
+            return  # nothing would release the id of a connection that has closed
+        if held is None:
+            held = self._held[channel] = set()
         if len(held) >= OF_CHANNEL_MAX:
             raise StoreError(
                 f"a connection has {len(held)} client ids, the limit is {OF_CHANNEL_MAX}; use another connection")

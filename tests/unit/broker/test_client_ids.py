@@ -137,6 +137,13 @@ def test_a_connection_has_a_bounded_number_of_client_ids(people, channel, monkey
     assert len(ids) == 2
 
 
+def test_a_connection_that_has_closed_holds_no_client_id(people, channel):
+    ids, request = ClientIds(lambda: people.control), sent_by("ann", RemotingCommand(34))
+    channel.closed = True
+    ids.claim(channel, request, "a")
+    assert (len(ids), ids._held) == (0, {})
+
+
 def test_an_id_belongs_to_its_user_as_long_as_one_holder_is_there(people, channel):
     ids, request = ClientIds(lambda: people.control), sent_by("ann", RemotingCommand(34))
     ids.claim(channel, request, "a")
