@@ -36,7 +36,7 @@ from tailrace.auth.check import AccessControl
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import PENDING_LIMIT
 from tailrace.broker.exposition import Exposition, format_of
-from tailrace.broker.http_turns import PAGE_S, SHARED_S, PageTurns, SharedTexts
+from tailrace.broker.http_turns import PAGE_S, SHARED_S, Pace, PageTurns, SharedTexts
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats.requests.table import Action
@@ -146,6 +146,7 @@ class HttpStatusServer:
         self._metrics_need_user, self._metrics_token = config.metrics_needs_user, metrics_token.encode()
         self._exposition = Exposition(config.broker_cluster_name, config.broker_name)
         self._texts, self._turns = SharedTexts(self._metrics, shared_s), PageTurns(page_s)
+        self._pace = Pace()
         self._exposition.executors = self._texts.executor, self._turns.executor
         self._entrance = self._exposition.entrance = entrance or Entrance(
             ServerLimits() if limits is None else limits)
@@ -224,9 +225,13 @@ class HttpStatusServer:
             connection.served, connection.last_active = True, loop.time()
             made = memoryview(await self._answer(head, connection.peer.rpartition(":")[0].strip("[]")))
             writer.transport.set_write_buffer_limits(0)  # a part is written when the client has taken the one before
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s) as limit:
                 for at in range(0, len(made), PART):
-                    writer.write(made[at : at + PART])
+                    part = made[at : at + PART]
+                    waited = await self._pace.wait(len(part)) if len(made) > PART else 0.0
+                    if waited and (when := limit.when()) is not None:
+                        limit.reschedule(when + waited)
+                    writer.write(part)
                     await writer.drain()
         except asyncio.LimitOverrunError:
             writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"head too long\n"))

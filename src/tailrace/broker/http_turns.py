@@ -3,6 +3,7 @@
 `SharedTexts` makes the text of ``/metrics`` for all scrapers together: one text at a time, which is shared for a second
 and for at least three times as long as it took. `PageTurns` makes pages of the console: one of each kind at a time, in
 at most two threads. A request that finds too many others waiting, or that waits too long, is refused.
+`Pace` limits what scrapers that read without a pause cost the event loop.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from tailrace.broker.executors import BoundedExecutor
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import ResponseCode
 
-__all__ = ["PAGE_S", "SHARED_S", "PageTurns", "SharedTexts"]
+__all__ = ["PAGE_S", "SHARED_S", "Pace", "PageTurns", "SharedTexts"]
 
 SHARED_S: Final = 1.0
 """Seconds that a text is shared after it was made."""
 REST: Final = 3
 """A text is shared for at least this many times the time that it took, so that the thread rests in between."""
+BYTES_A_SECOND: Final = 32 << 20
+"""Bytes that all connections are sent in a second: ten texts of 1,500 topics."""
 PAGE_THREADS: Final = 2
 PAGES_WAITING_MAX: Final = 16
 """Requests for pages that may wait for their turn."""
@@ -67,6 +70,25 @@ class SharedTexts:
 
         future.add_done_callback(done)
         return future
+
+
+@final
+class Pace:
+    """Limits the bytes a second of all answers together, because the event loop writes them."""
+
+    def __init__(self, bytes_a_second: int = BYTES_A_SECOND) -> None:
+        self._rate = bytes_a_second
+        self._free_s = 0.0
+
+    async def wait(self, size: int) -> float:
+        """Wait until ``size`` bytes may be written. Return the seconds that this took."""
+        now = asyncio.get_running_loop().time()
+        since = max(now, self._free_s)
+        self._free_s = since + size / self._rate
+        if since <= now:
+            return 0.0
+        await asyncio.sleep(since - now)
+        return since - now
 
 
 @final
