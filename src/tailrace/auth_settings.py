@@ -54,6 +54,19 @@ class AuthConfig(_Config):
     access_changes_need_super_user: bool = _option(
         True, "Whether only super users may change users and permissions. False: as in RocketMQ, a user with Update on "
         "the cluster may, but gives nobody more than that user may do.")
+    auto_create_needs_permission: bool = _option(
+        True, "Whether a topic or a group that a request creates because it does not exist needs Create on it. A group "
+        "may also be created with Sub on it by an entry with exactly its name. `false` is RocketMQ's rule: whoever may "
+        "send to a topic or consume with a group creates it.")
+    max_topics_of_user: int = _option(
+        0, "Topics that one user may create, unless it is a super user; 0: no limit. Topics count that were created "
+        "while the setting was not 0.", low=0)
+    max_groups_of_user: int = _option(
+        0, "Consumer groups that one user may create, unless it is a super user; 0: no limit. Groups count that were "
+        "created while the setting was not 0.", low=0)
+    super_user_reserve_percent: int = _option(
+        1, "Share of `maxTopics` and of `maxSubscriptionGroups` that only super users may use, at least one topic and "
+        "one group; 0: nothing is reserved.", unit="%", low=0, high=90)
     authentication_strategy: str = _option(
         "", "The Java class. Stateless (the default) checks the signature of each request, Stateful only once for a "
         "connection and user in `statefulAuthenticationCacheExpiredSecond`.", choices=_auth_classes("strategy")[0])

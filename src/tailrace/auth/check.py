@@ -115,7 +115,7 @@ class AccessControl:
         acl: Callable[[str], Acl | None],
     ) -> None:
         self._clock = clock
-        self._config = config
+        self._config = self.config = config
         self._user = user
         self._acl = acl
         self._accesses = Accesses(cluster)
@@ -238,7 +238,7 @@ class AccessControl:
             return
         raise self.refusal(
             peer.peer_ip, request.code, "permission", user.name,
-            f"User:{user.name} has no permission to access this message, or it does not exist.",
+            f"User:{user.name} may not access this message, or it does not exist.",
             "the message is one of this resource" if accesses else "there is no such message",
             accesses[0] if accesses else None)
 
@@ -285,6 +285,14 @@ class AccessControl:
         except RefusalError as refusal:
             return refusal
         return None
+
+    def permits_by_name(self, name: str, address: str, access: Access) -> bool:
+        """Return whether an entry with exactly the name of a resource allows a user to access it."""
+        user = self._user(name)
+        if user is None or not user.enabled:
+            return False
+        entry = decide(user, self._acl(name), access, address).entry
+        return entry is not None and entry.allow and bool(entry.resource.kind) and not entry.resource.prefixed
 
     def permits_some(self, name: str, address: str, kind: str, actions: Action) -> bool:
         """Return whether an entry allows a user from an address one of these actions on any resource of a kind."""

@@ -50,11 +50,24 @@ _Requests = deque[tuple[RemotingCommand, Serve]]
 
 
 class Change(NamedTuple):
-    """A change for `ConfigManager.submit`; ``also`` is run with it."""
+    """A change for `ConfigManager.submit`; ``also`` is run with it, ``creates`` names what it may create."""
 
     manager: ConfigManager[Any, Any]
     edit: Callable[[Any], Any]
     also: Callable[[], None] | None = None
+    creates: Sequence[str] = ()
+
+
+class _Creations(Protocol):
+    """Says what users may create, see `tailrace.broker.creations`."""
+
+    def check(self, channel: Channel, request: RemotingCommand, change: Change) -> None:
+        """Raise RefusalError if a user may not create the topics or groups that a request lacks."""
+        ...
+
+    def bounded(self, request: RemotingCommand, change: Change) -> Change:
+        """Return a change that fails if its topics or groups are too many for the user of a request."""
+        ...
 
 
 def _nothing(_: Exception) -> None:
@@ -68,6 +81,7 @@ class MissingConfigError(Exception):
     """
 
     def __init__(self, *changes: Change) -> None:
+        assert all(change.creates for change in changes), "access control checks what is created"
         self.changes = changes
         super().__init__("a topic or group was removed again while it was created")
 
@@ -184,6 +198,8 @@ class ConfigChanges:
         self._loop = loop
         self._files = files or BoundedExecutor("state-files", 2, CHANGES_WAITING_MAX)
         self._worker = worker or RequestWorker(loop)
+        self.creations: _Creations | None = None
+        """Checks what users create; None: everything may be created."""
         self._writing: dict[ConfigManager[Any, Any], asyncio.Future[None]] = {}
         self._write_again: set[ConfigManager[Any, Any]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -205,6 +221,8 @@ class ConfigChanges:
         gets as well.
         Raises RefusalError if too many changes wait.
         """
+        if self.creations is not None:
+            changes = [self.creations.bounded(request, change) for change in changes]
         if self._loop is None or not self._loop.is_running():
             for change in changes:
                 change.manager.change(change.edit, change.also)
@@ -245,7 +263,7 @@ class ConfigChanges:
     ) -> Answer:
         """Create or prepare what is missing, then serve the request again, at most ``rounds`` times.
 
-        ``on_failure`` gets the error of a creation that fails.
+        ``on_failure`` gets the error of a creation that fails. Raises RefusalError if the user may not create them.
         """
 
         def again() -> Answer:
@@ -257,6 +275,9 @@ class ConfigChanges:
                 return self.serve_again(channel, request, still, serve, rounds - 1, on_failure)
 
         if isinstance(missing, MissingConfigError):
+            if self.creations is not None:
+                for change in missing.changes:
+                    self.creations.check(channel, request, change)
             return self.apply(channel, request, missing.changes, again, on_failure)
         return self._prepare(channel, request, missing, again)
 

@@ -15,6 +15,7 @@ from tailrace.broker.client_ids import ClientIds
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.cold_data import ColdDataFlowControl
 from tailrace.broker.cold_reads import ColdReadService
+from tailrace.broker.creations import Creations
 from tailrace.broker.deletion import BrokerState
 from tailrace.broker.executors import Executors
 from tailrace.broker.filters.message_filters import MessageFilters
@@ -87,6 +88,8 @@ class BrokerContext:
     """The threads, by kind of work."""
     changes: ConfigChanges = field(init=False)
     """Changes of topics, groups and offsets that are answered once they are durable."""
+    creations: Creations = field(init=False)
+    """Says which topics and groups a user may create."""
     worker: RequestWorker = field(init=False)
     """Runs requests whose work grows with their input or the store."""
     cold_reads: ColdReadService = field(init=False)
@@ -117,6 +120,7 @@ class BrokerContext:
         self.worker = RequestWorker(self.loop, executors.worker("requests"))
         self.changes = ConfigChanges(self.loop, self.worker, executors.files)
         self.cold_reads = ColdReadService(self.loop, executors.cold_reads)
+        self.changes.creations = self.creations = Creations(self)
         self.cold_data = ColdDataFlowControl(self.clock, self.config)
         self.static_topics = StaticTopics(self.topics.mappings, self.config.broker_name)
         self.other_brokers = OtherBrokers(
@@ -147,7 +151,7 @@ class BrokerContext:
         """
         found = self.groups.select(name)
         if found is None and self.groups.may_create(name):
-            raise MissingConfigError(Change(self.groups, self.groups.creation(name)))
+            raise MissingConfigError(Change(self.groups, self.groups.creation(name), creates=(name,)))
         return found
 
     def topic(self, name: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
@@ -164,4 +168,4 @@ class BrokerContext:
         """Return the change that creates a topic if it is missing."""
         return Change(self.topics, self.topics.creation(TopicConfig(
             topic_name=name, read_queue_nums=queue_nums, write_queue_nums=queue_nums,
-            topic_sys_flag=sys_flag)))
+            topic_sys_flag=sys_flag)), creates=(name,))

@@ -246,7 +246,7 @@ def test_a_missing_record_is_refused_as_a_forbidden_one(world, caplog):
     world.control.require_record(Peer(), request, SECRET, ORDERS)
     for accesses in ([SECRET], []):
         assert refused(world.control.require_record, request, *accesses) == (
-            "User:ann has no permission to access this message, or it does not exist.")
+            "User:ann may not access this message, or it does not exist.")
         world.control.require_record(Peer(), root, *accesses)
     assert "resource='Topic:secret' reason=the message is one of this resource" in caplog.text
     assert "resource='' reason=there is no such message" in caplog.text

@@ -53,6 +53,8 @@ def send(broker, kit, people, store):
     reply = ReplyMessageProcessor(broker, processor)
     for topic in ("own", "%RETRY%mine", "%RETRY%v_mine", "DefaultCluster_REPLY_TOPIC"):
         broker.topics.create_if_missing(topic, 1)
+    for group in ("mine", "v_mine"):
+        broker.groups.find_or_create(group)
     for user, group in (("victim", "vproducers"), ("victim", "own"), ("mallory", "mine")):
         channel, beat = kit.FakeChannel(f"10.0.0.{len(group)}:1"), sent_by(user, RemotingCommand(34))
         broker.client_ids.claim(channel, beat, f"{user}'s client")
@@ -133,7 +135,6 @@ def test_a_member_of_a_batch_leads_nowhere(send, broker, store, kit):
     """Its properties are stored, and neither a reply nor a retry follows them; LMQ queues are refused by the store."""
     assert send({}, code=320, body=item({"RETRY_TOPIC": "secret", "REPLY_TO_CLIENT": "victim's client"})).code == 0
     assert len(broker.asked) == 0
-    broker.groups.find_or_create("mine")
     back = SendBackProcessor(broker).send_back(kit.FakeChannel(), sent_by("mallory", RemotingCommand(
         36, {"group": "mine", "offset": "0", "delayLevel": "1"})))
     assert back.code == 0

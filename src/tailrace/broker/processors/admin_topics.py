@@ -167,7 +167,7 @@ class AdminTopicsProcessor:
         topics = self._broker.topics
         before = {name: config.read_queue_nums for name, _ in made if (config := topics.select(name)) is not None}
         change = Change(topics, lambda draft: topics.put_all(
-            draft, [merged(draft.get(name)) for name, merged in made]))
+            draft, [merged(draft.get(name)) for name, merged in made]), creates=[name for name, _ in made])
         return self._broker.changes.apply(
             channel, request, [change], lambda: request.answer(remark=self._left_over(before) or None))
 
@@ -357,7 +357,8 @@ class AdminTopicsProcessor:
                     ResponseCode.SYSTEM_ERROR, f"{config.group_name}: {error}") from error
         groups = self._broker.groups
         change = Change(groups, lambda draft: groups.put_all(
-            draft, [_merged_group(config, draft.get(config.group_name)) for config in configs]))
+            draft, [_merged_group(config, draft.get(config.group_name)) for config in configs]),
+            creates=[config.group_name for config in configs])
         return self._broker.changes.apply(channel, request, [change], request.answer)
 
     def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

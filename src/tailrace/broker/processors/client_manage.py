@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, final
 
 from tailrace import events
@@ -39,6 +39,7 @@ from tailrace.formats.requests.consumer_headers import (
 )
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
+from tailrace.node.config_manager import ConfigManager
 from tailrace.node.subscription_group import validate_group
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel, RemotingServer
@@ -52,6 +53,7 @@ _log = get_logger(__name__)
 IN_MEMORY_BYTES: Final = 24 * 1024**3 * 4 // 10
 UNIT_SYS_FLAG: Final = 3
 INT32 = 1 << 31
+Edit = Callable[[Any], Any]
 TURN_S: Final = 0.005
 """Seconds for which one turn of the event loop registers groups of a heartbeat."""
 LOCKED_MAX: Final = 5_000
@@ -92,7 +94,7 @@ class ClientManageProcessor:
         beat = read_heartbeat(request)
         if (control := self._broker.control) is not None:
             beat = self._admitted(control, channel, request, beat)
-        self._check_created(beat)
+        self._check_created(channel, request, beat)
         self._broker.filters.prepare(
             (subscription.get("subString") or "", subscription.get("expressionType") or TAG)
             for consumer in beat.consumers for subscription in consumer.get("subscriptionDataSet") or ())
@@ -123,28 +125,30 @@ class ClientManageProcessor:
             self._broker.client_ids.check(channel, request, beat.client_id)
         return beat
 
-    def _check_created(self, beat: Heartbeat) -> None:
-        """Raise MissingConfigError for the groups and retry topics that have to be created."""
-        broker, groups, topics = self._broker, [], []
+    def _check_created(self, channel: Channel, request: RemotingCommand, beat: Heartbeat) -> None:
+        """Raise MissingConfigError for the groups and retry topics that have to be created.
+
+        A group that its user may not create is left out, as one is that no client may create.
+        """
+        broker, groups, topics = self._broker, dict[str, Edit](), dict[str, Edit]()
         for consumer in beat.consumers:
             name = consumer["groupName"]
             config = broker.groups.select(name)
-            if config is None and not broker.groups.may_create(name):
+            if config is None and not (
+                broker.groups.may_create(name) and broker.creations.may_create_group(channel, request, name)
+            ):
                 events.CONSUMER_GROUP_UNKNOWN.log(_log, group=name, client=beat.client_id)
                 continue
             retry_queues = 1 if config is None else config.retry_queue_nums
             if config is None:
-                groups.append(broker.groups.creation(name))
+                groups[name] = broker.groups.creation(name)
             # The client pulls the retry topic after this heartbeat, so its route has to exist by then.
             retry_topic = f"{RETRY_GROUP_TOPIC_PREFIX}{name}"
             if retry_queues > 0 and broker.topics.select(retry_topic) is None:
-                topics.append(broker.topic_creation(
-                    retry_topic, retry_queues,
-                    UNIT_SYS_FLAG if consumer.get("unitMode") else 0).edit)
-        if groups or topics:
-            raise MissingConfigError(
-                Change(broker.groups, lambda draft: [create(draft) for create in groups]),
-                Change(broker.topics, lambda draft: [create(draft) for create in topics]))
+                topics[retry_topic] = broker.topic_creation(
+                    retry_topic, retry_queues, UNIT_SYS_FLAG if consumer.get("unitMode") else 0).edit
+        if changes := [_creation(*one) for one in ((broker.groups, groups), (broker.topics, topics)) if one[1]]:
+            raise MissingConfigError(*changes)
 
     def _go_on(
         self, channel: Channel, request: RemotingCommand, steps: Iterator[bool], changed: bool
@@ -302,6 +306,11 @@ class ClientManageProcessor:
         group, client_id, queues = _queues_to_lock(request)
         self._broker.client_ids.check(channel, request, client_id)
         return group, client_id, queues
+
+
+def _creation(manager: ConfigManager[Any, Any], edits: dict[str, Edit]) -> Change:
+    """Return the change that makes several groups or topics, by their names."""
+    return Change(manager, lambda draft: [create(draft) for create in edits.values()], creates=list(edits))
 
 
 def _beat_answer(request: RemotingCommand, *, sub_changed: bool) -> RemotingCommand:

@@ -319,7 +319,7 @@ class SendMessageProcessor:
             raise RefusalError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         if self._topics.inherits(header.default_topic):
             raise MissingConfigError(Change(self._topics, self._topics.creation_in_send(
-                topic, header.default_topic, header.default_topic_queue_nums)))
+                topic, header.default_topic, header.default_topic_queue_nums), creates=(topic,)))
         if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             return self._broker.topic(topic, 1)
         raise RefusalError(

@@ -67,7 +67,7 @@ class StaticTopicsProcessor:
                 _log, topic=name, epoch=detail.epoch, queues=detail.total_queues, led=len(detail.info()["currIdMap"]))
             return request.answer()
 
-        return broker.changes.apply(channel, request, [Change(topics, put, set_mapping)], answer)
+        return broker.changes.apply(channel, request, [Change(topics, put, set_mapping, [name])], answer)
 
     def _mapping(self, request: RemotingCommand, topic: str) -> TopicQueueMappingDetail:
         """Return the mapping in the body. Raises RefusalError if this broker cannot have it."""

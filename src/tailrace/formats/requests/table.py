@@ -224,7 +224,7 @@ _BROKER: Final = (
             named="Group:group Topic:topic", touches=NOTHING),
     Request(Code.GET_TOPIC_CONFIG, GET, TOPIC, b.GetTopicConfigRequestHeader, named="Topic:topic", touches=NOTHING),
     Request(Code.GET_SUBSCRIPTIONGROUP_CONFIG, GET, GROUP, c.GetSubscriptionGroupConfigRequestHeader,
-            named="Group:group", touches=NOTHING),
+            named="Group:group", touches=CREATION),
     Request(Code.UPDATE_AND_GET_GROUP_FORBIDDEN, UPDATE, TOPIC | GROUP, c.UpdateGroupForbiddenRequestHeader,
             changes="subscriptionGroup.json", named="Group:group Topic:topic", touches=NOTHING),
     Request(Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, GET, TOPIC, b.CheckRocksdbCqWriteProgressRequestHeader,
