@@ -18,6 +18,7 @@ _AUTH: Final = "org.apache.rocketmq.auth"
 _STATEFUL: Final = f"{_AUTH}.authentication.strategy.StatefulAuthenticationStrategy"
 _OFFSET: Final = re.compile(r"([+-])([0-9]{2}):([0-5][0-9])")
 _OFFSET_MAX: Final = dt.timedelta(hours=14)
+_ADDRESS: Final = re.compile(r"([0-9.]+|\[[0-9a-f:.]+\]):[0-9]{1,5}")
 _BOTH: Final = ("authentication", "Authentication"), ("authorization", "Authorization")
 
 
@@ -81,6 +82,17 @@ class AuthConfig(_Config):
         10_000, "Users on connections that Stateful remembers.", low=1, high=10_000_000)
     stateful_authentication_cache_expired_second: int = _option(
         60, "How long Stateful remembers them.", unit="s", low=1, high=86_400)
+    authentication_binding: str = _option(
+        "accept", "Whether a request needs a binding, a signed field of Tailrace's clients by which a recorded request "
+        "cannot be changed or sent again: `required` for each one, `superUsers` for those of super users, `accept` for "
+        "none, but a wrong one is refused. `off` ignores the field. Clients of RocketMQ have none.",
+        choices=("off", "accept", "superUsers", "required"))
+    authentication_binding_max_age: int = _option(
+        300, "How far the time of a binding may be from the server's clock, in both directions.", unit="s", low=1,
+        high=86_400)
+    authentication_binding_addresses: str = _option(
+        "", "Addresses `IP:PORT` at which clients reach this server and which it does not know, such as those of a "
+        "port forwarding, separated by commas. `*` is every address: then a request for another server is served.")
     authentication_failures_max: int = _option(
         10, "Wrong signatures and passwords of one address in a minute, after which attempts from there are refused "
         "for a time that grows from 1 s to 60 s. 0 refuses none.", low=0, high=1_000_000)
@@ -112,6 +124,10 @@ class AuthConfig(_Config):
         """Whether a valid signature counts for some time on its connection."""
         return self.authentication_strategy == _STATEFUL
 
+    def binding_addresses(self) -> frozenset[str]:
+        """Return the members of ``authenticationBindingAddresses``."""
+        return frozenset(one for part in self.authentication_binding_addresses.split(",") if (one := part.strip()))
+
     @staticmethod
     def codes(text: str) -> frozenset[int]:
         """Return the codes of a whitelist."""
@@ -141,6 +157,8 @@ class AuthConfig(_Config):
             parts = (part.strip() for part in str(text).split(","))
             if wrong := [part for part in parts if part and whole_number(part) is None]:
                 problems.append(f"{name} has {_shown(wrong[0])}, which is not the code of a request")
+        if wrong := [one for one in self.binding_addresses() if one != "*" and not _ADDRESS.fullmatch(one)]:
+            problems.append(f"authenticationBindingAddresses has {_shown(wrong[0])}, which is not IP:PORT")
         for name, read in (("initAuthenticationUser", self.first_user),
                            ("innerClientAuthenticationCredentials", self.inner_client),
                            ("grpcSignatureTimeZones", self.time_zones)):

@@ -95,6 +95,11 @@ ACCESS_DENIED: Final = _event(
     "before, and `others` of kinds that the limit kept out of the log. Clients without a proven user are of one kind "
     "for each address and reason: `user` and `reason` are those of the first of them. Nothing but the log says whether "
     "the user exists.")
+REQUEST_IS_BOUND_TO_ANOTHER_ADDRESS: Final = _event(
+    "warning", "request is bound to another address", "user address count",
+    "A client of Tailrace has bound its request to an address that this server does not know as its own, such as that "
+    "of a port forwarding. It was served, because it needs no binding. Add the address to "
+    "`authenticationBindingAddresses` before you set `authenticationBinding=required`. One line a minute.")
 SUPER_USER_CREATED: Final = _event(
     "info", "super user created", "user",
     "The directory had no user yet, so the user of initAuthenticationUser, innerClientAuthenticationCredentials or "

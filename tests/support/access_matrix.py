@@ -199,6 +199,11 @@ def recorded():
     return {caller: {name: found.get(caller, "") for name, found in table.items()} for caller in CALLERS}
 
 
+def as_here(remark):
+    """Return a remark of a Java broker as Tailrace words it: it does not say which users there are."""
+    return "check signature failed." if remark.endswith((" is not found.", " is disabled.")) else remark
+
+
 def ask_java(reference, root):
     """Return the verdicts of a Java broker."""
     from java_peer import java_broker

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, final
 
 from tailrace.auth.accesses import RESOURCE_MAX, TOPIC, Access, Accesses, name_too_long
 from tailrace.auth.attempts import Attempts
+from tailrace.auth.binding import BINDING, Bindings
 from tailrace.auth.denials import REASONS, Denials
 from tailrace.auth.model import NAME_MAX, Acl, Entry, Resource, User
 from tailrace.auth.signature import (
@@ -62,6 +63,11 @@ class Peer(Protocol):
     """The user whose signature was the first valid one; empty without one, and after a wrong one of this user."""
     users: dict[str, Any]
     """The users that were authenticated on the connection, by name, with the password that they used."""
+
+    @property
+    def own_address(self) -> str:
+        """Address of the server to which the client has connected, ``ip:port``."""
+        ...
 
 
 class Verdict(NamedTuple):
@@ -130,6 +136,9 @@ class AccessControl:
         self._known: dict[str, tuple[User, Signer, str]] = {}
         self._allowed = _Allowed()
         self._shared: dict[tuple[str, str, str, str], bool] = {}
+        self.bindings = None if config.authentication_binding == "off" else Bindings(
+            clock, config.authentication_binding, config.authentication_binding_max_age, config.binding_addresses())
+        """Checks bound requests; None if bindings are ignored."""
         self._attempts = Attempts(clock, config.authentication_failures_max)
         self._denials = Denials(clock)
         self.denied = self._denials.counts
@@ -141,6 +150,8 @@ class AccessControl:
         self._known = {}  # new ones: a request that is being checked may still write into those before
         self._allowed = _Allowed()
         self._shared.clear()
+        if self.bindings is not None:
+            self.bindings.forget(self._user)
 
     def check(self, peer: Peer, request: RemotingCommand) -> None:
         """Raise RefusalError unless the request may be served."""
@@ -160,6 +171,11 @@ class AccessControl:
             raise self._failed(peer, request, name, problem)
         elif not peer.authenticated or self._proven_ns:
             self._proved(peer, name)
+        bindings = self.bindings
+        if bindings is not None and (BINDING in ext or bindings.required or (
+            user.is_super and bindings.required_of_super
+        )) and (wrong := bindings.problem(peer, request, user)):
+            raise self.refusal(peer.peer_ip, code, "binding", name, wrong)
         request.sender = name
         if peer.users.get(name) is not user:
             peer.users[name] = user

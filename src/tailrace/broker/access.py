@@ -88,6 +88,11 @@ class Access:
         """The check of requests; None if clients need no user."""
         return self.control if self.config.authentication_enabled else None
 
+    def advertise(self, address: str) -> None:
+        """Accept requests that are bound to an address under which name servers know this server."""
+        if self.control.bindings is not None:
+            self.control.bindings.advertised.add(address)
+
     def guard(self, server: RemotingServer) -> None:
         """Have a server check every request first, and limit connections that are not authenticated yet."""
         if self.enforced is not None:

@@ -245,6 +245,7 @@ class BrokerController:
         self._send.set_store_host(store_host)
         self._settings.update(listenPort=str(listeners.port), brokerIP1=listeners.advertised)
         self._register(listeners)
+        self.access.advertise(self.broker_address)
         for server in listeners.servers:
             self.access.guard(server)
         listeners.serving()

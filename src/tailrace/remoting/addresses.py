@@ -6,12 +6,13 @@ import contextlib
 import errno
 import ipaddress
 import socket
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 from tailrace.env.interfaces import interface_addresses
 
-__all__ = ["address_text", "host_of", "is_loopback", "network_of", "own_address", "packed_host"]
+__all__ = [
+    "address_text", "host_of", "is_loopback", "network_of", "own_address", "packed_host", "socket_address"]
 
 _ELSEWHERE: Final = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
 """An address of each version that no machine has (RFC 5737, RFC 3849). No packet is sent to it."""
@@ -21,6 +22,16 @@ _LOOPBACK: Final = {4: "127.0.0.1", 6: "::1"}
 def address_text(host: str, port: int) -> str:
     """Return ``host:port``, with brackets around an IPv6 address, so that the port is not read as a part of it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def socket_address(found: Sequence[Any] | None) -> str:
+    """Return the address of one end of a connection, as ``ip:port``; empty if it has none."""
+    if not found or len(found) < 2:
+        return ""
+    address = ipaddress.ip_address(str(found[0]).partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return address_text(str(address), found[1])
 
 
 def host_of(text: str) -> str:

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from typing import Final, cast, final
 
 from tailrace import events
-from tailrace.auth.signature import Credentials, sign
+from tailrace.auth.binding import ADMINISTRATION, BINDING, BINDING_MISSING, Binder, Row
+from tailrace.auth.signature import ACCESS_KEY, Credentials, sign
 from tailrace.config import whole_number
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.errors import (
     RemotingConnectError,
     RemotingError,
@@ -30,6 +33,7 @@ from tailrace.formats.remoting import (
     encode,
 )
 from tailrace.logs import get_logger
+from tailrace.remoting.addresses import socket_address
 from tailrace.remoting.tls import TlsOptions, client_context
 
 __all__ = ["RemotingClient", "split_address"]
@@ -59,6 +63,8 @@ class _Connection(asyncio.Protocol):
         self._client = client
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
+        self.row: Row | None = None
+        """The numbers of the bound requests; made for the first one."""
         self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._rest = bytearray()
         self._need = 0
@@ -182,12 +188,19 @@ class RemotingClient:
 
     def __init__(
         self, *, connect_timeout_ms: int = 3000, tls: bool | TlsOptions | None = None,
-        credentials: Credentials | None = None,
+        credentials: Credentials | None = None, clock: Clock | None = None, entropy: Entropy | None = None,
     ) -> None:
-        """Sign every request with ``credentials`` if they are given."""
+        """Sign every request with ``credentials`` if they are given.
+
+        Administration requests are bound as well (`tailrace.auth.binding`), and all requests after a server has
+        refused one because it was not.
+        """
         self._tls = client_context(tls)
         self._connect_timeout_ms = connect_timeout_ms
         self._credentials = credentials
+        self._binder = None if credentials is None else Binder(clock or SystemClock(), credentials.secret_key)
+        self._binds_all = False
+        self._entropy = entropy or SystemEntropy()
         self._connections: dict[str, _Connection] = {}
         self._connecting: dict[str, asyncio.Task[_Connection]] = {}
         self._closed = False
@@ -257,12 +270,38 @@ class RemotingClient:
             return os.strerror(error.errno) if error.errno else str(error) or "the server closed the connection"
         return "the server closed the connection in the TLS handshake; does it use TLS?"
 
-    def _request(self, code: int, ext: dict[str, str], body: bytes, opaque: int, flag: int) -> bytes:
+    def _request(
+        self, connection: _Connection, code: int, ext: dict[str, str], body: bytes, opaque: int, flag: int
+    ) -> bytes:
         if self._credentials is not None:
+            if self._binds(code):
+                ext = self._bound(connection, code, ext, body)
             ext = sign(ext, body, self._credentials, MQ_VERSION)
         return encode(RemotingCommand(
             code, language=LANGUAGE_PYTHON, version=MQ_VERSION, opaque=opaque, flag=flag, ext=ext,
             body=body, serialize_type=SerializeType.JSON))
+
+    def _bound(self, connection: _Connection, code: int, ext: dict[str, str], body: bytes) -> dict[str, str]:
+        """Return the fields of a request with its binding."""
+        assert self._binder is not None
+        assert self._credentials is not None
+        row = connection.row
+        if row is None:
+            peer = None if connection.transport is None else connection.transport.get_extra_info("peername")
+            row = connection.row = Row(socket_address(peer) or connection.address, self._entropy.u64())
+        ext = {**ext, ACCESS_KEY: self._credentials.access_key}
+        ext[BINDING] = self._binder.value(row, code, ext, body)
+        return ext
+
+    def _binds(self, code: int) -> bool:
+        return self._binds_all or code in ADMINISTRATION
+
+    def _wants_binding(self, answer: RemotingCommand) -> bool:
+        """Return whether a server needs a request again, with a binding; later requests will have one."""
+        if self._binder is None or answer.code != ResponseCode.NO_PERMISSION or answer.remark != BINDING_MISSING:
+            return False
+        self._binds_all = True
+        return True
 
     async def invoke(
         self, address: str, code: int, ext: dict[str, str], body: bytes = b"", *,
@@ -270,9 +309,9 @@ class RemotingClient:
     ) -> RemotingCommand:
         """Send a request to ``address`` and return the answer, with any code.
 
-        ``timeout_ms`` includes the time to open the connection. Raises RemotingConnectError, RemotingTimeoutError, or
-        RemotingError if the connection ends before the answer. In the last two cases it is unknown whether the peer
-        has executed the request.
+        ``timeout_ms`` includes the time to open the connection, and to send the request again if the server needs a
+        binding. Raises RemotingConnectError, RemotingTimeoutError, or RemotingError if the connection ends before the
+        answer. In the last two cases it is unknown whether the peer has executed the request.
         """
         loop = asyncio.get_running_loop()
         connection = None
@@ -283,8 +322,13 @@ class RemotingClient:
             async with asyncio.timeout(timeout_ms / 1000):
                 connection = self._open(address) or await self._connection(address)
                 connection.waiting[opaque] = future
-                await connection.write(self._request(code, ext, body, opaque, 0))
+                bound = self._binds(code)
+                await connection.write(self._request(connection, code, ext, body, opaque, 0))
                 answer = await future
+                if not bound and self._wants_binding(answer):
+                    future = connection.waiting[opaque] = loop.create_future()
+                    await connection.write(self._request(connection, code, ext, body, opaque, 0))
+                    answer = await future
         except TimeoutError:
             if connection is None:
                 raise RemotingConnectError(address, f"no answer in {timeout_ms} ms") from None
@@ -314,7 +358,7 @@ class RemotingClient:
             async with asyncio.timeout(timeout_ms / 1000):
                 connection = await self._connection(address)
                 await connection.write(
-                    self._request(code, ext, body, next(self._numbers) & 0x7FFFFFFF, ONEWAY_FLAG))
+                    self._request(connection, code, ext, body, next(self._numbers) & 0x7FFFFFFF, ONEWAY_FLAG))
         except TimeoutError:
             if connection is None:
                 raise RemotingConnectError(address, f"no answer in {timeout_ms} ms") from None

@@ -47,7 +47,7 @@ from tailrace.formats.remoting import (
 )
 from tailrace.formats.requests.absent import why_not_supported
 from tailrace.logs import get_logger
-from tailrace.remoting.addresses import address_text
+from tailrace.remoting.addresses import address_text, socket_address
 from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import STALLED_FRAME, TOO_LATE, UNREAD, ServerLimits
 from tailrace.remoting.strangers import HEADER_MAX as STRANGER_HEADER_MAX
@@ -487,6 +487,13 @@ class Channel(asyncio.Protocol):
         elif now - self._stall[2] >= self._limits.stall_s:
             return UNREAD if unread else STALLED_FRAME
         return ""
+
+    @property
+    def own_address(self) -> str:
+        """Address of this server to which the client has connected, ``ip:port``; empty if it is closed."""
+        if self._transport is None:
+            return ""
+        return socket_address(self._transport.get_extra_info("sockname"))
 
     def close(self) -> None:
         """Close the connection after all written bytes are sent."""

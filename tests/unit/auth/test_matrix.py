@@ -59,11 +59,6 @@ def verdict(control, caller, name):
     return ""
 
 
-def as_here(remark):
-    """Return a remark of a Java broker as Tailrace words it: it does not say which users there are."""
-    return "check signature failed." if remark.endswith((" is not found.", " is disabled.")) else remark
-
-
 def test_the_table_has_every_request_and_caller():
     assert JAVA["root"].keys() | NEWER == REQUESTS_SENT.keys()
     assert {name.split()[0] for name in REQUESTS_SENT} == {
@@ -72,7 +67,8 @@ def test_the_table_has_every_request_and_caller():
 
 @pytest.mark.parametrize("caller", access_matrix.CALLERS)
 def test_verdicts_are_those_of_java(control, caller):
-    checked = {name: as_here(remark) for name, remark in JAVA[caller].items() if name.split()[0] not in OPEN}
+    checked = {
+        name: access_matrix.as_here(remark) for name, remark in JAVA[caller].items() if name.split()[0] not in OPEN}
     assert {name: verdict(control, caller, name) for name in checked} == checked
 
 
@@ -82,7 +78,7 @@ def test_lists_of_names_need_the_permission_for_each_name(control, name):
     single = {"DELETE_TOPIC_IN_BROKER_LIST": "DELETE_TOPIC_IN_BROKER",
               "DELETE_SUBSCRIPTION_GROUP_LIST": "DELETE_SUBSCRIPTIONGROUP"}[name]
     for caller in access_matrix.CALLERS:
-        assert verdict(control, caller, name) == as_here(JAVA[caller][single]), caller
+        assert verdict(control, caller, name) == access_matrix.as_here(JAVA[caller][single]), caller
 
 
 @pytest.mark.parametrize("caller", access_matrix.PERMISSIONS)

@@ -13,12 +13,13 @@ from http import HTTPStatus
 import pytest
 from access_world import ANN, ENTRY, JAVA, ROOT, acl, asking, listed, running
 
-from tailrace.auth.signature import Credentials
+from tailrace.auth.signature import Credentials, sign
 from tailrace.broker import http_status
 from tailrace.broker.http_status import Answer, HttpStatusServer
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, RemotingError, StoreError
+from tailrace.formats.remoting import MQ_VERSION
 from tailrace.formats.remoting import RequestCode as Code
 
 
@@ -390,5 +391,43 @@ def test_a_guess_at_the_console_that_closes_early_is_counted(tmp_path, kit):
             assert controller.access.control.denied == {
                 **dict.fromkeys(controller.access.control.denied, 0), "password": 10, "attempts": 30}
             await server.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("mode", ["required", "superUsers"])
+def test_clients_bind_their_requests_when_a_server_asks_for_it(tmp_path, kit, mode):
+    async def scenario():
+        async with running(tmp_path, kit, authentication_binding=mode) as controller, asking(controller) as admin:
+            topic = {"topic": "orders", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+                     "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+            assert (await admin.ask(Code.UPDATE_AND_CREATE_TOPIC, **topic)).code == 0
+            assert controller.access.control.denied["binding"] == 0, "administration is bound without being asked"
+            many = await asyncio.gather(*(admin.ask(Code.GET_BROKER_CONFIG) for _ in range(50)))
+            assert {answer.code for answer in many} == {0}
+            first = controller.access.control.denied["binding"]
+            assert 0 < first <= 50
+            assert (await admin.client.invoke(
+                admin.namesrv, Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})).code == 0
+            many = await asyncio.gather(*(admin.ask(Code.GET_BROKER_CONFIG) for _ in range(50)))
+            assert {answer.code for answer in many} == {0}
+            assert controller.access.control.denied["binding"] == first, "all later requests are bound"
+
+    asyncio.run(scenario())
+
+
+def test_a_recorded_question_for_a_route_does_not_delete_the_topic(tmp_path, kit):
+    """The recording is sent as it is, with another code; the values of both requests are the same."""
+    async def scenario():
+        for mode, code in (("accept", 0), ("superUsers", 16), ("required", 16)):
+            async with running(tmp_path / mode, kit, authentication_binding=mode) as controller, asking(
+                controller
+            ) as admin, asking(controller, None) as stranger:
+                topic = {"topic": "orders", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
+                         "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+                assert (await admin.ask(Code.UPDATE_AND_CREATE_TOPIC, **topic)).code == 0
+                recorded = sign({"acceptStandardJsonOnly": "true", "topic": "orders"}, b"", ROOT, MQ_VERSION)
+                assert (await stranger.ask(Code.DELETE_TOPIC_IN_BROKER, **recorded)).code == code
+                assert ("orders" in controller._broker.topics.table) == (code == 16)
 
     asyncio.run(scenario())
