@@ -7,6 +7,8 @@ win. Here they may also be in the file that ``--config`` names, also as ``tlsSer
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -64,7 +66,11 @@ class TlsConfig(_Config):
         "", "Whether the broker uses TLS to name servers of other processes: `true` or `false`. Empty: if the mode "
         "is `enforcing`.", name="tls.enable", choices=("", "true", "false"))
     client_auth_server: bool = _option(
-        False, "Whether the broker verifies the certificate of such a name server.", name="tls.client.authServer")
+        True, "Whether the broker verifies the certificate of such a name server. The default of a Java broker is "
+        "false.", name="tls.client.authServer")
+    client_check_server_name: bool = _option(
+        True, "Whether that certificate must name the host of `namesrvAddr`. A Java broker does not compare it.",
+        name="tls.client.checkServerName")
     client_trust_cert_path: str = _option(
         "", "Certificates of the CAs of name servers. Empty: the CAs that this machine trusts.",
         name="tls.client.trustCertPath")
@@ -142,11 +148,18 @@ TLS_ALIASES: Final[Mapping[str, str]] = {
 """Other names of settings, as the fields of the reference have them."""
 
 
+_KNOWN: Final = TLS_NAMES | TLS_ALIASES.keys()
+_LIKE_TLS: Final = re.compile(r"(?i:tls[._-])|tls[A-Z]")
+"""Names that promise something of TLS. A misspelt one would leave connections less protected than the file says."""
+
+
 def tls_config_of(values: Mapping[str, str], read: Callable[[str], str | None]) -> TlsConfig:
     """Return the TLS settings of a file, and of the file that ``tls.config.file`` names.
 
     ``read`` returns the text of a file, None if it does not exist. Raises ConfigError with every problem.
     """
+    if wrong := [name for name in values if name not in _KNOWN and _LIKE_TLS.match(name)]:
+        raise ConfigError(*(f"the file of --config has no setting {name}{_meant(name)}" for name in wrong))
     named = _named(values)
     path = named.get("tls.config.file", DEFAULT_TLS_FILE)
     text = read(path)
@@ -154,10 +167,18 @@ def tls_config_of(values: Mapping[str, str], read: Callable[[str], str | None]) 
         if path != DEFAULT_TLS_FILE:
             raise ConfigError(f"tls.config.file={path} cannot be read")
         return TlsConfig.from_properties(named)
-    more = _named(settings_in(text.encode(), path))
+    said = settings_in(text.encode(), path)
+    if wrong := [name for name in said if name not in _KNOWN]:
+        raise ConfigError(*(f"{path} has {name}, which is not a setting of TLS{_meant(name)}" for name in wrong))
+    more = _named(said)
     if wrong := [name for name in _ONLY_OUTSIDE if name in more]:
         raise ConfigError(*(f"{path} has {name}, which only counts in the file of --config" for name in wrong))
     return TlsConfig.from_properties({**named, **more})
+
+
+def _meant(name: str) -> str:
+    near = difflib.get_close_matches(name, _KNOWN, 1, 0.8)
+    return f"; is {near[0]} meant?" if near else ""
 
 
 def _named(values: Mapping[str, str]) -> dict[str, str]:

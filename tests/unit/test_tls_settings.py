@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import ConfigError
+from tailrace.remoting.tls import TlsOptions, outgoing_tls
 from tailrace.tls_settings import DEFAULT_TLS_FILE, TLS_ALIASES, TLS_NAMES, TlsConfig, tls_config_of
 
 PAIR = "tls.server.certPath=/c\ntls.server.keyPath=/k\n"
@@ -51,6 +52,14 @@ def test_the_file_of_tls_settings_wins():
     ({"tls.server.certPath": "/c"}, {}, "set both, or remove both"),
     ({"tls.test.mode.enable": "maybe"}, {}, "tls.test.mode.enable"),
     ({"tlsHandshakesMax": "0"}, {}, "tlsHandshakesMax"),
+    ({"tls.config.file": "/f"}, {"/f": PAIR + "tls.server.needClientAuth=require\n"},
+     "/f has tls.server.needClientAuth, which is not a setting of TLS; is tls.server.need.client.auth meant?"),
+    ({"tls.config.file": "/f"}, {"/f": PAIR + "listenPort=1\n"}, "/f has listenPort, which is not a setting of TLS"),
+    ({}, {DEFAULT_TLS_FILE: PAIR + "tls.server.authclient=true\n"}, "is tls.server.authClient meant?"),
+    ({"tls.server.authclient": "true"}, {}, "has no setting tls.server.authclient; is tls.server.authClient meant?"),
+    ({"tlsServerNeedClientauth": "require"}, {}, "is tlsServerNeedClientAuth meant?"),
+    ({"tls.Server.mode": "enforcing"}, {}, "is tls.server.mode meant?"),
+    ({"TLS.SERVER.MODE": "enforcing"}, {}, "has no setting TLS.SERVER.MODE"),
 ])
 def test_mistakes_are_named(values, files, text):
     with pytest.raises(ConfigError) as caught:
@@ -70,3 +79,15 @@ def test_connections_of_the_broker_use_tls_if_its_own_port_does():
     assert of({"tls.server.mode": "enforcing", **pair}).client_uses_tls
     assert not of({"tls.server.mode": "enforcing", "tls.enable": "false", **pair}).client_uses_tls
     assert not of(pair).client_uses_tls
+
+
+def test_the_own_connections_of_a_broker_verify_the_server_and_its_name():
+    made = outgoing_tls(of({"tls.enable": "true", "tls.client.trustCertPath": "/ca"}))
+    assert (made.auth_server, made.check_server_name, made.trust_cert_path) == (True, True, "/ca")
+    enforcing = {"tls.server.mode": "enforcing", "tls.server.certPath": "/c", "tls.server.keyPath": "/k"}
+    assert outgoing_tls(of(enforcing)) == TlsOptions()
+    java = outgoing_tls(of({"tls.enable": "true", "tls.client.authServer": "false"}))
+    assert not java.auth_server
+    unnamed = outgoing_tls(of({"tls.enable": "true", "tls.client.checkServerName": "false"}))
+    assert (unnamed.auth_server, unnamed.check_server_name) == (True, False)
+    assert outgoing_tls(of({})) is None

@@ -77,7 +77,7 @@ def serve(
     """
     log_to_stderr(log_level, log_format, times=True)
     with quick_imports():
-        from tailrace.cli.serve import is_of_this_machine, serve_store  # noqa: PLC0415 - asyncio and the broker
+        from tailrace.cli.serve import serve_store  # noqa: PLC0415 - asyncio and the broker
         from tailrace.cli.serve_grpc import grpc_place  # noqa: PLC0415
         from tailrace.cli.serve_readers import warn_about_readers  # noqa: PLC0415
         from tailrace.cli.serve_settings import places_of, read_password, take_settings  # noqa: PLC0415
@@ -94,13 +94,11 @@ def serve(
             endpoint = grpc_place(places.grpc, grpc_tls, grpc_tls_key, settings.tls)
         except ValueError as error:
             raise usage(str(error)) from None
-        for host, what in places.open_hosts(authenticated=settings.auth.authentication_enabled):
-            if not allow_remote and not is_of_this_machine(host):
-                raise usage(
-                    f"{host} can be reached by other machines and {what}; add --allow-remote to listen there")
-        if settings.auth.authentication_enabled and not allow_plain:
-            places.refuse_plain(
-                encrypted=settings.tls.mode == "enforcing", grpc_encrypted=endpoint is not None and endpoint.encrypted)
+        if not allow_remote and (found := places.open_host(authenticated=settings.auth.authentication_enabled)):
+            raise usage(
+                f"{found[0]} can be reached by other machines and {found[1]}; add --allow-remote to listen there")
+        if not allow_plain:
+            places.refuse_plain(settings, grpc_encrypted=endpoint is not None and endpoint.encrypted)
         warn_about_readers(
             store, settings, config, password_file, Path(grpc_tls_key) if grpc_tls_key else None)
         serve_store(

@@ -54,8 +54,11 @@ class Places(NamedTuple):
     names: tuple[str, str]
     """The options or settings of the first two addresses, for errors."""
 
-    def refuse_plain(self, *, encrypted: bool, grpc_encrypted: bool) -> None:
-        """Raise ConfigError if other machines can reach a port on which connections need no TLS."""
+    def refuse_plain(self, settings: Settings, *, grpc_encrypted: bool) -> None:
+        """Raise ConfigError if there are users, and other machines can reach a port without enforced TLS."""
+        if not settings.auth.authentication_enabled:
+            return
+        encrypted = settings.tls.mode == "enforcing"
         ports = (
             (self.names[0], self.broker, encrypted), (self.names[1], self.namesrv, encrypted),
             ("--grpc", self.grpc, grpc_encrypted), ("--http", self.http, encrypted))
@@ -66,12 +69,14 @@ class Places(NamedTuple):
                 "send requests as its user, or read the password of the console; set tls.server.mode=enforcing with "
                 "tls.server.certPath and tls.server.keyPath, or add --allow-plain to start nevertheless")
 
-    def open_hosts(self, *, authenticated: bool) -> list[tuple[str, str]]:
-        """Return the hosts at which clients need no authentication, each with the reason."""
+    def open_host(self, *, authenticated: bool) -> tuple[str, str] | None:
+        """Return the first host at which clients of other machines need no user, with the reason; None without one."""
         found = [] if authenticated else [
             (place[0], "there is no access control without --user or authenticationEnabled=true")
             for place in (self.broker, self.namesrv, self.grpc) if place is not None]
-        return found + ([] if self.http is None else [(self.http[0], "the pages of --http have no access control")])
+        if self.http is not None:
+            found.append((self.http[0], "the pages of --http have no access control"))
+        return next((pair for pair in found if not is_of_this_machine(pair[0])), None)
 
 
 def take_settings(

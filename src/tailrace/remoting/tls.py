@@ -102,14 +102,15 @@ def client_context(tls: bool | TlsOptions | None) -> ssl.SSLContext | None:
 def outgoing_tls(config: TlsConfig) -> TlsOptions | None:
     """Return the TLS settings for the broker's connections to other brokers and name servers; None without TLS.
 
-    The name in a certificate is not checked, as by a Java broker.
+    With ``tls.test.mode.enable`` the certificate of the other side is made at its start, so it is not verified.
     """
     if not config.client_uses_tls:
         return None
     return TlsOptions(
         trust_cert_path=config.client_trust_cert_path, cert_path=config.client_cert_path,
         key_path=config.client_key_path, key_password=config.client_key_password,
-        auth_server=config.client_auth_server and not config.test_mode, check_server_name=False,
+        auth_server=config.client_auth_server and not config.test_mode,
+        check_server_name=config.client_check_server_name,
         ciphers=config.ciphers, protocols=config.protocols)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.auth_settings import AuthConfig
 from tailrace.cli.serve import _warn_about_remote, is_of_this_machine
-from tailrace.cli.serve_settings import Places
+from tailrace.cli.serve_settings import Places, take_settings
 from tailrace.errors import ConfigError
 
 HERE, ELSEWHERE = ("127.0.0.1", 80), ("0.0.0.0", 80)
@@ -47,11 +47,15 @@ def test_exactly_the_plain_ports_of_other_machines_stop_the_start(remote, encryp
         f"{option} 192.0.2.1:{port}" for port, (name, option) in enumerate(
             (("broker", "--listen"), ("namesrv", "--namesrv-listen"), ("http", "--http"), ("grpc", "--grpc")), 1)
         if name in remote and not (grpc_encrypted if name == "grpc" else encrypted)]
+    files = {"tls.server.certPath": "/c", "tls.server.keyPath": "/k"}
+    tls = {**files, "tls.server.mode": "enforcing"} if encrypted else files
+    places.refuse_plain(take_settings(tls), grpc_encrypted=grpc_encrypted)  # without users
+    settings = take_settings(tls, first_user=("root", "a-long-password-of-root"))
     if not wanted:
-        places.refuse_plain(encrypted=encrypted, grpc_encrypted=grpc_encrypted)
+        places.refuse_plain(settings, grpc_encrypted=grpc_encrypted)
         return
     with pytest.raises(ConfigError, match="--allow-plain") as caught:
-        places.refuse_plain(encrypted=encrypted, grpc_encrypted=grpc_encrypted)
+        places.refuse_plain(settings, grpc_encrypted=grpc_encrypted)
     named = str(caught.value).partition("reach ")[2].partition(" without TLS")[0].split(" and ")
     assert sorted(named) == sorted(wanted)
 
