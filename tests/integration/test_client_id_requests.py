@@ -130,7 +130,7 @@ class World:
             "lite": {client: (one.group, one.topic, sorted(one.queues)) for client, one in registry._clients.items()},
             "ids": {name: owner.user for name, owner in broker.client_ids._owners.items()},
             "offsets": sorted(broker.offsets.entries()), "log": broker.store.max_phy_offset,
-            "locks": {group: {queue: client for queue, (client, _) in held.items()}
+            "locks": {group: {queue: lock[0] for queue, lock in held.items()}
                       for group, held in broker.locks._locks.items()},
         }
 
