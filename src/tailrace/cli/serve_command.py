@@ -44,8 +44,7 @@ def serve(
         str, typer.Option(metavar="HOST:PORT", help="Address of the name server; port 0 picks one; none: no name "
                           "server. Default: the address of this machine in namesrvAddr of the file, or "
                           "127.0.0.1:9876 if the file has no namesrvAddr.")] = "",
-    http: Http = "",
-    grpc: Grpc = "", grpc_tls: GrpcTls = "", grpc_tls_key: GrpcTlsKey = "",
+    http: Http = "", grpc: Grpc = "", grpc_tls: GrpcTls = "", grpc_tls_key: GrpcTlsKey = "",
     config: Config = None,
     ignore_setting: Annotated[
         Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
