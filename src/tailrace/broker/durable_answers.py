@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar, final
 
 from tailrace import events
-from tailrace.env.supervision import failed
+from tailrace.env.supervision import caught, failed
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageStatus
@@ -111,7 +111,9 @@ class DurableAnswers:
                         last = _changed(last, status)
                 except Exception as error:  # noqa: BLE001 - one failing answer costs one answer
                     failed("DurableAnswers")
-                    last = _failure(answer, error)
+                    last = b""
+                    with caught("DurableAnswers"):  # also if the answer itself is what is broken
+                        last = _failure(answer, error)
                 if last:
                     by_channel.setdefault(channel, []).append(last)
         for channel, answers in by_channel.items():

@@ -239,7 +239,7 @@ def _print_left_over(opened: MessageStore, name: str, queues: int) -> None:
     from tailrace.node.left_over_queues import left_over_note, not_consumed  # noqa: PLC0415
 
     found = opened.left_over_queues({name: queues}).get(name, [])
-    offsets = ConsumerOffsetManager(OsFileSystem(), opened.config_dir, SystemClock())
+    offsets = ConsumerOffsetManager.of_stopped(OsFileSystem(), opened.config_dir, SystemClock())
     offsets.load()
     if note := left_over_note(name, found, not_consumed(offsets, name, found)):
         print(note, file=sys.stderr)

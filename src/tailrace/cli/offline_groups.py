@@ -25,7 +25,7 @@ def groups_of_directory(store: str) -> dict[str, list[GroupQueue]] | None:
     config = f"{store}/{CONFIG}"
     groups = SubscriptionGroupManager(file_system, config, BrokerConfig(), clock)
     groups.load()
-    offsets = ConsumerOffsetManager(file_system, config, clock)
+    offsets = ConsumerOffsetManager.of_stopped(file_system, config, clock)
     offsets.load()
     queues = {(queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset) for queue in directory.queues()}
     found: dict[str, list[GroupQueue]] = {one.group_name: [] for one in groups.items()}

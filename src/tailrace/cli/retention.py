@@ -77,7 +77,7 @@ def free(store: str, config: StoreConfig, wanted_bytes: int, *, dry_run: bool) -
 def _opened(store: str, config: StoreConfig) -> Iterator[MessageStore]:
     """Yield a store whose pins are those of the offsets on disk."""
     with MessageStore.open(store, config=config, services=False, create=False, must_write=True) as opened:
-        offsets = ConsumerOffsetManager(OsFileSystem(), opened.config_dir, SystemClock(), lmq=config.enable_lmq)
+        offsets = ConsumerOffsetManager.of_stopped(OsFileSystem(), opened.config_dir, SystemClock())
         offsets.load()
         opened.keep_unconsumed(offsets)
         yield opened

@@ -241,8 +241,8 @@ def _pins(
 
 def _groups(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> GroupPins:
     """Return the pins of the listed groups and of pending half messages, from the offsets on disk."""
-    offsets = ConsumerOffsetManager(
-        directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock, lmq=config.enable_lmq)
+    offsets = ConsumerOffsetManager.of_stopped(
+        directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock)
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
     if config.pin_groups or any(topic == HALF_TOPIC for topic, _ in queues):
         offsets.load()

@@ -101,6 +101,20 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         self.before_write: Callable[[], None] | None = None
         """Called before the file is written, after its content is fixed; may raise."""
 
+    @classmethod
+    def of_stopped(cls, file_system: FileSystem, config_dir: str, clock: Clock) -> ConsumerOffsetManager:
+        """Return the offsets of a stopped broker, which `load` reads from the file that it wrote last.
+
+        A command that is not told the settings of the broker cannot know which of both files that is.
+        """
+        times = []
+        for name in _FILES:
+            try:
+                times.append(file_system.stat(f"{config_dir}/{name}").mtime_ms)
+            except OSError:
+                times.append(-1)
+        return cls(file_system, config_dir, clock, lmq=times[1] > times[0])
+
     @property
     def other_file(self) -> str:
         """Name of the file of the other setting of enableLmq."""

@@ -75,6 +75,18 @@ def test_one_failing_answer_costs_one_answer(answers, store, kit, turn, error):
     assert told == f"{type(error).__name__}: {error}"
 
 
+def test_an_answer_that_cannot_be_read_costs_one_answer(answers, store, kit, turn):
+    a, b, c = (kit.FakeChannel() for _ in range(3))
+    answers.add(a, answer(1), 10)
+    answers.add(b, b"no frame at all", 11, raising(OSError(28, "no space")))
+    answers.add(c, answer(3), 12)
+    turn()
+    store.waits[0][1](PutMessageStatus.PUT_OK)
+    turn()
+    assert [[sent.opaque for sent in channel.sent] for channel in (a, b, c)] == [[1], [], [3]]
+    assert answers.pending == 0
+
+
 def test_a_connection_that_cannot_be_written_costs_its_own_answers(answers, store, kit, turn):
     broken, whole = kit.FakeChannel(), kit.FakeChannel()
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
+from pathlib import Path
 
 import pytest
 
+import tailrace
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.node import consumer_offset
@@ -321,6 +325,30 @@ def offsets_of(path, *, lmq):
     return made
 
 
+@pytest.mark.parametrize("lmq", [False, True])
+def test_a_command_reads_the_file_that_the_stopped_broker_wrote_last(tmp_path, lmq):
+    for first, offset in ((not lmq, 3), (lmq, 7)):
+        made = offsets_of(tmp_path, lmq=first)
+        made.commit("%LMQ%g", "t", 0, offset)
+        made.persist()
+        os.utime(tmp_path / NAMES[first], (offset, offset))
+    found = ConsumerOffsetManager.of_stopped(OsFileSystem(), str(tmp_path), Clock())
+    found.load()
+    assert found.query("%LMQ%g", "t", 0) == 7
+    empty = ConsumerOffsetManager.of_stopped(OsFileSystem(), str(tmp_path / "none"), Clock())
+    assert not empty.load()
+
+
+def test_no_command_reads_offsets_without_saying_of_which_file():
+    source = Path(tailrace.__file__).parent
+    found = {
+        str(path.relative_to(source)) for path in source.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ConsumerOffsetManager"
+        and "lmq" not in {keyword.arg for keyword in node.keywords}}
+    assert not found
+
+
+NAMES = ("consumerOffset.json", "lmqConsumerOffset.json")
 JAVA_LMQ = (  # as a Java broker writes it
     '{\n\t"dataVersion":{"counter":0,"stateVersion":0,"timestamp":%d},\n\t"groupTopicMap":{},\n'
     '\t"lmqOffsetTable":{"%%LMQ%%a@%%LMQ%%g":12,"t@%%LMQ%%g":3},\n'

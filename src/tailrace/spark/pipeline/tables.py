@@ -173,9 +173,8 @@ def timer_metrics(path: str, pending: Mapping[str, int]) -> list[dict[str, Any]]
 
 def _committed(directory: StoreDirectory) -> list[tuple[str, str, int, int]]:
     """Return (topic, group, queue id, next offset) for each committed offset."""
-    offsets = ConsumerOffsetManager(
-        directory.file_system, f"{directory.path}/{filenames.CONFIG}", SystemClock(),
-        lmq=directory.config.enable_lmq)
+    offsets = ConsumerOffsetManager.of_stopped(
+        directory.file_system, f"{directory.path}/{filenames.CONFIG}", SystemClock())
     offsets.load()
     return sorted(offsets.entries())
 
