@@ -46,6 +46,8 @@ __all__ = ["Address", "Listeners", "entrance_of", "is_own_address", "server_limi
 _log = get_logger(__name__)
 
 VIP_DISTANCE: Final = 2
+RESERVE: Final = 16
+"""One of so many descriptors is for files of the store and for ``/ready``, whatever connections take."""
 Address = tuple[str, int]
 
 
@@ -163,9 +165,9 @@ class Listeners:
 def server_limits(config: BrokerConfig) -> ServerLimits:
     """Return the limits of connections, from the settings and the process's limit of file descriptors.
 
-    The segment files of the store may use a quarter of the descriptors and everything else another quarter,
-    so half of them is left for connections. Raises ConfigError if serverSocketMaxConnections is more than
-    three quarters.
+    The segment files of the store may use a quarter of the descriptors and everything else another quarter, so half
+    of them is left for connections. If more are open all the same, a new connection with one of the last descriptors
+    costs another one. Raises ConfigError if serverSocketMaxConnections is more than three quarters.
     """
     limit, most = descriptor_limit(), config.server_socket_max_connections
     if most > limit * 3 // 4:
@@ -175,6 +177,7 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
     connections_max = most or max(limit // 2, 1)
     return ServerLimits(
         connections_max, config.server_buffer_max_bytes, config.server_channel_stall_timeout_seconds,
+        descriptors_max=limit - limit // RESERVE,
         grpc=CallLimits(
             connections_max=config.grpc_connections_max or max(connections_max // 3, 1),
             per_connection=config.grpc_calls_per_connection,

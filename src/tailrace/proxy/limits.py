@@ -46,6 +46,7 @@ CLIENT_IDLE_MS: Final = 120_000
 # Bounds of our own; the proxy has none, or larger ones. Those of calls, clients and connections are settings.
 MAX_REQUEST_BYTES: Final = 16 << 20
 """Bytes of one request; the proxy takes 130 MiB. Above it the call fails with RESOURCE_EXHAUSTED."""
+PENDING_CALLS: Final = 12_000
 HANDSHAKE_MS: Final = 10_000
 """Time of a handshake of TLS and HTTP/2; the proxy gives 120 s."""
 MAX_SETTINGS_BYTES: Final = 256 << 10

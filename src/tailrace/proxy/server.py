@@ -111,9 +111,10 @@ def _bounds(bounds: CallLimits) -> Iterator[tuple[str, int]]:
     yield "grpc.max_concurrent_streams", bounds.per_connection
     if bounds.connections_max:
         yield "grpc.max_allowed_incoming_connections", bounds.connections_max
-    # Without these a burst of more than 1,000 calls has some of them cancelled at random.
-    yield "grpc.server.max_pending_requests", bounds.calls.most
-    yield "grpc.server.max_pending_requests_hard_limit", bounds.calls.most
+    # Calls that wait for their decision. Without these a burst of more than 1,000 has some of them cancelled at random.
+    pending = max(limits.PENDING_CALLS, bounds.calls.most)
+    yield "grpc.server.max_pending_requests", pending
+    yield "grpc.server.max_pending_requests_hard_limit", pending
 
 
 def _reason(port: int) -> str:

@@ -7,6 +7,7 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from tailrace.env.interfaces import interface_addresses
@@ -16,6 +17,8 @@ __all__ = [
 
 _ELSEWHERE: Final = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
 """An address of each version that no machine has (RFC 5737, RFC 3849). No packet is sent to it."""
+NETWORKS_MAX: Final = 4_096
+"""Addresses that are kept after they were read."""
 _LOOPBACK: Final = {4: "127.0.0.1", 6: "::1"}
 
 
@@ -55,6 +58,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@lru_cache(NETWORKS_MAX)
 def network_of(host: str) -> str:
     """Return what shares of addresses count as one: an IPv4 address, or the first 64 bits of an IPv6 address.
 

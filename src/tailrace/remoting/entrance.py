@@ -160,7 +160,9 @@ class Arrival(asyncio.Protocol):
         self.last_active = self._loop.time()
         self._timer = self._loop.call_later(self._silence_s, self._silent)
         self._arrivals[self] = None
-        admit(self, self._entrance.limits, self._strangers, self.last_active)
+        taken = transport.get_extra_info("socket")
+        admit(
+            self, self._entrance.limits, self._strangers, self.last_active, -1 if taken is None else taken.fileno())
 
     def data_received(self, data: bytes) -> None:
         """Decide by the first byte, and replace this protocol."""

@@ -3,9 +3,11 @@
 All servers of a process share one `ServerLimits`, also that for HTTP. Everything runs in the thread of the event
 loop.
 
-Connections. At most ``connections_max`` are open, so that the store can always open files. When one more arrives,
-the least recently used connection is closed; connections that have not sent a complete request yet are closed
-first. If all connections were used within the last second, the new one is closed instead.
+Connections. At most ``connections_max`` are open, so that the store can always open files. When one more arrives, or
+when its descriptor belongs to the last ones of the process (``descriptors_max``), another one is closed: first one that
+has not sent a complete request, or has no user yet, then one of the address that has the most, and of these the least
+recently used. If all connections of that address were used within the last second, and the new one belongs to an
+address with as many, the new one is closed instead.
 
 Bytes. A connection takes memory for an incomplete frame, for requests that wait, for answers that its client has
 not read, and for held pulls. If all connections together take more than ``bytes_max``, `ServerLimits.tight` is
@@ -149,9 +151,10 @@ class ServerLimits:
 
     def __init__(
         self, connections_max: int = 0, bytes_max: int = BYTES_MAX, stall_s: float = STALL_S, *,
-        stranger_bytes_max: int = STRANGER_BYTES_MAX, grpc: CallLimits | None = None,
+        stranger_bytes_max: int = STRANGER_BYTES_MAX, grpc: CallLimits | None = None, descriptors_max: int = 0,
     ) -> None:
         self.connections_max = connections_max
+        self.descriptors_max = descriptors_max
         self.bytes_max = bytes_max
         self.stranger_bytes_max = stranger_bytes_max
         self.stall_s = stall_s
@@ -170,6 +173,7 @@ class ServerLimits:
         self._keeping: dict[Connection, float] = {}
         self._strange: dict[Connection, int] = {}
         self._candidates: list[tuple[tuple[bool, float], Connection]] = []
+        self._of_address: Counter[str] = Counter()
         self._waiting: dict[Callable[[], None], None] = {}
         self._lines = RareLines()
 
@@ -182,10 +186,12 @@ class ServerLimits:
 
     # -- connections
 
-    def opened(self, connection: Connection, now: float) -> bool:
+    def opened(self, connection: Connection, now: float, descriptor: int = -1) -> bool:
         """Add a new connection; return False if it was closed because too many connections are busy."""
         self._connections[connection] = None
-        while self.connections_max and len(self._connections) > self.connections_max:
+        is_last = 0 < self.descriptors_max <= descriptor
+        while is_last or (self.connections_max and len(self._connections) > self.connections_max):
+            is_last = False
             victim = self._least_recently_used(connection, now)
             self.close(victim, CAP, now)
             if victim is connection:
@@ -211,17 +217,24 @@ class ServerLimits:
     def _least_recently_used(self, newcomer: Connection, now: float) -> Connection:
         while True:
             if not self._candidates:
+                of_address = self._of_address = Counter(network_of(c.peer_ip) for c in self._connections)
                 found = heapq.nsmallest(
                     CANDIDATES,
-                    ((_use(c), n, c) for n, c in enumerate(self._connections) if c is not newcomer),
-                    key=lambda entry: entry[:2])
-                self._candidates = [(use, c) for use, _, c in reversed(found)]
+                    ((use[0], -of_address[network_of(c.peer_ip)], use[1], n, use, c)
+                     for n, c in enumerate(self._connections) if c is not newcomer for use in (_use(c),)),
+                    key=lambda entry: entry[:4])
+                self._candidates = [(use, c) for *_, use, c in reversed(found)]
                 if not found:
                     return newcomer
             use, candidate = self._candidates.pop()
             if candidate in self._connections and use == _use(candidate):
-                served, last_active = use
-                return newcomer if served and now - last_active < RECENT_S else candidate
+                settled, last_active = use
+                has_more = self._has_more(candidate, newcomer)
+                return newcomer if settled and now - last_active < RECENT_S and not has_more else candidate
+
+    def _has_more(self, candidate: Connection, newcomer: Connection) -> bool:
+        of_address = self._of_address
+        return of_address[network_of(candidate.peer_ip)] > of_address[network_of(newcomer.peer_ip)] + CANDIDATES
 
     # -- bytes
 
@@ -305,4 +318,4 @@ class ServerLimits:
 
 
 def _use(connection: Connection) -> tuple[bool, float]:
-    return connection.served, connection.last_active
+    return connection.served and not connection.stranger, connection.last_active

@@ -106,7 +106,9 @@ class Strangers(Generic[S]):
             del self._by_address[address]
 
 
-def admit(connection: S, limits: ServerLimits, strangers: Strangers[S] | None, now: float) -> None:
+def admit(
+    connection: S, limits: ServerLimits, strangers: Strangers[S] | None, now: float, descriptor: int = -1
+) -> None:
     """Count a new connection in ``limits``, and in ``strangers`` if given; close a connection over a limit."""
-    if limits.opened(connection, now) and strangers is not None and not strangers.opened(connection, now):
+    if limits.opened(connection, now, descriptor) and strangers is not None and not strangers.opened(connection, now):
         limits.close(connection, TOO_MANY, now)
