@@ -54,7 +54,7 @@ class AuthConfig(_Config):
         "directory has no user yet.", secret=True)
     access_changes_need_super_user: bool = _option(
         True, "Whether only super users may change users and permissions. False: as in RocketMQ, a user with Update on "
-        "the cluster may, but gives nobody more than that user may do.")
+        "the cluster may, too, but can give only what that user may do.")
     auto_create_needs_permission: bool = _option(
         True, "Whether a topic or a group that a request creates because it does not exist needs Create on it. A group "
         "may also be created with Sub on it by an entry with exactly its name. `false` is RocketMQ's rule: whoever may "
@@ -68,6 +68,9 @@ class AuthConfig(_Config):
     super_user_reserve_percent: int = _option(
         1, "Share of `maxTopics` and of `maxSubscriptionGroups` that only super users may use, at least one topic and "
         "one group; 0: nothing is reserved.", unit="%", low=0, high=90)
+    audit_log: str = _option(
+        "", "File to which one JSON line is appended for each request of administration, each denied request and each "
+        "log-in to the console. See also `serve --audit-log`.")
     authentication_strategy: str = _option(
         "", "The Java class. Stateless (the default) checks the signature of each request, Stateful only once for a "
         "connection and user in `statefulAuthenticationCacheExpiredSecond`.", choices=_auth_classes("strategy")[0])

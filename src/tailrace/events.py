@@ -100,6 +100,20 @@ REQUEST_IS_BOUND_TO_ANOTHER_ADDRESS: Final = _event(
     "A client of Tailrace has bound its request to an address that this server does not know as its own, such as that "
     "of a port forwarding. It was served, because it needs no binding. Add the address to "
     "`authenticationBindingAddresses` before you set `authenticationBinding=required`. One line a minute.")
+ADMINISTRATION: Final = _event(
+    "info", "administration", "user address code name resource result",
+    "A request of administration was answered. `result` is ok, refused or failed; `user` is empty without access "
+    "control. With `serve --audit-log` the file has more of it.")
+AUDIT_LOG_CANNOT_BE_WRITTEN: Final = _event(
+    "error", "audit log cannot be written", "file cause lost",
+    "Lines of `--audit-log` are kept in memory, up to 10,000, and tried again each second; `lost` were dropped. "
+    "Administration goes on, so that space can be freed, and each request of it is in this log.")
+AUDIT_LOG_IS_WRITTEN_AGAIN: Final = _event(
+    "info", "audit log is written again", "file lost",
+    "The lines that waited are in the file; `lost` were dropped.")
+AUDIT_LINES_LOST: Final = _event(
+    "error", "audit lines lost", "file lines",
+    "The server has ended while the file of `--audit-log` could not be written.")
 SUPER_USER_CREATED: Final = _event(
     "info", "super user created", "user",
     "The directory had no user yet, so the user of initAuthenticationUser, innerClientAuthenticationCredentials or "
@@ -176,7 +190,7 @@ STATIC_TOPIC_NOT_CLEANED: Final = _event(
     "A broker that has parts of the topic's logical queues could not be asked, or topicQueueMapping.json could not "
     "be written. The next pass tries again, up to the end of the hour of deleteWhen.")
 SETTINGS_CHANGED: Final = _event(
-    "info", "settings changed", "values",
+    "info", "settings changed", "user values",
     "A request changed live settings (`mqadmin updateBrokerConfig`, `updateNamesrvConfig`); with `--config` the file "
     "has them, too.")
 CONSUMER_DID_NOT_RETURN_ITS_OFFSETS: Final = _event(

@@ -98,6 +98,11 @@ REQUESTS_DENIED: Final = _counter(
     "signature, password: it is wrong; permission: none allows it; request: it does not say what it is for, or is over "
     "a limit; attempts: too many have failed from its address; binding: it is missing or wrong.",
     ("reason",))
+AUDIT_LINES_WAITING: Final = _gauge(
+    "tailrace_audit_lines_waiting", "Lines of --audit-log that are not written yet.")
+AUDIT_LINES_LOST: Final = _counter(
+    "tailrace_audit_lines_lost_total",
+    "Lines of --audit-log that were dropped, because too many could not be written.", ())
 COLD_PULLS_WAITING: Final = _gauge(
     "tailrace_cold_pulls_waiting", "Pulls that wait for messages that are not in the page cache.")
 COLD_READS: Final = _counter(

@@ -140,9 +140,11 @@ class AccessControl:
             clock, config.authentication_binding, config.authentication_binding_max_age, config.binding_addresses())
         """Checks bound requests; None if bindings are ignored."""
         self._attempts = Attempts(clock, config.authentication_failures_max)
-        self._denials = Denials(clock)
-        self.denied = self._denials.counts
+        self.denials = Denials(clock)
+        self.denied = self.denials.counts
         """Denied requests by reason, a member of `REASONS`."""
+        self.on_log_in: Callable[[str, str, str], None] | None = None
+        """Called with user, address and name of the call when a user has proven its password."""
 
     def changed(self) -> None:
         """Forget what was decided with the users and entries before."""
@@ -224,6 +226,8 @@ class AccessControl:
         if not hmac.compare_digest(user.password.encode("utf-8", "surrogatepass"), given) or problem:
             raise self._wrong(address, call, name, problem or "password", WRONG_PASSWORD)
         self._attempts.proved(address, name)
+        if self.on_log_in is not None:
+            self.on_log_in(name, address, call)
         return user
 
     def require(self, peer: Peer, request: RemotingCommand, *accesses: Access) -> None:
@@ -454,7 +458,7 @@ class AccessControl:
         access: Access | None = None,
     ) -> RefusalError:
         """Count and log a denied request (its code, or the name of the call), and return the error to raise."""
-        self._denials.note(address, call, reason, name, cause or remark, access)
+        self.denials.note(address, call, reason, name, cause or remark, access)
         return RefusalError(ResponseCode.NO_PERMISSION, remark)
 
 

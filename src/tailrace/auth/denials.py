@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from typing import Final, final
 
 from tailrace import events
@@ -45,6 +46,8 @@ class Denials:
         """Denied requests that the limit of lines kept out of the log since the last line."""
         self.counts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         """Denied requests by reason."""
+        self.on_line: Callable[..., None] | None = None
+        """Called with the fields of each line of the log."""
 
     def note(
         self, address: str, call: int | str, reason: str, name: str, cause: str, access: Access | None = None
@@ -71,10 +74,15 @@ class Denials:
             return
         if last is None and len(self._logged) >= LOGGED_MAX:
             self._left_out += self._logged.popitem(last=False)[1][1]
+        actions, resource = (action_names(access.actions), access.key) if access else ("", "")
+        more = last[1] if last else 0
         events.ACCESS_DENIED.log(
-            _log, user=_shown(name), address=address, code=call,
-            action=action_names(access.actions) if access else "", resource=_shown(access.key if access else ""),
-            reason=cause, more=last[1] if last else 0, others=self._left_out)
+            _log, user=_shown(name), address=address, code=call, action=actions, resource=_shown(resource),
+            reason=cause, more=more, others=self._left_out)
+        if self.on_line is not None:
+            self.on_line(
+                user=name[:SHOWN_MAX], address=address, code=call, action=actions, resource=resource[:SHOWN_MAX],
+                reason=cause[:SHOWN_MAX], more=more, others=self._left_out)
         self._left_out = 0
         self._logged[key] = [now, 0]
         self._logged.move_to_end(key)

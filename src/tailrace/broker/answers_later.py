@@ -21,6 +21,7 @@ from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.env.supervision import failed
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
+from tailrace.formats.requests.table import ADMINISTRATION
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
 from tailrace.remoting import Channel
@@ -237,8 +238,7 @@ class ConfigChanges:
             try:
                 for future in futures:
                     await asyncio.wrap_future(future)
-                # Many pulls may wait for one new group: an answer is made only when the client reads.
-                channel.when_reading(functools.partial(_finish, channel, request, then))
+                _finish_when_reading(channel, request, then)
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
                 on_failure(error)
                 answer_failure(channel, request, error)
@@ -292,8 +292,7 @@ class ConfigChanges:
 
         def work(channel: Channel, request: RemotingCommand) -> None:
             missing.work()
-            loop.call_soon_threadsafe(
-                channel.when_reading, functools.partial(_finish, channel, request, then))
+            loop.call_soon_threadsafe(_finish_when_reading, channel, request, then)
 
         return self._worker.in_thread(work)(channel, request)
 
@@ -341,6 +340,17 @@ def creates_missing(
         return self.changes.serve(channel, request, functools.partial(method, self))
 
     return serve
+
+
+def _finish_when_reading(channel: Channel, request: RemotingCommand, then: Callable[[], Answer]) -> None:
+    """Make an answer when the client reads, because many pulls may wait for one new group.
+
+    The answer to a request of administration is made now, also if the client has gone: it is recorded when it is made.
+    """
+    if request.code in ADMINISTRATION:
+        _finish(channel, request, then)
+    else:
+        channel.when_reading(functools.partial(_finish, channel, request, then))
 
 
 def _finish(channel: Channel, request: RemotingCommand, then: Callable[[], Answer]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.auth.check import REASONS, AccessControl
 from tailrace.broker.answers_later import Change, ConfigChanges, MissingConfigError, RequestWorker
 from tailrace.broker.asked import AskedQuestions
+from tailrace.broker.audit_log import AuditLog
 from tailrace.broker.broker_stats import BrokerStatsManager
 from tailrace.broker.client_ids import ClientIds
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
@@ -74,6 +75,8 @@ class BrokerContext:
     """Returns the number of pulls that wait for a message."""
     control: AccessControl | None = None
     """Checks what a request touches beyond its names (`AccessControl.require`); None if clients need no user."""
+    audit_log: AuditLog | None = None
+    """The file of records of administration, for its metrics; None without ``--audit-log``."""
     denied: Callable[[], Mapping[str, int]] = lambda: dict.fromkeys(REASONS, 0)
     """Returns the number of requests that access control refused, by reason."""
     client_ids: ClientIds = field(init=False)

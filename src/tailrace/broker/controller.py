@@ -25,6 +25,8 @@ from tailrace import events
 from tailrace.auth.check import AccessControl
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker.access import Access
+from tailrace.broker.audit import Audit
+from tailrace.broker.audit_log import AuditLog
 from tailrace.broker.broker_stats import SAMPLE_MS
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
@@ -91,6 +93,8 @@ __all__ = ["BrokerController"]
 _log = get_logger(__name__)
 
 SCAN_S: Final = 10.0
+AUDIT_S: Final = 1.0
+"""Period of trying again to write lines of the audit log."""
 FILTERS_MS: Final = 10_000
 """Period of writing the expressions of consumer groups."""
 PATIENCE_S: Final = 3.0
@@ -146,6 +150,7 @@ class BrokerController:
         self.access = Access(
             self._clock, self._file_system, store.config_dir, auth_config, self._config.broker_cluster_name,
             read_only=bool(store.read_only))
+        self._audit = self._made_audit(auth_config.audit_log)
         self._settings = settings_of(
             self._config, store.config, auth_config, brokerRole="ASYNC_MASTER", storePathRootDir=str(store.path))
         running = RunningSettings(
@@ -177,6 +182,12 @@ class BrokerController:
             transactions]
         self._processors = self._made_processors(running, durable, retention, reply, transactions)
 
+    def _made_audit(self, path: str) -> Audit:
+        audit = Audit(self._clock, self._config.broker_cluster_name, AuditLog(path) if path else None)
+        control = self.access.control
+        control.denials.on_line, control.on_log_in = audit.denied, audit.logged_in
+        return audit
+
     def _watch_users(self, control: AccessControl) -> None:
         broker, access = self._broker, self.access
         departures = access.departures = Departures(
@@ -193,6 +204,7 @@ class BrokerController:
         broker = self._broker
         if broker.control is not None:
             self._watch_users(broker.control)
+        broker.audit_log = self._audit.file
         modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
         modes.load()
         broker.state.modes = modes
@@ -248,6 +260,7 @@ class BrokerController:
         self.access.advertise(self.broker_address)
         for server in listeners.servers:
             self.access.guard(server)
+            self._audit.watch(server)
         listeners.serving()
         self._servers = listeners.servers
         self.limits = listeners.limits
@@ -262,6 +275,8 @@ class BrokerController:
         self._lite.start(self._scheduler, self._every)
         self._scheduler.every("BrokerStats", SAMPLE_MS, self._broker.stats.step)
         self._every("scan", SCAN_S, self._scan)
+        if self._audit.file is not None:
+            self._every("audit log", AUDIT_S, self._audit.file.flush)
         self._every("mappings", PERIOD_S, self._cleaner.start_pass)
         self._start_transactions()
         self._broker.loop_lag.start()
@@ -421,6 +436,8 @@ class BrokerController:
         self._persist_offsets()
         self._persist_metrics()
         self._persist_filters()
+        if self._audit.file is not None:
+            self._audit.file.close()
         self._broker.executors.stop()
         events.BROKER_STOPPED.log(_log, broker=self.broker_address)
 

@@ -122,8 +122,8 @@ class RunningSettings:
         """The settings that decide which messages are deleted and when."""
         return frozenset(name for name, f in self._fields.items() if f.metadata["deletes"])
 
-    def update(self, body: bytes) -> str:
-        """Change the settings of a properties text; return a note for the caller, which may be empty.
+    def update(self, body: bytes, user: str = "") -> str:
+        """Change the settings of a properties text for a user; return a note for the caller, which may be empty.
 
         Either all of them change or none. Raises RefusalError that names the settings that cannot change.
         """
@@ -151,7 +151,7 @@ class RunningSettings:
             config.take(members)
         self.shown.update(texts)
         self.version.next(self._clock.now_ms())
-        events.SETTINGS_CHANGED.log(_log, values=texts)
+        events.SETTINGS_CHANGED.log(_log, user=repr(user), values=texts)
         return note
 
     def _check_names(self, values: Mapping[str, str]) -> None:

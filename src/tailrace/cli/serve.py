@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from tailrace import events
 from tailrace.auth_settings import AuthConfig
+from tailrace.broker.audit_log import AuditLog
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.listeners import (
     Address,
@@ -158,6 +159,8 @@ def serve_store(
     A signal while the store is being opened ends a long recovery at its next report of progress, within about a
     second. The abort file then stays, and the next start recovers again.
     """
+    if auth_config is not None and auth_config.audit_log:
+        AuditLog.check(auth_config.audit_log)
     raise_descriptor_limit()
     progress = _Progress()
     tls = tls_config or TlsConfig()

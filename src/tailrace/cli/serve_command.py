@@ -29,6 +29,12 @@ AllowRemote = Annotated[
 AllowPlain = Annotated[
     bool, typer.Option(help="Listen without TLS on addresses that other machines can reach, although users prove "
                        "themselves there: a recorded connection can be used to send requests as its user.")]
+IgnoreSetting = Annotated[
+    Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option(metavar="NAME", help="Start although this setting of the file is not supported; may be repeated.")]
+AuditLogFile = Annotated[
+    str, typer.Option(metavar="FILE", help="Append a JSON line for each request of administration, each denied request "
+                      "and each log-in to the console. Default: auditLog of the file.")]
 GrpcTlsKey = Annotated[str, typer.Option(metavar="FILE", help="Key of the certificate of --grpc-tls (PEM).")]
 PasswordFile = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
@@ -46,15 +52,12 @@ def serve(
                           "127.0.0.1:9876 if the file has no namesrvAddr.")] = "",
     http: Http = "", grpc: Grpc = "", grpc_tls: GrpcTls = "", grpc_tls_key: GrpcTlsKey = "",
     config: Config = None,
-    ignore_setting: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option(metavar="NAME", help="Start although this setting of the file is not supported; may be "
-                     "repeated.")] = None,
+    ignore_setting: IgnoreSetting = None,
     allow_remote: AllowRemote = False, allow_plain: AllowPlain = False,
     user: Annotated[
         str, typer.Option(metavar="NAME", help="Switch access control on, and create this super user if the directory "
                           "has no user yet. Needs --password-file.")] = "",
-    password_file: PasswordFile = None,
+    password_file: PasswordFile = None, audit_log: AuditLogFile = "",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error; to stderr.")] = "info",
     log_format: Annotated[str, typer.Option(help="text, or json: a JSON object for each line.")] = "text",
 ) -> None:
@@ -87,7 +90,7 @@ def serve(
     with errors(refused_setting=os.EX_CONFIG):
         settings = take_settings(
             read_properties(config, refused_too=False), ignore_setting or (),
-            None if password_file is None else (user, read_password(password_file)))
+            None if password_file is None else (user, read_password(password_file)), audit_log)
         try:
             places = places_of(settings.broker, listen, namesrv_listen, http, grpc)
             endpoint = grpc_place(places.grpc, grpc_tls, grpc_tls_key, settings.tls)

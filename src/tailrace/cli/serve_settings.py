@@ -80,11 +80,12 @@ class Places(NamedTuple):
 
 
 def take_settings(
-    values: Mapping[str, str], ignored: Collection[str] = (), first_user: tuple[str, str] | None = None
+    values: Mapping[str, str], ignored: Collection[str] = (), first_user: tuple[str, str] | None = None,
+    audit_log: str = "",
 ) -> Settings:
     """Return the configurations of a file; log a warning for each unsupported setting in ``ignored``.
 
-    A ``first_user`` (name and password) switches access control on.
+    A ``first_user`` (name and password) switches access control on. ``audit_log`` overrides the setting auditLog.
 
     Raises ConfigError for invalid values, and for unsupported settings that are not in ``ignored``.
     """
@@ -110,7 +111,9 @@ def take_settings(
     found = Settings(
         taken(lambda: StoreConfig.from_properties(values), StoreConfig()), taken(broker, BrokerConfig()),
         taken(lambda: NameServerConfig.from_properties(values), NameServerConfig()),
-        taken(lambda: AuthConfig.from_properties({**values, **_with_user(values, first_user)}), AuthConfig()),
+        taken(lambda: AuthConfig.from_properties({
+            **values, **_with_user(values, first_user), **({"auditLog": audit_log} if audit_log else {})}),
+              AuthConfig()),
         taken(lambda: tls_config_of(values, _tls_file), TlsConfig()))
     if found.broker.metrics_needs_user and not found.auth.authentication_enabled and not problems:
         problems.append("metricsNeedsUser=true needs authenticationEnabled=true: without it there are no users")

@@ -133,8 +133,7 @@ class Channel(asyncio.Protocol):
         """True after a user was authenticated on the connection (`RemotingServer.check`)."""
         self.user = ""
         """The first user that was authenticated; see `AccessControl.check`."""
-        self.users: dict[str, Any] = {}
-        """The users that were authenticated on the connection, by name, as the check of requests keeps them."""
+        self.users: dict[str, Any] = {}  # those authenticated, by name, as the check of requests keeps them
         self.peer = ""
         """Address of the client, ``ip:port``."""
         self.peer_ip = ""
@@ -402,6 +401,8 @@ class Channel(asyncio.Protocol):
 
     def answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Send an answer later, unless the request was one-way."""
+        if (report := self._server.reported.get(request.code)) is not None:
+            report(self, request, response)
         if not request.flag & ONEWAY_FLAG:
             self.write(self._encode(response))
 
@@ -545,6 +546,8 @@ class RemotingServer:
         self.limits = self._entrance.limits
         self.check: Callable[[Channel, RemotingCommand], None] | None = None
         """Called before any other work on a request; raises RefusalError if the request must not be served."""
+        self.reported: dict[int, Callable[[Channel, RemotingCommand, RemotingCommand], None]] = {}
+        """Called with each answer that `Channel.answer` sends to a request with this code."""
         self.strangers: Strangers[Channel] | None = None
         self.high_water = high_water
         self._arrivals: dict[Arrival, None] = {}
@@ -632,9 +635,7 @@ class RemotingServer:
             else:
                 events.CONNECTION_CLOSED_FOR_IDLENESS.log(_log, peer=channel.peer)
                 channel.close()
-        self._idle_timer = self.loop.call_later(
-            min(IDLE_CHECK_S, self._idle_s), self._close_idle
-        )
+        self._idle_timer = self.loop.call_later(min(IDLE_CHECK_S, self._idle_s), self._close_idle)
 
 
 def one_address(found: Sequence[tuple[Any, ...]]) -> str:

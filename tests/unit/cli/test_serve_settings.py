@@ -101,3 +101,8 @@ def test_a_name_server_that_runs_already_is_named_with_the_way_out(tmp_path):
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"tailrace: cannot listen on namesrvAddr 127.0.0.1:{port}: Address already in use")
     assert last.endswith("; if that is a name server, --namesrv-listen none registers the broker there")
+
+
+def test_the_option_of_the_audit_log_overrides_the_setting():
+    assert take_settings({"auditLog": "a"}).auth.audit_log == "a"
+    assert take_settings({"auditLog": "a"}, audit_log="b").auth.audit_log == "b"

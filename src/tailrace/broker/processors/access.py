@@ -1,7 +1,7 @@
 """Users and permissions: requests 3001 to 3010, as mqadmin sends them.
 
-Only super users change them, unless accessChangesNeedSuperUser is false. Then others need Update on the cluster, give
-nobody more than they may do themselves, and change no super user.
+Only super users change them, unless accessChangesNeedSuperUser is false. Then others need Update on the cluster. They
+can give others only what they may do themselves, and change no super user.
 """
 
 from __future__ import annotations

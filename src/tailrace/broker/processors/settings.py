@@ -9,7 +9,7 @@ from tailrace.auth.check import AccessControl
 from tailrace.broker.answers_later import Answer, RequestWorker
 from tailrace.broker.settings import RunningSettings, properties_in
 from tailrace.formats import fastjson
-from tailrace.formats.remoting import RemotingCommand, RequestCode
+from tailrace.formats.remoting import RemotingCommand, RequestCode, sender_of
 from tailrace.formats.requests.broker_headers import GetBrokerConfigResponseHeader
 from tailrace.formats.requests.table import Action
 from tailrace.remoting import Channel, RemotingServer
@@ -59,4 +59,4 @@ class SettingsProcessor:
         return self._update_later(channel, request)
 
     def _update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return request.answer(remark=self._settings.update(request.body) or None)
+        return request.answer(remark=self._settings.update(request.body, sender_of(request)) or None)

@@ -20,7 +20,7 @@ from tailrace.formats.requests import message_headers as m
 from tailrace.formats.requests import name_server_headers as n
 from tailrace.formats.requests.custom_header import CustomHeader
 
-__all__ = ["REQUESTS", "Action", "Request", "Resource", "Role", "Touch"]
+__all__ = ["ADMINISTRATION", "REQUESTS", "Action", "Request", "Resource", "Role", "Touch"]
 
 
 class Role(enum.Enum):
@@ -103,6 +103,12 @@ class Request:
     """What its processor checks besides `named`; each row says it, with NOTHING if it is nothing."""
     reference: bool = True
     """Whether a Java broker checks permissions for it; if not, the check is one of Tailrace."""
+
+    @property
+    def administers(self) -> bool:
+        """Whether it changes what others use, such as topics, groups, users, settings or files; not a message."""
+        return self.role is not Role.CLIENT and not self.action & (PUB | SUB) and bool(
+            self.action & (CREATE | UPDATE | DELETE))
 
 
 def _of(role: Role, *rows: Request) -> tuple[Request, ...]:
@@ -296,7 +302,7 @@ _BROKER: Final = (
     Request(Code.AUTH_LIST_ACL, GET, CLUSTER, a.ListAclsRequestHeader, touches=NOTHING),
     Request(Code.PURGE_TOPIC, DELETE, TOPIC, b.PurgeTopicRequestHeader, changes="files of queues",
             named="Topic:topic", reference=False, touches=NOTHING),
-    Request(Code.FREE_BYTES, UPDATE, CLUSTER, b.FreeBytesRequestHeader, changes=_LOG, reference=False, touches=NOTHING),
+    Request(Code.FREE_BYTES, DELETE, CLUSTER, b.FreeBytesRequestHeader, changes=_LOG, reference=False, touches=NOTHING),
 )
 _ROUTES: Final = "routes of topics"
 _NAME_SERVER: Final = _of(
@@ -351,3 +357,5 @@ _CLIENT: Final = _of(
 )
 REQUESTS: Final[Mapping[Code, Request]] = {r.code: r for r in (*_BROKER, *_NAME_SERVER, *_CLIENT)}
 """Requests by their code. A consumer also answers 307 and 309, which a broker forwards to it."""
+ADMINISTRATION: Final = frozenset(int(code) for code, request in REQUESTS.items() if request.administers)
+"""Codes of requests of administration."""
