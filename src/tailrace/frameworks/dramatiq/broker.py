@@ -10,6 +10,7 @@ from typing import Any, Final, final
 import dramatiq
 from dramatiq.errors import QueueJoinTimeout, QueueNotFound
 
+from tailrace.client.credentials import Credentials, credentials_of
 from tailrace.client.instance import Target
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.errors import ConfigError
@@ -18,6 +19,7 @@ from tailrace.frameworks.dramatiq.consumer import Delivery, QueueConsumer
 from tailrace.frameworks.dramatiq.delays import later
 from tailrace.frameworks.dramatiq.waiting import Sent, Waiting
 from tailrace.model import Message
+from tailrace.remoting.tls import TlsOptions, options_of
 
 __all__ = ["RocketmqBroker"]
 
@@ -41,14 +43,16 @@ class RocketmqBroker(dramatiq.Broker):
     def __init__(
         self, *, namesrv: str = "", broker: str = "", middleware: Sequence[dramatiq.Middleware] | None = None,
         topic_prefix: str = "dramatiq_", topic_queues: int = 4, invisible_s: float = 60.0, timeout_ms: int = 3000,
-        retries: int = 2, clock: Clock | None = None,
+        retries: int = 2, tls: bool | TlsOptions = False, credentials: Credentials | str | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Set it up; nothing is sent before the first message or worker.
 
         ``namesrv`` is one or more name servers, separated by ``;``. ``broker`` names one broker instead.
         ``middleware`` as for every Dramatiq broker. ``topic_queues`` is the number of queues on each broker of a
         topic that is created. A task of a worker that died is delivered again after ``invisible_s`` (5 to 300 s).
-        ``timeout_ms`` limits each request, ``retries`` is the number of further tries of a send. Raises ConfigError.
+        ``timeout_ms`` limits each request, ``retries`` is the number of further tries of a send. ``tls`` and
+        ``credentials`` are those of a `Producer`. Raises ConfigError.
         """
         problems = []
         if not 5 <= invisible_s <= 300:
@@ -62,7 +66,8 @@ class RocketmqBroker(dramatiq.Broker):
         self._prefix = topic_prefix
         self._topic_queues = topic_queues
         self._invisible_s = invisible_s
-        self._connection = Connection(Target(namesrv, broker, timeout_ms), retries)
+        self._connection = Connection(
+            Target(namesrv, broker, timeout_ms, tls=options_of(tls), credentials=credentials_of(credentials)), retries)
         self._waiting: dict[str, Waiting] = {}
         self._consumers: dict[str, QueueConsumer] = {}
 

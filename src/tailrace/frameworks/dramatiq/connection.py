@@ -30,7 +30,7 @@ class Clients:
         self._loop = EventLoopThread()
         self.producer = AsyncProducer(
             namesrv=target.namesrv, broker=target.broker, group="DRAMATIQ_PRODUCER", timeout_ms=target.timeout_ms,
-            retries=retries)
+            tls=target.tls or False, credentials=target.credentials, retries=retries)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine and wait for its result; raises ConnectionClosed if no broker can be reached."""
@@ -43,7 +43,8 @@ class Clients:
         """Return a pull consumer of a group; the caller closes it."""
         target = self.target
         return AsyncPullConsumer(
-            namesrv=target.namesrv, broker=target.broker, group=group, timeout_ms=target.timeout_ms)
+            namesrv=target.namesrv, broker=target.broker, group=group, timeout_ms=target.timeout_ms,
+            tls=target.tls or False, credentials=target.credentials)
 
     def close(self) -> None:
         """Close the connections."""

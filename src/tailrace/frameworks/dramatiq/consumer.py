@@ -91,7 +91,8 @@ class QueueConsumer(dramatiq.Consumer):
             client_rebalance=False, pop_invisible_s=invisible_s, concurrency=prefetch, max_cached_messages=prefetch,
             # Few at a time: no other worker gets a popped message that waits for a free thread of this process.
             pull_batch=min(PULL_MAX, max(1, prefetch // 4)), max_reconsume_times=MANY, consume_timeout_s=FOREVER_S,
-            close_timeout_s=CLOSE_S, timeout_ms=target.timeout_ms)
+            close_timeout_s=CLOSE_S, timeout_ms=target.timeout_ms, tls=target.tls or False,
+            credentials=target.credentials)
         clients.run(self._start(topic_queues))
 
     async def _start(self, topic_queues: int) -> None:

@@ -17,6 +17,7 @@ from faststream.middlewares import AckPolicy
 from faststream.response.publish_type import PublishType
 from faststream.specification.schema import BrokerSpec
 
+from tailrace.client.credentials import Credentials, credentials_of
 from tailrace.client.instance import InstanceShare, Target
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.routes import AUTO_CREATE_TOPIC
@@ -28,6 +29,7 @@ from tailrace.frameworks.faststream.message import Incoming, RocketmqMessage
 from tailrace.frameworks.faststream.producer import RocketmqProducer
 from tailrace.frameworks.faststream.registrator import RocketmqRegistrator
 from tailrace.frameworks.faststream.response import RocketmqPublishCommand
+from tailrace.remoting.tls import TlsOptions, options_of
 
 __all__ = ["RocketmqBroker"]
 
@@ -36,7 +38,8 @@ class RocketmqBroker(RocketmqRegistrator, BrokerUsecase[Incoming, AsyncProducer,
     """Connects FastStream with RocketMQ or Tailrace. docs/how-to/frameworks.md describes it."""
 
     def __init__(
-        self, *, namesrv: str = "", broker: str = "", timeout_ms: int = 3000, retries: int = 2, linger_ms: float = 0.0,
+        self, *, namesrv: str = "", broker: str = "", timeout_ms: int = 3000, tls: bool | TlsOptions = False,
+        credentials: Credentials | str | None = None, retries: int = 2, linger_ms: float = 0.0,
         compression: str | None = None, telemetry: Telemetry | None = None, graceful_timeout: float | None = 15.0,
         ack_policy: AckPolicy = EMPTY, decoder: Any = None, parser: Any = None, codec: Any = None,
         dependencies: Sequence[Any] = (), middlewares: Sequence[Any] = (), routers: Iterable[RocketmqRegistrator] = (),
@@ -46,10 +49,10 @@ class RocketmqBroker(RocketmqRegistrator, BrokerUsecase[Incoming, AsyncProducer,
     ) -> None:
         """Set it up; nothing is sent before ``connect`` or ``start``.
 
-        ``namesrv`` is one or more name servers, separated by ``;``. ``broker`` names one broker instead. The next four
+        ``namesrv`` is one or more name servers, separated by ``;``. ``broker`` names one broker instead. The next six
         arguments are those of `AsyncProducer`, the others those of every broker of FastStream. Raises ConfigError.
         """
-        target = Target(namesrv, broker, timeout_ms)
+        target = Target(namesrv, broker, timeout_ms, tls=options_of(tls), credentials=credentials_of(credentials))
         super().__init__(
             routers=routers, retries=retries, linger_ms=linger_ms, compression=compression,
             config=RocketmqBrokerConfig(
@@ -70,7 +73,8 @@ class RocketmqBroker(RocketmqRegistrator, BrokerUsecase[Incoming, AsyncProducer,
         target = config.servers
         client = AsyncProducer(
             namesrv=target.namesrv, broker=target.broker, group="FASTSTREAM_PRODUCER", timeout_ms=target.timeout_ms,
-            telemetry=config.telemetry, **self._connection_kwargs)
+            tls=target.tls or False, credentials=target.credentials, telemetry=config.telemetry,
+            **self._connection_kwargs)
         config.producer.connect(client, config.fd_config._serializer, config.broker_codec)
         return client
 

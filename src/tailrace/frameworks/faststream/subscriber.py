@@ -76,7 +76,8 @@ class RocketmqSubscriber(SubscriberUsecase[Incoming]):
             max_cached_messages=1_000 if config.in_order else max(2, at_a_time),
             pull_batch=32 if config.in_order or config.batch else min(32, max(1, config.max_workers // 2)),
             max_reconsume_times=config.max_reconsume_times, pop_invisible_s=config.invisible_s,
-            consume_timeout_s=FOREVER_S, timeout_ms=target.timeout_ms, telemetry=outer.telemetry,
+            consume_timeout_s=FOREVER_S, timeout_ms=target.timeout_ms, tls=target.tls or False,
+            credentials=target.credentials, telemetry=outer.telemetry,
             close_timeout_s=FOREVER_S if outer.graceful_timeout is None else outer.graceful_timeout)
         try:
             await ensure_topic(outer.producer.client, target, self.topic, config.topic_queues)
