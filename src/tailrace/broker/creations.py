@@ -4,7 +4,7 @@ A request may need a topic or a group that does not exist: a send, a pull, a hea
 user that may send such a request. With users, Tailrace creates it for a user that may create it:
 
 - a topic needs Create;
-- a group needs Create, or Sub by an entry with exactly the name of the group: then somebody has named this group, and
+- a group needs Create, or Sub by an entry with exactly the name of the group: such an entry names one group, and
   the user cannot make up others;
 - a retry topic or a topic of dead letters needs its group, which exists or may be created.
 

@@ -119,7 +119,7 @@ class SendBackProcessor:
     def _may_know(
         self, channel: Channel, request: RemotingCommand, header: ConsumerSendMsgBackRequestHeader
     ) -> bool:
-        """Return whether a request without a message may be told that the topic of the message was deleted."""
+        """Return whether the answer may say that the topic of a missing message was deleted."""
         control, origin = self._broker.control, header.origin_topic or ""
         return control is None or (self._is_ended(None, header.offset, origin) and control.permits(
             sender_of(request), channel.peer_ip, topic_access(origin, Action.SUB)))
