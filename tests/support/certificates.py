@@ -30,9 +30,9 @@ class Ca:
             .sign(self._key, hashes.SHA256()))
         self.path = self._write(f"{name.replace(' ', '-').lower()}.pem", _pem(self._certificate))
 
-    def make(self, name, *, hosts=("localhost", "127.0.0.1"), expired=False, password=None, end=None):
+    def make(self, name, *, hosts=("localhost", "127.0.0.1"), expired=False, password=None, end=None, key=None):
         """Return the paths of a certificate and its key."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         now = dt.datetime.now(dt.UTC)
         start, end = (now - 3 * DAY, now - 2 * DAY) if expired else (now - DAY, end or now + DAY)
         certificate = (

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import grpc
 
 from tailrace.errors import ConfigError
 
 __all__ = ["GrpcCertificate", "GrpcFiles", "made_credentials"]
+
+_NUMBERS: Final = itertools.count()
+_RSA_BITS: Final = 2048
+"""OpenSSL, which serves the other ports, refuses shorter keys by default; most clients do as well."""
 
 
 class GrpcFiles(NamedTuple):
@@ -60,7 +66,12 @@ class GrpcCertificate:
         files = self._files
         certificate, key = _read(files.cert_path, files.setting), _read(files.key_path, files.key_setting)
         key = _checked_key(files, certificate, key)
-        return grpc.ssl_server_certificate_configuration([(key, certificate)], _roots(files.trust_path))
+        roots = _roots(files.trust_path)
+        if not _is_usable(certificate, key, roots):
+            raise ConfigError(
+                f"{files.setting} {files.cert_path}: the gRPC library cannot use this certificate; its keys are RSA of "
+                "2048 bits or more, ECDSA of the curves P-256, P-384 and P-521, and Ed25519")
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], roots)
 
 
 def made_credentials(certificate: bytes, key: bytes, trust_path: str) -> Any:
@@ -78,6 +89,24 @@ def _roots(trust_path: str) -> bytes | None:
     return roots
 
 
+def _is_usable(certificate: bytes, key: bytes, roots: bytes | None) -> bool:
+    """Return whether the gRPC library accepts the files.
+
+    The library says so only when it makes a port, here one without a network. Otherwise it would keep the old
+    certificate without a word when the new one is used for the first time.
+    """
+    server = grpc.server(None)
+    try:
+        server.add_secure_port(
+            f"unix-abstract:tailrace-{os.getpid()}-{next(_NUMBERS)}",
+            grpc.ssl_server_credentials([(key, certificate)], roots, require_client_auth=roots is not None))
+    except RuntimeError:
+        return False
+    finally:
+        server.stop(None)
+    return True
+
+
 def _read(path: str, setting: str) -> bytes:
     try:
         return Path(path).read_bytes()
@@ -87,16 +116,19 @@ def _read(path: str, setting: str) -> bytes:
 
 def _certificates(pem: bytes, where: str) -> Any:
     from cryptography import x509  # noqa: PLC0415 - only with TLS
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
 
     try:
         return x509.load_pem_x509_certificates(pem)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{where} cannot be read as PEM: {error}") from None
 
 
 def _checked_key(files: GrpcFiles, certificate: bytes, key: bytes) -> bytes:
     """Return the key without its password, which the gRPC library cannot take. Raises ConfigError."""
-    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - only with TLS
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - only with TLS
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey  # noqa: PLC0415
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
         Encoding,
         NoEncryption,
         PrivateFormat,
@@ -110,10 +142,13 @@ def _checked_key(files: GrpcFiles, certificate: bytes, key: bytes) -> bytes:
         except TypeError:
             found = load_pem_private_key(key, files.key_password.encode())
             key = found.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(
             f"{files.key_setting} {files.key_path} cannot be read as PEM: {error}; is it damaged, or is its password "
             "wrong or missing?") from None
     if first.public_key() != found.public_key():
         raise ConfigError(f"{files.key_setting} {files.key_path} is not the key of {files.setting} {files.cert_path}")
+    if isinstance(found, RSAPrivateKey) and found.key_size < _RSA_BITS:
+        raise ConfigError(
+            f"{files.setting} {files.cert_path}: the key has {found.key_size} bits; RSA needs {_RSA_BITS} or more")
     return key

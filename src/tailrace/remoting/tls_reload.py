@@ -138,15 +138,15 @@ class TlsReload:
         ):
             if not path:
                 continue
-            self._warned_ms.pop(name, None)
             try:
                 found = min(dates(self._read(path)), key=lambda one: one.end_ms, default=None)
             except ValueError:
                 found = None
-            if found is None:
-                self._ends.pop(name, None)
-            else:
+            before = self._ends.pop(name, None)
+            if found is not None:
                 self._ends[name] = path, found
+            if self._ends.get(name) != before:
+                self._warned_ms.pop(name, None)
 
     def _warn(self) -> None:
         """Log what has expired or will soon, once a day for each file."""

@@ -10,7 +10,8 @@ from typing import Any, Final, final
 import dramatiq
 from dramatiq.errors import QueueJoinTimeout, QueueNotFound
 
-from tailrace.client.credentials import Credentials, credentials_of
+from tailrace.auth.signature import Credentials
+from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import Target
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.errors import ConfigError

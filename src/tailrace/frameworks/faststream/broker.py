@@ -17,7 +17,8 @@ from faststream.middlewares import AckPolicy
 from faststream.response.publish_type import PublishType
 from faststream.specification.schema import BrokerSpec
 
-from tailrace.client.credentials import Credentials, credentials_of
+from tailrace.auth.signature import Credentials
+from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import InstanceShare, Target
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.routes import AUTO_CREATE_TOPIC
