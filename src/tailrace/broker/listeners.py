@@ -47,7 +47,7 @@ _log = get_logger(__name__)
 
 VIP_DISTANCE: Final = 2
 RESERVE: Final = 16
-"""One of so many descriptors is for files of the store and for ``/ready``, whatever connections take."""
+"""One of this many descriptors is for files of the store and for ``/ready``, whatever connections take."""
 Address = tuple[str, int]
 
 

@@ -29,7 +29,7 @@ LOOK_S: Final = 0.2
 SWEEP_S: Final = 2.0
 """Longest time between two looks at all sockets."""
 MANY: Final = 64
-"""So many descriptors more than at the last look are a reason to look at the sockets."""
+"""Number of descriptors more than at the last look that is a reason to look at the sockets."""
 YOUNG_S: Final = 1.0
 """A connection of this age may still begin its first call."""
 TOGETHER: Final = 512

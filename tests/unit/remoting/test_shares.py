@@ -1,4 +1,4 @@
-"""Shares: nobody takes everything, and there is always room for another one."""
+"""Shares: no client takes everything, and there is always room for another one."""
 
 from __future__ import annotations
 
