@@ -8,8 +8,8 @@ RUNS ?= 300
 CODE := src tests tools benchmarks setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test check fmt golden crash sim soak mutants interop bench bench-client bench-peer \
-	bench-recovery bench-requests bench-retention bench-timers console-pictures gen dist clean
+.PHONY: help setup demo docs test long check fmt golden crash sim soak fuzz audit mutants interop bench bench-client \
+	bench-peer bench-recovery bench-requests bench-retention bench-timers console-pictures gen dist clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,14 @@ $(VENV)/.compiled: $(VENV)/.tools $(SOURCES)
 $(VENV)/.installed: requirements/dev.txt $(VENV)/.tools $(SOURCES)
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.packages $(VENV)/.compiled
 	@$(PY) tools/point_spark_here.py
+	@touch $@
+
+$(VENV)/.audit: requirements/audit.txt $(VENV)/.installed
+	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/audit.txt
+	@touch $@
+
+$(VENV)/.fuzz: requirements/fuzz.txt $(VENV)/.installed
+	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
 	@touch $@
 
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.installed
@@ -69,10 +77,17 @@ docs: $(VENV)/.docs  ## The site of docs/ in build/site, its API reference inclu
 test: $(VENV)/.installed  ## All tests except those of make long, in one process more than processors; those of bytes once more with interpreted kernels
 	$(PY) tools/run_tests.py
 
-long: $(VENV)/.installed  ## The tests of a minute or more that make test leaves out, and pyright if npm is there
+long: $(VENV)/.installed $(VENV)/.fuzz  ## The tests of a minute or more that make test leaves out, fuzzing, and pyright if npm is there
 	TAILRACE_LONG=1 $(PY) -m pytest -m long
 	if command -v npm >/dev/null; then $(MAKE) build/pyright; fi
 	$(PY) -m pytest tests/integration/test_pyright.py
+	SEED=$(SEED) SECONDS=$(or $(SECONDS),60) $(PY) tools/fuzz.py
+
+fuzz: $(VENV)/.fuzz  ## Fuzz what reads bytes of others, guided by coverage; SECONDS=n for each target, SEED=n, ONLY=target
+	SEED=$(SEED) SECONDS=$(or $(SECONDS),60) $(PY) tools/fuzz.py
+
+audit: $(VENV)/.audit  ## Known vulnerabilities of the locked packages; ADVISORIES=all.zip of OSV works without a network
+	$(PY) tools/audit.py
 
 build/pyright:  # a type checker beside mypy, for tests/integration/test_pyright.py
 	npm install --silent --no-save --prefix build/pyright pyright@1.1.414
@@ -108,8 +123,9 @@ sim: $(VENV)/.installed  ## Whole stores, and clients on a network, simulated fr
 	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin SEED))),1,$(RUNS)) $(PY) tools/sim.py
 	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin SEED))),1,$(RUNS)) $(PY) tools/client_sim.py
 
-soak: $(VENV)/.installed  ## The worst request of every code to a running server; SECONDS=n or ROUNDS=n
+soak: $(VENV)/.installed  ## The worst request of every code, and attacks, to a running server; SECONDS=n or ROUNDS=n, SEED=n
 	SECONDS=$(or $(SECONDS),0) ROUNDS=$(or $(ROUNDS),3) $(PY) tools/worst_requests.py
+	SEED=$(SEED) $(PY) tools/hostile_runs.py
 
 mutants: $(VENV)/.installed  ## Random faults that no test notices, about 10 s each; SEED=n, RUNS=n; needs coverage
 	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin RUNS))),$(RUNS),50) \
@@ -146,8 +162,9 @@ gen: $(VENV)/.installed  ## Write docs/reference and the pictures anew
 console-pictures: $(VENV)/.installed  ## Take the pictures of the console again, with a browser from npm
 	$(PY) tools/console_pictures.py
 
-dist: $(VENV)/.installed  ## sdist and wheel
+dist: $(VENV)/.audit  ## sdist, wheel and bill of materials (CycloneDX)
 	$(PY) -m build --no-isolation
+	$(PY) tools/sbom.py
 
 clean:  ## Remove what was built
 	rm -rf build dist $(VENV) src/tailrace/kernels/_compiled/*.so

@@ -43,7 +43,7 @@ from hostile_wire import (  # noqa: E402
 
 MEDIAN_MS, KEPT_MIB, READY_S = 5.0, 20.0, 4.0
 BEFORE_S, RELEASE_S = 4.0, 15.0
-BODY = b"z" * 2_000
+BODY_BYTES = 2_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Attack:
     tls: bool = False
     descriptors: int = 0
     topics: int = 0
+    body: int = BODY_BYTES
+    """Bytes of a message of a victim."""
     settings: tuple = ()
 
 
@@ -76,10 +78,10 @@ ATTACKS = (
     Attack("zlib_bombs", "remoting", "user", 10, 15),
     Attack("half_handshakes", "remoting", "stranger", 1_500, 12, grpc=False, tls=True),
     Attack("full_handshakes", "remoting", "stranger", 0, 10, grpc=False, tls=True),
-    Attack("idle_connections", "grpc", "stranger", 4_200, 15, descriptors=4_096,
+    Attack("idle_connections", "grpc", "stranger", 4_200, 15, descriptors=4_096, body=20_000,
            settings=("mappedFileSizeCommitLog=1048576",)),
     Attack("silent_streams", "grpc", "stranger", 12_500, 12),
-    Attack("many_clients", "grpc", "user", 10_500, 15),
+    Attack("many_clients", "grpc", "user", 10_500, 30),
     Attack("calls_without_a_user", "grpc", "stranger", 48, 10),
     Attack("scrapers", "http", "stranger", 40, 15, topics=1_500),
     Attack("slow_requests", "http", "stranger", 200, 10),
@@ -186,14 +188,14 @@ class Victim(threading.Thread):
 class _Sender:
     """Sends over one connection, and opens another one if that is closed."""
 
-    def __init__(self, address, *, anew=False):
-        self._address, self._anew, self._connection = address, anew, None
+    def __init__(self, address, body, *, anew=False):
+        self._address, self._body, self._anew, self._connection = address, body, anew, None
 
     def __call__(self):
         try:
             if self._connection is None:
                 self._connection = Connection(self._address, "victim", timeout=8)
-            header, _ = self._connection.ask(310, send_fields("secret"), BODY)
+            header, _ = self._connection.ask(310, send_fields("secret"), self._body)
         except OSError:
             self._connection = None
             raise
@@ -225,10 +227,11 @@ def _ready(address):
     return work
 
 
-def victims_of(server, seed):
+def victims_of(server, seed, body):
     """Start the clients that should not notice anything."""
     started = [
-        Victim("send", _Sender(server.broker), 0.01), Victim("new connection", _Sender(server.broker, anew=True), 0.25),
+        Victim("send", _Sender(server.broker, body), 0.01),
+        Victim("new connection", _Sender(server.broker, body, anew=True), 0.25),
         Victim("/ready", _ready(server.http), 0.5)]
     if server.grpc:
         from hostile_grpc import GrpcVictim
@@ -250,7 +253,7 @@ def _shown(times):
 
 
 def make_topics(server, count):
-    """Many topics and groups, for what lists them."""
+    """Many topics with a message each, and groups that have consumed them, for what lists them."""
     root = Connection(server.broker, "root", timeout=60)
     topics = [{"topicName": f"topic{n:05}", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6} for n in range(count)]
     for first in range(0, count, 500):
@@ -259,6 +262,10 @@ def make_topics(server, count):
         if header["code"]:
             root.ask(17, {**TOPIC, "topic": "x"})
             raise RuntimeError(f"topics: {header}")
+    for n in range(count):
+        name = f"topic{n:05}"
+        root.ask(310, send_fields(name), b"x")
+        root.ask(15, {"consumerGroup": f"g{n % 240:03}", "topic": name, "queueId": 0, "commitOffset": 1})
     root.close()
 
 
@@ -269,7 +276,7 @@ def run_attack(attack, directory, seed, scale):
         make_users(server.broker)
         if attack.topics:
             make_topics(server, max(1, int(attack.topics * scale)))
-        watchers = victims_of(server, seed)
+        watchers = victims_of(server, seed, bytes(attack.body))
         time.sleep(1.0)
         for one in watchers:
             one.take()
