@@ -70,7 +70,10 @@ def data_version(value: Any) -> dict[str, int]:
 
 def _compressed(body: bytes) -> Registered:
     inflater = zlib.decompressobj()
-    data = inflater.decompress(body, INFLATED_MAX)
+    try:
+        data = inflater.decompress(body, INFLATED_MAX)
+    except zlib.error as error:
+        raise ValueError(f"the registration is not compressed as it says: {error}") from None
     if inflater.unconsumed_tail:
         raise ValueError(f"the registration is longer than {INFLATED_MAX} bytes")
     pos = 0

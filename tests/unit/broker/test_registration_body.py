@@ -73,3 +73,9 @@ def test_a_route_has_the_mappings_of_the_brokers_of_the_topic(kit, clock, channe
     table.clear()
     server.delete_topic(channel, kit.request(216, {"topic": "st"}))
     assert "topicQueueMappingByBroker" not in server.route("st")
+
+
+def test_a_body_that_is_not_compressed_as_it_says_is_an_invalid_request(kit):
+    """A ValueError is answered without a traceback in the log; zlib's own error is not one."""
+    with pytest.raises(ValueError, match="not compressed as it says"):
+        read_registration(kit.request(103, body=b'{"topic":"t"}'), compressed=True)
