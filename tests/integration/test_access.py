@@ -178,3 +178,32 @@ def test_a_backup_and_a_restore_keep_users_private(place):
     found = [path for path in place.rglob("*tailrace-users.json*") if path.parts[-3] != "s"]
     assert len(found) == 2
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in found)
+
+
+def test_a_consumer_replies_with_the_permission_to_consume_and_no_other_user_does(place):
+    """The asker may only send to the topic, the replier may only consume it, and a third user may do neither."""
+    first = ("--user", "root", "--password-file", place / "root.password")
+    root, store = {"TAILRACE_CREDENTIALS": str(place / "root.credentials")}, place / "s"
+    ann, desk, idle = (Credentials(user, f"{user}-secret") for user in ("ann", "desk", "idle"))
+    with Server(place, *first) as server:
+        run("topic", "create", store, "questions", env=root)
+        for user in ("ann", "desk", "idle"):
+            (place / f"{user}.password").write_text(f"{user}-secret\n")
+            run("acl", "user", "add", store, user, "--password-file", place / f"{user}.password", env=root)
+        run("acl", "allow", store, "ann", "--on", "Topic:questions", "--action", "Pub", env=root)
+        for resource in ("Topic:questions", "Group:answers"):
+            run("acl", "allow", store, "desk", "--on", resource, "--action", "Sub,Get", env=root)
+        got = []
+
+        def answer(message):
+            got.append(message)
+            consumer.reply(message, b"re:" + message.body)
+
+        consumer = PushConsumer(
+            "answers", answer, namesrv=server.namesrv, topics="questions", start="first", credentials=desk)
+        with Producer(namesrv=server.namesrv, group="askers", credentials=ann) as producer, consumer:
+            assert producer.request(Message(topic="questions", body=b"1"), timeout_ms=20_000).body == b"re:1"
+            with Producer(namesrv=server.namesrv, group="forgers", credentials=idle) as other, pytest.raises(
+                RemotingCommandError, match="User:idle may not reply to client"
+            ):
+                other.reply(got[0], b"forged")
