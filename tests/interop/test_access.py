@@ -15,7 +15,9 @@ import access_matrix
 import pytest
 from java_peer import java_broker, properties
 
+from tailrace.client import Credentials
 from tailrace.formats.requests.table import REQUESTS, Role
+from tailrace.remoting.client import RemotingClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 ROOT = access_matrix.ROOT
@@ -145,6 +147,38 @@ def test_our_broker_registers_at_a_name_server_with_access_control(tmp_path):
                 log = tmp_path / "two" / "serve.log"
                 wait_for(log, "registered at a name server" if registered else "cannot register at a name server")
                 assert ("username cannot be null" in log.read_text()) != registered
+
+
+def test_a_java_broker_registers_with_its_inner_credentials_and_keeps_its_name(reference, tmp_path):
+    """A user that may update the cluster, but is not its user, does not change it."""
+    (tmp_path / "one").mkdir()
+    inner = json.dumps({"accessKey": ROOT.access_key, "secretKey": ROOT.secret_key})
+    other = Credentials("other", "password of other")
+
+    async def attack(broker, namesrv, java):
+        async with contextlib.AsyncExitStack() as stack:
+            root, client = (RemotingClient(credentials=user) for user in (ROOT, other))
+            for one in (root, client):
+                stack.push_async_callback(one.close)
+            await root.invoke(broker, 3001, {"username": "other"}, json.dumps({
+                "username": "other", "password": other.secret_key}).encode())
+            await root.invoke(broker, 3006, {"subject": "User:other"}, json.dumps({"policies": [{"entries": [
+                {"resource": name, "actions": ["All"], "decision": "Allow"}
+                for name in ("Cluster:*", "Topic:*", "Group:*")]}]}).encode())
+            names = {"brokerName": "java", "clusterName": "DefaultCluster", "brokerId": "0"}
+            found = [
+                (await client.invoke(namesrv, code, {**names, "brokerAddr": address, "haServerAddr": ""})).code
+                for code in (103, 104, 322, 904) for address in (java, "127.0.0.1:1")]
+            route = await root.invoke(namesrv, 105, {"topic": "TBW102"})
+            return found, {data["brokerName"]: data["brokerAddrs"] for data in json.loads(route.body)["brokerDatas"]}
+
+    with served(tmp_path / "one", brokerName="ours") as (broker, namesrv):
+        more = {"namesrvAddr": namesrv, "brokerName": "java", "innerClientAuthenticationCredentials": inner}
+        with java_broker(reference, tmp_path / "java", {**access_matrix.settings(), **more}, env=MEMORY) as java:
+            wait_for(tmp_path / "one" / "serve.log", f"broker registered name=java id=0 address={java}")
+            found, route = asyncio.run(attack(broker, namesrv, java))
+        assert found == [16] * 8
+        assert route["java"] == {"0": java}
 
 
 def wait_for(log, text):
