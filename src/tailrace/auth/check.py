@@ -32,7 +32,7 @@ from tailrace.errors import ConfigError, RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, sender_of
 from tailrace.formats.requests.table import Action
 
-__all__ = ["REASONS", "AccessControl", "Peer", "Verdict", "decide"]
+__all__ = ["REASONS", "AccessControl", "Peer", "Verdict", "common_names", "decide"]
 
 ALLOWED_MAX: Final = 20_000
 """Requests that are remembered as allowed, by user, address and the fields that name resources."""
@@ -332,13 +332,12 @@ class AccessControl:
         if key not in self._shared:
             sends = self._resources(publisher, its_address, Action.PUB)
             reads = self._resources(consumer, address, Action.SUB)
-            names = (_common(one, other) for one in sends for other in reads)
             if len(self._shared) >= SHARED_MAX:
                 self._shared.clear()
             self._shared[key] = any(
                 self.permits(publisher, its_address, Access(TOPIC, name, Action.PUB))
                 and self.permits(consumer, address, Access(TOPIC, name, Action.SUB))
-                for name in names if name is not None)
+                for name in common_names(sends, reads))
         return self._shared[key]
 
     def _resources(self, name: str, address: str, action: Action) -> list[Resource]:
@@ -462,11 +461,23 @@ class AccessControl:
         return RefusalError(ResponseCode.NO_PERMISSION, remark)
 
 
-def _common(one: Resource, other: Resource) -> str | None:
-    """Return a name, or the beginning of names, that two resources have in common; None without one."""
-    longer, shorter = (one, other) if len(one.name) >= len(other.name) else (other, one)
-    has = longer.name.startswith(shorter.name) if shorter.prefixed else longer.name == shorter.name
-    return longer.name if has else None
+def common_names(some: Iterable[Resource], others: Iterable[Resource]) -> set[str]:
+    """Return the names, or beginnings of names, that both of two lists of resources of one kind have.
+
+    The time grows with the lengths of the names, not with the product of the numbers of resources.
+    """
+    some, others = list(some), list(others)
+    return _within(some, others) | _within(others, some)
+
+
+def _within(some: list[Resource], others: list[Resource]) -> set[str]:
+    """Return the names of resources that are names of others, or begin with one of their prefixes."""
+    names = {one.name for one in others if not one.prefixed}
+    prefixes = {one.name for one in others if one.prefixed}
+    return {
+        name for one in some
+        if ((name := one.name) in names and not one.prefixed)
+        or any(name[:length] in prefixes for length in range(len(name) + 1))}
 
 
 @final

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import itertools
 
 import pytest
 from auth_world import ANN, SEND, STATEFUL, Peer, World
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.auth.accesses import Access, Accesses
+from tailrace.auth.check import common_names
 from tailrace.auth.denials import LOG_PERIOD_NS
-from tailrace.auth.model import User
+from tailrace.auth.model import Resource, User
 from tailrace.auth.signature import IN_PARTS_MAX, PART, Credentials, Signer, sign
 from tailrace.auth_settings import AuthConfig
 from tailrace.errors import ConfigError, RefusalError
@@ -360,3 +362,19 @@ def test_settings_do_not_show_secrets():
     made = AuthConfig(init_authentication_user='{"username":"root","password":"secret"}')
     assert "secret" not in repr(made)
     assert made.first_user() == ("root", "secret")
+
+
+NAMES = st.text("ab", max_size=3)
+RESOURCES = st.lists(st.builds(lambda name, prefixed: Resource("Topic", name, prefixed), NAMES, st.booleans()))
+
+
+@given(RESOURCES, RESOURCES)
+def test_what_two_lists_of_resources_have_in_common_is_found(some, others):
+    found = common_names(some, others)
+    names = ["".join(name) for length in range(5) for name in itertools.product("ab", repeat=length)]
+
+    def has(resources, name):
+        return any(one.matches("Topic", name) for one in resources)
+
+    assert bool(found) == any(has(some, name) and has(others, name) for name in names)
+    assert all(has(some, name) and has(others, name) for name in found)
