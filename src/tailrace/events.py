@@ -83,6 +83,11 @@ CONNECTIONS_WITH_USERS_ARE_NOT_ENCRYPTED: Final = _event(
     "The option `--allow-plain` is given: other machines reach this address without TLS. Whoever records a connection "
     "can send requests as its user; on the address of `--http` the password itself is sent. Set tls.server.mode to "
     "enforcing, or listen on 127.0.0.1.")
+SIGNED_REQUESTS_ARE_NOT_ENCRYPTED: Final = _event(
+    "warning", "signed requests are not encrypted", "address",
+    "The option `--allow-plain` is given: the broker sends requests that it signs as the user of "
+    "innerClientAuthenticationCredentials to this name server without TLS. Whoever records one can send requests as "
+    "that user. Set tls.enable=true, and tls.client.trustCertPath.")
 ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS_AND_MESSAGES: Final = _event(
     "warning", "anybody who reaches this address may read metrics and messages", "address",
     "The broker knows no users, so the pages of `--http` ask for none, and other machines reach them. Switch access "

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -190,10 +190,8 @@ def serve_store(
                 text += "; if that is a name server, --namesrv-listen none registers the broker there"
             raise StoreError(text) from error
 
-    encrypted = entrance.mode == ENFORCING
-    _warn_about_remote(auth_config or AuthConfig(), (
-        (listen, encrypted), (namesrv_listen, encrypted),
-        (None, False) if grpc is None else (grpc.listen, grpc.encrypted)), (http_listen, encrypted),
+    _warn_about_remote(
+        auth_config or AuthConfig(), listen, namesrv_listen, None if grpc is None else grpc.listen, http_listen,
         guarded=broker_config.metrics_needs_user or bool(broker_config.metrics_token_file))
     serving = _serve(
         opening, progress, listeners, reload, endpoint, take_ports, broker_config, http_listen,
@@ -207,32 +205,21 @@ def serve_store(
         uvloop.run(serving)
 
 
-def _warn_about_remote(
-    config: AuthConfig, ports: Iterable[tuple[Address | None, bool]], http_port: tuple[Address | None, bool], *,
-    guarded: bool = False,
-) -> None:
-    """Log at each start what other machines can do. A port is an address and whether all connections use TLS.
-
-    ``guarded`` are the metrics if they need a user or a token.
-    """
-    for address, encrypted in ports:
+def _warn_about_remote(config: AuthConfig, *addresses: Address | None, guarded: bool = False) -> None:
+    """Log at each start what other machines can do. The last address is that of HTTP, ``guarded`` its metrics."""
+    *remoting, http = addresses
+    for address in remoting:
         if address is None or is_of_this_machine(address[0]):
             continue
         if not config.authentication_enabled:
             events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ.log(_log, address=address_text(*address))
-            continue
-        if not config.authorization_enabled:
+        elif not config.authorization_enabled:
             events.EVERY_USER_MAY_READ.log(_log, address=address_text(*address))
-        if not encrypted:
-            events.CONNECTIONS_WITH_USERS_ARE_NOT_ENCRYPTED.log(_log, address=address_text(*address))
-    http, encrypted = http_port
     if http is None or is_of_this_machine(http[0]):
         return
     if config.authentication_enabled:
         if not guarded:
             events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS.log(_log, address=address_text(*http))
-        if not encrypted:
-            events.CONNECTIONS_WITH_USERS_ARE_NOT_ENCRYPTED.log(_log, address=address_text(*http))
     else:
         events.ANYBODY_WHO_REACHES_THIS_ADDRESS_MAY_READ_METRICS_AND_MESSAGES.log(_log, address=address_text(*http))
 

@@ -99,8 +99,8 @@ def serve(
         if not allow_remote and (found := places.open_host(authenticated=settings.auth.authentication_enabled)):
             raise usage(
                 f"{found[0]} can be reached by other machines and {found[1]}; add --allow-remote to listen there")
-        if not allow_plain:
-            places.refuse_plain(settings, grpc_encrypted=endpoint is not None and endpoint.encrypted)
+        places.check_plain(
+            settings, grpc_encrypted=endpoint is not None and endpoint.encrypted, allowed=allow_plain)
         warn_about_readers(
             store, settings, config, password_file, Path(grpc_tls_key) if grpc_tls_key else None)
         serve_store(

@@ -54,20 +54,43 @@ class Places(NamedTuple):
     names: tuple[str, str]
     """The options or settings of the first two addresses, for errors."""
 
-    def refuse_plain(self, settings: Settings, *, grpc_encrypted: bool) -> None:
-        """Raise ConfigError if there are users, and other machines can reach a port without enforced TLS."""
-        if not settings.auth.authentication_enabled:
+    def check_plain(self, settings: Settings, *, grpc_encrypted: bool, allowed: bool) -> None:
+        """Refuse connections with other machines on which users prove themselves and that may have no TLS.
+
+        Raises ConfigError; if they are ``allowed``, logs a warning for each address instead.
+        """
+        ports = self._plain_ports(settings, grpc_encrypted=grpc_encrypted)
+        dialled = _plain_name_servers(settings)
+        if allowed:
+            for _, address in ports:
+                events.CONNECTIONS_WITH_USERS_ARE_NOT_ENCRYPTED.log(_log, address=address)
+            for address in dialled:
+                events.SIGNED_REQUESTS_ARE_NOT_ENCRYPTED.log(_log, address=address)
             return
+        problems = []
+        if ports:
+            problems.append(
+                f"other machines can reach {' and '.join(map(' '.join, ports))} without TLS: whoever records a "
+                "connection there can send requests as its user, or read the password of the console; set "
+                "tls.server.mode=enforcing with tls.server.certPath and tls.server.keyPath, or add --allow-plain to start nevertheless")
+        if dialled:
+            problems.append(
+                "the broker signs requests as the user of innerClientAuthenticationCredentials and would send them to "
+                f"{' and '.join(dialled)} of namesrvAddr without TLS, where whoever records one can use it; set "
+                "tls.enable=true with tls.client.trustCertPath, or add --allow-plain to start nevertheless")
+        if problems:
+            raise ConfigError(*problems)
+
+    def _plain_ports(self, settings: Settings, *, grpc_encrypted: bool) -> list[tuple[str, str]]:
+        """Return option and address of each port for users of other machines that does not enforce TLS."""
+        if not settings.auth.authentication_enabled:
+            return []
         encrypted = settings.tls.mode == "enforcing"
         ports = (
             (self.names[0], self.broker, encrypted), (self.names[1], self.namesrv, encrypted),
             ("--grpc", self.grpc, grpc_encrypted), ("--http", self.http, encrypted))
-        if found := [f"{name} {address_text(*place)}" for name, place, safe in ports
-                     if place is not None and not safe and not is_of_this_machine(place[0])]:
-            raise ConfigError(
-                f"other machines can reach {' and '.join(found)} without TLS: whoever records a connection there can "
-                "send requests as its user, or read the password of the console; set tls.server.mode=enforcing with "
-                "tls.server.certPath and tls.server.keyPath, or add --allow-plain to start nevertheless")
+        return [(name, address_text(*place)) for name, place, safe in ports
+                if place is not None and not safe and not is_of_this_machine(place[0])]
 
     def open_host(self, *, authenticated: bool) -> tuple[str, str] | None:
         """Return the first host at which clients of other machines need no user, with the reason; None without one."""
@@ -77,6 +100,14 @@ class Places(NamedTuple):
         if self.http is not None:
             found.append((self.http[0], "the pages of --http have no access control"))
         return next((pair for pair in found if not is_of_this_machine(pair[0])), None)
+
+
+def _plain_name_servers(settings: Settings) -> list[str]:
+    """Return the name servers of other machines to which the broker sends signed requests without TLS."""
+    if settings.auth.inner_client() is None or settings.tls.client_uses_tls:
+        return []
+    return [address_text(*place) for place in name_server_addresses(settings.broker.namesrv_addr)
+            if not is_of_this_machine(place[0]) and not is_own_address(place[0])]
 
 
 def take_settings(
