@@ -106,6 +106,14 @@ class AuthConfig(_Config):
     unauthenticated_buffer_max_bytes: int = _option(
         32 * MIB, "Memory of incomplete requests and unread answers of all connections without a valid signature "
         "together; above it the largest ones are closed.", unit="bytes", low=1 * MIB)
+    user_requests_per_second: int = _option(
+        0, "Requests a second that one user may send; more are refused (SYSTEM_BUSY, FLOW_CONTROL for pulls, "
+        "TOO_MANY_REQUESTS over gRPC). Super users have no quota. 0: no quota.", low=0)
+    user_request_bytes_per_second: int = _option(
+        0, "Bytes of requests a second that one user may send, as of userRequestsPerSecond. 0: no quota.",
+        unit="bytes", low=0)
+    user_connections_max: int = _option(
+        0, "Connections of one user; requests on more are refused, as of userRequestsPerSecond. 0: no quota.", low=0)
     unauthenticated_timeout_seconds: int = _option(
         30, "A connection without a valid signature is closed after this time.", unit="s", low=1)
     unauthenticated_connections_max: int = _option(

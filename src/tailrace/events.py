@@ -119,6 +119,11 @@ AUDIT_LOG_IS_WRITTEN_AGAIN: Final = _event(
 AUDIT_LINES_LOST: Final = _event(
     "error", "audit lines lost", "file lines",
     "The server has ended while the file of `--audit-log` could not be written.")
+USER_OVER_QUOTA: Final = _event(
+    "warning", "user over quota", "user quota limit count",
+    "Requests of a user were refused because of userRequestsPerSecond, userRequestBytesPerSecond or "
+    "userConnectionsMax. `count` is their number since the last such line, of which there is at most one a minute for "
+    "each user and quota.")
 SUPER_USER_CREATED: Final = _event(
     "info", "super user created", "user",
     "The directory had no user yet, so the user of initAuthenticationUser, innerClientAuthenticationCredentials or "

@@ -103,6 +103,9 @@ AUDIT_LINES_WAITING: Final = _gauge(
 AUDIT_LINES_LOST: Final = _counter(
     "tailrace_audit_lines_lost_total",
     "Lines of --audit-log that were dropped, because too many could not be written.", ())
+OVER_QUOTA: Final = _counter(
+    "tailrace_requests_over_quota_total",
+    "Requests that were refused because of a quota of their user, by quota: requests, bytes, connections.", ("quota",))
 COLD_PULLS_WAITING: Final = _gauge(
     "tailrace_cold_pulls_waiting", "Pulls that wait for messages that are not in the page cache.")
 COLD_READS: Final = _counter(

@@ -47,7 +47,7 @@ main()
 class Server:
     """`tailrace serve --http` in a process of its own, with a limit of descriptors."""
 
-    def __init__(self, path, limit=LIMIT, cold=False, **settings):
+    def __init__(self, path, limit=LIMIT, cold=False, options=(), **settings):
         config = path / "broker.conf"
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         self.log = path / "log"
@@ -55,14 +55,14 @@ class Server:
             self.process = subprocess.Popen(
                 [sys.executable, *(SERVE_COLD if cold else SERVE), "serve", str(path / "s"),
                  "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
-                 "--config", str(config)],
+                 "--config", str(config), *options],
                 stdout=subprocess.PIPE, stderr=log, text=True,
                 # The soft limit is a quarter of the hard one: `serve` has to raise it.
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit // 4, limit)))
         ready = self.process.stdout.readline()
         assert ready.startswith("ready "), self.log.read_text()
         fields = dict(part.split("=", 1) for part in ready.split()[1:])
-        self.broker, self.namesrv = fields["broker"], fields["namesrv"]
+        self.broker, self.namesrv, self.grpc = fields["broker"], fields["namesrv"], fields.get("grpc")
         self.http = self.log.read_text().split("http=")[1].split()[0]
 
     def connect(self, address=None, timeout=20.0):
@@ -138,6 +138,25 @@ def pull(topic, opaque, count=32, suspend=0, offset=0):
         "maxMsgNums": str(count), "sysFlag": str(4 | (2 if suspend else 0)), "commitOffset": "0",
         "suspendTimeoutMillis": str(suspend), "subscription": "*", "subVersion": "0",
         "expressionType": "TAG", "maxMsgBytes": str(64 * MIB)}, opaque=opaque))
+
+
+@pytest.mark.parametrize("tls", [(), ("--grpc-tls", "self-signed")], ids=["plain", "tls"])
+def test_idle_connections_of_grpc_do_not_exhaust_descriptors(serve, tls):
+    """1,100 idle connections at a limit of 1,024 stopped the store, all ports and /ready."""
+    pytest.importorskip("rocketmq.grpc_protocol")
+    server = serve(options=("--grpc", "127.0.0.1:0", *tls), mappedFileSizeCommitLog=MIB)
+    server.send()
+    with contextlib.ExitStack() as stack:
+        for _ in range(1100):
+            with contextlib.suppress(OSError):
+                stack.enter_context(server.connect(server.grpc))
+        assert server.descriptors() < LIMIT // 2
+        server.send(200, body=bytes(20_000))
+        server.send(topic="another")
+        assert server.get("/ready")[0] == 200
+        assert server.metric("tailrace_connections") < LIMIT // 2
+        until(lambda: server.descriptors() < 100)  # gRPC ends handshakes after 10 s
+    assert server.stop() == 0
 
 
 def test_idle_connections_do_not_exhaust_descriptors(serve):

@@ -7,12 +7,14 @@ from typing import final
 from tailrace import events
 from tailrace.auth.check import AccessControl
 from tailrace.auth.model import user_of
+from tailrace.auth.quotas import UserConnection, UserQuotas, request_size
 from tailrace.auth.signature import Credentials
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker.leaving import Departures
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import ConfigError
+from tailrace.formats.remoting import RemotingCommand, sender_of
 from tailrace.logs import get_logger
 from tailrace.node.access import AclManager, UserManager
 from tailrace.remoting import Channel, RemotingServer
@@ -55,6 +57,8 @@ class Access:
         self.users.on_change = self.acls.on_change = self._changed
         self.departures: Departures | None = None
         """Ends what users may not have any more; set by the broker if clients need a user."""
+        self.quotas = UserQuotas(clock, config)
+        """What users may send."""
         self._strangers: Strangers[Channel] = Strangers(
             config.unauthenticated_frame_max_bytes, config.unauthenticated_timeout_seconds,
             config.unauthenticated_connections_max)
@@ -93,10 +97,22 @@ class Access:
         if self.control.bindings is not None:
             self.control.bindings.advertised.add(address)
 
+    def _check_with_quotas(self, channel: Channel, request: RemotingCommand) -> None:
+        self.control.check(channel, request)
+        if name := sender_of(request):
+            self.take(name, channel, request_size(request), request.code)
+
+    def take(self, name: str, connection: UserConnection, size: int, code: int) -> None:
+        """Count a request of a proven user. Raises RefusalError if the user is over a quota."""
+        user = self.users.get(name)
+        if user is not None and not user.is_super:
+            self.quotas.take(name, connection, size, code)
+
     def guard(self, server: RemotingServer) -> None:
         """Have a server check every request first, and limit connections that are not authenticated yet."""
         if self.enforced is not None:
-            server.check = self.control.check
+            server.check = self._check_with_quotas if self.quotas.enabled else self.control.check
+            server.limits.over_quota = self.quotas.refused
             server.strangers = self._strangers
             server.limits.stranger_bytes_max = self.config.unauthenticated_buffer_max_bytes
         if self.departures is not None:

@@ -137,6 +137,7 @@ class Exposition(Collector):
         yield self._family(metrics.CONNECTIONS_MAX, {(): limits.connections_max})
         yield self._family(
             metrics.CONNECTIONS_CLOSED, {(reason,): n for reason, n in limits.closed.items()})
+        yield self._family(metrics.OVER_QUOTA, {(quota,): n for quota, n in limits.over_quota.items()})
         yield self._family(metrics.GRPC_CALLS, {(): limits.grpc.calls.total})
         yield self._family(metrics.GRPC_REFUSED, {(reason,): n for reason, n in limits.grpc.refused.items()})
         yield self._family(metrics.CONNECTION_BYTES, {(): limits.bytes + limits.stranger_bytes})

@@ -8,16 +8,18 @@ proven user end with their answer; a connection that begins too many of them, wi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NoReturn, final
 
 import grpc
 
 from tailrace.auth.model import User
+from tailrace.errors import RefusalError
 from tailrace.proxy.caller import address_of
 from tailrace.proxy.connections import GrpcConnection, GrpcConnections
 from tailrace.proxy.entry import Entry
-from tailrace.proxy.protocol import GrpcError
+from tailrace.proxy.protocol import Code, GrpcError
 from tailrace.remoting.limits import CALLS, NO_MESSAGE, STRANGER_CALLS, TOO_LATE, CallLimits
 from tailrace.remoting.shares import Holder
 
@@ -48,9 +50,13 @@ class Admitted:
 
 @final
 class Admission:
-    """Lets calls begin."""
+    """Lets calls begin. ``take`` counts a request in the quotas of its user (`Access.take`), if there are any."""
 
-    def __init__(self, entry: Entry, limits: CallLimits, connections: GrpcConnections) -> None:
+    def __init__(
+        self, entry: Entry, limits: CallLimits, connections: GrpcConnections,
+        take: Callable[[str, GrpcConnection, int, int], None] | None = None,
+    ) -> None:
+        self._take = take
         self._entry = entry
         self._limits = limits
         self._connections = connections
@@ -83,7 +89,10 @@ class Admission:
         return Admitted(context, connection, holder, user, loop.time() + self._limits.first_message_s)
 
     async def first(self, admitted: Admitted, reason: str = NO_MESSAGE) -> Any:
-        """Return the next request of a call, which must arrive before the end of its patience; else it is aborted."""
+        """Return the next request of a call, which must arrive before the end of its patience; else it is aborted.
+
+        Raises GrpcError (TOO_MANY_REQUESTS) if the user is over a quota.
+        """
         context = admitted.context
         try:
             async with asyncio.timeout_at(admitted.ends_at):
@@ -94,6 +103,11 @@ class Admission:
                 f"{reason}: {self._limits.first_message_s:g} s")
         if request is not grpc.aio.EOF:
             admitted.connection.served = True
+            if self._take is not None and admitted.user is not None:
+                try:
+                    self._take(admitted.user.name, admitted.connection, request.ByteSize(), 0)
+                except RefusalError as refusal:
+                    raise GrpcError(Code.TOO_MANY_REQUESTS, refusal.remark) from None
         return request
 
     async def refuse(self, context: Any, reason: str, holder: Holder, code: grpc.StatusCode, why: str) -> NoReturn:

@@ -41,7 +41,8 @@ class GrpcConnection:
     """A connection of the gRPC port as `ServerLimits` sees it."""
 
     __slots__ = (
-        "_owner", "calls", "closing", "counted", "last_active", "place", "served", "since", "socket", "unproven")
+        "__weakref__", "_owner", "calls", "closed", "closing", "counted", "last_active", "place", "served", "since",
+        "socket", "unproven")
 
     def __init__(self, owner: GrpcConnections, place: tuple[str, int], now: float) -> None:
         self._owner = owner
@@ -56,6 +57,8 @@ class GrpcConnection:
         self.served = False
         """True after a call of a proven user has sent its request."""
         self.closing = False
+        self.closed = False
+        """True after its socket was not found any more."""
         self.counted = 0
 
     @property
@@ -167,6 +170,7 @@ class GrpcConnections:
         for place, connection in list(self._by_place.items()):
             if place not in open_ones and not (connection.calls or connection.unproven) and connection.since < now:
                 del self._by_place[place]
+                connection.closed = True
                 self._doomed.pop(connection, None)
                 self._limits.lost(connection)
         self._close(loop.time())

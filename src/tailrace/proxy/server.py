@@ -146,7 +146,9 @@ class GrpcServer:
         popped = PoppedMessages(broker, calls)
         self._renewals = Renewals(broker, clients, popped)
         self._connections = GrpcConnections(self._limits, has_users=self._entry.has_users)
-        self._admission = Admission(self._entry, self._limits.grpc, self._connections)
+        self._admission = Admission(
+            self._entry, self._limits.grpc, self._connections,
+            controller.access.take if controller.access.quotas.enabled else None)
         self._telemetry = TelemetryActivity(
             broker, self._entry, clients, self._renewals, places, self._admission)
         self._routes = RouteActivity(broker, lambda: (self.host, self.port))

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
 from tailrace import events
+from tailrace.auth.quotas import QUOTAS
 from tailrace.env.supervision import caught
 from tailrace.logs import RareLines, get_logger
 from tailrace.remoting.addresses import network_of
@@ -169,6 +170,8 @@ class ServerLimits:
         """Number of times that requests had to wait for memory."""
         self.closed: Counter[str] = Counter(dict.fromkeys(CLOSED, 0))
         """Number of connections that were closed for a limit, by reason."""
+        self.over_quota: Counter[str] = Counter(dict.fromkeys(QUOTAS, 0))
+        """Number of requests that were refused because of a quota of their user, by quota."""
         self._connections: dict[Connection, None] = {}
         self._keeping: dict[Connection, float] = {}
         self._strange: dict[Connection, int] = {}

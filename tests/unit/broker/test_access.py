@@ -19,7 +19,7 @@ from tailrace.broker.http_status import Answer, HttpStatusServer
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, RemotingError, StoreError
-from tailrace.formats.remoting import MQ_VERSION
+from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, decode_frame, encode
 from tailrace.formats.remoting import RequestCode as Code
 
 
@@ -237,6 +237,39 @@ def test_an_address_has_few_connections_without_a_user(tmp_path, kit):
                             assert (await another.ask(Code.GET_BROKER_CONFIG)).code == 0
                             return
                     await asyncio.sleep(0.02)
+
+    asyncio.run(scenario())
+
+
+def test_a_code_of_the_white_list_does_not_lift_the_limits_of_strangers(tmp_path, kit):
+    async def scenario():
+        white = {"authentication_whitelist": "105", "authorization_whitelist": "105"}
+        async with running(tmp_path, kit, unauthenticated_timeout_seconds=1, **white) as controller:
+            host, port = controller.broker_address.rsplit(":", 1)
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(encode(RemotingCommand(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "x"})))
+            answer, _ = decode_frame(found := await asyncio.wait_for(reader.read(), 20), 0, len(found))
+            assert answer.code != 16, "it was served, and its connection closed after a second"
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_users_over_their_quota_are_refused_and_super_users_are_not(tmp_path, kit):
+    async def scenario():
+        async with running(tmp_path, kit, user_requests_per_second=3) as controller, asking(controller) as root:
+            assert await root.codes(
+                (Code.AUTH_CREATE_USER, {"password": ANN.secret_key}, {"username": "ann"}),
+                (Code.AUTH_CREATE_ACL, acl({**ENTRY, "resource": "*", "actions": ["Get"]}), {"subject": "User:ann"}),
+            ) == [(0, None)] * 2
+            async with asking(controller, ANN) as ann:
+                answers = [await ann.ask(Code.GET_BROKER_CONFIG) for _ in range(8)]
+            assert [answer.code for answer in answers][:3] == [0] * 3
+            assert {answer.remark for answer in answers if answer.code} == {
+                "User:ann sends more than 3 requests a second (userRequestsPerSecond); try again later"}
+            assert {answer.code for answer in answers} == {0, 2}
+            assert [(await root.ask(Code.GET_BROKER_CONFIG)).code for _ in range(8)] == [0] * 8
+            assert controller.limits.over_quota["requests"] > 0
 
     asyncio.run(scenario())
 
