@@ -11,12 +11,11 @@ from tailrace.testing import SimClock
 class People:
     """Users by name, each with entries such as ``("Topic:orders", "Pub")``; ``root`` is a super user."""
 
-    def __init__(self, cluster="DefaultCluster", **entries):
+    def __init__(self, cluster="DefaultCluster", *, settings=None, **entries):
         self.users = {"root": User("root", "r", is_super=True)}
         self.acls = {}
-        self.control = AccessControl(
-            SimClock(), AuthConfig(authentication_enabled=True, authorization_enabled=True), cluster,
-            self.users.get, self.acls.get)
+        config = AuthConfig(authentication_enabled=True, authorization_enabled=True, **(settings or {}))
+        self.control = AccessControl(SimClock(), config, cluster, self.users.get, self.acls.get)
         for name, given in entries.items():
             self.add(name, *given)
 

@@ -102,6 +102,15 @@ def test_a_permission_from_another_address_does_not_make_a_producer(clients, bro
     assert list(broker.producers.groups()) == ["p"]
 
 
+def test_a_heartbeat_that_needs_no_permission_may_name_producers(broker, kit, channel):
+    people = People(settings={"authorization_whitelist": "34"}, nobody=())
+    broker.control = people.control
+    clients = kit.served(ClientManageProcessor(broker))
+    clients.heartbeat(channel, beat("nobody", "c", ["p"]))
+    assert list(broker.producers.groups()) == ["p"]
+    refused(clients.heartbeat(kit.FakeChannel(), beat("root", "c", ["p"])))
+
+
 def lock(user, client):
     return sent_by(user, RemotingCommand(41, {}, json.dumps({
         "consumerGroup": "stock", "clientId": client,

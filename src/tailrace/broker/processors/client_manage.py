@@ -117,7 +117,8 @@ class ClientManageProcessor:
         Producer groups have no permissions, so those of a user that may not send anything are left out: Java's
         consumers name one, too. A heartbeat without groups reserves no client id.
         """
-        if beat.producers and not control.permits_some(sender_of(request), channel.peer_ip, TOPIC, Action.PUB):
+        if beat.producers and not (control.needs_no_permission(request) or control.permits_some(
+                sender_of(request), channel.peer_ip, TOPIC, Action.PUB)):
             beat = beat._replace(producers=[])
         if beat.producers or beat.consumers:
             self._broker.client_ids.claim(channel, request, beat.client_id)
