@@ -16,8 +16,8 @@ __all__ = [
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
-PROOF: Final = frozenset({ACCESS_KEY, SIGNATURE, "SecurityToken"})
-"""Fields that prove who sent a request."""
+PROOF: Final = frozenset({ACCESS_KEY, SIGNATURE, "SecurityToken", "TailraceBinding"})
+"""Fields that prove who sent a request, and that bind the proof to the request."""
 VERSION_V4_9_3: Final = 399
 """Ordinal of V4_9_3: clients up to it do not sign `UNIQUE_KEY_QUERY`."""
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"

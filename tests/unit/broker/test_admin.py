@@ -327,7 +327,7 @@ def test_requests_are_forwarded_to_the_consumer_that_is_named(store, kit, channe
         consumer.request = request
         broker.consumers.register(consumer, kit.request(34), "c1", {"groupName": "g"})
         ext = {"consumerGroup": "g", "clientId": "c1", "jstackEnable": "false"}
-        proof = {"AccessKey": "root", "Signature": "of root", "SecurityToken": "t"}
+        proof = {"AccessKey": "root", "Signature": "of root", "SecurityToken": "t", "TailraceBinding": "b"}
         asked = kit.request(307, {**ext, **proof}, opaque=77)
         assert admin.consumer_running_info(channel, asked) is None
         for _ in range(5):

@@ -25,5 +25,5 @@ def test_another_broker_does_not_get_the_proof_of_a_user(loop, clock, monkeypatc
 
     monkeypatch.setattr(OtherBrokers, "_address", address)
     loop.run_until_complete(others.ask("b", "orders", 30, {
-        "topic": "orders", "AccessKey": "ann", "Signature": "of ann", "SecurityToken": "t"}))
+        "topic": "orders", "AccessKey": "ann", "Signature": "of ann", "SecurityToken": "t", "TailraceBinding": "b"}))
     assert sent == [("10.0.0.2:10911", 30, {"topic": "orders", "bname": "b"})]
