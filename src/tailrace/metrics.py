@@ -107,11 +107,13 @@ OVER_QUOTA: Final = _counter(
     "tailrace_requests_over_quota_total",
     "Requests that were refused because of a quota of their user, by quota: requests, bytes, connections.", ("quota",))
 COLD_PULLS_WAITING: Final = _gauge(
-    "tailrace_cold_pulls_waiting", "Pulls that wait for messages that are not in the page cache.")
+    "tailrace_cold_pulls_waiting",
+    "Pulls, and look-ups of one message, that wait for messages that are not in the page cache.")
 COLD_READS: Final = _counter(
-    "tailrace_cold_reads_total", "Pulls whose messages were read from the disk, in a thread.", ())
+    "tailrace_cold_reads_total",
+    "Pulls, and look-ups of one message, whose messages were read from the disk, in a thread.", ())
 COLD_READ_BYTES: Final = _counter(
-    "tailrace_cold_read_bytes_total", "Bytes of messages that such pulls returned.", ())
+    "tailrace_cold_read_bytes_total", "Bytes of messages that such reads returned.", ())
 EXECUTOR_RUNNING: Final = _gauge(
     "tailrace_executor_running", "Pieces of work that run in a pool of threads.", ("executor",))
 EXECUTOR_WAITING: Final = _gauge(

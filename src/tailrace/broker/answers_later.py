@@ -28,7 +28,7 @@ from tailrace.remoting import Channel
 
 __all__ = [
     "Answer", "Change", "ConfigChanges", "MissingConfigError", "NotPreparedError", "RequestWorker", "Serve",
-    "answer_failure", "failure_of", "creates_missing",
+    "answer_failure", "creates_missing", "failure_of", "finish",
 ]
 
 _log = get_logger(__name__)
@@ -348,12 +348,13 @@ def _finish_when_reading(channel: Channel, request: RemotingCommand, then: Calla
     The answer to a request of administration is made now, also if the client has gone: it is recorded when it is made.
     """
     if request.code in ADMINISTRATION:
-        _finish(channel, request, then)
+        finish(channel, request, then)
     else:
-        channel.when_reading(functools.partial(_finish, channel, request, then))
+        channel.when_reading(functools.partial(finish, channel, request, then))
 
 
-def _finish(channel: Channel, request: RemotingCommand, then: Callable[[], Answer]) -> None:
+def finish(channel: Channel, request: RemotingCommand, then: Callable[[], Answer]) -> None:
+    """Send the answer of ``then``, or its error."""
     try:
         _send(channel, request, then())
     except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer

@@ -1,4 +1,4 @@
-"""Reads from the disk for pulls, in threads, so that no other client waits.
+"""Reads from the disk for pulls and for requests that name a record, in threads, so that no other client waits.
 
 A read from the disk takes milliseconds. If the event loop made it, every client would wait. So the event
 loop reads only messages that are in the page cache, and a pull of other messages waits here for one of two
@@ -21,8 +21,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
+from tailrace.broker.answers_later import Answer, Serve, answer_failure, finish
 from tailrace.broker.executors import BoundedExecutor
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.env.supervision import caught, failed
@@ -31,7 +32,10 @@ from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.model import GetMessageResult
 from tailrace.remoting import Channel
 
-__all__ = ["ColdRead", "ColdReadService"]
+if TYPE_CHECKING:
+    from tailrace.broker.context import BrokerContext
+
+__all__ = ["ColdRead", "ColdReadService", "with_record"]
 
 THREADS: Final = 2
 WAITING_MAX: Final = 10_000
@@ -44,7 +48,7 @@ WAITING_BYTES_MAX: Final = 64 << 20
 
 @dataclass(slots=True, eq=False)
 class ColdRead:
-    """A pull that waits for the disk.
+    """A pull, or a request that names a record, which waits for the disk.
 
     ``read`` runs in a thread. ``answer`` is called on the event loop with the result or the error.
     """
@@ -52,8 +56,8 @@ class ColdRead:
     channel: Channel
     request: RemotingCommand
     group: str
-    read: Callable[[], GetMessageResult]
-    answer: Callable[[GetMessageResult | Exception], None]
+    read: Callable[[], GetMessageResult | bytes | None]
+    answer: Callable[[Any], None]
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +77,7 @@ class ColdReadService:
         self._bounds = WaitingRequests(
             "pulls from the disk", WAITING_MAX, WAITING_OF_CHANNEL_MAX,
             WAITING_BYTES_MAX)
-        self._reads: set[asyncio.Future[GetMessageResult]] = set()
+        self._reads: set[asyncio.Future[GetMessageResult | bytes | None]] = set()
         self._stopped = False
         self.count = 0
         """Number of reads that have ended."""
@@ -192,7 +196,7 @@ class ColdReadService:
         self._reads.add(future)
         future.add_done_callback(partial(self._answer, pull))
 
-    def _answer(self, pull: ColdRead, future: asyncio.Future[GetMessageResult]) -> None:
+    def _answer(self, pull: ColdRead, future: asyncio.Future[GetMessageResult | bytes | None]) -> None:
         self._reads.discard(future)
         try:
             error = None if future.cancelled() else future.exception()
@@ -201,10 +205,48 @@ class ColdReadService:
             elif error is None and not future.cancelled():
                 result = future.result()
                 self.count += 1
-                self.bytes += len(result.data)
+                self.bytes += len(result.data if isinstance(result, GetMessageResult) else result or b"")
                 if not pull.channel.closed:
                     pull.answer(result)
         except Exception:  # noqa: BLE001 - the other pulls are read
             failed("ColdReadService")
         finally:
             self._start()
+
+
+def with_record(broker: BrokerContext, serve: Serve, place: Callable[[RemotingCommand], int | None]) -> Serve:
+    """Return a processor of requests that name a record: ``serve``, which never waits for the disk.
+
+    ``place`` returns the position of the record, None if the request names none. If the record is not in memory, a
+    thread reads it first; ``serve`` then finds it at hand. Topics and groups that the request lacks are created, as by
+    `creates_missing`. Errors of ``place`` are left to ``serve``.
+    """
+    store, loop = broker.store, broker.loop
+
+    def served(channel: Channel, request: RemotingCommand) -> Answer:
+        try:
+            at = place(request)
+        except (ValueError, RefusalError):
+            at = None
+        if at is None or at < 0 or not loop.is_running() or store.is_in_memory(at):
+            return broker.changes.serve(channel, request, serve)
+
+        def answer(record: bytes | Exception | None) -> None:
+            if isinstance(record, Exception):
+                answer_failure(channel, request, record)
+                return
+
+            def again(channel: Channel, request: RemotingCommand) -> Answer:
+                store.at_hand(at, record)
+                try:
+                    return serve(channel, request)
+                finally:
+                    store.at_hand(-1, None)
+
+            finish(channel, request, lambda: broker.changes.serve(channel, request, again))
+
+        group = request.ext.get("group") or request.ext.get("consumerGroup") or ""
+        broker.cold_reads.submit(ColdRead(channel, request, group, partial(store.record_at, at), answer))
+        return None
+
+    return served

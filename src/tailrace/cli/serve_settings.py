@@ -72,7 +72,8 @@ class Places(NamedTuple):
             problems.append(
                 f"other machines can reach {' and '.join(map(' '.join, ports))} without TLS: whoever records a "
                 "connection there can send requests as its user, or read the password of the console; set "
-                "tls.server.mode=enforcing with tls.server.certPath and tls.server.keyPath, or add --allow-plain to start nevertheless")
+                "tls.server.mode=enforcing with tls.server.certPath and tls.server.keyPath, or add --allow-plain to "
+                "start nevertheless")
         if dialled:
             problems.append(
                 "the broker signs requests as the user of innerClientAuthenticationCredentials and would send them to "

@@ -131,6 +131,7 @@ class MessageStore:
         self._scheduler = scheduler
         self._forks = processes.forks
         self._closed = False
+        self._at_hand: tuple[int, bytes | None] = -1, None
         self._unique_prefix = f"{entropy.randrange(1 << 16):04X}{entropy.u64():016X}"
         self._unique_number = itertools.count()
         self._close_lock = threading.Lock()
@@ -635,15 +636,26 @@ class MessageStore:
 
     def select_record(self, phy_offset: int) -> bytes | None:
         """Return the stored record at a position of the log, or None."""
-        self._check_open()
-        if self._store.reader.visible_at(phy_offset) is None:
-            return None
-        return self._store.record_at(phy_offset)
+        record = self.record_at(phy_offset)
+        return None if self._store.reader.visible(phy_offset, record) is None else record
 
     def look_message_by_offset(self, phy_offset: int) -> MessageExt | None:
         """Return the message at a position of the log, or None."""
+        return self._store.reader.visible(phy_offset, self.record_at(phy_offset))
+
+    def record_at(self, phy_offset: int) -> bytes | None:
+        """Return the record at a position, also if its topic has released it; None without one."""
         self._check_open()
-        return self._store.reader.visible_at(phy_offset)
+        at, record = self._at_hand
+        return record if at == phy_offset >= 0 else self._store.record_at(phy_offset)
+
+    def is_in_memory(self, phy_offset: int) -> bool:
+        """Return True if `record_at` does not wait for the disk."""
+        return self._store.commit_log.is_in_memory(phy_offset)
+
+    def at_hand(self, phy_offset: int, record: bytes | None) -> None:
+        """Have `record_at` return a record that was read before, until the next call; -1 ends that."""
+        self._at_hand = phy_offset, record
 
     def look_message_by_id(self, msg_id: str) -> MessageExt | None:
         """Return the message with a broker's id (not a unique key), or None."""

@@ -6,7 +6,7 @@ from typing import final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.config import whole_number
-from tailrace.errors import CorruptionError
+from tailrace.errors import CorruptionError, RefusalError
 from tailrace.formats.commitlog import INNER_MULTI_QUEUE_OFFSET, LMQ_QUEUE_ID
 from tailrace.formats.lite import LITE_TOPIC
 from tailrace.formats.pop import real_topic
@@ -80,9 +80,11 @@ class PoppedMessages:
             raise GrpcError(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
         stored = real_topic(topic, group, receipt.flag)
         try:
-            message = self._broker.store.look_message_by_offset(phy_offset)
+            message = await self._look(phy_offset)
         except CorruptionError:
             message = None
+        except RefusalError as error:
+            raise of_refusal(error) from None
         if message is None or (message.topic, *_place(message, lite_topic)) != (
             stored, receipt.queue_id, receipt.queue_offset
         ):
@@ -91,6 +93,13 @@ class PoppedMessages:
         await self._call(who, RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader(
             phy_offset, group, -1, message_id, stored, max_reconsume_times=0))
         await self.ack(who, group, topic, handle, lite_topic)
+
+    async def _look(self, phy_offset: int) -> MessageExt | None:
+        """Return the message at a position of the log, which a thread reads if it is not in memory."""
+        store = self._broker.store
+        if store.is_in_memory(phy_offset):
+            return store.look_message_by_offset(phy_offset)
+        return await self._broker.executors.look_ups.run(store.look_message_by_offset, phy_offset)
 
     async def _call(self, who: Caller, code: RequestCode, header: CustomHeader) -> RemotingCommand:
         answer = await self._calls.call(who, code, header)

@@ -231,6 +231,19 @@ class CommitLog:
         data = self.read_record(phy_offset, blank.total_size)
         return data if len(data) == blank.total_size else None
 
+    def is_in_memory(self, phy_offset: int) -> bool:
+        """Return True if `record_at` does not wait for the disk. It does not if there is no record."""
+        try:
+            head = self.queue.read_cached(phy_offset, max(PAGE_SIZE - phy_offset % PAGE_SIZE, BLANK.size))
+            if head is None or len(head) < BLANK.size:
+                return head is not None
+            size = BLANK.unpack_from(head).total_size
+            if size <= len(head) or size > self._config.mapped_file_size_commit_log:
+                return True
+            return self.queue.read_cached(phy_offset, size) is not None
+        except OSError:
+            return False  # the read that is made in a thread says what is wrong
+
     def store_timestamp_at(self, phy_offset: int) -> int:
         """Return the store time of the record at a position in ms, 0 without a record."""
         return max(store_timestamp_of(self.read_record(phy_offset, STORE_TIME_HEAD)) or 0, 0)

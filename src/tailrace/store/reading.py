@@ -312,7 +312,11 @@ class MessageReader:
 
     def visible_at(self, phy_offset: int) -> MessageExt | None:
         """Return the message at a position, or None without a valid record or if its topic has released it."""
-        message = self.decode_at(phy_offset)
+        return self.visible(phy_offset, self._log.record_at(phy_offset))
+
+    def visible(self, phy_offset: int, record: bytes | None) -> MessageExt | None:
+        """As ``visible_at``, for a record that was read already."""
+        message = self._decode(record, phy_offset)
         return None if message is None or self._is_released(message) else message
 
     @staticmethod

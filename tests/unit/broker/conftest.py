@@ -198,6 +198,9 @@ class FakeStore:
     def delay_levels(self):
         return [(3, 5, 7)]
 
+    def is_in_memory(self, phy):
+        return True
+
     def select_record(self, phy):
         return next((r for r in self.log if struct.unpack_from(">q", r, 28)[0] == phy), None)
 

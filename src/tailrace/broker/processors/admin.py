@@ -10,6 +10,7 @@ from typing import Any, Final, final
 from tailrace.auth.signature import without_proof
 from tailrace.broker.answers_later import answer_failure
 from tailrace.broker.client_manager import ClientInfo
+from tailrace.broker.cold_reads import with_record
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.records import require_record
 from tailrace.broker.runtime_info import RuntimeInfo
@@ -64,7 +65,7 @@ class AdminProcessor:
         server.register(self.producer_connections, code.GET_PRODUCER_CONNECTION_LIST)
         server.register(slow(self.all_producers), code.GET_ALL_PRODUCER_INFO)
         server.register(self.consumer_running_info, code.GET_CONSUMER_RUNNING_INFO)
-        server.register(self.consume_directly, code.CONSUME_MESSAGE_DIRECTLY)
+        server.register(with_record(self._broker, self.consume_directly, _place), code.CONSUME_MESSAGE_DIRECTLY)
         server.register(slow(self.query_consume_queue), code.QUERY_CONSUME_QUEUE)
 
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -237,3 +238,9 @@ class AdminProcessor:
             else:
                 body["filterData"] = f"{group}@{topic} is not online!"
         return request.answer(body=fastjson.dumps(body))
+
+
+def _place(request: RemotingCommand) -> int | None:
+    """Return the position in the log that an offset message id has in its last 16 digits. Raises ValueError."""
+    msg_id = request.read(ConsumeMessageDirectlyResultRequestHeader).msg_id
+    return int(msg_id[-16:], 16) if msg_id else None

@@ -75,7 +75,7 @@ class ClientManageProcessor:
         server.register(self.consumer_list, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
         of_queue, code = self._broker.questions.of, RequestCode
         server.register(
-            of_queue(code.QUERY_CONSUMER_OFFSET, self.query_offset), code.QUERY_CONSUMER_OFFSET)
+            of_queue(code.QUERY_CONSUMER_OFFSET, self.query_offset, self._query_offset), code.QUERY_CONSUMER_OFFSET)
         server.register(
             of_queue(code.UPDATE_CONSUMER_OFFSET, self.update_offset), code.UPDATE_CONSUMER_OFFSET)
         server.register(self.lock_batch, RequestCode.LOCK_BATCH_MQ)
@@ -235,6 +235,20 @@ class ClientManageProcessor:
                 ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}"
             )
         return request.answer(body=fastjson.dumps({"consumerIdList": info.client_ids()}))
+
+    def _query_offset(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Serve request 14, in a thread if the first message of the queue is needed and not in memory."""
+        header, store = request.read(QueryConsumerOffsetRequestHeader), self._broker.store
+        topic, queue_id = header.topic, header.queue_id
+        if (
+            header.set_zero_if_not_found is False
+            or store.max_phy_offset - store.min_phy_offset <= IN_MEMORY_BYTES
+            or self._broker.offsets.query(header.consumer_group, topic, queue_id) >= 0
+            or not store.get_message(
+                topic, queue_id, max(0, store.min_offset_in_queue(topic, queue_id)), 1, only_cached=True).is_cold
+        ):
+            return self.query_offset(channel, request)
+        return self._broker.worker.in_thread(self.query_offset)(channel, request)
 
     def query_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the committed offset of a group: request 14."""

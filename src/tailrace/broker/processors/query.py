@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final, final
 
+from tailrace.broker.cold_reads import with_record
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.records import real_topic_of, require_record
 from tailrace.errors import CorruptionError, RefusalError
@@ -55,14 +56,17 @@ class QueryProcessor:
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
         server.register(self._in_thread(self.query_message), RequestCode.QUERY_MESSAGE)
-        server.register(self.view_message, RequestCode.VIEW_MESSAGE_BY_ID)
+        server.register(
+            with_record(self._broker, self.view_message, _place_of_view), RequestCode.VIEW_MESSAGE_BY_ID)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         server.register(self._of_queue(code, self.search_offset, self._in_thread(self.search_offset)), code)
         for code, serve in (
             (RequestCode.GET_MAX_OFFSET, self.max_offset), (RequestCode.GET_MIN_OFFSET, self.min_offset),
-            (RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time),
         ):
             server.register(self._of_queue(code, serve), code)
+        code = RequestCode.GET_EARLIEST_MSG_STORETIME  # the oldest record is seldom in memory
+        server.register(
+            self._of_queue(code, self.earliest_store_time, self._in_thread(self.earliest_store_time)), code)
 
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return messages with a key: request 12."""
@@ -154,6 +158,10 @@ class QueryProcessor:
         if self._store.max_offset_in_queue(topic, queue_id) > max(0, first):
             timestamp = self._store.get_message_store_timestamp(topic, queue_id, max(0, first))
         return request.answer(ext=GetEarliestMsgStoretimeResponseHeader(timestamp).to_ext())
+
+
+def _place_of_view(request: RemotingCommand) -> int:
+    return request.read(ViewMessageRequestHeader).offset
 
 
 def _is_of(topic: str, message: MessageExt) -> bool:

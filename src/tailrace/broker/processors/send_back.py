@@ -11,6 +11,7 @@ from typing import Final, final
 from tailrace import events
 from tailrace.auth.accesses import topic_access
 from tailrace.broker.answers_later import ConfigChanges, creates_missing
+from tailrace.broker.cold_reads import with_record
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.records import require_record
@@ -57,7 +58,7 @@ class SendBackProcessor:
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
-        server.register(self.send_back, RequestCode.CONSUMER_SEND_MSG_BACK)
+        server.register(with_record(self._broker, self._send_back, _place), RequestCode.CONSUMER_SEND_MSG_BACK)
 
     @property
     def changes(self) -> ConfigChanges:
@@ -69,6 +70,9 @@ class SendBackProcessor:
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand | bytes | None:
         """Put the message into the log again and answer success."""
+        return self._send_back(channel, request)
+
+    def _send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         header = request.read(ConsumerSendMsgBackRequestHeader)
         name, level = header.group, header.delay_level
         group = self._broker.group(name)
@@ -136,6 +140,10 @@ class SendBackProcessor:
 def _came_from(message: MessageExt) -> str:
     """Return the topic of a message before its retries. A producer may set the property in any other topic, too."""
     return message.properties.get(RETRY_TOPIC, message.topic) if message.topic.startswith("%") else message.topic
+
+
+def _place(request: RemotingCommand) -> int:
+    return request.read(ConsumerSendMsgBackRequestHeader).offset
 
 
 def _again(

@@ -29,6 +29,9 @@ from tailrace.remoting import Channel
 __all__ = ["Questions", "Serve"]
 
 Serve = Callable[[Channel, RemotingCommand], Answer]
+_FROM_THE_DISK: Final = frozenset({
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.GET_EARLIEST_MSG_STORETIME, RequestCode.QUERY_CONSUMER_OFFSET})
+"""Requests that may read old messages."""
 _NOT_FOUND: Final = "Not found, maybe this group consumer boot first"
 
 
@@ -96,7 +99,7 @@ class Questions:
                 version=request.version, serialize_type=request.serialize_type)
             asked.sender = sender_of(request)
             found = await self._look_ups.run(self._physical[code], channel, asked) if (
-                code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP  # it may read from the disk
+                code in _FROM_THE_DISK
             ) else self._physical[code](channel, asked)
             assert isinstance(found, RemotingCommand)
             answer = found
