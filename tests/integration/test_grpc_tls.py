@@ -57,6 +57,16 @@ def routed(port, credentials=None):
         return client.call("QueryRoute", service.QueryRouteRequest(topic=named("orders")), timeout=10).status.code
 
 
+def ready(port, ca, files=None):
+    """Return the answer to a probe; empty if the connection is closed."""
+    try:
+        with connected(port, ca, files) as connection:
+            connection.sendall(b"GET /ready HTTP/1.1\r\n\r\n")
+            return connection.recv(1000)
+    except (ssl.SSLError, ConnectionResetError):
+        return b""
+
+
 def trusting(ca, files=None):
     read = [Path(path).read_bytes() for path in (ca.path, *(reversed(files) if files else ()))]
     return grpc.ssl_channel_credentials(*read)
@@ -69,7 +79,10 @@ def test_enforcing_serves_grpc_with_tls_only_and_requires_certificates_of_client
         "tls.server.keyPassword": "open sesame", "tls.server.need.client.auth": "require",
         "tls.server.authClient": "true", "tls.server.trustCertPath": ca.path})
     with served_process(tmp_path, settings, *OPTIONS) as ours:
-        port = ports_of(ours)["grpc"]
+        ports = ports_of(ours)
+        port = ports["grpc"]
+        assert ready(ports["http"], ca, own).startswith(b"HTTP/1.1 200")
+        assert ready(ports["http"], ca) == b""
         assert routed(port, trusting(ca, own)) == Code.TOPIC_NOT_FOUND
         for credentials in (None, trusting(ca), trusting(ca, foreign)):
             with pytest.raises(grpc.RpcError) as caught:

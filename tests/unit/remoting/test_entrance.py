@@ -314,6 +314,31 @@ def test_damage_after_the_handshake_closes_only_its_connection(ca, server_files)
     run(test)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2])
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_a_client_refuses_servers_of_old_versions_and_compression(version, ca, server_files):
+    async def test():
+        async with serving(settings(server_files)) as (entrance, address, server):
+            old = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            old.load_cert_chain(*server_files)
+            old.minimum_version = old.maximum_version = version
+            old.options &= ~ssl.OP_NO_COMPRESSION
+            old.set_ciphers("DEFAULT:@SECLEVEL=0")
+            entrance.context = old
+            tls = TlsOptions(trust_cert_path=ca.path)
+            if version != ssl.TLSVersion.TLSv1_2:
+                with pytest.raises(RemotingConnectError, match=r"(?i)version|alert"):
+                    await echo(address, tls)
+                assert sum(entrance.failures.values()) == 1
+                return
+            client = RemotingClient(tls=tls)
+            assert await echo(address, client=client) == b"ping"
+            (channel,) = server.channels
+            assert channel._transport.get_extra_info("ssl_object").compression() is None
+            await client.close()
+    run(test)
+
+
 # --- reload
 
 
