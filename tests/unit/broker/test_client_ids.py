@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from people import People, sent_by
 
 from tailrace.broker import client_ids
 from tailrace.broker.client_ids import ClientIds
 from tailrace.broker.processors.client_manage import ClientManageProcessor
-from tailrace.errors import StoreError
+from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.remoting import RemotingCommand
 
 ANN = ("Topic:orders", "Pub,Sub"), ("Group:stock", "Sub")
@@ -162,3 +165,38 @@ def test_an_id_belongs_to_its_user_as_long_as_one_holder_is_there(people, channe
     ids.release("a table", "a")
     ids.release("a table", "a")
     assert ids.user_of("a") is None
+
+
+STEPS = st.lists(st.tuples(
+    st.sampled_from(["claim", "claim_for", "close", "release"]), st.sampled_from(["ann", "bob", "root"]),
+    st.integers(0, 2), st.sampled_from("ab")), max_size=30)
+
+
+@given(STEPS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_id_has_one_user_for_as_long_as_it_has_a_holder(kit, steps):
+    """Any order of first uses and ends, against a table of pairs of a holder and an id."""
+    people = People(ann=ANN, bob=ANN)
+    ids, channels = ClientIds(lambda: people.control), [kit.FakeChannel(f"10.0.0.{n}:1") for n in range(3)]
+    held = {}
+    for what, user, number, name in steps:
+        holder = channels[number] if what in {"claim", "close"} else f"table {number}"
+        if what in {"close", "release"}:
+            if what == "close":
+                ids.closed(holder)
+            else:
+                ids.release(holder, name)
+            held = {pair: owner for pair, owner in held.items() if pair[0] != holder or (
+                what == "release" and pair[1] != name)}
+            continue
+        owners = {owner for (_, one), owner in held.items() if one == name}
+        claim = partial(ids.claim, holder) if what == "claim" else partial(ids.claim_for, holder, channels[0])
+        if owners - {user}:
+            with pytest.raises(RefusalError):
+                claim(sent_by(user, RemotingCommand(34)), name)
+        else:
+            claim(sent_by(user, RemotingCommand(34)), name)
+            held[holder, name] = user
+        for one in "ab":
+            assert {ids.user_of(one)} - {None} == {owner for (_, name_), owner in held.items() if name_ == one}
+    assert len(ids) == len({name for _, name in held})
