@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 SOURCES := setup.py pyproject.toml $(wildcard src/tailrace/kernels/*.py src/tailrace/kernels/shared/*.p*)
 SEED ?= 1
 RUNS ?= 300
-CODE := src tests tools benchmarks setup.py
+CODE := src tests tools benchmarks deploy setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs test long check fmt golden crash sim soak fuzz audit mutants interop bench bench-client \

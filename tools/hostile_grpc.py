@@ -79,7 +79,7 @@ async def _clients(target):
 
 
 def calls_without_a_user(target):
-    """Calls without a user and calls that are cancelled at once, without a pause."""
+    """Calls without a user and calls that are cancelled immediately, without a pause."""
     return asyncio.run(_calls(target))
 
 

@@ -64,7 +64,7 @@ def producer_groups(target):
     made, done = [], collections.Counter()
     for number in range(target.count):
         try:
-            connection = Connection(target.broker, "nobody", source=ATTACKER)
+            connection = Connection(target.broker, "guest", source=ATTACKER)
             beat = {"clientID": f"c{number}", "consumerDataSet": [], "producerDataSet": [
                 {"groupName": f"p{target.seed}-{number}-{n}-{'x' * 60}"} for n in range(1000)]}
             done[f"code {connection.ask(34, {}, json.dumps(beat).encode())[0]['code']}"] += 1
@@ -265,7 +265,7 @@ def short_names(target):
 def pipelined_floods(target):
     """Users that may send nothing do so without a pause, from 20 connections, and never read the answers."""
     done, until, lock = collections.Counter(), target.until(), threading.Lock()
-    requests = b"".join(frame(310, signed(send_fields("secret"), b"x", "nobody"), b"x", n) for n in range(100))
+    requests = b"".join(frame(310, signed(send_fields("secret"), b"x", "guest"), b"x", n) for n in range(100))
 
     def flood():
         while time.monotonic() < until:

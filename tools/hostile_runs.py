@@ -1,7 +1,7 @@
 """Attacks on a running server, a minute each at most: what they cost in memory, and what its other clients notice.
 
 Each attack has a server of its own (`tailrace serve` with users, --http and, except for the attacks on TLS, --grpc) and
-a process of its own. Meanwhile victims work from another address: a held connection and ever new ones that send, a gRPC
+a process of its own. Victims work from another address: a held connection and ever new ones that send, a gRPC
 producer and ever new ones, and a reader of /ready. The table has the memory of the server (MiB: before, the highest,
 what is kept RELEASE seconds after the attack), the times of a victim's sends (ms: median, 99 %, longest; before and
 during) and who was refused. An attack fails if a victim's median exceeds 5 ms, if a victim is refused, if more than
@@ -152,7 +152,7 @@ def _address(text):
 
 
 class Victim(threading.Thread):
-    """Does one thing again and again: keeps the time of each success and the reason of each refusal."""
+    """Does one thing repeatedly: keeps the time of each success and the reason of each refusal."""
 
     def __init__(self, name, work, pause_s):
         super().__init__(daemon=True)

@@ -17,8 +17,8 @@ import time
 ATTACKER = "127.0.0.66"
 USERS = {
     "root": "Wq7-long-and-random-root", "mallory": "Mal-long-and-random-mall",
-    "nobody": "Nob-long-and-random-nobo", "victim": "Vic-long-and-random-vict"}
-"""root is the super user, nobody has no permission, and the others have those of PERMISSIONS."""
+    "guest": "Gst-long-and-random-gues", "victim": "Vic-long-and-random-vict"}
+"""root is the super user, guest has no permission, and the others have those of PERMISSIONS."""
 PERMISSIONS = {
     "mallory": {"Topic:own*": ["Pub", "Sub", "Get", "Create"], "Group:mine*": ["Sub", "Get"]},
     "victim": {"Topic:secret*": ["Pub", "Sub", "Get"], "Group:vgroup*": ["Sub", "Get"]}}
@@ -147,7 +147,7 @@ def make_users(broker):
         if header["code"]:
             raise RuntimeError(f"request {code}: {header}")
 
-    for name in ("mallory", "nobody", "victim"):
+    for name in ("mallory", "guest", "victim"):
         do(3001, {"username": name}, {"username": name, "password": USERS[name], "userType": "Normal"})
     for name, entries in PERMISSIONS.items():
         for resource, actions in entries.items():

@@ -9,11 +9,11 @@ import re
 import socket
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tailrace.config import BrokerConfig
 from tailrace.env.supervisor import notify_supervisor
 from tailrace.metrics import BASE_LABELS, METRICS, MetricKind
 
@@ -119,7 +119,7 @@ def test_the_unit_gives_up_after_some_starts():
 def test_the_image_is_not_run_by_root_and_is_asked_how_it_is():
     text = (DEPLOY / "Containerfile").read_text()
     assert re.search(r"^USER tailrace$", text, re.MULTILINE)
-    assert "/ready" in text.partition("HEALTHCHECK")[2]
+    assert "ready.py" in text.partition("HEALTHCHECK")[2]
 
 
 @pytest.mark.parametrize(("state", "status", "sent"), [
@@ -143,13 +143,92 @@ def test_without_a_service_manager_nothing_is_sent_and_one_that_has_gone_is_logg
     assert "the service manager was not notified" in caplog.text
 
 
+def properties(name):
+    lines = (DEPLOY / name).read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def composed(name):
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    return yaml.safe_load((DEPLOY / name).read_text())["services"]
+
+
+def entrypoint():
+    text = (DEPLOY / "Containerfile").read_text().replace("\\\n", "")
+    return json.loads(re.search(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[1])
+
+
+def examples():
+    """Name, command and settings of every way in which deploy/ starts a server."""
+    yield "the image", entrypoint(), {}
+    yield "the unit", unit()["Service"]["ExecStart"].split(), {}
+    yield "compose", [*entrypoint(), *composed("compose.yaml")["tailrace"].get("command", [])], {}
+    secure = properties("secure/broker.conf")
+    yield "secure compose", [*entrypoint(), *composed("secure/compose.yaml")["tailrace"]["command"]], secure
+    drop_in = (DEPLOY / "secure" / "tailrace.conf").read_text()
+    yield "secure unit", re.findall(r"^ExecStart=(\S.*)$", drop_in, re.MULTILINE)[0].split(), secure
+    config, *_, broker = manifests()
+    [container] = broker["spec"]["template"]["spec"]["containers"]
+    read = dict(line.split("=") for line in config["data"]["broker.conf"].split())
+    yield "kubernetes", [*entrypoint(), *container["args"]], read
+
+
+def hosts_of(command, settings):
+    """The hosts that a server listens on; those of its defaults are loopback addresses."""
+    options = dict(pairwise(command))
+    found = [options[name].rpartition(":")[0] for name in ("--listen", "--namesrv-listen", "--http", "--grpc")
+             if name in options]
+    return {*found, settings.get("bindAddress", "127.0.0.1")}
+
+
+def test_no_example_opens_a_port_without_users_and_tls():
+    open_ones = 0
+    for name, command, settings in examples():
+        assert "--allow-remote" not in command, name
+        assert "--allow-plain" not in command, name
+        if hosts_of(command, settings) <= {"127.0.0.1", "localhost", "::1"}:
+            continue
+        open_ones += 1
+        assert settings["authenticationEnabled"] == settings["authorizationEnabled"] == "true", name
+        assert settings["tls.server.mode"] == "enforcing", name
+        assert {"--user", "--password-file"} <= {*command}, name
+        assert dict(pairwise(command))["--http"].startswith("127.0.0.1:"), name
+    assert open_ones == 3, "an example is for clients elsewhere"
+
+
+def test_the_examples_publish_only_ports_that_need_a_user():
+    assert all("ports" not in service for service in composed("compose.yaml").values())
+    [secure] = composed("secure/compose.yaml").values()
+    assert {port.rpartition(":")[2] for port in secure["ports"]} == {"9876", "10911"}
+    text = (DEPLOY / "Containerfile").read_text()
+    assert "8080" not in re.search(r"^EXPOSE (.*)$", text, re.MULTILINE)[1].split()
+
+
+def test_the_policy_lets_only_labelled_pods_in_and_nothing_out():
+    _, service, policy, _ = manifests()
+    assert policy["kind"] == "NetworkPolicy"
+    [rule] = policy["spec"]["ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": {"tailrace-client": "true"}}}]
+    assert {port["port"] for port in rule["ports"]} == {port["targetPort"] for port in service["spec"]["ports"]}
+    assert policy["spec"]["egress"] == []
+    assert {"Ingress", "Egress"} == {*policy["spec"]["policyTypes"]}
+
+
+def test_the_unit_keeps_others_out_of_its_files_and_can_be_ended_for_memory():
+    service = unit()["Service"]
+    assert int(service["UMask"], 8) == 0o077
+    assert int(service["StateDirectoryMode"], 8) == 0o700
+    assert "OOMScoreAdjust" not in service, "a server that takes too much memory ends before other programs do"
+    assert int(service["LimitNOFILE"]) >= 65_536, "half of it is for connections, the rest for files and a reserve"
+
+
 def manifests():
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
 
 
 def test_the_manifests_of_kubernetes_name_what_is_there():
-    config, service, broker = manifests()
+    config, service, policy, broker = manifests()
     pod = broker["spec"]["template"]
     [container] = pod["spec"]["containers"]
     image = (DEPLOY / "Containerfile").read_text()
@@ -161,12 +240,16 @@ def test_the_manifests_of_kubernetes_name_what_is_there():
     assert service["spec"]["selector"] == broker["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert re.search(r"^VOLUME (.*)$", image, re.MULTILINE)[1] == mounts["store"]
-    assert container["args"] == ["--config", f"{mounts['config']}/broker.conf"]
+    assert container["args"][:2] == ["--config", f"{mounts['config']}/broker.conf"]
+    assert policy["spec"]["podSelector"] == broker["spec"]["selector"]
     assert config["metadata"]["name"] == pod["spec"]["volumes"][0]["configMap"]["name"]
     uid = re.search(r"--uid (\d+)", image)[1]
     assert pod["spec"]["securityContext"]["runAsUser"] == int(uid)
     read = dict(line.split("=") for line in config["data"]["broker.conf"].split())
-    assert BrokerConfig.from_properties(read).broker_ip1 == service["metadata"]["name"]
+    assert read["brokerIP1"] == service["metadata"]["name"]
+    assert {*read} == {*properties("secure/broker.conf")}, "one set of settings for every way to run it"
+    secrets = f"{mounts['secrets']}/"
+    assert all(read[name].startswith(secrets) for name in ("tls.server.certPath", "tls.server.keyPath"))
 
 
 def test_the_manifests_of_kubernetes_fit_its_schema():
