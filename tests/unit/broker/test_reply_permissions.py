@@ -33,6 +33,7 @@ class World:
         self.processor = ReplyMessageProcessor(broker, self.send_processor)
         for topic in ("questions", "else", "%RETRY%stock"):
             broker.topics.create_if_missing(topic, 1)
+        broker.groups.find_or_create("stock")
         self.asker = self.connect("ann", "asker")
 
     def connect(self, user, client):

@@ -166,8 +166,11 @@ class SendMessageProcessor:
                 logical = self._broker.static_topics.for_send(request, header)
             message, unique_key, half = self._message(
                 channel, request, header if logical is None else logical.header, batch=batch)
-            if self._broker.control is not None:
-                check_properties(self._broker, channel, request, header.properties or "", message, half)
+            text = header.properties or ""
+            if self._broker.control is not None and (
+                half is not None or message.topic[0] == "%" or "_TO" in text or "_MULTI_" in text  # or it names nothing
+            ):
+                check_properties(self._broker, channel, request, text, message, half)
         except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
@@ -413,9 +416,7 @@ class SendMessageProcessor:
             remark = REMARKS[PutMessageStatus.MESSAGE_ILLEGAL] % self._max_message_size
             if result.remark:
                 remark = f"{remark} {result.remark}"
-        return request.answer(
-            CODES.get(status, ResponseCode.SYSTEM_ERROR), remark, dict(self._common_ext)
-        )
+        return request.answer(CODES.get(status, ResponseCode.SYSTEM_ERROR), remark, dict(self._common_ext))
 
     def _binary_answer(self, opaque: int, result: PutMessageResult, unique_key: str) -> bytes:
         key = unique_key.encode()
