@@ -139,7 +139,7 @@ class Clients:
     async def take(self, caller: Caller, settings: Any, *, has_stream: bool = True) -> Client:
         """Take over the settings of a client and register it in the broker. Raises GrpcError."""
         client = self._table.get(caller.client_id)
-        self._account(caller, client, settings)
+        self._check_shares(caller, client, settings)
         if client is None:
             made: list[Client] = []
             connection = InProcessConnection(
@@ -149,12 +149,15 @@ class Clients:
                 caller, settings, connection, Holder(caller.peer[0], caller.user), settings.ByteSize())
             made.append(client)
             self._table[caller.client_id] = self._of_channel[client.connection.channel] = client
+            self._limits.clients.add(client.holder)
+            self._limits.settings.add(client.holder, client.size)
         before, client.settings, client.has_stream = client.settings, settings, has_stream
+        self._resize(client, settings)
         try:
             if caller.user:
                 self._claim(client)
             await self.register(client, with_subscriptions=True)
-        except GrpcError:
+        except BaseException:
             client.settings = before
             self._resize(client, before)
             if before is settings:
@@ -170,22 +173,18 @@ class Clients:
         except RefusalError as error:
             raise GrpcError(Code.FORBIDDEN, error.remark) from None
 
-    def _account(self, caller: Caller, client: Client | None, settings: Any) -> None:
-        """Count a new client and its settings, or other settings of a known one. Raises GrpcError."""
-        size = settings.ByteSize()
-        holder = Holder(caller.peer[0], caller.user) if client is None else client.holder
-        grpc = self._limits
-        more = size if client is None else size - client.size
+    def _check_shares(self, caller: Caller, client: Client | None, settings: Any) -> None:
+        """Raise GrpcError if a new client, or other settings of a known one, are over a share."""
+        grpc, size = self._limits, settings.ByteSize()
+        if client is None:
+            holder, more = Holder(caller.peer[0], caller.user), size
+        else:
+            holder, more = client.holder, size - client.size
         for what, shares, n in ((CLIENTS, grpc.clients, int(client is None)), (SETTINGS, grpc.settings, more)):
             if n > 0 and (whose := shares.refusal(holder, n)):
                 grpc.refuse(f"{what} of {whose}", holder, self._clock.monotonic_ns() / 1e9)
                 raise GrpcError(
                     Code.TOO_MANY_REQUESTS, f"too many {what} of {whose} ({shares.most} of all clients)")
-        if client is None:
-            grpc.clients.add(holder)
-            grpc.settings.add(holder, size)
-        else:
-            self._resize(client, settings)
 
     def _resize(self, client: Client, settings: Any) -> None:
         size = settings.ByteSize()

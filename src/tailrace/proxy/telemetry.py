@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, Final, final
 
@@ -10,7 +11,7 @@ import grpc
 
 from tailrace import events
 from tailrace.broker.context import BrokerContext
-from tailrace.env.supervision import failed
+from tailrace.env.supervision import caught, failed
 from tailrace.errors import CorruptionError, RemotingConnectError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
@@ -69,6 +70,7 @@ class TelemetryActivity:
         """The latest stream of each client."""
         clients.on_forget.append(self._forgotten)
         self._nonce = 0
+        self._endings: set[asyncio.Task[None]] = set()
 
     # -- calls
 
@@ -135,15 +137,23 @@ class TelemetryActivity:
         except grpc.aio.BaseError as error:  # in the middle of a read or a write
             events.GRPC_STREAM_ENDED.log(_log, peer=context.peer(), reason=repr(error))
         finally:
-            await stream.close()
-            if client is not None and client.send == stream.send:
-                await self._stream_ended(client)
+            # A client that closes its connection cancels the call, maybe once more while it ends.
+            ending = asyncio.create_task(self._end(stream, client))
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
+            await asyncio.shield(ending)
 
     async def _next(self, admitted: Admitted, client: Client | None) -> Any:
         """Return the next command of a stream; until its settings are there, they must come in time."""
         if client is None:
             return await self._admission.first(admitted, NO_SETTINGS)
         return await admitted.context.read()
+
+    async def _end(self, stream: _Stream, client: Client | None) -> None:
+        with caught("Telemetry"), contextlib.suppress(RemotingConnectError):  # the server stops
+            await stream.close()
+            if client is not None and client.send == stream.send:
+                await self._stream_ended(client)
 
     async def _stream_ended(self, client: Client) -> None:
         """Keep a client that has sent heartbeats, because it will connect again; forget any other."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("rocketmq.grpc_protocol")
 
+import grpc
+
 from tailrace.formats.remoting import RequestCode
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients
-from tailrace.proxy.protocol import Code, GrpcError, definition
+from tailrace.proxy.protocol import Code, GrpcError, definition, service
 from tailrace.proxy.telemetry import TelemetryActivity
 from tailrace.remoting import RemotingServer
 from tailrace.remoting.limits import CallLimits
@@ -108,6 +111,28 @@ def test_refused_settings_leave_nothing():
     run(test)
 
 
+def test_what_fails_otherwise_leaves_nothing_either():
+    async def test():
+        world = World()
+        with pytest.raises(ValueError, match="address"):
+            await world.clients.take(Caller("ann-1", ("no address", 1), 0, "", "ann"), settings("orders"))
+        assert world.usage() == (0, 0, 0)
+
+        async def register(*_, **__):
+            await asyncio.Event().wait()
+
+        world.clients.register = register
+        call = asyncio.create_task(world.take("ann-1"))
+        while not len(world.clients):
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert world.usage() == (0, 0, 0)
+
+    run(test)
+
+
 def test_other_settings_of_a_client_count_instead_of_those_before():
     async def test():
         world = World()
@@ -144,5 +169,53 @@ def test_a_client_ends_with_its_stream_unless_it_has_sent_a_heartbeat(has_beaten
         assert world.clients.all() == ([client] if has_beaten else [])
         assert given_back == ([] if has_beaten else [client])
         assert client.send is None
+
+    run(test)
+
+
+def test_a_stream_that_is_cancelled_while_it_ends_still_ends_its_client():
+    async def test():
+        world, closing = World(), asyncio.Event()
+
+        async def nothing(*_):
+            return None
+
+        class Context:
+            def peer(self):
+                return "ipv4:10.0.0.1:1"
+
+            async def read(self):
+                return grpc.aio.EOF
+
+        async def first(*_):
+            return service.TelemetryCommand(settings=settings("orders"))
+
+        async def begin(*_):
+            return SimpleNamespace(user=None, context=Context())
+
+        activity = TelemetryActivity(
+            SimpleNamespace(clock=SimClock()),
+            SimpleNamespace(caller=lambda *_: Caller("ann-1", ("10.0.0.1", 1), 0, "", "")),
+            world.clients, SimpleNamespace(give_back=nothing), SimpleNamespace(),
+            SimpleNamespace(begin=begin, first=first))
+
+        async def take(caller, received, stream):
+            stream.close = closing.wait
+            client = await world.clients.take(caller, received)
+            client.send = stream.send
+            return client
+
+        activity._take = take
+        call = asyncio.create_task(activity.telemetry(None, Context()))
+        while not activity._endings:
+            await asyncio.sleep(0)
+        assert len(world.clients) == 1
+        call.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await call
+        closing.set()
+        while activity._endings:
+            await asyncio.sleep(0)
+        assert world.usage() == (0, 0, 0)
 
     run(test)
