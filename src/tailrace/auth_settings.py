@@ -68,6 +68,9 @@ class AuthConfig(_Config):
     super_user_reserve_percent: int = _option(
         1, "Share of `maxTopics` and of `maxSubscriptionGroups` that only super users may use, at least one topic and "
         "one group; 0: nothing is reserved.", unit="%", low=0, high=90)
+    password_length_min: int = _option(
+        0, "Fewest characters of a new password in a request, for example of `mqadmin createUser`; 0: no limit. "
+        "`tailrace acl user` takes at least 16 characters in any case.", low=0, high=200)
     audit_log: str = _option(
         "", "File to which one JSON line is appended for each request of administration, each denied request and each "
         "log-in to the console. See also `serve --audit-log`.")

@@ -133,6 +133,11 @@ USER_OF_A_SETTING_NOT_CREATED: Final = _event(
     "The setting (`serve --user` sets initAuthenticationUser) names a user that does not exist. Users are created from "
     "settings only at the first start, because a missing user may have been deleted on purpose. Remove the setting, or "
     "create the user with `tailrace acl user add NAME --super`.")
+SHORT_PASSWORDS: Final = _event(
+    "warning", "short passwords", "users count",
+    "These users, of `count` in all, have a password of less than 16 characters. Their signatures can be tried against "
+    "a recorded request without the server. Give them new ones: `tailrace acl user update NAME --generate "
+    "--keep-old 24h`.")
 USER_HAS_LEFT: Final = _event(
     "info", "user has left", "user connections",
     "The user was deleted or disabled, or has a new password, so its connections were closed, with the requests that "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import json
 import os
 import subprocess
@@ -49,9 +51,9 @@ class Server:
 @pytest.fixture
 def place(tmp_path):
     for name in ("root", "ann"):
-        (tmp_path / f"{name}.password").write_text(f"{name}-secret\n")
+        (tmp_path / f"{name}.password").write_text(f"{name}-secret-of-16\n")
         file = tmp_path / f"{name}.credentials"
-        file.write_text(f"accessKey: {name}\nsecretKey: {name}-secret\n")
+        file.write_text(f"accessKey: {name}\nsecretKey: {name}-secret-of-16\n")
         file.chmod(0o600)
     return tmp_path
 
@@ -59,7 +61,7 @@ def place(tmp_path):
 def test_from_nothing_to_two_users(place):
     first = ("--user", "root", "--password-file", place / "root.password")
     root = {"TAILRACE_CREDENTIALS": str(place / "root.credentials")}
-    ann = Credentials("ann", "ann-secret")
+    ann = Credentials("ann", "ann-secret-of-16")
     store = place / "s"
     with Server(place, *first) as server:
         assert "username cannot be null" in run("topic", "list", store, code=1)
@@ -184,11 +186,11 @@ def test_a_consumer_replies_with_the_permission_to_consume_and_no_other_user_doe
     """The asker may only send to the topic, the replier may only consume it, and a third user may do neither."""
     first = ("--user", "root", "--password-file", place / "root.password")
     root, store = {"TAILRACE_CREDENTIALS": str(place / "root.credentials")}, place / "s"
-    ann, desk, idle = (Credentials(user, f"{user}-secret") for user in ("ann", "desk", "idle"))
+    ann, desk, idle = (Credentials(user, f"{user}-secret-and-long") for user in ("ann", "desk", "idle"))
     with Server(place, *first) as server:
         run("topic", "create", store, "questions", env=root)
         for user in ("ann", "desk", "idle"):
-            (place / f"{user}.password").write_text(f"{user}-secret\n")
+            (place / f"{user}.password").write_text(f"{user}-secret-and-long\n")
             run("acl", "user", "add", store, user, "--password-file", place / f"{user}.password", env=root)
         run("acl", "allow", store, "ann", "--on", "Topic:questions", "--action", "Pub", env=root)
         for resource in ("Topic:questions", "Group:answers"):
@@ -207,3 +209,46 @@ def test_a_consumer_replies_with_the_permission_to_consume_and_no_other_user_doe
                 RemotingCommandError, match="User:idle may not reply to client"
             ):
                 other.reply(got[0], b"forged")
+
+
+def test_a_password_is_generated_or_long_and_two_are_valid_for_a_time(place):
+    root = {"TAILRACE_CREDENTIALS": str(place / "root.credentials")}
+    store = place / "s"
+    (place / "short.password").write_text("fifteen-letters\n")
+    for where in ("directory", "server"):
+        with (Server(place, "--user", "root", "--password-file", place / "root.password")
+              if where == "server" else contextlib.nullcontext()) as server:
+            if where == "directory":
+                run("send", store, "--create", "--topic", "orders", "x")
+                run("acl", "user", "add", store, "root", "--super", "--password-file", place / "root.password")
+            name = f"of-{where}"
+            short = ("--password-file", place / "short.password")
+            said = run("acl", "user", "add", store, name, *short, env=root, code=2)
+            assert "the password has 15 characters, but needs 16; --generate makes one" in said
+            (made,) = run("acl", "user", "add", store, name, "--generate", env=root)
+            assert (made["user"], len(made["password"])) == (name, 24)
+            assert "15 characters" in run("acl", "user", "update", store, name, *short, env=root, code=2)
+            for wrong in ("1", "31d", "x", "-1h", "1.5h"):
+                assert "--keep-old" in run("acl", "user", "update", store, name, "--keep-old", wrong, env=root, code=2)
+            run("acl", "user", "update", store, name, "--keep-old", "1h", env=root, code=1)
+            (new,) = run("acl", "user", "update", store, name, "--generate", "--keep-old", "24h", env=root)
+            assert new["password"] != made["password"]
+            until = dt.datetime.fromisoformat(new["old_password_until"]) - dt.datetime.now(dt.UTC)
+            assert dt.timedelta(hours=23) < until <= dt.timedelta(hours=24)
+            listed = {one["user"]: one for one in run("acl", "user", "list", store, env=root)}
+            assert listed[name]["old_password_until"] == new["old_password_until"]
+            assert "password" not in listed[name]
+            if server is not None:
+                run("acl", "allow", store, name, "--on", "Topic:orders", "--action", "Pub,Get", env=root)
+                for password in (made["password"], new["password"]):
+                    with Producer(broker=server.broker, credentials=Credentials(name, password)) as producer:
+                        producer.send(Message(topic="orders", body=b"x"))
+            (ended,) = run("acl", "user", "update", store, name, "--keep-old", "0", env=root)
+            assert "old_password_until" not in ended
+            if server is not None:
+                with Producer(broker=server.broker, credentials=Credentials(name, made["password"])) as producer, (
+                        pytest.raises(RemotingCommandError, match="check signature failed")):
+                    producer.send(Message(topic="orders", body=b"x"))
+                log = server.log.read_text()
+                assert made["password"] not in log
+                assert new["password"] not in log

@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).parents[1] / "support" / "grpc_users.py"
 @pytest.fixture
 def broker(tmp_path):
     (tmp_path / "root.password").write_text("root-secret\n")
-    (tmp_path / "shop.password").write_text("shop-secret\n")
+    (tmp_path / "shop.password").write_text("shop-secret-of-16\n")
     credentials = tmp_path / "root.credentials"
     credentials.write_text("accessKey: root\nsecretKey: root-secret\n")
     credentials.chmod(0o600)

@@ -63,11 +63,11 @@ def route(who, credentials, topic):
 
 
 send("admin", ("root", "root-secret"), "orders", "bills")
-send("shop", ("shop", "shop-secret"), "orders", "bills")
+send("shop", ("shop", "shop-secret-of-16"), "orders", "bills")
 receive("admin", ("root", "root-secret"), "readers", "bills")
-receive("shop", ("shop", "shop-secret"), "stock", "orders")
+receive("shop", ("shop", "shop-secret-of-16"), "stock", "orders")
 send("stranger", (), "orders")
 send("liar", ("root", "other"), "orders")
 route("stranger", (), "orders")
 route("liar", ("root", "other"), "orders")
-route("shop", ("shop", "shop-secret"), "others")
+route("shop", ("shop", "shop-secret-of-16"), "others")

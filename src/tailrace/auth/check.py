@@ -134,6 +134,8 @@ class AccessControl:
             code: itemgetter(*names) if names else _nothing for code, names in self._accesses.names.items()}
         """What returns the fields on which the result of `Accesses.of` depends; it raises KeyError without one."""
         self._known: dict[str, tuple[User, Signer, str]] = {}
+        self._earlier: dict[str, tuple[User, Signer]] = {}
+        """Users of `_known` whose password before may still be valid, with that password."""
         self._allowed = _Allowed()
         self._shared: dict[tuple[str, str, str, str], bool] = {}
         self.bindings = None if config.authentication_binding == "off" else Bindings(
@@ -149,6 +151,7 @@ class AccessControl:
     def changed(self) -> None:
         """Forget what was decided with the users and entries before."""
         self._proven.clear()
+        self._earlier = {}
         self._known = {}  # new ones: a request that is being checked may still write into those before
         self._allowed = _Allowed()
         self._shared.clear()
@@ -170,7 +173,11 @@ class AccessControl:
         if self._proven_ns and self._is_proven(peer, name):
             pass
         elif not signer.has_signed(ext, request.body, request.version) or problem:
-            raise self._failed(peer, request, name, problem)
+            earlier = self._by_earlier(name, lambda key: key.has_signed(ext, request.body, request.version))
+            if earlier is None or problem:
+                raise self._failed(peer, request, name, problem)
+            user = earlier
+            self._proved(peer, name)
         elif not peer.authenticated or self._proven_ns:
             self._proved(peer, name)
         bindings = self.bindings
@@ -213,6 +220,10 @@ class AccessControl:
         if self._attempts.refusing_until_ns:
             self._refuse_attempt(address, call, name)
         if not signer.has_signed_bytes(content, signature or b"") or problem:
+            earlier = self._by_earlier(name, lambda key: key.has_signed_bytes(content, signature or b""))
+            if earlier is not None and not problem:
+                self._attempts.proved(address, name)
+                return earlier
             raise self._wrong(address, call, name, problem or "signature", WRONG_SIGNATURE)
         self._attempts.proved(address, name)
         return user
@@ -224,7 +235,10 @@ class AccessControl:
             self._refuse_attempt(address, call, name)
         given = password.encode("utf-8", "surrogatepass")
         if not hmac.compare_digest(user.password.encode("utf-8", "surrogatepass"), given) or problem:
-            raise self._wrong(address, call, name, problem or "password", WRONG_PASSWORD)
+            earlier = self._by_earlier(name, lambda key: key.is_of(password))
+            if earlier is None or problem:
+                raise self._wrong(address, call, name, problem or "password", WRONG_PASSWORD)
+            user = earlier
         self._attempts.proved(address, name)
         if self.on_log_in is not None:
             self.on_log_in(name, address, call)
@@ -294,7 +308,8 @@ class AccessControl:
     def has_left(self, proven: User) -> bool:
         """Return whether a user was deleted or disabled, or its password is not the one that it used."""
         user = self._user(proven.name)
-        return user is None or not user.enabled or user.password != proven.password
+        return user is None or not user.enabled or (user.password != proven.password and not (
+            user.previous_password == proven.password and self._clock.now_ms() < user.previous_until_ms))
 
     def refused(self, peer: Peer, request: RemotingCommand) -> RefusalError | None:
         """Return the refusal of a request that has waited, if its user may not send it any more."""
@@ -394,14 +409,23 @@ class AccessControl:
         """
         if not name:
             raise self.refusal(address, call, "missing", "", "username cannot be null.")
-        users = self._known
+        users, earlier = self._known, self._earlier
         user = self._user(name) if len(name) <= NAME_MAX else None
         if user is None:
             return _NOBODY
         found = user, Signer(user.password), "" if user.enabled else "disabled"
         if user.enabled:
             users[user.name] = found
+            if user.previous_password:
+                earlier[user.name] = user.earlier, Signer(user.previous_password)
         return found
+
+    def _by_earlier(self, name: str, is_proven: Callable[[Signer], bool]) -> User | None:
+        """Return a user that has proven itself with its password before, while that one is valid."""
+        found = self._earlier.get(name)
+        if found is None or self._clock.now_ms() >= found[0].previous_until_ms or not is_proven(found[1]):
+            return None
+        return found[0]
 
     def _refuse_attempt(self, address: str, call: int | str, name: str) -> None:
         """Raise RefusalError if too many attempts have failed from an address."""

@@ -16,8 +16,9 @@ from tailrace.errors import ConfigError
 from tailrace.formats.requests.table import Action
 
 __all__ = [
-    "ALL", "ANY_RESOURCE", "CUSTOM", "DEFAULT", "Acl", "Entry", "Resource", "User", "acl_of", "entry_of", "resource_of",
-    "subject_name", "user_of",
+    "ALL", "ANY_RESOURCE", "CUSTOM", "DEFAULT", "PASSWORD_MIN", "PREVIOUS", "PREVIOUS_MAX_S", "PREVIOUS_SECONDS",
+    "PREVIOUS_UNTIL", "Acl", "Entry", "Resource", "User", "acl_of", "entry_of", "resource_of", "subject_name", "user_of",
+    "with_end",
 ]
 
 SUPER: Final = "Super"
@@ -38,6 +39,13 @@ ENTRIES_MAX: Final = 10_000
 NAME_MAX: Final = 255
 _USER_NAME: Final = re.compile(r"[^\x00-\x20\x7f#]+")
 SHOWN_MAX: Final = 60
+PASSWORD_MIN: Final = 16
+"""Fewest characters of a password that `tailrace acl user` takes; a start names users with a shorter one."""
+PREVIOUS: Final = "previousPassword"
+PREVIOUS_UNTIL: Final = "previousPasswordUntil"
+PREVIOUS_SECONDS: Final = "previousPasswordSeconds"
+"""In a request: how long the password before stays valid."""
+PREVIOUS_MAX_S: Final = 30 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +56,23 @@ class User:
     password: str = field(repr=False)
     is_super: bool = False
     enabled: bool = True
+    previous_password: str = field(default="", repr=False)
+    """The password before, which is valid as well until ``previous_until_ms``; empty if there is none."""
+    previous_until_ms: int = 0
+
+    @property
+    def earlier(self) -> User:
+        """The user as one that has proven itself with the password before."""
+        return replace(self, password=self.previous_password)
 
     def to_json(self) -> dict[str, Any]:
-        """The members of UserInfo."""
-        return {
+        """The members of UserInfo, and two of Tailrace's own if the password before is valid, too."""
+        made: dict[str, Any] = {
             "password": self.password, "userStatus": ENABLE if self.enabled else DISABLE,
             "userType": SUPER if self.is_super else NORMAL, "username": self.name}
+        if self.previous_password:
+            made |= {PREVIOUS: self.previous_password, PREVIOUS_UNTIL: self.previous_until_ms}
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +245,36 @@ def user_of(value: Mapping[str, Any], present: User | None = None) -> User:
     kind = _choice(value.get("userType"), (SUPER, NORMAL), "user type", SUPER if before.is_super else NORMAL)
     status = _choice(
         value.get("userStatus"), (ENABLE, DISABLE), "user status", ENABLE if before.enabled else DISABLE)
-    return User(name, password, kind == SUPER, status == ENABLE)
+    previous, until = _previous(value, present, password)
+    return User(name, password, kind == SUPER, status == ENABLE, previous, until)
+
+
+def _previous(value: Mapping[str, Any], present: User | None, password: str) -> tuple[str, int]:
+    """Return the password before, and until when it is valid; an empty text and 0 if it is not."""
+    if present is None:
+        previous = _text(value.get(PREVIOUS), PREVIOUS)
+        until = value.get(PREVIOUS_UNTIL, 0)
+    elif password != present.password:
+        previous, until = present.password, value.get(PREVIOUS_UNTIL, 0)
+    else:
+        previous, until = present.previous_password, value.get(PREVIOUS_UNTIL, present.previous_until_ms)
+    if type(until) is not int or until < 0:
+        raise ConfigError(f"{PREVIOUS_UNTIL} is not a time in milliseconds.")
+    return (previous, until) if previous and until else ("", 0)
+
+
+def with_end(value: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+    """Return members of a request with the time at which the password before ends, instead of its seconds.
+
+    A request cannot set the password before. Raises ConfigError for seconds that cannot be.
+    """
+    made = {name: one for name, one in value.items() if name not in {PREVIOUS, PREVIOUS_UNTIL, PREVIOUS_SECONDS}}
+    seconds = value.get(PREVIOUS_SECONDS)
+    if seconds is None:
+        return made
+    if type(seconds) is not int or not 0 <= seconds <= PREVIOUS_MAX_S:
+        raise ConfigError(f"{PREVIOUS_SECONDS} is not a number of seconds from 0 to {PREVIOUS_MAX_S} (30 days).")
+    return {**made, PREVIOUS_UNTIL: now_ms + seconds * 1000 if seconds else 0}
 
 
 def subject_name(subject: str) -> str:

@@ -115,6 +115,10 @@ class Signer:
         """Return whether ``found`` is the HmacSHA1 of bytes; takes the same time for every wrong one."""
         return hmac.compare_digest(self._hmac(content), found)
 
+    def is_of(self, secret: str) -> bool:
+        """Return whether this is the signer of a secret."""
+        return hmac.compare_digest(self._hmac(b"is_of"), Signer(secret)._hmac(b"is_of"))
+
     def has_signed(self, ext: Mapping[str, str], body: bytes, version: int) -> bool:
         """Return whether a request has this signature; takes the same time for every wrong one."""
         names, orders = tuple(ext), _old_orders if version <= VERSION_V4_9_3 else _orders

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from tailrace import events
 from tailrace.auth.check import AccessControl
-from tailrace.auth.model import user_of
+from tailrace.auth.model import PASSWORD_MIN, user_of
 from tailrace.auth.quotas import UserConnection, UserQuotas, request_size
 from tailrace.auth.signature import Credentials
 from tailrace.auth_settings import AuthConfig
@@ -23,6 +23,9 @@ from tailrace.remoting.strangers import Strangers
 __all__ = ["Access"]
 
 _log = get_logger(__name__)
+
+NAMED_MAX: Final = 20
+"""Number of users that a line of the log names."""
 
 
 @final
@@ -53,6 +56,8 @@ class Access:
                 "authenticationEnabled=true, but there is no super user: " + (
                     "add one with `tailrace acl user add STORE NAME --super --password-file FILE`" if had_users else
                     "start with `serve --user NAME --password-file FILE`, or set initAuthenticationUser"))
+        if config.authentication_enabled:
+            self._warn_about_short_passwords()
         self.control = AccessControl(clock, config, cluster, self.users.get, self.acls.get)
         self.users.on_change = self.acls.on_change = self._changed
         self.departures: Departures | None = None
@@ -62,6 +67,11 @@ class Access:
         self._strangers: Strangers[Channel] = Strangers(
             config.unauthenticated_frame_max_bytes, config.unauthenticated_timeout_seconds,
             config.unauthenticated_connections_max)
+
+    def _warn_about_short_passwords(self) -> None:
+        short = [user.name for user in self.users.values() if len(user.password) < PASSWORD_MIN and user.enabled]
+        if short:
+            events.SHORT_PASSWORDS.log(_log, users=",".join(map(repr, short[:NAMED_MAX])), count=len(short))
 
     def _changed(self) -> None:
         self.control.changed()

@@ -217,7 +217,7 @@ class BrokerController:
             ReplicasProcessor(broker), QueryAssignmentProcessor(broker, modes),
             AdminProcessor(broker, RuntimeInfo(broker, self._file_system)),
             SettingsProcessor(running, broker.worker, broker.control, self._config.broker_cluster_name),
-            AccessProcessor(self.access, broker.changes, self._store.read_only),
+            AccessProcessor(self.access, broker.changes, self._store.read_only, self._clock.now_ms),
         ]
 
     async def start(
@@ -506,11 +506,15 @@ class BrokerController:
         self._broker.client_ids.closed(channel)
         self._broker.cold_reads.closed(channel)
 
+    def _end_old_passwords(self) -> None:
+        if self.access.departures is not None:
+            self.access.departures.end_old_passwords(self._clock.now_ms())
+
     def _scan(self) -> None:
         broker = self._broker
         for step in (
             broker.consumers.expire, broker.producers.expire, broker.locks.expire, self._consumer_filters.expire,
-            self._pop.drop_closed, self._lite.drop_closed, broker.asked.expire,
+            self._pop.drop_closed, self._lite.drop_closed, broker.asked.expire, self._end_old_passwords,
         ):
             with caught("scan"):
                 step()

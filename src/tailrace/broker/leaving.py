@@ -76,6 +76,7 @@ class Departures:
         self._locks = locks
         self._before: tuple[dict[str, User], dict[str, Acl]] = users.table(), acls.table()
         self._scheduled = False
+        self._looked_ms = 1
         self.servers: list[RemotingServer] = []
         """The servers whose connections end."""
         self.holds: list[Holds] = []
@@ -98,6 +99,14 @@ class Departures:
         names = _differing(users, self._before[0]) | _differing(acls, self._before[1])
         with caught("departures"):
             self.apply(names)
+
+    def end_old_passwords(self, now_ms: int) -> None:
+        """End what users have over connections whose password is not valid any more; called periodically."""
+        ended = {user.name for user in self._before[0].values() if self._looked_ms <= user.previous_until_ms <= now_ms}
+        self._looked_ms = now_ms
+        if ended:
+            self._control.changed()
+            self.apply(ended)
 
     def apply(self, names: set[str]) -> None:
         """End what these users may not have any more."""

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from tailrace.auth.model import Acl, Resource, User, acl_of, user_of
+from tailrace.auth.model import Acl, Resource, User, acl_of, user_of, with_end
 from tailrace.cli.admin import ask, server_of
 from tailrace.cli.connections import Target
 from tailrace.client.admin import AdminClient
+from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.whole_files import is_directory
@@ -71,7 +72,7 @@ class _Directory:
         self._users.change(self._users.creation(user), lambda: self._acls.forget(user.name))
 
     def update_user(self, value: dict[str, Any]) -> None:
-        self._users.change(self._users.update(value))
+        self._users.change(self._users.update(with_end(value, SystemClock().now_ms())))
 
     def remove_user(self, name: str) -> None:
         if not self._users.change(self._users.deletion(name), lambda: self._acls.forget(name)):
@@ -94,7 +95,8 @@ class _Server:
         return ask(self._target, question)
 
     def users(self) -> list[User]:
-        return [user_of({"password": "-", **one}) for one in self._ask(lambda admin: admin.users())]
+        found = self._ask(lambda admin: admin.users())
+        return [user_of({"password": "-", "previousPassword": "-", **one}) for one in found]
 
     def acls(self) -> list[Acl]:
         return [acl_of(one) for one in self._ask(lambda admin: admin.acls())]

@@ -1,5 +1,7 @@
 """``tailrace acl``: users and permissions of a directory or of a running broker."""
 
+import base64
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -59,19 +61,55 @@ def _split(
     return target_of(directory, broker, namesrv, connection, tls=tls), name
 
 
-def _password(path: Path | None, name: str) -> str:
+Generate = Annotated[
+    bool, typer.Option("--generate", help="Make a password, and print it once.")]
+KeepOld = Annotated[
+    str, typer.Option("--keep-old", metavar="TIME", help="How long the password before stays valid beside the new one, "
+                      "such as 30m, 24h or 7d, at most 30d. Without a new password: from now on; 0 ends it.")]
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _password(path: Path | None, name: str, *, generate: bool = False) -> str:
+    from tailrace.auth.model import PASSWORD_MIN  # noqa: PLC0415
     from tailrace.cli.serve_settings import read_password  # noqa: PLC0415 - the broker
+    from tailrace.env.entropy import SystemEntropy  # noqa: PLC0415
 
+    if generate:
+        if path is not None:
+            raise usage("--generate and --password-file are both given")
+        return base64.urlsafe_b64encode(SystemEntropy().bytes(18)).decode()
     if path is not None:
-        return read_password(path)
-    if not sys.stdin.isatty():
-        raise usage("there is no terminal to ask for the password; use --password-file FILE")
-    return str(typer.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True, err=True))
+        password = read_password(path)
+    elif sys.stdin.isatty():
+        password = str(typer.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True, err=True))
+    else:
+        raise usage("there is no terminal to ask for the password; use --password-file FILE or --generate")
+    if len(password) < PASSWORD_MIN:
+        raise usage(f"the password has {len(password)} characters, but needs {PASSWORD_MIN}; --generate makes one")
+    return password
 
 
-def _shown(user: "User") -> dict[str, Any]:
-    return {"user": user.name, "type": "Super" if user.is_super else "Normal",
+def _seconds(text: str) -> int:
+    """Return a time such as 24h in seconds."""
+    from tailrace.auth.model import PREVIOUS_MAX_S  # noqa: PLC0415
+
+    found = re.fullmatch(r"(\d{1,7})([smhd]?)", text)
+    seconds = int(found[1]) * _SECONDS.get(found[2], 1) if found is not None and (found[2] or found[1] == "0") else -1
+    if not 0 <= seconds <= PREVIOUS_MAX_S:
+        raise usage(f"--keep-old {text!r} is not a time such as 30m, 24h or 7d, at most 30d")
+    return seconds
+
+
+def _shown(user: "User", password: str = "") -> dict[str, Any]:
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    from tailrace.env.clock import SystemClock  # noqa: PLC0415
+
+    made = {"user": user.name, "type": "Super" if user.is_super else "Normal",
             "status": "enable" if user.enabled else "disable"}
+    if (until_ms := user.previous_until_ms) > SystemClock().now_ms():
+        made["old_password_until"] = datetime.fromtimestamp(until_ms / 1000, UTC).isoformat("T", "seconds")
+    return {**made, "password": password} if password else made
 
 
 def _lines(acl: "Acl") -> list[dict[str, Any]]:
@@ -85,7 +123,7 @@ def _lines(acl: "Acl") -> list[dict[str, Any]]:
 
 
 def user_add(
-    words: Words, password_file: PasswordFile = None,
+    words: Words, password_file: PasswordFile = None, generate: Generate = False,
     is_super: Annotated[bool, typer.Option("--super", help="A super user, who may do everything.")] = False,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
@@ -98,37 +136,45 @@ def user_add(
 
     with errors():
         target, name = _split(words, broker, namesrv, connection, tls)
-        user = user_of({"username": name, "password": _password(password_file, name),
+        user = user_of({"username": name, "password": _password(password_file, name, generate=generate),
                         "userType": "Super" if is_super else "Normal"})
         with access_of(target) as access:
             access.add_user(user)
-    show([_shown(user)], as_json=as_json)
+    show([_shown(user, user.password if generate else "")], as_json=as_json)
 
 
 def user_update(
-    words: Words, password_file: PasswordFile = None,
+    words: Words, password_file: PasswordFile = None, generate: Generate = False, keep_old: KeepOld = "",
     kind: Annotated[str, typer.Option("--type", help="Super or Normal.")] = "",
     status: Annotated[str, typer.Option(help="enable or disable.")] = "",
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
     """Change the password, the type or the status of a user.
 
+    Without --keep-old a new password ends the one before, and what the user has open with it, immediately.
+
     This command writes to STORE.
     """
+    from tailrace.auth.model import PREVIOUS_SECONDS  # noqa: PLC0415
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
     value: dict[str, Any] = {"userType": kind, "userStatus": status}
     value = {name: text for name, text in value.items() if text}
-    if not value and password_file is None:
-        raise usage("nothing to change: use --password-file, --type or --status")
+    has_new = generate or password_file is not None
+    if not (value or has_new or keep_old):
+        raise usage("nothing to change: use --password-file, --generate, --keep-old, --type or --status")
+    if keep_old:
+        value[PREVIOUS_SECONDS] = _seconds(keep_old)
     with errors():
         target, name = _split(words, broker, namesrv, connection, tls)
-        if password_file is not None:
-            value["password"] = _password(password_file, name)
+        if has_new:
+            value["password"] = _password(password_file, name, generate=generate)
         with access_of(target) as access:
             access.update_user({**value, "username": name})
             found = [user for user in access.users() if user.name == name]
-    show(map(_shown, found), as_json=as_json)
+    show([_shown(user, value["password"] if generate else "") for user in found], as_json=as_json)
+    if value.get(PREVIOUS_SECONDS) and not any(user.previous_until_ms for user in found):
+        raise StoreError(f"no password before of {name} is valid: there is none, or the server knows only one")
 
 
 def user_remove(

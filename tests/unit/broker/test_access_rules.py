@@ -209,3 +209,25 @@ def test_the_retention_of_a_topic_needs_delete_on_it(tmp_path, kit):
                         assert (answer.code, "Topic:own from" in answer.remark) == (16, True), (code, attributes)
 
     asyncio.run(scenario())
+
+
+# --- passwords
+
+
+def test_a_start_names_users_with_short_passwords_and_requests_may_have_a_minimum(tmp_path, kit, caplog):
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as root:
+            assert "short passwords users='root' count=1" in caplog.text
+            assert (await root.ask(Code.AUTH_CREATE_USER, {"password": "x"}, username="ann")).code == 0
+            assert (await root.ask(Code.AUTH_CREATE_USER, {"password": "y" * 16}, username="eve")).code == 0
+        caplog.clear()
+        async with running(tmp_path, kit, password_length_min=12) as controller, asking(controller) as root:
+            assert "short passwords users='ann','root' count=2" in caplog.text
+            for code, name in ((Code.AUTH_CREATE_USER, "bob"), (Code.AUTH_UPDATE_USER, "eve")):
+                answer = await root.ask(code, {"password": "z" * 11}, username=name)
+                assert (answer.code, answer.remark) == (
+                    16, "The password has 11 characters, passwordLengthMin is 12.")
+                assert (await root.ask(code, {"password": "z" * 12}, username=name)).code == 0
+            assert (await root.ask(Code.AUTH_UPDATE_USER, {"userStatus": "disable"}, username="ann")).code == 0
+
+    asyncio.run(scenario())

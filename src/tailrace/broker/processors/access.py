@@ -13,6 +13,8 @@ from tailrace.auth.grants import given_by, may_give
 from tailrace.auth.model import (
     CUSTOM,
     DEFAULT,
+    PREVIOUS,
+    PREVIOUS_UNTIL,
     Acl,
     User,
     acl_of,
@@ -20,6 +22,7 @@ from tailrace.auth.model import (
     subject_name,
     user_name,
     user_of,
+    with_end,
 )
 from tailrace.broker.access import Access
 from tailrace.broker.answers_later import Answer, Change, ConfigChanges, Serve
@@ -55,7 +58,10 @@ def _refused(step: Callable[..., Any]) -> Callable[..., Any]:
 class AccessProcessor:
     """Changes and shows users and permissions."""
 
-    def __init__(self, access: Access, changes: ConfigChanges, read_only: str) -> None:
+    def __init__(
+        self, access: Access, changes: ConfigChanges, read_only: str, now_ms: Callable[[], int],
+    ) -> None:
+        self._now_ms = now_ms
         self._access = access
         self._users, self._acls = access.users, access.acls
         self._changes = changes
@@ -134,6 +140,12 @@ class AccessProcessor:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "The username is blank")
         return {**json_object(request), "username": name}
 
+    def _check_length(self, value: dict[str, Any]) -> None:
+        """Raise ConfigError for a new password that is too short."""
+        low, password = self._access.config.password_length_min, value.get("password") or ""
+        if 0 < len(password) < low:
+            raise ConfigError(f"The password has {len(password)} characters, passwordLengthMin is {low}.")
+
     def _check_super(self, request: RemotingCommand, user: User) -> None:
         if user.is_super and not self._is_super(request):
             raise RefusalError(ResponseCode.NO_PERMISSION, "The super user can only be update by super user")
@@ -146,7 +158,9 @@ class AccessProcessor:
 
     def create_user(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Add a user: request 3001."""
-        user = user_of(self._user_in(request))
+        value = with_end(self._user_in(request), 0)
+        user = user_of(value)
+        self._check_length(value)
         if user.is_super and not self._is_super(request):
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "The super user can only be create by super user")
         return self._apply(channel, request, Change(
@@ -154,11 +168,13 @@ class AccessProcessor:
 
     def update_user(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Change password, type or status of a user: request 3002."""
-        value = self._user_in(request)
+        value = with_end(self._user_in(request), self._now_ms())
         wanted = user_of(value, User("", "-"))
         if wanted.is_super and not self._is_super(request):
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "The super user can only be update by super user")
-        takes_over = bool(value.get("password")) or (bool(value.get("userStatus")) and wanted.enabled)
+        self._check_length(value)
+        takes_over = bool(value.get("password") or value.get(PREVIOUS_UNTIL)) or (
+            bool(value.get("userStatus")) and wanted.enabled)
         return self._apply(channel, request, Change(self._users, _refused(self._users.update(
             value, lambda user: self._check_update(request, user, takes_over=takes_over)))))
 
@@ -171,6 +187,7 @@ class AccessProcessor:
 
     def _user_info(self, user: User, *, with_password: bool) -> dict[str, Any]:
         made = user.to_json()
+        made.pop(PREVIOUS, None)
         if not with_password:
             del made["password"]
         return made
