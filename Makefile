@@ -97,6 +97,7 @@ check: $(VENV)/.installed  ## Layout, lint, types, import rules, documents and t
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) tools/gen_reference.py --check
+	$(PY) tools/gen_threat_model.py --check
 	$(PY) tools/gen_pictures.py --check
 	$(PY) tools/check_documents.py
 	$(PY) tools/check_words.py
@@ -157,6 +158,7 @@ bench-recovery: $(VENV)/.installed  ## Opens: after a kill, rebuilt, grown, a sp
 
 gen: $(VENV)/.installed  ## Write docs/reference and the pictures anew
 	$(PY) tools/gen_reference.py
+	$(PY) tools/gen_threat_model.py
 	$(PY) tools/gen_pictures.py
 
 console-pictures: $(VENV)/.installed  ## Take the pictures of the console again, with a browser from npm
