@@ -32,7 +32,7 @@ LONGER = {
     "src/tailrace/segments/mapped_file.py": 640,  # one file and its rules
     "src/tailrace/env/filesystem.py": 650,  # the calls and what they do on Linux
     "tests/support/broker_life.py": 650,  # what clients may see, in one place
-    "src/tailrace/config.py": 720,  # one table of settings
+    "src/tailrace/config.py": 740,  # one table of settings
 }
 LONG_FUNCTIONS = {
     # A walk over a format is one loop for the compiler: a call a field would cost what it is for.

@@ -105,7 +105,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
     def of_stopped(cls, file_system: FileSystem, config_dir: str, clock: Clock) -> ConsumerOffsetManager:
         """Return the offsets of a stopped broker, which `load` reads from the file that it wrote last.
 
-        A command that is not told the settings of the broker cannot know which of both files that is.
+        A command without the settings of the broker has no other way to find out which of both files that is.
         """
         times = []
         for name in _FILES:
