@@ -16,6 +16,7 @@ from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.executors import BoundedExecutor, Executors
 from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.pop.service import PopConsumption
@@ -61,8 +62,28 @@ class _Handle:
         self.call = None
 
 
+class InPlace:
+    """A pool of threads that calls in place, so that a crash comes at the same operation again."""
+
+    def run(self, function, *args):
+        async def call():
+            return function(*args)
+
+        return call()
+
+    def stop(self):
+        pass
+
+
+def executors_in_place():
+    found = Executors()
+    for name in [name for name, pool in vars(found).items() if isinstance(pool, BoundedExecutor)]:
+        setattr(found, name, InPlace())
+    return found
+
+
 class Turns:
-    """An event loop in virtual time. Executors call in place, so a crash comes at the same operation again."""
+    """An event loop in virtual time."""
 
     def __init__(self, clock):
         self._clock = clock
@@ -112,12 +133,6 @@ class Turns:
 
         self.call_soon(drive)
         return object()
-
-    def run_in_executor(self, _executor, function, *args):
-        async def call():
-            return function(*args)
-
-        return call()
 
     def stop(self):
         """Drop what did not run."""
@@ -213,6 +228,7 @@ class BrokerWorld:
             groups=groups, offsets=offsets,
             consumers=ConsumerManager(clock, config.channel_expired_ms, lambda _: True, filters),
             producers=ProducerManager(clock, config.channel_expired_ms), locks=RebalanceLockManager(clock),
+            executors=executors_in_place(),
             filters=MessageFilters(config, filters), boot_ms=clock.now_ms())
         durable = DurableAnswers(self.loop, store)
         sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
