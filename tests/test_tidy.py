@@ -26,11 +26,12 @@ TEXT = {".py", ".md", ".toml", ".txt", ".in", ".yml", ".yaml", ".json", ".jsonl"
 FUNCTION_LINES, FILE_LINES = 70, 600
 LONGER = {
     # The public face: every method of it in one place, each a few lines over the store's parts.
-    "src/tailrace/events.py": 1300,  # one table
-    "src/tailrace/node/message_store.py": 800,
-    "src/tailrace/remoting/server.py": 620,
+    "src/tailrace/events.py": 1400,  # one table
+    "src/tailrace/node/message_store.py": 820,
+    "src/tailrace/remoting/server.py": 660,
     "src/tailrace/segments/mapped_file.py": 640,  # one file and its rules
     "src/tailrace/env/filesystem.py": 650,  # the calls and what they do on Linux
+    "tests/support/fuzz_targets.py": 620,  # one target for each format
     "tests/support/broker_life.py": 650,  # what clients may see, in one place
     "src/tailrace/config.py": 740,  # one table of settings
 }
@@ -72,7 +73,8 @@ SINGLE_TASKS = {
     "proxy/receive.py": {"run()": "one call, caught"},
     "proxy/renewal.py": {"self.give_back(client)": "one client, each message is caught"},
     "proxy/telemetry.py": {
-        "self._write()": "each write is caught", "anext(reader, None)": "awaited in the call that starts it"},
+        "self._write()": "each write is caught", "reading": "awaited in the call that starts it",
+        "self._end(stream, client)": "one stream, caught"},
     "proxy/together.py": {"_Rest(coroutine, waits_for)": "one call, awaited"},
     "remoting/client.py": {"self._connect(address)": "one connection, awaited"},
 }

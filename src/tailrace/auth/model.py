@@ -17,8 +17,8 @@ from tailrace.formats.requests.table import Action
 
 __all__ = [
     "ALL", "ANY_RESOURCE", "CUSTOM", "DEFAULT", "PASSWORD_MIN", "PREVIOUS", "PREVIOUS_MAX_S", "PREVIOUS_SECONDS",
-    "PREVIOUS_UNTIL", "Acl", "Entry", "Resource", "User", "acl_of", "entry_of", "resource_of", "subject_name", "user_of",
-    "with_end",
+    "PREVIOUS_UNTIL", "Acl", "Entry", "Resource", "User", "acl_of", "entry_of", "resource_of", "subject_name",
+    "user_of", "with_end",
 ]
 
 SUPER: Final = "Super"

@@ -123,7 +123,7 @@ class BrokerController:
         settings_file: str = "",
         tls: TlsOptions | None = None,
     ) -> None:
-        """Prepare to serve ``store``. Changes of live settings are written to ``settings_file`` if there is one.
+        """Prepare to serve ``store``, and to write changes of live settings to ``settings_file`` if there is one.
 
         ``tls`` is for connections to name servers of other processes.
         """
@@ -146,15 +146,14 @@ class BrokerController:
         self._registration: Registration | None = None
         self._tls = tls
         self._started = False
-        auth_config = auth_config or AuthConfig()
+        auth = auth_config or AuthConfig()
         self.access = Access(
-            self._clock, self._file_system, store.config_dir, auth_config, self._config.broker_cluster_name,
+            self._clock, self._file_system, store.config_dir, auth, self._config.broker_cluster_name,
             read_only=bool(store.read_only))
-        self._audit = self._made_audit(auth_config.audit_log)
+        self._audit = self._made_audit(auth.audit_log)
         self._settings = settings_of(
-            self._config, store.config, auth_config, brokerRole="ASYNC_MASTER", storePathRootDir=str(store.path))
-        running = RunningSettings(
-            self._clock, (self._config, store.config, auth_config), self._settings, self._settings_file)
+            self._config, store.config, auth, brokerRole="ASYNC_MASTER", storePathRootDir=str(store.path))
+        running = RunningSettings(self._clock, (self._config, store.config, auth), self._settings, self._settings_file)
         self._broker = broker = self._context()
         self._durable = DurableAnswers(broker.loop, store)
         self._pull = PullMessageProcessor(broker)
@@ -163,10 +162,9 @@ class BrokerController:
         broker.control = self.access.enforced
         broker.denied = lambda: dict(self.access.control.denied)
         broker.waiting_sends = lambda: self._durable.pending
-        sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        durable = self._durable if store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH else None
         self._send = SendMessageProcessor(
-            broker, self._durable, wait_durable=sync, max_message_size=store.config.max_message_size)
-        durable = self._durable if sync else None
+            broker, self._durable, wait_durable=durable is not None, max_message_size=store.config.max_message_size)
         self._pop = PopConsumption(broker, self._file_system, durable)
         self._lite = LiteTopics(broker, self._file_system)
         self._pop.acks.lite = self._lite.acks

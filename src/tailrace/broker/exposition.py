@@ -118,9 +118,9 @@ class Exposition(Collector):
         yield from self._clients(broker)
         yield from self._lags(broker)
         yield self._family(metrics.REQUESTS_DENIED, {(reason,): n for reason, n in broker.denied().items()})
-        if (audit := broker.audit_log) is not None:
-            yield self._family(metrics.AUDIT_LINES_WAITING, {(): audit.waiting})
-            yield self._family(metrics.AUDIT_LINES_LOST, {(): audit.lost})
+        audit = broker.audit_log
+        yield self._family(metrics.AUDIT_LINES_WAITING, {(): audit.waiting if audit is not None else 0})
+        yield self._family(metrics.AUDIT_LINES_LOST, {(): audit.lost if audit is not None else 0})
         yield self._loop_lag(broker)
         yield from self._grpc(broker.rpc_latency)
 

@@ -18,7 +18,7 @@ from collections import Counter
 from typing import Final, final
 
 from tailrace.env.descriptors import OpenSocket, open_descriptors, shut_down, sockets_of_port
-from tailrace.env.supervision import caught
+from tailrace.env.supervision import supervised
 from tailrace.remoting.addresses import address_text, network_of
 from tailrace.remoting.limits import CAP, NO_CALL, ServerLimits
 
@@ -110,7 +110,8 @@ class GrpcConnections:
     def start(self, port: int) -> None:
         """Begin to watch a port."""
         self._port = port
-        self._task = asyncio.get_running_loop().create_task(self._watch())
+        self._task = asyncio.get_running_loop().create_task(
+            supervised("connections of gRPC", self._look, LOOK_S))
 
     async def stop(self) -> None:
         """End the watch."""
@@ -141,16 +142,13 @@ class GrpcConnections:
 
     # -- the watch
 
-    async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            with caught("connections of gRPC"):
-                descriptors, most = open_descriptors(), self._limits.grpc.connections_max
-                if (self._doomed or loop.time() - self._swept_s >= SWEEP_S or not descriptors
-                        or descriptors > self._descriptors + MANY or (most and len(self._by_place) > most // 2)):
-                    await self.sweep()
-                    self._descriptors = open_descriptors()
-            await asyncio.sleep(LOOK_S)
+    async def _look(self) -> None:
+        now, descriptors = asyncio.get_running_loop().time(), open_descriptors()
+        most = self._limits.grpc.connections_max
+        if (self._doomed or now - self._swept_s >= SWEEP_S or not descriptors
+                or descriptors > self._descriptors + MANY or (most and len(self._by_place) > most // 2)):
+            await self.sweep()
+            self._descriptors = open_descriptors()
 
     async def sweep(self) -> None:
         """Look at all sockets of the port, and close those over a limit."""

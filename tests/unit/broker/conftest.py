@@ -12,6 +12,7 @@ import pytest
 
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.executors import Executors
 from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.rebalance_lock import RebalanceLockManager
@@ -325,7 +326,7 @@ class Served:
         return serve
 
 
-def make_broker(store, loop, config=None, clock=None):
+def make_broker(store, loop, config=None, clock=None, executors=None):
     config = config or BrokerConfig()
     clock, files = clock or store.clock, OsFileSystem()
     groups = SubscriptionGroupManager(files, store.config_dir, config, clock)
@@ -340,7 +341,7 @@ def make_broker(store, loop, config=None, clock=None):
         consumers=ConsumerManager(clock, config.channel_expired_ms, lambda group: True, filters),
         producers=ProducerManager(clock, config.channel_expired_ms),
         locks=RebalanceLockManager(clock), filters=MessageFilters(config, filters),
-        address="127.0.0.1:10911", boot_ms=clock.now_ms(),
+        address="127.0.0.1:10911", boot_ms=clock.now_ms(), executors=executors or Executors(),
     )
 
 

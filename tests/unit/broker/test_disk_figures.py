@@ -9,7 +9,7 @@ import pytest
 
 from tailrace import MessageStore, StoreConfig
 from tailrace.broker.runtime_info import RuntimeInfo
-from tailrace.console.pages import _disk, _retention
+from tailrace.console.pages import _disk, _retention, _Viewer
 from tailrace.doctor.retention import explain_directory
 from tailrace.doctor.retention_report import answer_lines, json_lines
 from tailrace.env.clock import SystemClock
@@ -43,7 +43,7 @@ def test_they_agree(embedded, broker):
         "retention": "\n".join(answer_lines(view, "s", embedded.config)),
         "/ready": embedded.not_writeable_reason,
         "console disk": text_of(_disk(broker)),
-        "console retention": text_of(_retention(broker)),
+        "console retention": text_of(_retention(broker, _Viewer(lambda access: True, "c"))),
     }
     assert table["commitLogDirCapacity"] == "Total : 1000.0 GiB, Free : 69.0 GiB."
     for place, text in found.items():

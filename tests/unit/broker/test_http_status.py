@@ -322,7 +322,7 @@ def test_one_page_of_a_kind_is_made_at_a_time_and_too_many_are_refused(store, br
         Answer(HTTPStatus.OK, b"quick", "text/plain", {}))
     quick.open.set()
 
-    def pages(target, broker, state):
+    def pages(target, *_):
         return slow() if target.startswith("/console/disk") else quick()
 
     async def test():
@@ -416,8 +416,9 @@ def test_metrics_pass_the_parser_of_openmetrics(store, broker, kit, accept):
         assert answer.body.endswith("\n# EOF\n")
         assert [f.name for f in openmetrics_families(early.body) if f.name.startswith("tailrace")] == [
             "tailrace_ready", "tailrace_connections", "tailrace_connections_max",
-            "tailrace_connections_closed", "tailrace_connection_bytes", "tailrace_tls_handshakes",
-        "tailrace_tls_handshakes_incomplete", "tailrace_connections_refused",
+            "tailrace_connections_closed", "tailrace_requests_over_quota", "tailrace_grpc_calls",
+            "tailrace_grpc_refused", "tailrace_connection_bytes", "tailrace_tls_handshakes",
+            "tailrace_tls_handshakes_incomplete", "tailrace_connections_refused",
             "tailrace_executor_running", "tailrace_executor_waiting", "tailrace_executor_refused",
             "tailrace_recovered_ratio"]
         found = {f.name: f for f in openmetrics_families(answer.body)}

@@ -12,6 +12,7 @@ pytest.importorskip("rocketmq.grpc_protocol")
 
 import grpc
 
+from tailrace.broker.client_ids import ClientIds
 from tailrace.formats.remoting import RequestCode
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients
@@ -32,7 +33,8 @@ class World:
         self.server.loop = asyncio.get_running_loop()
         self.refuses = False
         self.server.register(self._beat, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT)
-        self.clients = Clients(self.server, SimClock(), lambda client, request: None, self.limits)
+        self.clients = Clients(
+            self.server, SimClock(), lambda client, request: None, ClientIds(lambda: None), self.limits)
 
     def _beat(self, channel, request):
         return request.answer(1, "no") if self.refuses else request.answer()

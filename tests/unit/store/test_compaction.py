@@ -597,22 +597,3 @@ def test_a_backup_is_refused_if_it_would_lose_messages(files):
             log.delete_head(log.files[0])
     with pytest.raises(StoreError, match=r"queue 0 of C .* has messages that the CommitLog does not have"):
         back_up("/s", "/bad", config=CONFIG, file_system=files)
-
-
-def test_a_queue_that_cannot_be_read_while_messages_are_copied_gets_none_of_them_twice(files):
-    failing = False
-
-    def before_read(_number, name, path, *_):
-        if failing and name == "pread" and "compactionCq" in path:
-            raise OSError(errno.ENOMEM, "injected", path)
-
-    files.before_read, files.cold = before_read, True
-    with opened(files, dataclasses.replace(CONFIG, max_open_files=4)) as store:
-        for number in range(40):
-            put(store, number, f"once{number}")
-            store.wait_dispatched()
-            failing = number % 3 == 1
-            store._store.flush()
-            failing = False
-        compact(store)
-        assert [offset for offset, _, _ in seen(store)] == list(range(40))

@@ -6,7 +6,7 @@ import json
 from unittest import mock
 
 import pytest
-from broker_world import Turns
+from broker_world import Turns, executors_in_place
 from pop_client import Popped
 
 from tailrace.broker.durable_answers import DurableAnswers
@@ -52,7 +52,8 @@ class LiteWorld:
         self.store = MessageStore.open(
             self.path, config=self.config, broker_config=self.broker_config, services=False, clock=self.clock,
             entropy=SeededEntropy(7))
-        self.broker = broker = self.kit.make_broker(self.store, self.loop, self.broker_config, self.clock)
+        self.broker = broker = self.kit.make_broker(
+            self.store, self.loop, self.broker_config, self.clock, executors_in_place())
         broker.offsets.load()
         pops = PopConsumption(broker, self.store.file_system)
         self.lite = pops.acks.lite = None
