@@ -141,7 +141,8 @@ def settings() -> str:
         "# Settings\n\nThis page lists every setting. [Configure a broker](../how-to/configure.md) says which ones you "
         "need for a task. The names\nare RocketMQ's. The option `--config` of the commands names the file with the "
         "settings. A setting marked *live* can be\nchanged while the server runs (`mqadmin updateBrokerConfig`, "
-        "`updateNamesrvConfig`); the change is also written to that file.\n")]
+        "`updateNamesrvConfig`); the change is also written to that file. *With Delete*: a user needs Delete on the cluster to\n"
+        "change it, because it decides which messages are deleted.\n")]
     for title, kind in (
         ("Store", config.StoreConfig), ("Broker", config.BrokerConfig), ("Name server", config.NameServerConfig),
         ("TLS", TlsConfig),
@@ -153,7 +154,7 @@ def settings() -> str:
             text = str(default).lower() if isinstance(default, bool) else f"{default}"
             parts.append(
                 f"| `{config.option_name(f)}` | {text or '(empty)'} | {f.metadata['unit']} | "
-                f"{'yes' if f.metadata['live'] else ''} | "
+                f"{'yes' if f.metadata['live'] else ''}{', with Delete' if f.metadata['deletes'] else ''} | "
                 f"{f.metadata['about']} |")
         parts.append("")
     parts.append(

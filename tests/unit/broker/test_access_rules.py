@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
+from pathlib import Path
 
 from access_world import ANN, ENTRY, JAVA, acl, asking, listed, running
 
@@ -229,5 +230,53 @@ def test_a_start_names_users_with_short_passwords_and_requests_may_have_a_minimu
                     16, "The password has 11 characters, passwordLengthMin is 12.")
                 assert (await root.ask(code, {"password": "z" * 12}, username=name)).code == 0
             assert (await root.ask(Code.AUTH_UPDATE_USER, {"userStatus": "disable"}, username="ann")).code == 0
+
+    asyncio.run(scenario())
+
+
+# --- roles of the page about permissions
+
+ROLES = {
+    "monitor": {"Cluster:*": "Get,List"},
+    "topics": {"Cluster:*": "Get,List", "Topic:*": "Create,Update,Delete", "Group:*": "Create,Update,Delete,Get"},
+    "operator": {"Cluster:*": "Get,List,Update"},
+}
+TOPIC = {"topic": "new", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+         "topicFilterType": "SINGLE_TAG", "order": "false"}
+WORK = {
+    "list topics": (Code.GET_ALL_TOPIC_CONFIG, {}), "create a topic": (Code.UPDATE_AND_CREATE_TOPIC, TOPIC),
+    "reset offsets": (Code.INVOKE_BROKER_TO_RESET_OFFSET, {
+        "topic": "new", "group": "g", "timestamp": -1, "isForce": "true"}),
+    "delete a group": (Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"}),
+    "delete a topic": (Code.DELETE_TOPIC_IN_BROKER, {"topic": "new"}), "show settings": (Code.GET_BROKER_CONFIG, {}),
+    "change settings": (Code.UPDATE_BROKER_CONFIG, {}), "free space": (Code.FREE_BYTES, {"freeBytes": 0}),
+    "read messages": (Code.PULL_MESSAGE, {
+        "consumerGroup": "g", "topic": "new", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 0,
+        "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}),
+    "list users": (Code.AUTH_LIST_USER, {}), "change users": (Code.AUTH_DELETE_USER, {"username": "nobody"}),
+}
+MAY = {
+    "monitor": {"list topics", "show settings", "list users"},
+    "topics": {"list topics", "show settings", "list users", "create a topic", "reset offsets", "delete a group",
+               "delete a topic"},
+    "operator": {"list topics", "show settings", "list users", "change settings"},
+}
+
+
+def test_roles_do_their_work_and_nothing_else(tmp_path, kit):
+    page = (Path(__file__).parents[3] / "docs/how-to/permissions.md").read_text()
+
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as root:
+            for role, entries in ROLES.items():
+                await root.ask(Code.AUTH_CREATE_USER, {"password": "p" * 16}, username=role)
+                for resource, actions in entries.items():
+                    assert f"acl allow store {role} --on '{resource}' --action {actions}\n" in page
+                    await root.ask(Code.AUTH_UPDATE_ACL, acl(
+                        {"resource": resource, "actions": actions.split(","), "decision": "Allow"}
+                    ) | {"subject": f"User:{role}"}, subject=f"User:{role}")
+                async with asking(controller, Credentials(role, "p" * 16)) as admin:
+                    done = {name for name, (code, ext) in WORK.items() if (await admin.ask(code, **ext)).code != 16}
+                assert done == MAY[role], role
 
     asyncio.run(scenario())
