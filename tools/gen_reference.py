@@ -141,8 +141,9 @@ def settings() -> str:
         "# Settings\n\nThis page lists every setting. [Configure a broker](../how-to/configure.md) says which ones you "
         "need for a task. The names\nare RocketMQ's. The option `--config` of the commands names the file with the "
         "settings. A setting marked *live* can be\nchanged while the server runs (`mqadmin updateBrokerConfig`, "
-        "`updateNamesrvConfig`); the change is also written to that file. *With Delete*: a user needs Delete on the cluster to\n"
-        "change it, because it decides which messages are deleted.\n")]
+        "`updateNamesrvConfig`); the change is also written to that file.\n"
+        "*With Delete*: a user needs Delete on the cluster to change it, because it decides what is deleted.\n"
+    )]
     for title, kind in (
         ("Store", config.StoreConfig), ("Broker", config.BrokerConfig), ("Name server", config.NameServerConfig),
         ("TLS", TlsConfig),

@@ -421,7 +421,7 @@ class AccessControl:
         return found
 
     def _by_earlier(self, name: str, is_proven: Callable[[Signer], bool]) -> User | None:
-        """Return a user that has proven itself with its password before, while that one is valid."""
+        """Return a user that was proven with the password before, while that password is valid."""
         found = self._earlier.get(name)
         if found is None or self._clock.now_ms() >= found[0].previous_until_ms or not is_proven(found[1]):
             return None

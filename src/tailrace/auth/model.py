@@ -57,12 +57,12 @@ class User:
     is_super: bool = False
     enabled: bool = True
     previous_password: str = field(default="", repr=False)
-    """The password before, which is valid as well until ``previous_until_ms``; empty if there is none."""
+    """The password before, which is valid as well until ``previous_until_ms``; empty if it has only one."""
     previous_until_ms: int = 0
 
     @property
     def earlier(self) -> User:
-        """The user as one that has proven itself with the password before."""
+        """The user as one that was proven with the password before."""
         return replace(self, password=self.previous_password)
 
     def to_json(self) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def user_update(
             found = [user for user in access.users() if user.name == name]
     show([_shown(user, value["password"] if generate else "") for user in found], as_json=as_json)
     if value.get(PREVIOUS_SECONDS) and not any(user.previous_until_ms for user in found):
-        raise StoreError(f"no password before of {name} is valid: there is none, or the server knows only one")
+        raise StoreError(f"no password before of {name} is valid: it had only one, or the server knows only one")
 
 
 def user_remove(
