@@ -3,14 +3,21 @@
 import datetime as dt
 import hashlib
 import hmac
+import os
+import time
 
 import pytest
 
 pytest.importorskip("rocketmq.grpc_protocol")
 
+import grpc
 from grpc_client import Code, GrpcClient, named
 from rocketmq.grpc_protocol import definition_pb2 as definition
 from rocketmq.grpc_protocol import service_pb2 as service
+from rocketmq.grpc_protocol import service_pb2_grpc
+from rocketmq.v5.client import ClientConfiguration, Credentials
+from rocketmq.v5.util.signature import Signature
+from served_process import served_process
 
 from tailrace.pytest_plugin import TailraceBroker
 
@@ -53,3 +60,36 @@ def test_the_same_is_true_of_a_stream(endpoint):
             f"MQv2-HMAC-SHA1 Credential=root, SignedHeaders=x-mq-date-time, Signature={signature}")) as client:
         answer = client.telemetry(definition.Settings(publishing=definition.Publishing(topics=[named("orders")])))
         assert answer.status.code == Code.UNAUTHORIZED
+
+
+@pytest.fixture
+def machine_zone(monkeypatch):
+    def change(name):
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+    yield change
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(("zones", "zone", "served"), [
+    ("", "UTC", True), ("", "Asia/Shanghai", False), ("Europe/Berlin, +08:00", "Asia/Shanghai", True),
+    ("Europe/Berlin, +08:00", "America/New_York", False)])
+def test_the_header_of_the_python_client_is_accepted_in_the_zones_of_the_setting(
+    zones, zone, served, machine_zone, tmp_path
+):
+    """The library of PyPI, unmodified, signs the time of its own zone."""
+    (tmp_path / "root.password").write_text("root-secret-of-sixteen\n")
+    with served_process(
+        tmp_path, {"grpcSignatureTimeZones": zones} if zones else {}, "--grpc", "127.0.0.1:0", "--user", "root",
+        "--password-file", tmp_path / "root.password", env={**os.environ, "TZ": "UTC"},
+    ) as ours:
+        machine_zone(zone)
+        signed = Signature.metadata(
+            ClientConfiguration("127.0.0.1:1", Credentials("root", "root-secret-of-sixteen")), "python")
+        machine_zone("UTC")
+        with grpc.insecure_channel(ours.words["grpc"]) as channel:
+            code = service_pb2_grpc.MessagingServiceStub(channel).QueryRoute(
+                service.QueryRouteRequest(topic=named("orders")), metadata=signed, timeout=20).status.code
+        assert (code == Code.UNAUTHORIZED) != served
+        assert ("grpcSignatureTimeZones" in ours.log()) != served
