@@ -21,7 +21,7 @@ from setuptools import Extension, setup
 KERNELS = (
     "record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header",
     "columns", "column_records", "timer_records", "timer_put_back", "timer_lists",
-    "timer_replay", "properties", "table_records", "unit_records", "packed_rows",
+    "timer_replay", "properties", "table_records", "unit_records", "packed_rows", "signatures",
 )
 SOURCES = Path("src/tailrace/kernels")
 INT_MAX, LONG_MAX = 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF

@@ -621,6 +621,10 @@ COMPILED_KERNEL_REFUSED: Final = _event(
 CHECKSUMS_ARE_COMPUTED_BY_A_TABLE: Final = _event(
     "info", "checksums are computed by a table", "reason",
     "The checksum function of ISA-L cannot be called directly. A slower one with the same result is used.")
+SIGNATURES_ARE_COMPUTED_BY_HASHLIB: Final = _event(
+    "info", "signatures are computed by hashlib", "reason",
+    "The SHA-1 of OpenSSL cannot be called directly, or returned another value. The result is the same, and the check "
+    "of a request takes longer.")
 CHECKSUMS_ARE_COMPUTED_BY_A_SLOW_TABLE: Final = _event(
     "warning", "checksums are computed by a table", "reason",
     "The checksum function of ISA-L returned another value than zlib, so it is not used.")

@@ -23,6 +23,7 @@ from tailrace.auth.signature import (
     ACCESS_KEY,
     FIELD_NAME_MAX,
     FIELDS_MAX,
+    SignatureKernel,
     Signer,
     problem_of_fields,
 )
@@ -118,11 +119,13 @@ class AccessControl:
 
     def __init__(
         self, clock: Clock, config: AuthConfig, cluster: str, user: Callable[[str], User | None],
-        acl: Callable[[str], Acl | None],
+        acl: Callable[[str], Acl | None], kernel: SignatureKernel | None = None,
     ) -> None:
+        """``kernel`` computes signatures faster than hashlib."""
         self._clock = clock
         self._config = self.config = config
         self._user = user
+        self._kernel = kernel
         self._acl = acl
         self._accesses = Accesses(cluster)
         self._no_authentication = config.codes(config.authentication_whitelist)
@@ -133,6 +136,8 @@ class AccessControl:
         self._values: dict[int, Callable[[dict[str, str]], object]] = {
             code: itemgetter(*names) if names else _nothing for code, names in self._accesses.names.items()}
         """What returns the fields on which the result of `Accesses.of` depends; it raises KeyError without one."""
+        self._no_user = User("", ""), Signer("", kernel), "user"
+        """What stands for a user that does not exist."""
         self._known: dict[str, tuple[User, Signer, str]] = {}
         self._earlier: dict[str, tuple[User, Signer]] = {}
         """Users of `_known` whose password before may still be valid, with that password."""
@@ -412,12 +417,12 @@ class AccessControl:
         users, earlier = self._known, self._earlier
         user = self._user(name) if len(name) <= NAME_MAX else None
         if user is None:
-            return _NOBODY
-        found = user, Signer(user.password), "" if user.enabled else "disabled"
+            return self._no_user
+        found = user, Signer(user.password, self._kernel), "" if user.enabled else "disabled"
         if user.enabled:
             users[user.name] = found
             if user.previous_password:
-                earlier[user.name] = user.earlier, Signer(user.previous_password)
+                earlier[user.name] = user.earlier, Signer(user.previous_password, self._kernel)
         return found
 
     def _by_earlier(self, name: str, is_proven: Callable[[Signer], bool]) -> User | None:
@@ -523,9 +528,6 @@ class _Allowed:
             self._chars = 0
         self.keys.add(key)
         self._chars += chars
-
-
-_NOBODY: Final = User("", ""), Signer(""), "user"
 
 
 def _nothing(_: dict[str, str]) -> object:

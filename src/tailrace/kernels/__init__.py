@@ -38,6 +38,7 @@ __all__ = [
     "properties",
     "queue_units",
     "record",
+    "signatures",
     "table_records",
     "timer_lists",
     "timer_put_back",
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
         properties,
         queue_units,
         record,
+        signatures,
         table_records,
         timer_lists,
         timer_put_back,
@@ -106,6 +108,7 @@ else:
     timer_replay = _load("timer_replay")
     unit_records = _load("unit_records")
     packed_rows = _load("packed_rows")
+    signatures = _load("signatures")
 
 
 @functools.cache
@@ -140,6 +143,26 @@ for _name, _kernel in (
 ):
     if _name not in _interpreted:
         _lend_crc32(_kernel)
+
+
+def _lend_sha1(kernel: ModuleType = signatures) -> None:
+    """Let the kernel use OpenSSL's SHA-1, which hashlib has loaded, if it computes the same as hashlib."""
+    key, content = bytes(range(64)), bytes(range(256)) * 5
+    wanted = kernel.signature(key, content, content)
+    try:
+        library = ctypes.CDLL(importlib.import_module("_hashlib").__file__)
+        functions = (library.SHA1_Init, library.SHA1_Update, library.SHA1_Final)
+    except (ImportError, OSError, AttributeError, TypeError) as error:
+        events.SIGNATURES_ARE_COMPUTED_BY_HASHLIB.log(_log, reason=error)
+        return
+    kernel.use_sha1(*(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions))
+    if kernel.signature(kernel.begin(key), content, content) != wanted:
+        kernel.use_sha1(0, 0, 0)
+        events.SIGNATURES_ARE_COMPUTED_BY_HASHLIB.log(_log, reason="OpenSSL computes another one")
+
+
+if "signatures" not in _interpreted:
+    _lend_sha1()
 
 
 def compiled() -> bool:
