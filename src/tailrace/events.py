@@ -834,10 +834,11 @@ CONNECTION_CLOSED_FOR_A_LIMIT: Final = _event(
     "request; `answers are not read`, its client read nothing for serverChannelStallTimeoutSeconds; `slow http`, too "
     "many HTTP clients had not sent their request; `no user in time`, `connections without user` and `bytes without "
     "user`, unauthenticatedTimeoutSeconds, unauthenticatedConnectionsMax or unauthenticatedBufferMaxBytes, which are "
-    "for connections on which no user is authenticated yet; `no call in time`, no call was served on a connection of "
-    "gRPC within grpcFirstCallTimeoutSeconds; `calls without user`, too many calls without a user waited on a "
-    "connection of gRPC. `count` connections were closed for this reason since the last such line, of which there is "
-    "at most one a minute for each reason.")
+    "for connections on which no user is authenticated yet; `long request without user`, its request or header was "
+    "too long for such a connection; `no call in time`, no call was served on a connection of gRPC within "
+    "grpcFirstCallTimeoutSeconds; `calls without user`, too many calls without a user waited on a connection of gRPC. "
+    "`count` connections were closed for this reason since the last such line, of which there is at most one a minute "
+    "for each reason.")
 REQUESTS_WAIT_FOR_MEMORY: Final = _event(
     "warning", "requests wait for memory", "bytes limit connections count",
     "Incomplete requests and unread answers of all connections take more than serverBufferMaxBytes. No request is "

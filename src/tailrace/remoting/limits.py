@@ -14,7 +14,7 @@ not read, and for held pulls. If all connections together take more than ``bytes
 True: no request is served, no connection is read, and connections that have kept bytes for half a second are
 closed, the largest first, until there is room. Unauthenticated connections, where clients need a user, share
 ``stranger_bytes_max`` instead: above it the largest ones of the address that takes the most are closed immediately,
-and no other connection waits.
+and no other connection waits. Their incomplete frames are read slowly: after `STRANGER_READ` bytes they take turns.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ _log = get_logger(__name__)
 
 BYTES_MAX: Final = 256 << 20
 STRANGER_BYTES_MAX: Final = 32 << 20
+STRANGER_READ: Final = 1 << 20
+"""Bytes of incomplete frames that strangers may send in a period; then their connections wait for the next one."""
+STRANGER_READ_S: Final = 0.05
+STRANGERS_TOGETHER: Final = 8
+"""Connections of strangers that are read again after a period."""
 STALL_S: Final = 30.0
 RECENT_S: Final = 1.0
 KEPT_S: Final = 0.5
@@ -55,11 +60,13 @@ SLOW_HTTP: Final = "slow http"
 TOO_LATE: Final = "no user in time"
 TOO_MANY: Final = "connections without user"
 STRANGER_BYTES: Final = "bytes without user"
+STRANGER_FRAME: Final = "long request without user"
 NO_CALL: Final = "no call in time"
 STRANGER_CALLS: Final = "calls without user"
 
 CLOSED: Final = (
-    CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY, STRANGER_BYTES, NO_CALL, STRANGER_CALLS)
+    CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY, STRANGER_BYTES, STRANGER_FRAME, NO_CALL,
+    STRANGER_CALLS)
 """Reasons for which connections are closed."""
 
 NO_MESSAGE: Final = "no message in time"
@@ -178,6 +185,9 @@ class ServerLimits:
         self._candidates: list[tuple[tuple[bool, float], Connection]] = []
         self._of_address: Counter[str] = Counter()
         self._waiting: dict[Callable[[], None], None] = {}
+        self._turns: dict[Callable[[], None], None] = {}
+        self._next_turn = False
+        self._stranger_read = 0
         self._lines = RareLines()
 
     def __len__(self) -> int:
@@ -243,15 +253,17 @@ class ServerLimits:
 
     def count(self, connection: Connection, size: int, now: float) -> None:
         """Set the bytes that a connection takes."""
+        before = connection.counted
         if connection in self._strange:
             self.stranger_bytes -= self._strange.pop(connection)
         else:
-            self.bytes -= connection.counted
+            self.bytes -= before
         connection.counted = size
         if size and connection.stranger:
             self._keeping.pop(connection, None)
             self._strange[connection] = size
             self.stranger_bytes += size
+            self._slow_down(connection, size - before)
             if self.stranger_bytes > self.stranger_bytes_max:
                 self._close_strangers(now)
             return
@@ -263,9 +275,31 @@ class ServerLimits:
         if self.bytes > self.bytes_max and not self.tight:
             self._tighten()
 
-    def wait(self, go_on: Callable[[], None]) -> None:
-        """Call ``go_on`` when `tight` is False again."""
-        self._waiting[go_on] = None
+    def wait(self, go_on: Callable[[], None], *, stranger: bool = False) -> None:
+        """Call ``go_on`` when `tight` is False again, or when it is the turn of a stranger."""
+        if stranger and not self.tight:
+            self._turns[go_on] = None
+        else:
+            self._waiting[go_on] = None
+
+    def _slow_down(self, connection: Connection, more: int) -> None:
+        """Have a stranger wait if strangers have sent much in this period."""
+        self._stranger_read += max(0, more)
+        if more > 0 and not self._next_turn:
+            self._next_turn = True
+            asyncio.get_running_loop().call_later(STRANGER_READ_S, self._take_turns)
+        if more > 0 and self._stranger_read > STRANGER_READ and not self.tight:
+            connection.wait_for_memory()
+
+    def _take_turns(self) -> None:
+        self._stranger_read = 0
+        self._next_turn = bool(self._turns)
+        if self._next_turn:
+            asyncio.get_running_loop().call_later(STRANGER_READ_S, self._take_turns)
+        for go_on in list(self._turns)[:STRANGERS_TOGETHER]:
+            del self._turns[go_on]
+            with caught("connection limits"):
+                go_on()
 
     def _tighten(self) -> None:
         self.tight = True

@@ -49,9 +49,9 @@ from tailrace.formats.requests.absent import why_not_supported
 from tailrace.logs import get_logger
 from tailrace.remoting.addresses import address_text, socket_address
 from tailrace.remoting.entrance import Arrival, Entrance
-from tailrace.remoting.limits import STALLED_FRAME, TOO_LATE, UNREAD, ServerLimits
+from tailrace.remoting.limits import STALLED_FRAME, STRANGER_FRAME, TOO_LATE, UNREAD, ServerLimits
 from tailrace.remoting.strangers import HEADER_MAX as STRANGER_HEADER_MAX
-from tailrace.remoting.strangers import Strangers, admit
+from tailrace.remoting.strangers import StrangerFrameError, Strangers, admit
 
 __all__ = ["Channel", "Processor", "RemotingServer"]
 
@@ -66,6 +66,8 @@ HIGH_WATER: Final = 256 << 10
 HELD_REQUEST_BYTES: Final = 2048
 """Memory of a held request in addition to the bytes of its body and fields."""
 DRAIN_S: Final = 0.2
+STRANGER_CLOSE_S: Final = 1.0
+"""Until a connection without a user is closed that sends a long request, so that a client does not repeat it often."""
 
 
 class DecodeHeader(Protocol):
@@ -206,7 +208,7 @@ class Channel(asyncio.Protocol):
         """Stop reading until there is memory again."""
         if not self._waits and not self.closed:
             self._waits = True
-            self._limits.wait(self._memory_is_there)
+            self._limits.wait(self._memory_is_there, stranger=self.stranger)
             self._stop_reading()
 
     def _memory_is_there(self) -> None:
@@ -261,11 +263,18 @@ class Channel(asyncio.Protocol):
             rest, problem = len(data), error
         if out:
             self.write(b"".join(out))
-        if problem is not None:
+        if isinstance(problem, StrangerFrameError):
+            self._stop_reading()
+            self._server.loop.call_later(STRANGER_CLOSE_S, self._close_stranger)
+        elif problem is not None:
             events.CONNECTION_CLOSED_FOR_BAD_FRAME.log(_log, peer=self.peer, reason=problem)
             self.close()
         elif rest < len(data) and not self.closed:
             self._keep(data, rest)
+
+    def _close_stranger(self) -> None:
+        if not self.closed:
+            self._limits.close(self, STRANGER_FRAME, self._server.loop.time())
 
     def _keep(self, data: bytes, rest: int) -> None:
         self._tail += memoryview(data)[rest:]

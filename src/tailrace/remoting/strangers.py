@@ -18,12 +18,16 @@ from tailrace.errors import RemotingFrameError
 from tailrace.remoting.addresses import network_of
 from tailrace.remoting.limits import TOO_MANY, Connection, ServerLimits
 
-__all__ = ["Stranger", "Strangers", "admit"]
+__all__ = ["Stranger", "StrangerFrameError", "Strangers", "admit"]
 
 HEADER_MAX: Final = 64 << 10
 """Largest header of a stranger, in bytes, and largest request of one that names no user."""
 SIGNATURE_MAX: Final = 64
 """Longest signature, in characters. A valid one has 28."""
+
+
+class StrangerFrameError(RemotingFrameError):
+    """A request, or its header, is too long for a stranger."""
 
 
 class Stranger(Connection, Protocol):
@@ -50,21 +54,21 @@ class Strangers(Generic[S]):
     def check_frame(self, length: int, header_length: int) -> bool:
         """Return True if the header decides whether a request of this length is read (`check_header`).
 
-        Raises RemotingFrameError if the request or its header is too long for a stranger.
+        Raises StrangerFrameError if the request or its header is too long for a stranger.
         """
         if header_length > HEADER_MAX:
-            raise RemotingFrameError(
+            raise StrangerFrameError(
                 f"header of {header_length} bytes before the first valid signature, over the limit of {HEADER_MAX}")
         if length > self._frame_max:
-            raise RemotingFrameError(
+            raise StrangerFrameError(
                 f"frame of {length} bytes before the first valid signature, over the limit of {self._frame_max}")
         return length > HEADER_MAX
 
     @staticmethod
     def check_header(length: int, ext: Mapping[str, str]) -> None:
-        """Raise RemotingFrameError if the header of a long request does not have the name and signature of a user."""
+        """Raise StrangerFrameError if the header of a long request does not have the name and signature of a user."""
         if not (0 < len(ext.get(ACCESS_KEY, "")) <= NAME_MAX and 0 < len(ext.get(SIGNATURE, "")) <= SIGNATURE_MAX):
-            raise RemotingFrameError(
+            raise StrangerFrameError(
                 f"frame of {length} bytes without the name and signature of a user before the first valid signature, "
                 f"over the limit of {HEADER_MAX}")
 

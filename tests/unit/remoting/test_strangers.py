@@ -12,6 +12,8 @@ from patience import until_async
 
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, encode
+from tailrace.remoting import limits as limits_module
+from tailrace.remoting import server as server_module
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.strangers import HEADER_MAX, Strangers
 
@@ -33,6 +35,11 @@ async def guarded(limits=None, frame_max=5 * MIB, per_address=200):
 
         server.check = check
         yield server
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(server_module, "STRANGER_CLOSE_S", 0.01)
 
 
 async def closed(client):
@@ -146,18 +153,47 @@ def test_the_largest_address_gives_way():
     class Fake:
         stranger, served, last_active, counted = True, False, 0.0, 0
 
+        def wait_for_memory(self):
+            pass
+
         def __init__(self, peer_ip):
             self.peer_ip, self.peer, self.open = peer_ip, f"{peer_ip}:1", True
 
         def abort(self):
             self.open = False
 
-    limits = ServerLimits(stranger_bytes_max=1000)
-    single = Fake("10.0.0.1")
-    limits.count(single, 400, 0.0)
-    many = [Fake("10.0.0.2") for _ in range(20)]
-    for one in many:
-        limits.count(one, 100, 0.0)
-    assert single.open
-    assert sum(one.open for one in many) <= 6
-    assert limits.stranger_bytes == 400 + 100 * sum(one.open for one in many) <= 1000
+    async def test():
+        limits = ServerLimits(stranger_bytes_max=1000)
+        single = Fake("10.0.0.1")
+        limits.count(single, 400, 0.0)
+        many = [Fake("10.0.0.2") for _ in range(20)]
+        for one in many:
+            limits.count(one, 100, 0.0)
+        assert single.open
+        assert sum(one.open for one in many) <= 6
+        assert limits.stranger_bytes == 400 + 100 * sum(one.open for one in many) <= 1000
+
+    run(test)
+
+
+def test_long_requests_of_strangers_take_turns(monkeypatch):
+    monkeypatch.setattr(limits_module, "STRANGER_READ", 100 * KIB)
+
+    async def test():
+        limits = ServerLimits()
+        async with guarded(limits) as server:
+            clients = [await server.connect() for _ in range(20)]
+            frame = encode(RemotingCommand(10, {**SIGNED, "good": "1"}, bytes(300 * KIB)))
+            for client in clients:
+                client.writer.write(frame)
+            await until_async(lambda: limits._turns)
+            user = await server.connect()
+            user.send(RemotingCommand(10, {"good": "1"}))
+            assert (await user.receive()).code == 0
+            for client in clients:
+                assert len((await client.receive()).body) == 300 * KIB
+            await until_async(lambda: not limits._next_turn)
+            assert not limits._turns
+            assert (limits.stranger_bytes, limits.closed["bytes without user"]) == (0, 0)
+
+    run(test)
