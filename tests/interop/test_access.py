@@ -120,7 +120,9 @@ def test_verdicts_over_the_wire_are_those_of_a_java_broker(reference, tmp_path):
     """
     java = access_matrix.ask_java(reference, tmp_path / "java")
     assert java == access_matrix.recorded()
-    with served(tmp_path, authenticationFailuresMax="0", autoCreateNeedsPermission="false") as (broker, namesrv):
+    with served(
+        tmp_path, authenticationFailuresMax="0", autoCreateNeedsPermission="false", accessChangesNeedSuperUser="false",
+    ) as (broker, namesrv):
         asyncio.run(access_matrix.set_up(broker))
         ours = asyncio.run(access_matrix.verdicts(partial(server_of, broker, namesrv)))
     left_open = {code.name for code, row in REQUESTS.items() if not row.reference}

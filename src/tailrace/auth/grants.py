@@ -7,11 +7,15 @@ and no entry that denies the action on a part of the resource.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from tailrace.auth.model import Acl, Entry, Resource
 from tailrace.formats.requests.table import Action
 
-__all__ = ["given_by", "may_give"]
+__all__ = ["GIFTS_MAX", "given_by", "may_give"]
+
+GIFTS_MAX: Final = 100
+"""Entries that one request may give, because each is compared with all entries of its user."""
 
 
 def may_give(acl: Acl | None, entry: Entry) -> bool:
@@ -26,9 +30,9 @@ def may_give(acl: Acl | None, entry: Entry) -> bool:
 def given_by(before: Acl | None, after: Acl | None) -> Iterator[Entry]:
     """Yield the entries that a change gives to a user: new ones that allow, and removed ones that denied."""
     for policy in ("custom", "default"):
-        old, new = (() if acl is None else getattr(acl, policy) for acl in (before, after))
-        yield from (entry for entry in new if entry.allow and entry not in old)
-        yield from (entry for entry in old if not entry.allow and entry not in new)
+        old, new = (frozenset(() if acl is None else getattr(acl, policy)) for acl in (before, after))
+        yield from (entry for entry in new - old if entry.allow)
+        yield from (entry for entry in old - new if not entry.allow)
 
 
 def _covers(outer: Entry, inner: Entry) -> bool:

@@ -97,7 +97,8 @@ class Audit:
                 (request.code, user, channel.peer_ip, str(details), code), REPEAT_NS):
             return
         events.ADMINISTRATION.log(
-            _log, user=repr(user), address=channel.peer, code=request.code, name=name, resource=",".join(resources),
+            _log, user=repr(user), address=channel.peer, code=request.code, name=name,
+            resource=repr(",".join(resources)),
             result=result)
         if self.file is not None:
             self.file.write({

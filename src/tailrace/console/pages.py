@@ -39,6 +39,8 @@ __all__ = ["HEADERS", "Console"]
 
 ROWS_MAX: Final = 200
 """Rows of a table; a list that is longer has pages."""
+TIMERS_MAX: Final = 10_000
+"""Timers that a page looks at; a user that may see few of them would have all read."""
 REFRESH_S: Final = 5
 HTML: Final = "text/html; charset=utf-8"
 HEADERS: Final = {
@@ -305,7 +307,8 @@ def _messages(broker: BrokerContext, viewer: _Viewer, asked: Place) -> list[Chil
 
 
 def _timers(broker: BrokerContext, viewer: _Viewer) -> list[Child]:
-    waiting = (timer for timer in broker.store.timers() if timer.state != PARKED and viewer.reads(timer.topic))
+    looked_at = itertools.islice(broker.store.timers(), TIMERS_MAX)
+    waiting = (timer for timer in looked_at if timer.state != PARKED and viewer.reads(timer.topic))
     found = list(itertools.islice(waiting, ROWS_MAX))
     rows: list[list[Child]] = [
         [_time(timer.due_ms), timer.topic, timer.queue_id, timer.keys, timer.uniq_key] for timer in found]

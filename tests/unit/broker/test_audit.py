@@ -59,6 +59,7 @@ def test_each_request_of_administration_leaves_one_line(tmp_path, kit, caplog, a
                 events = [r for r in caplog.records if r.getMessage().startswith("administration ")]
                 assert len(events) == 1, (name, answer)
                 assert "user='root' address=127.0.0.1:" in events[0].getMessage()
+                assert "resource='" in events[0].getMessage(), "quoted: a name may have an end of line"
                 if audited:
                     await until_async(lambda: len(lines(path)) > before)  # noqa: B023
                     (line,) = lines(path)[before:]

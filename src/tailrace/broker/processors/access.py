@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
-from tailrace.auth.grants import given_by, may_give
+from tailrace.auth.grants import GIFTS_MAX, given_by, may_give
 from tailrace.auth.model import (
     CUSTOM,
     DEFAULT,
@@ -126,7 +126,12 @@ class AccessProcessor:
         if (user := self._users.get(name)) is not None and user.is_super:
             raise RefusalError(ResponseCode.NO_PERMISSION, "The super user can only be update by super user")
         mine = self._acls.get(sender_of(request))
-        for entry in given_by(before, after):
+        gifts = [*given_by(before, after)]
+        if len(gifts) > GIFTS_MAX:
+            raise RefusalError(
+                ResponseCode.NO_PERMISSION,
+                f"The request gives {len(gifts)} entries, the limit is {GIFTS_MAX} if no super user sends it.")
+        for entry in gifts:
             if not may_give(mine, entry):
                 raise RefusalError(
                     ResponseCode.NO_PERMISSION, f"User:{sender_of(request)} cannot give {','.join(entry.actions)} on "
