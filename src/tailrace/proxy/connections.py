@@ -201,7 +201,10 @@ class GrpcConnections:
         order = sorted(
             (c for c in stay if c.socket is not None and not c.calls and now - c.since >= YOUNG_S),
             key=lambda c: (c.served, -of_address[network_of(c.peer_ip)], c.last_active))
-        for connection in order[:len(stay) - most // 2]:
+        # Those that are too young to be closed now are the next ones: a served connection does not go in their place.
+        waiting = sum(not c.served for c in order)
+        served = sum(c.served for c in stay)
+        for connection in order[:min(len(stay) - most // 2, waiting + max(0, served - most // 2))]:
             self.close(connection, CAP)
 
 

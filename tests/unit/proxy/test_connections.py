@@ -157,6 +157,29 @@ def test_when_many_are_open_those_without_a_call_make_room(port, monkeypatch):
     asyncio.run(test())
 
 
+def test_a_flood_of_new_connections_does_not_close_those_that_are_served(port, monkeypatch):
+    """New ones are too young to be closed at first; those that are served are not closed in their place."""
+    async def test():
+        now = [100.0]
+        at(monkeypatch, now)
+        watched = watching(port, now, connections_max=20)
+        served = [port.connect() for _ in range(4)]
+        await watched.sweep()
+        for place in served:
+            watched.of(place, now[0]).served = True
+        now[0] = 110.0
+        for _ in range(16):
+            port.connect()
+        await watched.sweep()
+        assert port.open() == [*range(20)]
+        now[0] = 112.0
+        await watched.sweep()
+        assert port.open()[:4] == [0, 1, 2, 3]
+        assert len(port.open()) == 10
+
+    asyncio.run(test())
+
+
 def test_a_connection_that_must_go_is_closed_when_its_socket_is_known(port, monkeypatch):
     async def test():
         now = [100.0]
