@@ -100,12 +100,13 @@ class TlsReload:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _step(self) -> None:
-        for use in await asyncio.get_running_loop().run_in_executor(None, self._changed):
+        for certificate, use in await asyncio.get_running_loop().run_in_executor(None, self._changed):
             use()
+            events.CERTIFICATE_LOADED_AGAIN.log(_log, certificate=certificate.path)
         self._warn()
 
-    def _changed(self) -> list[Callable[[], None]]:
-        """Return what puts those files to use that have changed and can be used."""
+    def _changed(self) -> list[tuple[Certificate, Callable[[], None]]]:
+        """Return the certificates whose files have changed and can be used, each with what puts it to use."""
         found = []
         for place, (certificate, before) in enumerate(self._seen):
             now = self._look(certificate)
@@ -113,11 +114,10 @@ class TlsReload:
                 continue
             self._seen[place] = certificate, now
             try:
-                found.append(certificate.load())
+                found.append((certificate, certificate.load()))
             except ConfigError as error:
                 events.CERTIFICATE_CANNOT_BE_LOADED_AGAIN.log(_log, certificate=certificate.path, reason=error)
                 continue
-            events.CERTIFICATE_LOADED_AGAIN.log(_log, certificate=certificate.path)
             self._read_ends(certificate)
         return found
 

@@ -48,7 +48,7 @@ class Watch:
         """Return the lines since the last call, after a look at this day."""
         if day is not None:
             self.day = day
-            for use in self.reload._changed():  # what the loop does every two seconds
+            for _, use in self.reload._changed():  # what the loop does every two seconds
                 use()
             self.reload._warn()
         found = [r.getMessage() for r in self._caplog.records if r.getMessage().startswith((SOON, EXPIRED))]
