@@ -109,6 +109,9 @@ class BrokerController:
     groups or offsets cannot be read.
     """
 
+    limits: ServerLimits
+    """Limits of the connections and calls of all ports; set when they are served."""
+
     def __init__(
         self,
         store: MessageStore,
@@ -140,8 +143,6 @@ class BrokerController:
         self._settings_file = SettingsFile(self._file_system, settings_file) if settings_file else None
         self._scheduler = scheduler or ThreadScheduler()
         self._servers: list[RemotingServer] = []
-        self.limits = ServerLimits()
-        """Limits of the connections and calls of all ports."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._registration: Registration | None = None
         self._tls = tls
