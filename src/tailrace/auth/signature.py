@@ -91,7 +91,7 @@ class SignatureKernel(Protocol):
 class Signer:
     """The key of a user. Its two hashes are begun once (RFC 2104), which takes most of the time of a short HMAC."""
 
-    __slots__ = ("_inner", "_key", "_kernel", "_outer")
+    __slots__ = ("_inner", "_kernel", "_key", "_outer")
 
     def __init__(self, secret: str, kernel: SignatureKernel | None = None) -> None:
         """``kernel`` computes signatures faster than hashlib; a server has it."""

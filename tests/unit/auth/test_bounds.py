@@ -171,7 +171,7 @@ def test_lines_of_all_kinds_are_bounded_by_the_second_and_their_sum_is_logged(ca
     world.clock.advance(1_000)
     world.remark({**SEND, "b": "last"}, by=ANN)
     assert caplog.records[-1].getMessage().endswith("more=0 others=1990")
-    assert len(world.control._denials._logged) == 11
+    assert len(world.control.denials._logged) == 11
 
 
 def test_a_name_of_the_log_is_cut(caplog):
