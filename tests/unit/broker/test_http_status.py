@@ -204,6 +204,7 @@ def test_every_declared_metric_is_exposed_and_none_else(store, broker):
     async def test():
         async with serving(progress=lambda: 0.5) as (server, ask):
             recovering = (await ask("/metrics")).body
+            broker.audit_log = SimpleNamespace(waiting=0, lost=0)
             server.serving(broker)
             text = recovering + (await ask("/metrics")).body
         shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
@@ -322,7 +323,7 @@ def test_one_page_of_a_kind_is_made_at_a_time_and_too_many_are_refused(store, br
         Answer(HTTPStatus.OK, b"quick", "text/plain", {}))
     quick.open.set()
 
-    def pages(target, *_):
+    def pages(target, broker, state, _):
         return slow() if target.startswith("/console/disk") else quick()
 
     async def test():
@@ -392,6 +393,7 @@ def full(store, broker, kit):
     broker.rpc_latency.clients = lambda: 2
     broker.rpc_latency.observe("send_message", "ok", 4.2)
     lateness = {"counts": [1] * 15, "sumMs": 40}
+    broker.audit_log = SimpleNamespace(waiting=1, lost=2)
     broker.registrations = lambda: {"10.0.0.9:9876": True}
     store.is_writeable = True
     store.earliest_message_time = lambda: 1
@@ -410,6 +412,7 @@ def test_metrics_pass_the_parser_of_openmetrics(store, broker, kit, accept):
             ask_for = f"GET /metrics HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\n\r\n".encode()
             early = await ask(ask_for)
             supervision.FAILURES["a test"] += 1  # or its metric has no sample
+            server._entrance.expires_s = lambda: {"tls.server.certPath": 60.0}
             server.serving(full(store, broker, kit))
             answer, classic = await ask(ask_for), await ask("/metrics")
         assert "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8" in answer.head
@@ -418,7 +421,8 @@ def test_metrics_pass_the_parser_of_openmetrics(store, broker, kit, accept):
             "tailrace_ready", "tailrace_connections", "tailrace_connections_max",
             "tailrace_connections_closed", "tailrace_requests_over_quota", "tailrace_grpc_calls",
             "tailrace_grpc_refused", "tailrace_connection_bytes", "tailrace_tls_handshakes",
-            "tailrace_tls_handshakes_incomplete", "tailrace_connections_refused",
+            "tailrace_tls_handshakes_incomplete", "tailrace_tls_certificate_expires_seconds",
+            "tailrace_connections_refused",
             "tailrace_executor_running", "tailrace_executor_waiting", "tailrace_executor_refused",
             "tailrace_recovered_ratio"]
         found = {f.name: f for f in openmetrics_families(answer.body)}
