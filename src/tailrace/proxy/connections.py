@@ -200,12 +200,13 @@ class GrpcConnections:
         of_address = Counter(network_of(c.peer_ip) for c in stay)
         order = sorted(
             (c for c in stay if c.socket is not None and not c.calls and now - c.since >= YOUNG_S),
-            key=lambda c: (c.served, -of_address[network_of(c.peer_ip)], c.last_active))
-        # Those that are too young to be closed now are the next ones: a served connection does not go in their place.
-        waiting = sum(not c.served for c in order)
-        served = sum(c.served for c in stay)
-        for connection in order[:min(len(stay) - most // 2, waiting + max(0, served - most // 2))]:
+            key=lambda c: (-of_address[network_of(c.peer_ip)], c.last_active))
+        for connection in [c for c in order if not c.served][:len(stay) - most // 2]:
             self.close(connection, CAP)
+        served = sum(c.served for c in stay)
+        if served > most * 3 // 4:  # else the others make room, maybe in the next look
+            for connection in [c for c in order if c.served][:served - most // 2]:
+                self.close(connection, CAP)
 
 
 def _place(found: OpenSocket) -> tuple[str, int]:

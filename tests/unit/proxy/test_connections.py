@@ -180,6 +180,26 @@ def test_a_flood_of_new_connections_does_not_close_those_that_are_served(port, m
     asyncio.run(test())
 
 
+def test_new_connections_without_a_call_cost_no_served_one(port, monkeypatch):
+    async def test():
+        now = [100.0]
+        at(monkeypatch, now)
+        watched = watching(port, now, connections_max=8)
+        served = port.connect()
+        await watched.sweep()
+        watched.of(served, 100.0).served = True
+        now[0] = 200.0
+        for _ in range(7):
+            port.connect()
+        await watched.sweep()
+        assert port.open() == list(range(8)), "the new ones may still begin a call"
+        now[0] = 201.5
+        await watched.sweep()
+        assert port.open() == [0, 5, 6, 7]
+
+    asyncio.run(test())
+
+
 def test_a_connection_that_must_go_is_closed_when_its_socket_is_known(port, monkeypatch):
     async def test():
         now = [100.0]
