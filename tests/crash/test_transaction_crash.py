@@ -8,6 +8,7 @@ import pathlib
 from types import SimpleNamespace
 
 import pytest
+from broker_world import InPlace
 
 from tailrace import MessageStore, StoreConfig
 from tailrace.broker.client_manager import ProducerManager
@@ -35,16 +36,6 @@ BROKER = BrokerConfig(transaction_op_batch_interval=20_000)
 COUNT = 12
 
 
-class InPlace:
-    """An event loop's thread pool that calls in place, so that a crash comes at the same operation again."""
-
-    def run_in_executor(self, _executor, function, *args):
-        async def call():
-            return function(*args)
-
-        return call()
-
-
 def finish(coroutine):
     """Run what never waits."""
     with pytest.raises(StopIteration):
@@ -62,8 +53,8 @@ class Broker:
         self.service = TransactionService(
             clock, SeededEntropy(8), store, store.topics, self.offsets, BROKER)
         context = SimpleNamespace(
-            loop=InPlace(), clock=clock, store=store, config=BROKER, topics=store.topics,
-            producers=ProducerManager(clock, 1), transactions=self.service)
+            executors=SimpleNamespace(transactions=InPlace()), clock=clock, store=store, config=BROKER,
+            topics=store.topics, producers=ProducerManager(clock, 1), transactions=self.service)
         self.service.load()
         self.checks = TransactionChecks(context)
         store.topics.create_if_missing("orders", 1)

@@ -53,6 +53,8 @@ _log = get_logger(__name__)
 REQUEST_TIMEOUT_S: Final = 5.0
 REQUEST_MAX: Final = 8192
 CONNECTIONS_MAX: Final = 64
+SCRAPERS_MAX: Final = 48
+"""Requests for ``/metrics`` that may be open; the other connections are left to probes and pages."""
 PART: Final = 64 * 1024
 """Bytes of an answer that are written at a time. The text of ``/metrics`` is the same bytes for all connections."""
 BACKLOG: Final = 100
@@ -146,7 +148,7 @@ class HttpStatusServer:
         self._metrics_need_user, self._metrics_token = config.metrics_needs_user, metrics_token.encode()
         self._exposition = Exposition(config.broker_cluster_name, config.broker_name)
         self._texts, self._turns = SharedTexts(self._metrics, shared_s), PageTurns(page_s)
-        self._pace = Pace()
+        self._pace, self._scrapers = Pace(), 0
         self._exposition.executors = self._texts.executor, self._turns.executor
         self._entrance = self._exposition.entrance = entrance or Entrance(
             ServerLimits() if limits is None else limits)
@@ -223,16 +225,17 @@ class HttpStatusServer:
             async with asyncio.timeout(self._timeout_s):
                 head = await reader.readuntil(b"\r\n\r\n")
             connection.served, connection.last_active = True, loop.time()
-            made = memoryview(await self._answer(head, connection.peer.rpartition(":")[0].strip("[]")))
-            writer.transport.set_write_buffer_limits(0)  # a part is written when the client has taken the one before
-            async with asyncio.timeout(self._timeout_s) as limit:
-                for at in range(0, len(made), PART):
-                    part = made[at : at + PART]
-                    waited = await self._pace.wait(len(part)) if len(made) > PART else 0.0
-                    if waited and (when := limit.when()) is not None:
-                        limit.reschedule(when + waited)
-                    writer.write(part)
-                    await writer.drain()
+            address = connection.peer.rpartition(":")[0].strip("[]")
+            if not head.startswith((b"GET /metrics", b"HEAD /metrics")):
+                await self._write(writer, await self._answer(head, address))
+            elif self._scrapers >= SCRAPERS_MAX:
+                await self._write(writer, _busy(f"{self._scrapers} scrapers read already"))
+            else:
+                self._scrapers += 1
+                try:
+                    await self._write(writer, await self._answer(head, address))
+                finally:
+                    self._scrapers -= 1
         except asyncio.LimitOverrunError:
             writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"head too long\n"))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
@@ -241,6 +244,19 @@ class HttpStatusServer:
             self._open.pop(connection, None)
             self._limits.lost(connection)
             writer.close()
+
+    async def _write(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
+        """Write an answer in parts, a long one at the pace of all long ones. Raises TimeoutError if it is not read."""
+        data = memoryview(answer)
+        writer.transport.set_write_buffer_limits(0)  # a part is written when the client has taken the one before
+        async with asyncio.timeout(self._timeout_s) as limit:
+            for at in range(0, len(data), PART):
+                part = data[at : at + PART]
+                waited = await self._pace.wait(len(part)) if len(data) > PART else 0.0
+                if waited and (when := limit.when()) is not None:
+                    limit.reschedule(when + waited)
+                writer.write(part)
+                await writer.drain()
 
     def _take(self, connection: _HttpConnection) -> bool:
         """Make room for a connection: close the oldest one without a request, or if all have one the oldest."""
@@ -287,9 +303,7 @@ class HttpStatusServer:
             else:
                 made = self._ready() if path == "/ready" else await self._texts.get(format_of(_accepted(head)))
         except (RefusalError, TimeoutError) as error:
-            why = str(error) or "the page takes too long"
-            made = _response(HTTPStatus.SERVICE_UNAVAILABLE, f"the broker is busy: {why}\n".encode(),
-                             headers={"Retry-After": "5"})
+            made = _busy(str(error) or "the page takes too long")
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
             events.STATUS_REQUEST_FAILED.log(_log, target=target[:100], reason=repr(error))
             made = _response(
@@ -397,6 +411,11 @@ def _log_in_first(why: str) -> bytes:
     return _response(
         HTTPStatus.UNAUTHORIZED, f"the console needs a user of the broker: {why}\n".encode(),
         headers={"WWW-Authenticate": 'Basic realm="Tailrace", charset="UTF-8"'})
+
+
+def _busy(why: str) -> bytes:
+    return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"the broker is busy: {why}\n".encode(),
+                     headers={"Retry-After": "5"})
 
 
 def _names_this_machine(head: bytes) -> bool:

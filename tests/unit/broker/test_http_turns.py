@@ -1,10 +1,18 @@
-"""The pace of long answers over HTTP."""
+"""What many scrapers that read without a pause leave to others."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 
+from tailrace.broker.exposition import Exposition
+from tailrace.broker.http_status import SCRAPERS_MAX, HttpStatusServer
 from tailrace.broker.http_turns import Pace
+from tailrace.config import BrokerConfig
+
+
+def run(test):
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_answers_wait_so_that_all_together_keep_the_pace():
@@ -16,4 +24,34 @@ def test_answers_wait_so_that_all_together_keep_the_pace():
         assert sorted(waited) == list(waited), "in the order in which they came"
         assert 0.18 <= max(waited) <= loop.time() - started
 
-    asyncio.run(asyncio.wait_for(test(), 60))
+    run(test)
+
+
+def test_scrapers_leave_connections_to_probes(monkeypatch):
+    opened = threading.Event()
+    monkeypatch.setattr(Exposition, "text", lambda *_: b"text" if opened.wait(30) else b"")
+
+    async def test():
+        server = HttpStatusServer(BrokerConfig(), shared_s=0)
+        host, port = await server.start("127.0.0.1", 0)
+        server.serving(None)
+
+        async def status(path):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+            answer = (await reader.read()).decode()
+            writer.close()
+            return int(answer.split()[1]), answer
+
+        scrapers = [asyncio.ensure_future(status("/metrics")) for _ in range(SCRAPERS_MAX)]
+        while server._scrapers < SCRAPERS_MAX:
+            await asyncio.sleep(0)
+        code, text = await status("/metrics?x=1")
+        assert (code, "Retry-After: 5" in text) == (503, True)
+        assert (await status("/ready"))[0] == 200
+        opened.set()
+        assert {code for code, _ in await asyncio.gather(*scrapers)} == {200}
+        assert (await status("/metrics"))[0] == 200
+        await server.stop()
+
+    run(test)
