@@ -354,8 +354,10 @@ def show(row):
     for fault in faults:
         print(f"{'':22} - {fault}", flush=True)
     if faults and os.environ.get("LOG") == "1":
-        lines = [line for line in row["log"].splitlines() if "WARNING" in line or "ERROR" in line]
-        print("\n".join(line[:300] for line in lines[:20]), flush=True)
+        lines = row["log"].splitlines()
+        first = next((n for n, line in enumerate(lines) if " ERROR " in line), len(lines))
+        print("\n".join(line[:300] for line in [
+            *(one for one in lines if " WARNING " in one)][:20] + lines[first : first + 40]), flush=True)
     return faults
 
 

@@ -24,6 +24,7 @@ import asyncio
 import base64
 import hmac
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -41,7 +42,7 @@ from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
-from tailrace.remoting.addresses import address_text
+from tailrace.remoting.addresses import address_text, network_of
 from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import SLOW_HTTP, ServerLimits
 from tailrace.remoting.server import one_address
@@ -247,6 +248,8 @@ class HttpStatusServer:
 
     async def _write(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
         """Write an answer in parts, a long one at the pace of all long ones. Raises TimeoutError if it is not read."""
+        if writer.transport.is_closing():  # for a limit, or by the client; uvloop refuses the next call then
+            return
         data = memoryview(answer)
         writer.transport.set_write_buffer_limits(0)  # a part is written when the client has taken the one before
         async with asyncio.timeout(self._timeout_s) as limit:
@@ -259,7 +262,7 @@ class HttpStatusServer:
                 await writer.drain()
 
     def _take(self, connection: _HttpConnection) -> bool:
-        """Make room for a connection: close the oldest one without a request, or if all have one the oldest."""
+        """Make room for a connection: close one of the address that has the most."""
         self._open[connection] = None
         if not self._limits.opened(connection, connection.last_active):
             return False
@@ -268,11 +271,17 @@ class HttpStatusServer:
         if self._arrivals:
             self._close_silent(connection.last_active)
         else:
-            slow = next((c for c in self._open if not c.served), connection)
-            oldest = next(iter(self._open)) if slow is connection else slow
+            oldest = self._in_the_way(connection)
             del self._open[oldest]
             self._limits.close(oldest, SLOW_HTTP, connection.last_active)
         return True
+
+    def _in_the_way(self, newcomer: _HttpConnection) -> _HttpConnection:
+        """Return the oldest connection of the address that has the most; one without a request goes first."""
+        of_address = Counter(network_of(c.peer_ip) for c in self._open)
+        most = max(of_address.values())
+        found = [c for c in self._open if of_address[network_of(c.peer_ip)] == most]
+        return next((c for c in found if not c.served and c is not newcomer), found[0])
 
     async def _answer(self, head: bytes, address: str) -> bytes:
         line = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import uvloop
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as openmetrics_families,
 )
@@ -564,6 +565,70 @@ def test_slow_clients_do_not_keep_others_out():
                 writer.close()
 
     run(test)
+
+
+def test_many_clients_of_one_address_do_not_close_those_of_others(monkeypatch):
+    """The connection of another address has sent a part of its request, and all others have sent theirs."""
+    async def test():
+        go = asyncio.Event()
+
+        async def answer(self, head, address):
+            await go.wait()
+            return b"HTTP/1.1 200 OK\r\n\r\nready"
+
+        monkeypatch.setattr(HttpStatusServer, "_answer", answer)
+        async with serving() as (server, _):
+            address = server._server.sockets[0].getsockname()[:2]
+            writers = []
+
+            async def connect(host, data, open_ones):
+                reader, writer = await asyncio.open_connection(*address, local_addr=(host, 0))
+                writers.append(writer)
+                writer.write(data)
+                while sum(c.peer_ip == host for c in server._open) < open_ones:
+                    await asyncio.sleep(0)
+                return reader
+
+            for number in range(40):
+                await connect("127.0.0.66", b"GET /ready HTTP/1.1\r\n\r\n", number + 1)
+            other = await connect("127.0.0.1", b"GET /ready HTTP/1.1\r\n", 1)
+            for _ in range(60):
+                await connect("127.0.0.66", b"GET /ready HTTP/1.1\r\n\r\n", 40)
+            writers[40].write(b"\r\n")
+            go.set()
+            assert (await other.read()).endswith(b"ready")
+            for writer in writers:
+                writer.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("loop", [asyncio.run, uvloop.run])
+def test_a_connection_that_is_closed_before_its_answer_is_no_error(loop, monkeypatch):
+    """uvloop refuses to set the limits of a transport that is closed."""
+    async def test():
+        failures, began, go = [], asyncio.Event(), asyncio.Event()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+
+        async def answer(self, head, address):
+            began.set()
+            await go.wait()
+            return b"HTTP/1.1 200 OK\r\n\r\n"
+
+        monkeypatch.setattr(HttpStatusServer, "_answer", answer)
+        async with serving() as (server, _):
+            _, writer = await asyncio.open_connection(*server._server.sockets[0].getsockname()[:2])
+            writer.write(b"GET /ready HTTP/1.1\r\n\r\n")
+            await began.wait()
+            [connection] = server._open
+            connection.abort()  # as a limit does
+            go.set()
+            while server._tasks:
+                await asyncio.sleep(0)
+            writer.close()
+        assert failures == []
+
+    loop(asyncio.wait_for(test(), 60))
 
 
 @pytest.mark.parametrize(("mode", "plain", "encrypted"), [
