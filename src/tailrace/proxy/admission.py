@@ -25,9 +25,9 @@ from tailrace.remoting.shares import Holder
 
 __all__ = ["Admission", "Admitted"]
 
-STRANGER_CALLS_OF_ONE: Final = 256
+STRANGER_CALLS_OF_ONE: Final = 64
 """Calls without a user that wait for their end on one connection."""
-STRANGER_CALLS_MAX: Final = 4_096
+STRANGER_CALLS_MAX: Final = 1_024
 """The same on all connections together."""
 
 
