@@ -107,7 +107,7 @@ def test_a_read_that_the_system_would_wait_for_is_made_in_a_thread(tmp_path, mon
             cold = await client.ask(11, PULL, 2)
             assert (cold.code, cold.body, cold.ext) == (0, warm.body, warm.ext)
             assert controller.broker.cold_reads.count == 1
-            assert any(name.startswith("ColdRead") for name in threads)
+            assert any(name.startswith("cold-reads") for name in threads)
 
     asyncio.run(test())
 
