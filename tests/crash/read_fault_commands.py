@@ -143,9 +143,12 @@ class Runs:
         self.run = READING.get(name) or WRITING[name]
         self.files, self.clock = made(clean=clean)
         self.before = image(self.files)
-        files = self.copy()
+        files, first = self.copy(), {}
+        files.before_read = lambda number, *_: first.setdefault(_faults.caller(), number)
         self.wanted = self.run(files, self.clock)
         self.count = files.reads
+        self.places = sorted(first.values())
+        """The first read of each place of the code that reads."""
 
     def copy(self):
         files = self.files.killed()

@@ -156,7 +156,7 @@ def _facts(
         stored = _store_timestamp(directory, following.file_from_offset) if following else -1
         try:
             stat = directory.file_system.stat(file.path)
-        except OSError:
+        except FileNotFoundError:
             continue  # deleted since the directory was read
         time_ms, source = segment_time(config.expire_by, stored, stat.mtime_ms, now_ms)
         found.append(SegmentFacts(

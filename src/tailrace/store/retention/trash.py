@@ -145,8 +145,10 @@ class Trash:
         """Add a file that ``take`` renamed out of ``directory``. The file is in no list and closed."""
         try:
             taken = self._file_system.stat(file.path).allocated
-        except OSError:
+        except FileNotFoundError:
             return  # there was no room for its name in the trash, so `take` has removed it
+        except OSError:
+            taken = file.size  # for now no more is known; the file must not stay because of that
         with self._lock:
             self._entries.append(_Entry(file.path, file.size, taken, directory, file))
 
