@@ -38,7 +38,7 @@ def test_a_java_producer_gets_the_replies_of_a_java_consumer(reference, tailrace
 
 def test_java_users_ask_and_reply_with_the_permissions_to_send_and_to_consume(reference, tmp_path):
     """The asker may only send to the topic, the replier may only consume it."""
-    passwords = {"root": "root-password", "customer": "customer-password", "desk": "desk-password"}
+    passwords = {"root": "root-password", "customer": "customer-password", "desk": "password-of-the-desk"}
     for user, password in passwords.items():
         (tmp_path / user).write_text(password + "\n")
     credentials = tmp_path / "root.credentials"

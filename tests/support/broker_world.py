@@ -65,6 +65,11 @@ class _Handle:
 class InPlace:
     """A pool of threads that calls in place, so that a crash comes at the same operation again."""
 
+    running = waiting = refused = 0
+
+    def __init__(self, name):
+        self.name = name
+
     def run(self, function, *args):
         async def call():
             return function(*args)
@@ -78,7 +83,7 @@ class InPlace:
 def executors_in_place():
     found = Executors()
     for name in [name for name, pool in vars(found).items() if isinstance(pool, BoundedExecutor)]:
-        setattr(found, name, InPlace())
+        setattr(found, name, InPlace(name))
     return found
 
 
