@@ -64,6 +64,7 @@ class Server:
         fields = dict(part.split("=", 1) for part in ready.split()[1:])
         self.broker, self.namesrv, self.grpc = fields["broker"], fields["namesrv"], fields.get("grpc")
         self.http = self.log.read_text().split("http=")[1].split()[0]
+        self.metrics_read_s = -10.0
 
     def connect(self, address=None, timeout=20.0):
         host, port = (address or self.broker).rsplit(":", 1)
@@ -79,7 +80,10 @@ class Server:
 
     def metric(self, name, **labels):
         wanted = [f'{k}="{v}"' for k, v in labels.items()]
-        for line in self.get("/metrics")[1].splitlines():
+        time.sleep(max(0.0, self.metrics_read_s + 1.2 - time.monotonic()))  # scrapers of one second share a text
+        text = self.get("/metrics")[1]
+        self.metrics_read_s = time.monotonic()
+        for line in text.splitlines():
             if line.startswith((f"{name}{{", f"{name} ")) and all(w in line for w in wanted):
                 return float(line.rsplit(" ", 1)[1])
         raise AssertionError(name)
