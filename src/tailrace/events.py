@@ -153,8 +153,8 @@ THE_STORE_CAN_BE_READ_BY_OTHERS: Final = _event(
     "closes the directory and all that is in it.")
 THE_GROUP_CANNOT_READ_NEW_FILES: Final = _event(
     "warning", "the group cannot read new files", "directory command",
-    "storeGroupReadable is set, but the directory exists already and is not shared with its group, or a rule of the "
-    "system forbade it, so new files are private. `command` shares the directory and all that is in it.")
+    "The setting storeGroupReadable is on, but the directory exists already and is not shared with its group, or a "
+    "rule of the system forbade it, so new files are private. `command` shares the directory and all that is in it.")
 STOP: Final = _event(
     "info", "stop", "signal",
     "SIGTERM, SIGINT or SIGHUP was received; the server closes its store and ends.")

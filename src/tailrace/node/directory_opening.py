@@ -100,7 +100,7 @@ def _never_had_a_message(file_system: FileSystem, root: str, names: Sequence[str
 
 def make_directory(file_system: FileSystem, path: str, config: StoreConfig) -> None:
     """Make a directory of the store if it is missing; the group may read it if the settings say so, and only then."""
-    if file_system.exists(path):
+    if is_directory(file_system, path):
         return
     file_system.makedirs(path)
     try:

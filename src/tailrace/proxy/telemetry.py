@@ -92,6 +92,7 @@ class TelemetryActivity:
         client = self._known(caller)
         if client.settings.HasField("subscription"):
             check_group(request.group)
+        self._streams.pop(client.client_id, None)  # the client ends it, or sends settings again
         await self._renewals.give_back(client)
         await self._clients.remove(client)
         return service.NotifyClientTerminationResponse(status=OK)
