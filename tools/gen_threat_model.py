@@ -14,7 +14,7 @@ CHECKS = {
     Touch.RECORD: ("a record", "the topic or group of the record, once it is found; a missing one has the same answer"),
     Touch.RETRY: ("a retry topic", "its group, unless it is that of the request"),
     Touch.PROPERTIES: ("names in properties", "each queue, topic, group and client that they name"),
-    Touch.CLIENT: ("a client id", "the client id is of the same user"),
+    Touch.CLIENT: ("a client id", "the client is of the same user, or a member of the group that was checked"),
     Touch.OTHER: ("a second group or topic", "the same action on it"),
     Touch.BROKER: ("a broker", "the broker is of the same user, and so is its cluster"),
     Touch.CREATION: ("what is missing", "Create on a topic or group that it would create"),
