@@ -67,7 +67,7 @@ class InPlace:
 
     running = waiting = refused = 0
 
-    def __init__(self, name):
+    def __init__(self, name="in place"):
         self.name = name
 
     def run(self, function, *args):
