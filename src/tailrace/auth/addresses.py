@@ -7,20 +7,24 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, final
 
-__all__ = ["Addresses", "addresses_problem", "client_network"]
+__all__ = ["Addresses", "addresses_problem", "network_of", "parsed_address"]
 
 _BITS: Final = {4: 32, 6: 128}
 NETWORK_BITS: Final = 64
 """Bits of an IPv6 network that one customer of a provider has at least; a client may take any address in it."""
-NETWORKS_MAX: Final = 1_024
+NETWORKS_MAX: Final = 4_096
 """Addresses whose network is remembered; an address has at most 45 characters."""
+
+
+def parsed_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return an address; an IPv4 address in the form of IPv6 (``::ffff:10.0.0.1``) as IPv4. Raises ValueError."""
+    address = ipaddress.ip_address(text)
+    return (isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped) or address
 
 
 def _number(text: str) -> tuple[int, int]:
     """Return an address as a number, and its bits. Raises ValueError."""
-    address = ipaddress.ip_address(text)
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
+    address = parsed_address(text)
     return int(address), _BITS[address.version]
 
 
@@ -34,19 +38,20 @@ def _range(text: str) -> tuple[int, int]:
     return number & ~host, number | host
 
 
-def client_network(address: str) -> str:
-    """Return what stands for the place of a client: its IPv4 address, or the first 64 bits of its IPv6 address."""
-    return _network(address) if ":" in address else address
-
-
 @lru_cache(NETWORKS_MAX)
-def _network(address: str) -> str:
+def network_of(host: str) -> str:
+    """Return what counts as one place of clients: an IPv4 address, or the first 64 bits of an IPv6 address.
+
+    One IPv6 host usually has all addresses with the same first 64 bits.
+    """
+    if ":" not in host:
+        return host
     try:
-        number = int(ipaddress.IPv6Address(address))
+        address = parsed_address(host.partition("%")[0])
     except ValueError:
-        return address
+        return host
     rest = _BITS[6] - NETWORK_BITS
-    return f"{ipaddress.IPv6Address(number >> rest << rest)}/{NETWORK_BITS}"
+    return str(address if address.version == 4 else ipaddress.IPv6Address(int(address) >> rest << rest))
 
 
 def addresses_problem(source_ips: Iterable[str]) -> str:

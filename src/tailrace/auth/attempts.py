@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, final
 
-from tailrace.auth.addresses import client_network
+from tailrace.auth.addresses import network_of
 from tailrace.env.clock import Clock
 
 __all__ = ["Attempts"]
@@ -74,7 +74,7 @@ class Attempts:
         if now >= self.refusing_until_ns:
             self.refusing_until_ns = 0
             return False
-        place = client_network(address)
+        place = network_of(address)
         failures = self._pairs.get((place, name)) or self._addresses.get(place)
         return failures is not None and now < failures.until_ns
 
@@ -82,7 +82,7 @@ class Attempts:
         """Count a failure with a name, which may be any text. Return whether attempts are refused from now on."""
         if not self._most:
             return False
-        now, place = self._clock.monotonic_ns(), client_network(address)
+        now, place = self._clock.monotonic_ns(), network_of(address)
         at = self._addresses.get(place)
         if at is None:
             if len(self._addresses) >= ADDRESSES_MAX:
@@ -104,7 +104,7 @@ class Attempts:
         """
         if not self._most:
             return
-        key = client_network(address), name
+        key = network_of(address), name
         if key not in self._pairs:
             if len(self._pairs) >= PAIRS_MAX:
                 self._pairs.popitem(last=False)

@@ -8,7 +8,7 @@ from typing import Final, final
 
 from tailrace import events
 from tailrace.auth.accesses import RESOURCE_MAX, Access
-from tailrace.auth.addresses import client_network
+from tailrace.auth.addresses import network_of
 from tailrace.auth.model import NAME_MAX
 from tailrace.env.clock import Clock
 from tailrace.formats.requests.table import Action
@@ -59,7 +59,7 @@ class Denials:
         self.counts[reason] += 1
         key: tuple[object, ...]
         if reason in UNPROVEN or not name:
-            key = reason, client_network(address)
+            key = reason, network_of(address)
         else:
             key = reason, name[:NAME_MAX], address, call, access and (access.actions, access.key[:SHOWN_MAX])
         now, last = self._clock.monotonic_ns(), self._logged.get(key)

@@ -33,6 +33,7 @@ from typing import Final, NamedTuple, Protocol, final
 
 from tailrace import events
 from tailrace.auth.accesses import CLUSTER, Access
+from tailrace.auth.addresses import network_of
 from tailrace.auth.check import AccessControl
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import PENDING_LIMIT
@@ -42,7 +43,7 @@ from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
-from tailrace.remoting.addresses import address_text, network_of
+from tailrace.remoting.addresses import address_text
 from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import SLOW_HTTP, ServerLimits
 from tailrace.remoting.server import one_address

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
+from tailrace.auth.addresses import parsed_address
 from tailrace.auth.model import User
 from tailrace.formats.remoting import LANGUAGE_CODES, LANGUAGE_OTHER
 from tailrace.proxy.limits import MAX_CLIENT_ID, MAX_CLIENT_VERSION
@@ -63,9 +63,6 @@ def address_of(peer: str) -> tuple[str, int]:
     if kind not in {"ipv4", "ipv6"} or not port.isdecimal():
         return "127.0.0.1", 0  # a Unix socket
     try:
-        address = ipaddress.ip_address(host)
+        return str(parsed_address(host)), int(port)
     except ValueError:
         return "127.0.0.1", 0
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    return str(address), int(port)

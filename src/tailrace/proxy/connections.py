@@ -13,13 +13,13 @@ Everything runs in the thread of the event loop.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import Counter
 from typing import Final, final
 
+from tailrace.auth.addresses import network_of, parsed_address
 from tailrace.env.descriptors import OpenSocket, open_descriptors, shut_down, sockets_of_port
 from tailrace.env.supervision import supervised
-from tailrace.remoting.addresses import address_text, network_of
+from tailrace.remoting.addresses import address_text
 from tailrace.remoting.limits import CAP, NO_CALL, ServerLimits
 
 __all__ = ["GrpcConnection", "GrpcConnections"]
@@ -210,8 +210,4 @@ class GrpcConnections:
 
 
 def _place(found: OpenSocket) -> tuple[str, int]:
-    host = found.peer[0].partition("%")[0]
-    if ":" in host:
-        address = ipaddress.IPv6Address(host)
-        host = str(address.ipv4_mapped or address)
-    return host, found.peer[1]
+    return str(parsed_address(found.peer[0].partition("%")[0])), found.peer[1]

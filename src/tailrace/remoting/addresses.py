@@ -7,18 +7,16 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
+from tailrace.auth.addresses import parsed_address
 from tailrace.env.interfaces import interface_addresses
 
 __all__ = [
-    "address_text", "host_of", "is_loopback", "network_of", "own_address", "packed_host", "socket_address"]
+    "address_text", "host_of", "is_loopback", "own_address", "packed_host", "socket_address"]
 
 _ELSEWHERE: Final = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
 """An address of each version that no machine has (RFC 5737, RFC 3849). No packet is sent to it."""
-NETWORKS_MAX: Final = 4_096
-"""Addresses that are kept after they were read."""
 _LOOPBACK: Final = {4: "127.0.0.1", 6: "::1"}
 
 
@@ -31,10 +29,7 @@ def socket_address(found: Sequence[Any] | None) -> str:
     """Return the address of one end of a connection, as ``ip:port``; empty if it has none."""
     if not found or len(found) < 2:
         return ""
-    address = ipaddress.ip_address(str(found[0]).partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    return address_text(str(address), found[1])
+    return address_text(str(parsed_address(str(found[0]).partition("%")[0])), found[1])
 
 
 def host_of(text: str) -> str:
@@ -56,18 +51,6 @@ def is_loopback(host: str) -> bool:
         with contextlib.suppress(OSError, UnicodeError):
             return ipaddress.ip_address(_looked_up(host)).is_loopback
         return False
-
-
-@lru_cache(NETWORKS_MAX)
-def network_of(host: str) -> str:
-    """Return what shares of addresses count as one: an IPv4 address, or the first 64 bits of an IPv6 address.
-
-    One IPv6 host usually has all addresses with the same first 64 bits.
-    """
-    if ":" not in host:
-        return host
-    address = ipaddress.IPv6Address(host.partition("%")[0])
-    return str(address.ipv4_mapped or ipaddress.IPv6Address(int(address) >> 64 << 64))
 
 
 def packed_host(host: str) -> bytes:

@@ -27,10 +27,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
 from tailrace import events
+from tailrace.auth.addresses import network_of
 from tailrace.auth.quotas import QUOTAS
 from tailrace.env.supervision import caught
 from tailrace.logs import RareLines, get_logger
-from tailrace.remoting.addresses import network_of
 from tailrace.remoting.shares import ADDRESS, ALL, CONNECTION, USER, Holder, Shares
 
 __all__ = ["CallLimits", "Connection", "ServerLimits"]

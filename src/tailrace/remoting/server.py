@@ -15,13 +15,13 @@ the middle of a frame, or does not read, its connection is closed after ``limits
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast, final
 
 from tailrace import events
+from tailrace.auth.addresses import parsed_address
 from tailrace.env.shortage import is_shortage
 from tailrace.env.supervision import caught
 from tailrace.errors import (
@@ -154,9 +154,7 @@ class Channel(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._server.high_water)
         host, port = (transport.get_extra_info("peername") or ("0.0.0.0", 0))[:2]
-        address = ipaddress.ip_address(str(host).partition("%")[0])
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-            address = address.ipv4_mapped
+        address = parsed_address(str(host).partition("%")[0])
         self.peer_ip = str(address)
         self.peer = address_text(self.peer_ip, port)
         self.born_host = address.packed + int(port).to_bytes(4, "big")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, NamedTuple, final
 
-from tailrace.remoting.addresses import network_of
+from tailrace.auth.addresses import network_of
 
 __all__ = ["ADDRESS", "ALL", "CONNECTION", "USER", "Holder", "Shares"]
 

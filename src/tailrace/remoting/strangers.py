@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Generic, Protocol, TypeVar, final
 
+from tailrace.auth.addresses import network_of
 from tailrace.auth.model import NAME_MAX
 from tailrace.auth.signature import ACCESS_KEY, SIGNATURE
 from tailrace.errors import RemotingFrameError
-from tailrace.remoting.addresses import network_of
 from tailrace.remoting.limits import TOO_MANY, Connection, ServerLimits
 
 __all__ = ["Stranger", "StrangerFrameError", "Strangers", "admit"]
