@@ -23,22 +23,16 @@ from tailrace import events
 from tailrace.auth.model import User
 from tailrace.auth.signature import SIGNATURE
 from tailrace.env.clock import Clock
-from tailrace.formats.remoting import RemotingCommand, RequestCode
-from tailrace.formats.requests.table import REQUESTS, Action, Role
+from tailrace.formats.remoting import RemotingCommand
 from tailrace.logs import RareLines, get_logger
 
-__all__ = ["ADMINISTRATION", "BINDING", "BINDING_MISSING", "Binder", "Bindings", "Row"]
+__all__ = ["BINDING", "BINDING_MISSING", "Binder", "Bindings", "Row"]
 
 _log = get_logger(__name__)
 
 BINDING: Final = "TailraceBinding"
 BINDING_MISSING: Final = "authenticationBinding=required: the request has no binding."
 """The remark by which a client knows that it has to bind its requests."""
-ADMINISTRATION: Final = frozenset(
-    int(code) for code, row in REQUESTS.items()
-    if row.role is not Role.CLIENT and row.action & (Action.CREATE | Action.UPDATE | Action.DELETE)
-    and code != RequestCode.UPDATE_CONSUMER_OFFSET)
-"""Codes of requests that clients of Tailrace always bind."""
 SESSIONS_MAX: Final = 10_000
 """Connections of one user whose numbers are remembered; each is forgotten when its requests are too old."""
 ALL_SESSIONS_MAX: Final = 100_000

@@ -10,7 +10,7 @@ which users there are. A denied request is counted, and logged without password 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, final
 
@@ -123,7 +123,7 @@ class AccessControl:
     ) -> None:
         """``kernel`` computes signatures faster than hashlib."""
         self._clock = clock
-        self._config = self.config = config
+        self.config = config
         self._user = user
         self._kernel = kernel
         self._acl = acl
@@ -167,7 +167,7 @@ class AccessControl:
         """Raise RefusalError unless the request may be served."""
         code, ext = request.code, request.ext
         if code in self._no_authentication:
-            if not self._config.authorization_enabled or code in self._no_authorization:
+            if not self.config.authorization_enabled or code in self._no_authorization:
                 return  # without a user, so the limits of connections without a user stay
             if ACCESS_KEY not in ext:
                 raise self.refusal(peer.peer_ip, code, "missing", "", NO_SUBJECT)
@@ -193,7 +193,7 @@ class AccessControl:
         request.sender = name
         if peer.users.get(name) is not user:
             peer.users[name] = user
-        if user.is_super or not self._config.authorization_enabled or code in self._no_authorization:
+        if user.is_super or not self.config.authorization_enabled or code in self._no_authorization:
             return
         allowed, values = self._allowed, self._values.get(code)  # before entries are read: see `changed`
         key: tuple[object, ...] = ()
@@ -291,15 +291,15 @@ class AccessControl:
 
     def needs_no_permission(self, request: RemotingCommand) -> bool:
         """Return whether a request is one of a super user, or needs no permission at all."""
-        return (not self._config.authorization_enabled or request.code in self._no_authorization
+        return (not self.config.authorization_enabled or request.code in self._no_authorization
                 or self.is_super(sender_of(request)))
 
     def permits(self, name: str, address: str, *accesses: Access) -> bool:
         """Return whether a user exists, is enabled, and may do all of this from an address; nothing is counted."""
-        user = self._user(name)
-        if user is None or not user.enabled:
+        user = self._enabled(name)
+        if user is None:
             return False
-        if user.is_super or not self._config.authorization_enabled:
+        if user.is_super or not self.config.authorization_enabled:
             return True
         allowed, acl = self._allowed, self._acl(name)
         for access in accesses:
@@ -312,8 +312,8 @@ class AccessControl:
 
     def has_left(self, proven: User) -> bool:
         """Return whether a user was deleted or disabled, or its password is not the one that it used."""
-        user = self._user(proven.name)
-        return user is None or not user.enabled or (user.password != proven.password and not (
+        user = self._enabled(proven.name)
+        return user is None or (user.password != proven.password and not (
             user.previous_password == proven.password and self._clock.now_ms() < user.previous_until_ms))
 
     def refused(self, peer: Peer, request: RemotingCommand) -> RefusalError | None:
@@ -328,23 +328,20 @@ class AccessControl:
 
     def permits_by_name(self, name: str, address: str, access: Access) -> bool:
         """Return whether an entry with exactly the name of a resource allows a user to access it."""
-        user = self._user(name)
-        if user is None or not user.enabled:
+        user = self._enabled(name)
+        if user is None:
             return False
         entry = decide(user, self._acl(name), access, address).entry
         return entry is not None and entry.allow and bool(entry.resource.kind) and not entry.resource.prefixed
 
     def permits_some(self, name: str, address: str, kind: str, actions: Action) -> bool:
         """Return whether an entry allows a user from an address one of these actions on any resource of a kind."""
-        user = self._user(name)
-        if user is None or not user.enabled:
+        user = self._enabled(name)
+        if user is None:
             return False
-        if user.is_super or not self._config.authorization_enabled:
+        if user.is_super or not self.config.authorization_enabled:
             return True
-        acl = self._acl(name)
-        return acl is not None and any(
-            entry.allow and entry.mask & actions and entry.resource.kind in {"", kind} and entry.addresses.has(address)
-            for policy in ("Custom", "Default") for entry in acl.entries(policy))
+        return next(self._allowing(name, address, kind, actions), None) is not None
 
     def share_topic(self, publisher: str, its_address: str, consumer: str, address: str) -> bool:
         """Return whether there may be a topic to which one user may send and which another may consume."""
@@ -364,33 +361,45 @@ class AccessControl:
         """Return the topics, by name or prefix, on which entries of a user allow an action."""
         if self.permits(name, address, Access(TOPIC, "", action)):
             return [Resource(TOPIC, prefixed=True)]
-        acl = self._acl(name)
-        return [] if acl is None else [
+        return [
             entry.resource if entry.resource.kind else Resource(TOPIC, prefixed=True)
-            for policy in ("Custom", "Default") for entry in acl.entries(policy)
-            if entry.allow and entry.mask & action and entry.resource.kind in {"", TOPIC}
-            and entry.addresses.has(address)]
+            for entry in self._allowing(name, address, TOPIC, action)]
+
+    def _allowing(self, name: str, address: str, kind: str, actions: Action) -> Iterator[Entry]:
+        """Yield the entries that allow a user from an address one of these actions on resources of a kind."""
+        acl = self._acl(name)
+        for policy in ("Custom", "Default") if acl is not None else ():
+            assert acl is not None
+            for entry in acl.entries(policy):
+                if (entry.allow and entry.mask & actions and entry.resource.kind in {"", kind}
+                        and entry.addresses.has(address)):
+                    yield entry
+
+    def _enabled(self, name: str) -> User | None:
+        """Return a user by name, unless it is disabled."""
+        user = self._user(name)
+        return user if user is not None and user.enabled else None
 
     def is_super(self, name: str) -> bool:
         """Return whether this is the name of an enabled super user."""
-        user = self._user(name)
-        return user is not None and user.enabled and user.is_super
+        user = self._enabled(name)
+        return user is not None and user.is_super
 
     def may(self, name: str, address: str, access: Access) -> bool:
         """Return what `permits` returns, for any thread: nothing is remembered, so a long list pushes nothing out."""
-        user = self._user(name)
-        return user is not None and user.enabled and (
-            not self._config.authorization_enabled or decide(user, self._acl(name), access, address).allowed)
+        user = self._enabled(name)
+        return user is not None and (
+            not self.config.authorization_enabled or decide(user, self._acl(name), access, address).allowed)
 
     def _sender(self, peer: Peer, request: RemotingCommand) -> User | None:
         """Return the user that sent a request; None if the request needs no permission. Raises RefusalError."""
-        if not self._config.authorization_enabled or request.code in self._no_authorization:
+        if not self.config.authorization_enabled or request.code in self._no_authorization:
             return None
         return self._find(peer.peer_ip, request.code, sender_of(request))[0]
 
     def authorize(self, address: str, call: int | str, user: User, accesses: Iterable[Access]) -> None:
         """Raise RefusalError unless a proven user may do all of this from an address."""
-        if user.is_super or not self._config.authorization_enabled:
+        if user.is_super or not self.config.authorization_enabled:
             return
         allowed, acl = self._allowed, self._acl(user.name)
         for access in accesses:
@@ -462,7 +471,7 @@ class AccessControl:
             peer.authenticated, peer.user = True, name
             self._attempts.proved(peer.peer_ip, name)
         if self._proven_ns:
-            if len(self._proven) >= self._config.stateful_authentication_cache_max_num:
+            if len(self._proven) >= self.config.stateful_authentication_cache_max_num:
                 self._proven.clear()
             self._proven[id(peer), name] = peer, self._clock.monotonic_ns() + self._proven_ns
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, cast, final
 
 from tailrace import events
-from tailrace.auth.binding import ADMINISTRATION, BINDING, BINDING_MISSING, Binder, Row
+from tailrace.auth.binding import BINDING, BINDING_MISSING, Binder, Row
 from tailrace.auth.signature import ACCESS_KEY, Credentials, sign
 from tailrace.config import whole_number
 from tailrace.env.clock import Clock, SystemClock
@@ -32,6 +32,7 @@ from tailrace.formats.remoting import (
     decode_frame,
     encode,
 )
+from tailrace.formats.requests.table import ADMINISTRATION
 from tailrace.logs import get_logger
 from tailrace.remoting.addresses import socket_address
 from tailrace.remoting.tls import TlsOptions, client_context

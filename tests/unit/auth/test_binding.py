@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from tailrace.auth import binding
 from tailrace.auth.binding import (
-    ADMINISTRATION,
     BINDING,
     BINDING_MISSING,
     Binder,
@@ -20,6 +19,7 @@ from tailrace.auth.model import User
 from tailrace.auth.signature import ACCESS_KEY, SIGNATURE, Credentials, sign
 from tailrace.auth_settings import AuthConfig
 from tailrace.formats.remoting import MQ_VERSION
+from tailrace.formats.requests.table import ADMINISTRATION
 
 ROOT = Credentials("root", "r")
 MINE = Peer().own_address
