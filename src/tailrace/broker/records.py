@@ -15,7 +15,7 @@ from typing import Final
 from tailrace.auth.accesses import GROUP, TOPIC, Access, topic_access
 from tailrace.broker.context import BrokerContext
 from tailrace.formats.commitlog import INNER_MULTI_DISPATCH, LMQ_DISPATCH_SEPARATOR, LMQ_PREFIX
-from tailrace.formats.pop import ORIGIN_GROUP, retry_owner
+from tailrace.formats.pop import ORIGIN_GROUP, RETRY_TOPIC, retry_owner
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.formats.requests.table import Action
 from tailrace.model import MessageExt
@@ -29,7 +29,6 @@ __all__ = ["owners_of", "real_topic_of", "require", "require_record"]
 _HOLD_OTHERS: Final = frozenset({
     SCHEDULE_TOPIC, TIMER_TOPIC, PARKED_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"})
 """Topics that hold messages of other topics, which are in the property REAL_TOPIC."""
-_RETRY_TOPIC: Final = "RETRY_TOPIC"
 
 
 def real_topic_of(message: MessageExt) -> str:
@@ -46,7 +45,7 @@ def owners_of(message: MessageExt, action: Action) -> list[Access]:
     topic, properties = real_topic_of(message), message.properties
     if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         group = retry_owner(
-            topic, properties.get(ORIGIN_GROUP), properties.get(REAL_TOPIC), properties.get(_RETRY_TOPIC))
+            topic, properties.get(ORIGIN_GROUP), properties.get(REAL_TOPIC), properties.get(RETRY_TOPIC))
         return [topic_access(topic if group is None else f"{RETRY_GROUP_TOPIC_PREFIX}{group}", action)]
     found = [Access(TOPIC, topic, action)]
     if topic.startswith(DLQ_GROUP_TOPIC_PREFIX):

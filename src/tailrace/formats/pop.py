@@ -22,10 +22,11 @@ from tailrace.formats import fastjson
 from tailrace.formats.requests.custom_header import Int64
 
 __all__ = [
-    "ACK_TAG", "BATCH_ACK_TAG", "CK_TAG", "ORDER_REVIVE_QUEUE", "ORIGIN_GROUP", "POP_MAX", "REVIVE_GROUP", "Ack",
-    "ExtraInfo", "PopCheckPoint", "ack_offsets", "is_pop_retry_topic_v2", "is_retry_topic_of", "msg_offset_info",
-    "normal_topic", "order_count", "pop_retry_topic", "pop_retry_topics", "queue_offset_order_count", "real_topic",
-    "retry_flag", "retry_owner", "retry_topic_users", "revive_topic", "start_offset_info",
+    "ACK_TAG", "BATCH_ACK_TAG", "CK_TAG", "ORDER_REVIVE_QUEUE", "ORIGIN_GROUP", "POP_MAX", "RETRY_TOPIC",
+    "REVIVE_GROUP", "Ack", "ExtraInfo", "PopCheckPoint", "ack_offsets", "is_pop_retry_topic_v2", "is_retry_topic_of",
+    "msg_offset_info", "normal_topic", "order_count", "pop_retry_topic", "pop_retry_topics",
+    "queue_offset_order_count", "real_topic", "retry_flag", "retry_owner", "retry_topic_users", "revive_topic",
+    "start_offset_info",
 ]
 
 CK_TAG: Final = "ck"
@@ -37,6 +38,8 @@ ORDER_REVIVE_QUEUE: Final = 999
 """Revive queue in the receipts of orderly pops, which have no checkpoint."""
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
 """Property of a message in a POP retry topic: the group that has popped it."""
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+"""Property of a message in a retry topic: the topic from which it comes."""
 POP_MAX: Final = 32
 """Greatest number of messages of a pop; a checkpoint has a bit for each."""
 BIT_SET_MAX: Final = 8 * 1024

@@ -35,6 +35,7 @@ from tailrace.formats.pop import (
     BATCH_ACK_TAG,
     CK_TAG,
     ORIGIN_GROUP,
+    RETRY_TOPIC,
     REVIVE_GROUP,
     Ack,
     PopCheckPoint,
@@ -57,7 +58,6 @@ __all__ = ["PopReviveService"]
 
 _log = get_logger(__name__)
 _TAGS: Final = (b"TAGS",)
-RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 CHECKPOINTS_MAX: Final = 20_000

@@ -17,6 +17,7 @@ from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.records import require_record
 from tailrace.errors import RefusalError
 from tailrace.formats.copied_properties import room_to_wait
+from tailrace.formats.pop import RETRY_TOPIC
 from tailrace.formats.remoting import (
     VERSION_V3_4_9,
     RemotingCommand,
@@ -36,7 +37,6 @@ from tailrace.timer.properties import DELAY
 __all__ = ["SendBackProcessor"]
 
 _log = get_logger(__name__)
-RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 _KEPT: Final = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID, DELAY, "WAIT"})
 FIRST_LEVEL: Final = 3
