@@ -112,7 +112,7 @@ ADMINISTRATION: Final = _event(
 AUDIT_LOG_CANNOT_BE_WRITTEN: Final = _event(
     "error", "audit log cannot be written", "file cause lost",
     "Lines of `--audit-log` are kept in memory, up to 10,000, and tried again each second; `lost` were dropped. "
-    "Administration goes on, so that space can be freed, and each request of it is in this log.")
+    "Administration continues, so that space can be freed, and each request of it is in this log.")
 AUDIT_LOG_IS_WRITTEN_AGAIN: Final = _event(
     "info", "audit log is written again", "file lost",
     "The lines that waited are in the file; `lost` were dropped.")
