@@ -74,8 +74,7 @@ class Caller:
         """Return the status code and all bytes of the answer; of entries the first code that is not OK."""
         call = getattr(self.stub, method)
         if method == "Telemetry":
-            stream = call(metadata=self.metadata(client))
-            await stream.write(request)
+            stream = await self._written(call, client, request)
             try:
                 answer = await asyncio.wait_for(stream.read(), 10 if request.HasField("settings") else 0.2)
                 return answer.status.code, answer.SerializeToString()
@@ -91,6 +90,21 @@ class Caller:
         answer = await call(request, metadata=self.metadata(client), timeout=20)
         codes = [answer.status.code, *(entry.status.code for entry in getattr(answer, "entries", ()))]
         return next((code for code in codes if code != Code.OK), Code.OK), answer.SerializeToString()
+
+    async def _written(self, call, client, request):
+        """Return a stream with its first request.
+
+        The server decides a call before that request has arrived. If its answer overtakes the write, the library
+        forgets the answer, so the call is made again.
+        """
+        while True:
+            stream = call(metadata=self.metadata(client))
+            try:
+                await stream.write(request)
+            except grpc.aio.AioRpcError as error:
+                assert "SendMessageOperation" in error.debug_error_string()
+            else:
+                return stream
 
     async def ok(self, client, method, request):
         code, data = await self(client, method, request)
