@@ -4,8 +4,8 @@ The documents of ``CHECKED`` name parts of the source as ``room.module.Class.met
 ``tests/path.py`` or ``tests/path.py::test_name``, each in backquotes. Every such name must exist. In
 all documents a path that starts with ``tests/``, ``tools/``, ``benchmarks/`` or a room, and that ends with
 ``.py``, must exist. Every rule label in comments, docstrings and documents must be a row of
-``docs/design/rules.md`` or ``beyond-the-reference.md``, and no label may be defined by two modules. Nothing
-is imported: names are looked up in the syntax trees of the files.
+``docs/contributing/design/rules.md`` or ``beyond-the-reference.md``, and no label may be defined by two modules.
+Nothing is imported: names are looked up in the syntax trees of the files.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "tailrace"
-RULES = ROOT / "docs" / "design" / "rules.md"
-WEAKNESSES = ROOT / "docs" / "design" / "beyond-the-reference.md"
+RULES = ROOT / "docs" / "contributing" / "design" / "rules.md"
+WEAKNESSES = ROOT / "docs" / "contributing" / "design" / "beyond-the-reference.md"
 CHECKED = (
-    "docs/design/rules.md", "docs/design/beyond-the-reference.md", "docs/design/mechanisms.md",
-    "docs/design/architecture.md", "docs/design/data-files.md",
+    "docs/contributing/design/rules.md", "docs/contributing/design/beyond-the-reference.md",
+    "docs/contributing/design/mechanisms.md",
+    "docs/contributing/design/architecture.md", "docs/contributing/design/data-files.md",
 )
 _QUOTED = re.compile(r"`([^`\n]+)`")
 _DOTTED = re.compile(r"[a-z_]+(?:\.[A-Za-z_][A-Za-z0-9_]*)+")

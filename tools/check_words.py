@@ -1,4 +1,4 @@
-"""Count the phrases that docs/glossary.md tells not to write; fail when a file has more than before.
+"""Count the phrases that docs/reference/glossary.md tells not to write; fail when a file has more than before.
 
 Searched are documents, comments, docstrings, and in ``src`` every text with a space in it: help, errors
 and log lines. Code in documents is left out, and so are generated documents. ``words_allowed.tsv`` has
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-GLOSSARY = ROOT / "docs" / "glossary.md"
+GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
 ALLOWED = ROOT / "tools" / "words_allowed.tsv"
 GENERATED = "<!-- Written by `make gen`"
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -103,7 +103,7 @@ def compare(found: dict[str, list[tuple[int, str]]], allowed: dict[str, int]) ->
         if len(places) > most:
             shown = ", ".join(f"{line}: {phrase}" for line, phrase in places[:12])
             problems.append(
-                f"{path}: {len(places)} phrases of the right column of docs/glossary.md, {most} are "
+                f"{path}: {len(places)} phrases of the right column of docs/reference/glossary.md, {most} are "
                 f"allowed ({shown})")
         elif len(places) < most:
             problems.append(

@@ -1,4 +1,4 @@
-"""Take the pictures of the console that docs/how-to/console.md shows, with the browser of tests/support."""
+"""Take the pictures of the console that docs/how-to/operate/console.md shows, with the browser of tests/support."""
 
 import re
 import sys

@@ -138,7 +138,8 @@ def _fields(header: type[CustomHeader] | None) -> str:
 
 def settings() -> str:
     parts = [(
-        "# Settings\n\nThis page lists every setting. [Configure a broker](../how-to/configure.md) says which ones you "
+        "# Settings\n\nThis page lists every setting. [Configure a broker](../how-to/operate/configure.md) says "
+        "which ones you "
         "need for a task. The names\nare RocketMQ's. The option `--config` of the commands names the file with the "
         "settings. A setting marked *live* can be\nchanged while the server runs (`mqadmin updateBrokerConfig`, "
         "`updateNamesrvConfig`); the change is also written to that file.\n"
@@ -216,7 +217,8 @@ def events() -> str:
     parts = [
         ("# Events\n\nLook up a log line here. This page lists every line that Tailrace logs. A line is a fixed "
          "phrase, then `key=value` for each\nkey. `tailrace serve` writes its lines to stderr; `--log-level` is the "
-         "lowest level that it writes.\n[Operate a broker](../how-to/operate.md) sorts the lines by what to do."),
+         "lowest level that it writes.\n"
+         "[Operate a broker](../how-to/operate/operate.md) sorts the lines by what to do."),
     ]
     rooms: dict[str, list[str]] = {}
     for event, modules in calls.items():
@@ -234,7 +236,8 @@ def events() -> str:
 def metric_table() -> str:
     base = ", ".join(f"`{name}`" for name in metrics.BASE_LABELS)
     head = (
-        "# Metrics\n\nThis page lists every metric. [Watch a broker](../how-to/watch.md) says which metric answers a "
+        "# Metrics\n\nThis page lists every metric. [Watch a broker](../how-to/operate/monitor.md) says "
+        "which metric answers a "
         "question. `tailrace serve\n--http HOST:PORT` serves them at `/metrics`, in Prometheus' text format. Names "
         "without `tailrace_` are those of RocketMQ 5's\nown Prometheus exporter. "
         f"Every sample has the labels {base}.\n")

@@ -1,6 +1,6 @@
 """Draw how long an open takes against the size of the log and the number of queues.
 
-    python benchmarks/macro/draw_recovery.py docs/design/recovery-growth.svg
+    python benchmarks/macro/draw_recovery.py docs/contributing/design/recovery-growth.svg
 
 Takes the newest line of each size from ``benchmarks/results/recovery-growth.jsonl``. Needs ``tailrace[plot]``.
 """

@@ -1,4 +1,4 @@
-"""The Spark source beside the transport's ceiling. One JSON line; see docs/design/spark.md.
+"""The Spark source beside the transport's ceiling. One JSON line; see docs/contributing/design/spark.md.
 
 A store of one-KiB messages is scanned into the ``noop`` sink, all columns and two of them. The
 ceiling is a source whose tasks map one batch and yield that same batch repeatedly until they

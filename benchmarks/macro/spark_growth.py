@@ -27,7 +27,7 @@ from tailrace.spark.archive.job import ArchiveOptions, archive_store
 from tailrace.spark.data_source import TailraceDataSource
 from tailrace.spark.session import local_session
 
-DRAWING = ROOT / "docs" / "design" / "spark-growth.svg"
+DRAWING = ROOT / "docs" / "contributing" / "design" / "spark-growth.svg"
 SEGMENT = 256 << 20
 NAMES = {"full": "scan, all columns", "body": "scan, body and position", "archive": "archive"}
 

@@ -1,4 +1,6 @@
-"""Our own figures: put, put_many, put_table, get, to_arrow, open, serve. One JSON line; see docs/performance.md.
+"""Our own figures: put, put_many, put_table, get, to_arrow, open, serve. One JSON line.
+
+See docs/contributing/benchmark-log.md.
 
 The work is that of the reference's StoreBench.java: 8 topics of 4 queues, a body of random bytes,
 one key, one tag and one unique key a message; ASYNC_FLUSH, default file sizes. Every measure runs

@@ -31,7 +31,7 @@ CONFIG = StoreConfig(
     mapped_file_size_timer_log=52 * 8 + 30, file_reserved_time=1.0, delete_rate=0,
     delete_when=";".join(map(str, range(24))), commit_log_roll_time=0.0, message_delay_level="1s 5s")
 CLOCK_START = 1_700_000_000_000
-DOCUMENT = Path(__file__).parents[2] / "docs/design/crash-consistency.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/contributing/design/crash-consistency.md"
 
 
 def kind_of(path):

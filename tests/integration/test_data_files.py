@@ -1,4 +1,4 @@
-"""Every file that is written below a store directory has its row in docs/design/data-files.md."""
+"""Every file that is written below a store directory has its row in docs/contributing/design/data-files.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tailrace.pytest_plugin import TailraceBroker
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "design" / "data-files.md"
+PAGE = ROOT / "docs" / "contributing" / "design" / "data-files.md"
 BACKUP = re.compile(r"(\.json|/timermetrics|/transactionMetrics)\.bak$")
 SETTINGS = """
 mappedFileSizeCommitLog=65536

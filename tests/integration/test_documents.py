@@ -58,7 +58,7 @@ def test_the_examples_of_consumers_run(
     tmp_path: Path, tailrace_broker: TailraceBroker, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    text = (ROOT / "docs" / "how-to" / "consume.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "programs" / "consume.md").read_text()
     codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     codes.append(block("PushConsumer(").replace('"stock"', '"readme"'))
     with Producer(namesrv=tailrace_broker.namesrv) as producer:
@@ -90,7 +90,7 @@ def test_the_examples_of_consumers_run(
 def test_the_examples_of_producers_run(
     tmp_path: Path, tailrace_broker: TailraceBroker, capfd: pytest.CaptureFixture[str],
 ) -> None:
-    text = (ROOT / "docs" / "how-to" / "send.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "programs" / "send.md").read_text()
     said = []
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(compile(code.replace("127.0.0.1:9876", tailrace_broker.namesrv), "send.md", "exec"), {})
@@ -100,9 +100,10 @@ def test_the_examples_of_producers_run(
         "observed SEND_OK"]
 
 
-@pytest.mark.parametrize("page", ["tutorial.md", "how-to/configure.md", "how-to/operate.md", "how-to/permissions.md"])
+@pytest.mark.parametrize("page", [
+    "tutorials/first-broker.md", "how-to/operate/configure.md", "how-to/operate/operate.md", "how-to/operate/users.md"])
 def test_a_page_runs_as_it_stands(tmp_path: Path, page: str) -> None:
-    if page == "how-to/operate.md" and shutil.which("curl") is None:
+    if page == "how-to/operate/operate.md" and shutil.which("curl") is None:
         pytest.skip("the page uses curl, which is not on the PATH")
     with PageRunner(shop := tmp_path / "shop") as runner:
         shop.mkdir()
@@ -113,7 +114,7 @@ def test_the_page_about_security_leads_to_encrypted_connections(tmp_path: Path) 
     if shutil.which("openssl") is None:
         pytest.skip("the page uses openssl, which is not on the PATH")
     with PageRunner(tmp_path) as runner:
-        assert runner.run((DOCS / "how-to" / "secure-a-broker.md").read_text()) >= 10
+        assert runner.run((DOCS / "how-to" / "operate" / "tls.md").read_text()) >= 10
 
 
 def test_the_move_from_a_java_broker_and_back_runs_on_a_directory_of_a_java_broker(tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_the_move_from_a_java_broker_and_back_runs_on_a_directory_of_a_java_brok
     with tarfile.open(ROOT / f"tests/interop/fixtures/{CLEAN}.tar.xz") as archive:
         archive.extractall(data, filter="data")
     (data / CLEAN).rename(data / "store")
-    page = (DOCS / "how-to" / "move.md").read_text()
+    page = (DOCS / "how-to" / "migrate" / "move.md").read_text()
     shown = re.search(r"\$ cat /data/broker.conf\n(.*?)\$ ", page, re.DOTALL)
     assert shown is not None
     (data / "broker.conf").write_text(shown[1].replace("/data", str(data)))
@@ -136,7 +137,7 @@ def test_the_commands_about_disk_space_run(tmp_path: Path) -> None:
             store.put(Message(topic="orders", body=b"42 apples"), queue_id=queue_id)
     (tmp_path / "broker.conf").write_text("fileReservedTime=72\n")
     with PageRunner(tmp_path) as runner:
-        assert runner.run((DOCS / "how-to" / "disk-space.md").read_text()) == 6
+        assert runner.run((DOCS / "how-to" / "operate" / "disk-space.md").read_text()) == 6
 
 
 def test_the_examples_of_tables_run(tmp_path: Path) -> None:
@@ -144,14 +145,14 @@ def test_the_examples_of_tables_run(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store") as store:
         store.put(Message(topic="orders", body=b"42 apples", tags="new"))
     with PageRunner(tmp_path, replace={"/data/store": str(tmp_path / "store")}) as runner:
-        assert runner.run((DOCS / "how-to" / "arrow.md").read_text()) == 2
+        assert runner.run((DOCS / "how-to" / "programs" / "arrow.md").read_text()) == 2
 
 
 def test_the_example_of_lite_topics_runs(tmp_path: Path) -> None:
     pytest.importorskip("rocketmq.grpc_protocol", reason="the extra grpc is not installed")
     from grpc_world import grpc_broker
 
-    [code] = [found.text for found in blocks((DOCS / "how-to" / "lite.md").read_text())]
+    [code] = [found.text for found in blocks((DOCS / "how-to" / "programs" / "lite.md").read_text())]
     with grpc_broker(tmp_path, enableLmq=True, enableMultiDispatch=True) as broker:
         broker.create_topic("chats", "LITE")
         broker.create_group("chat-members", attributes={"+lite.bind.topic": "chats"})
@@ -164,7 +165,7 @@ def test_the_example_of_transactions_runs(
     class Orders(dict[str, bytes]):
         exists, insert = dict.__contains__, dict.__setitem__
 
-    [code] = [found.text for found in blocks((DOCS / "how-to" / "transactions.md").read_text())]
+    [code] = [found.text for found in blocks((DOCS / "how-to" / "programs" / "transactions.md").read_text())]
     orders = Orders()
     code = code.replace("127.0.0.1:9876", tailrace_broker.namesrv)
     exec(compile(code, "transactions.md", "exec"), {"orders": orders})
@@ -184,5 +185,5 @@ def test_the_examples_of_frameworks_run(tailrace_broker: TailraceBroker, tmp_pat
         pytest.importorskip(package, reason=f"the extra {package} is not installed")
     shown = [
         sorted(run(found.text.replace("127.0.0.1:9876", tailrace_broker.namesrv), tmp_path).splitlines())
-        for found in blocks((DOCS / "how-to" / "frameworks.md").read_text()) if found.language == "python"]
+        for found in blocks((DOCS / "how-to" / "programs" / "frameworks.md").read_text()) if found.language == "python"]
     assert shown == [["resized apple.png to 640", "resized pear.png to 320"], ["sent 42 apples"]]

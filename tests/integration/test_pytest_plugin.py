@@ -29,7 +29,8 @@ def test_the_example_passes_and_leaves_no_data(tmp_path):
 
 
 def test_a_failed_test_shows_what_the_broker_logged(tmp_path):
-    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "test.md").read_text(), re.DOTALL)[1]
+    page = (ROOT / "docs" / "how-to" / "programs" / "test.md").read_text()
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
     (tmp_path / "test_it.py").write_text(code + """
 
 def test_wrong(tailrace_session_broker, tailrace_broker):

@@ -10,13 +10,13 @@ from tailrace.client import PullConsumer
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 
-HOW_TO = pathlib.Path(__file__).parents[2] / "docs" / "how-to"
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 COUNT = 20
 
 
 def programs(page):
-    return [block.text for block in blocks((HOW_TO / page).read_text()) if block.language == "python"]
+    return [block.text for block in blocks((DOCS / page).read_text()) if block.language == "python"]
 
 
 def fill(path, count):
@@ -37,7 +37,7 @@ def test_the_source_the_stream_its_lag_and_the_sink(spark, tmp_path, tailrace_br
             code = code.replace(old, new)
         exec(compile(code, "spark.md", "exec"), names)
 
-    read, registered, stream, lag, sink, cluster = programs("spark.md")
+    read, registered, stream, lag, sink, cluster = programs("how-to/data/spark.md")
     assert "spark://" in cluster  # test_standalone.py has it
     run(read)
     assert re.search(r"even\|\s+10\|", capsys.readouterr().out)
@@ -63,6 +63,6 @@ def test_the_source_the_stream_its_lag_and_the_sink(spark, tmp_path, tailrace_br
 
 def test_the_audit_from_python(spark, tmp_path, capsys):
     fill(tmp_path / "store", COUNT)
-    [code] = programs("pipeline.md")
+    [code] = programs("how-to/data/jobs.md")
     exec(compile(code.replace("/data/store", str(tmp_path / "store")), "pipeline.md", "exec"), {})
     assert re.search(r"kind\|\s*count\|", capsys.readouterr().out)

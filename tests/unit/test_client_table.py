@@ -9,7 +9,7 @@ from pathlib import Path
 from releases import REFERENCE
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = (ROOT / "docs" / "design" / "client.md").read_text()
+TABLE = (ROOT / "docs" / "contributing" / "design" / "client.md").read_text()
 SETTINGS = """
 asyncSenderExecutor autoBatch backPressureForAsyncSendNum backPressureForAsyncSendSize callbackExecutor compressLevel
 compressMsgBodyOverHowmuch compressType createTopicKey defaultTopicQueueNums enableBackpressureForAsyncMode latencyMax
@@ -57,7 +57,7 @@ def test_all_settings_of_the_java_clients_are_in_the_table():
 
 
 def test_the_page_of_clients_names_the_release_of_the_reference():
-    page = (ROOT / "docs" / "clients.md").read_text()
+    page = (ROOT / "docs" / "reference" / "clients.md").read_text()
     rows = [line.split("|") for line in page.splitlines()
             if line.startswith("| Java ") and "`rocketmq-client-java`" not in line]  # it has releases of its own
     assert len(rows) > 10
@@ -65,7 +65,7 @@ def test_the_page_of_clients_names_the_release_of_the_reference():
 
 
 def test_files_that_the_page_of_clients_names_are_there():
-    page = (ROOT / "docs" / "clients.md").read_text()
+    page = (ROOT / "docs" / "reference" / "clients.md").read_text()
     named = re.findall(r"`((?:tests|tools)/[\w/.]+)`", page)
     assert len(named) > 20
     assert [path for path in named if not (ROOT / path).exists()] == []

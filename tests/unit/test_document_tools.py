@@ -73,7 +73,7 @@ def test_a_label_without_a_row_and_a_row_without_a_use_are_reported() -> None:
 
 
 def test_phrases_are_those_of_the_glossary() -> None:
-    found = words.phrases((ROOT / "docs" / "glossary.md").read_text())
+    found = words.phrases((ROOT / "docs" / "reference" / "glossary.md").read_text())
     assert {"behind", "at once", "who asks"} <= set(found)
     assert len(found) > 30
 
@@ -97,6 +97,6 @@ def test_the_number_of_a_file_may_only_fall() -> None:
     place = (3, "behind")
     assert words.compare({"a": [place], "b": []}, {"a": 1}) == []
     more, = words.compare({"a": [place, (9, "at once")]}, {"a": 1})
-    assert more.startswith("a: 2 phrases of the right column of docs/glossary.md, 1 are allowed (3: behind,")
+    assert more.startswith("a: 2 phrases of the right column of docs/reference/glossary.md, 1 are allowed (3: behind,")
     fewer, = words.compare({"a": []}, {"a": 1})
     assert fewer.endswith("1 are allowed, run tools/check_words.py --update")

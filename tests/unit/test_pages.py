@@ -24,7 +24,7 @@ from tailrace.properties import parse_properties
 from tailrace.tls_settings import TLS_NAMES
 
 ROOT = Path(__file__).parents[2]
-HOW_TO = ROOT / "docs" / "how-to"
+DOCS = ROOT / "docs"
 
 
 def quoted(text: str) -> list[str]:
@@ -32,8 +32,9 @@ def quoted(text: str) -> list[str]:
 
 
 def test_every_line_of_level_warning_and_above_is_in_operate_once() -> None:
-    """A new event needs its phrase in docs/how-to/operate.md, below what an operator should do."""
-    listed = quoted((HOW_TO / "operate.md").read_text().partition("## Log lines, by what to do")[2])
+    """A new event needs its phrase in docs/how-to/operate/operate.md, below what an operator should do."""
+    page = (DOCS / "how-to" / "operate" / "operate.md").read_text()
+    listed = quoted(page.partition("## Log lines, by what to do")[2])
     wanted = {event.phrase for event in EVENTS if event.level not in {"info", "debug"}}
     assert {phrase: listed.count(phrase) for phrase in wanted} == dict.fromkeys(wanted, 1)
 
@@ -41,7 +42,7 @@ def test_every_line_of_level_warning_and_above_is_in_operate_once() -> None:
 def test_operate_has_a_line_for_each_alert_and_an_alert_for_each_line() -> None:
     """`tests/unit/deploy` checks the rules themselves."""
     rules = (ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text()
-    table = (HOW_TO / "operate.md").read_text().partition("## Alerts")[2].partition("\n## ")[0]
+    table = (DOCS / "how-to" / "operate" / "operate.md").read_text().partition("## Alerts")[2].partition("\n## ")[0]
     lines = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")][1:]
     alerts = re.findall(r"expr: (.*)", rules)
     assert len(alerts) == len(lines) > 12
@@ -54,7 +55,7 @@ def named_metrics(text: str) -> set[str]:
 
 
 def test_settings_by_task_are_settings() -> None:
-    page = (HOW_TO / "configure.md").read_text()
+    page = (DOCS / "how-to" / "operate" / "configure.md").read_text()
     known = {option_name(field) for config in (StoreConfig, BrokerConfig, NameServerConfig, AuthConfig)
              for field in dataclasses.fields(config)} | TLS_NAMES
     for block in blocks(page):
@@ -70,8 +71,8 @@ def test_settings_by_task_are_settings() -> None:
 
 
 def test_figures_of_the_comparison_are_those_of_the_benchmark_report() -> None:
-    table = (ROOT / "docs" / "compared.md").read_text().partition("## Speed")[2]
-    report = (ROOT / "docs" / "performance.md").read_text()
+    table = (ROOT / "docs" / "start" / "why.md").read_text().partition("## Speed")[2]
+    report = (ROOT / "docs" / "contributing" / "benchmark-log.md").read_text()
     rows = re.findall(r"^\| [^|]+ \| ([\d.,]+) \| ([\d.,]+) \|$", table, re.MULTILINE)
     assert len(rows) == 6
     for theirs, ours in rows:

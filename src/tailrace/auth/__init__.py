@@ -3,5 +3,5 @@
     access = AccessControl(config, users.get, acls.get)
     access.check(channel, request)             # RefusalError with NO_PERMISSION (16), or nothing
 
-The rules are those of RocketMQ 5.5.0. ``docs/how-to/permissions.md`` lists the places where Tailrace is stricter.
+The rules are those of RocketMQ 5.5.0. ``docs/how-to/operate/users.md`` lists the places where Tailrace is stricter.
 """

@@ -84,7 +84,9 @@ class AsyncProducer:
         trace: bool = False, trace_topic: str = TRACE_TOPIC, telemetry: Telemetry | None = None,
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
-        """Set up the producer; nothing is sent before the first call. docs/how-to/send.md describes the arguments.
+        """Set up the producer; nothing is sent before the first call.
+
+        docs/how-to/programs/send.md describes the arguments.
 
         ``namesrv`` is one or more name servers, separated by ``;``. ``broker`` names one broker instead.
         ``timeout_ms`` limits each request. ``retries`` is the number of further tries of a send.

@@ -51,7 +51,7 @@ class AsyncPullConsumer:
         max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20,
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
-        """``auto_commit`` and the arguments after it are for `poll`; docs/how-to/consume.md describes them.
+        """``auto_commit`` and the arguments after it are for `poll`; docs/how-to/programs/consume.md describes them.
 
         ``credentials`` are those of a user, or the path of a file with them; without them those of the environment.
         """

@@ -73,7 +73,7 @@ class AsyncPushConsumer:
         trace: bool = False, trace_topic: str = TRACE_TOPIC, telemetry: Telemetry | None = None,
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
-        """Set it up; nothing is sent before `start`. docs/how-to/consume.md describes the arguments."""
+        """Set it up; nothing is sent before `start`. docs/how-to/programs/consume.md describes the arguments."""
         _check(group, listener, start, concurrency=concurrency, batch_size=1 if batch_size is None else batch_size,
                max_cached_messages=max_cached_messages,
                max_cached_bytes=max_cached_bytes, pull_batch=pull_batch, commit_interval_s=commit_interval_s,

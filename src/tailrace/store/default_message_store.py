@@ -72,7 +72,7 @@ HINTS: Final = (
       for name in ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json",
                    filenames.TIMERMETRICS, filenames.TRANSACTIONMETRICS)),
 )
-"""Files whose failed sync does not stop the store, see the table in docs/design/crash-consistency.md."""
+"""Files whose failed sync does not stop the store, see the table in docs/contributing/design/crash-consistency.md."""
 
 
 @final

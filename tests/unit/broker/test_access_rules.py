@@ -264,7 +264,7 @@ MAY = {
 
 
 def test_roles_do_their_work_and_nothing_else(tmp_path, kit):
-    page = (Path(__file__).parents[3] / "docs/how-to/permissions.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how-to/operate/users.md").read_text()
 
     async def scenario():
         async with running(tmp_path, kit) as controller, asking(controller) as root:

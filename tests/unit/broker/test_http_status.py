@@ -494,7 +494,7 @@ STORAGE = {"storage_type", "storage_medium"}
 
 
 def test_the_how_to_names_every_metric_of_the_exporter_that_does_not_exist():
-    text = (Path(__file__).parents[3] / "docs" / "how-to" / "watch.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "operate" / "monitor.md").read_text()
     ours = {m.name.removeprefix("rocketmq_") for m in METRICS if m.name.startswith("rocketmq_")}
     assert ours <= EXPORTER, "a name that RocketMQ does not have starts with tailrace_"
     part = text[text.index("Tailrace does not expose"):text.index("## Probes")]

@@ -15,7 +15,8 @@ def test_classifiers_wheels_and_the_release_page_name_the_same_versions():
                if (found := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", text))}
     built = {f"3.{found[1]}" for text in settings["tool"]["cibuildwheel"]["build"]
              if (found := re.fullmatch(r"cp3(\d+)-manylinux_\*", text))}
-    rows = re.findall(r"^\| (3\.\d+)(?:\.\d+)? \| (.*)$", (ROOT / "docs" / "release.md").read_text(), re.MULTILINE)
+    page = (ROOT / "docs" / "contributing" / "release.md").read_text()
+    rows = re.findall(r"^\| (3\.\d+)(?:\.\d+)? \| (.*)$", page, re.MULTILINE)
     tried = {version for version, row in rows if "not tried" not in row}
     assert claimed == built == tried
     assert settings["project"]["requires-python"] == ">=" + min(claimed)

@@ -1,5 +1,5 @@
 """Transactional messages: half messages, their operations, and the checks of those that are pending.
 
-docs/design/transactions.md describes the states of a half message, and the rules by which a committed message is
-delivered once.
+docs/contributing/design/transactions.md describes the states of a half message, and the rules by which a committed
+message is delivered once.
 """

@@ -38,7 +38,7 @@ class RocketmqBroker(dramatiq.Broker):
     """Has the tasks of Dramatiq stored and delivered by RocketMQ or Tailrace.
 
     Each Dramatiq queue is a topic, ``topic_prefix`` and the name of the queue, which is consumed in mode POP by a
-    group of the same name. Delivery is at least once. docs/how-to/frameworks.md describes the arguments.
+    group of the same name. Delivery is at least once. docs/how-to/programs/frameworks.md describes the arguments.
     """
 
     def __init__(

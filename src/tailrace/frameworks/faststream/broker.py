@@ -36,7 +36,7 @@ __all__ = ["RocketmqBroker"]
 
 
 class RocketmqBroker(RocketmqRegistrator, BrokerUsecase[Incoming, AsyncProducer, RocketmqBrokerConfig]):
-    """Connects FastStream with RocketMQ or Tailrace. docs/how-to/frameworks.md describes it."""
+    """Connects FastStream with RocketMQ or Tailrace. docs/how-to/programs/frameworks.md describes it."""
 
     def __init__(
         self, *, namesrv: str = "", broker: str = "", timeout_ms: int = 3000, tls: bool | TlsOptions = False,

@@ -44,7 +44,7 @@ class RocketmqRegistrator(Registrator[Incoming, RocketmqBrokerConfig]):
         decoder: Any = None, codec: Any = None, persistent: bool = True, title: str | None = None,
         description: str | None = None, include_in_schema: bool = True,
     ) -> RocketmqSubscriber:
-        """Have the messages of a topic delivered to the decorated function; docs/how-to/frameworks.md.
+        """Have the messages of a topic delivered to the decorated function; docs/how-to/programs/frameworks.md.
 
         ``group`` shares the messages among its members. ``tags`` ("new || paid") or ``sql`` chooses. ``start`` is
         where a new group begins: "first" or "last". ``max_workers`` messages are handled at a time. ``in_order``

@@ -1,1 +1,4 @@
-"""Topics with ``cleanup.policy=COMPACTION``: the last message of each key stays (docs/design/compaction.md)."""
+"""Topics with ``cleanup.policy=COMPACTION``: the last message of each key stays.
+
+docs/contributing/design/compaction.md describes the passes and the files.
+"""
