@@ -7,8 +7,9 @@ If no send can succeed in a store that was opened for writing, ``/ready`` return
 writes, it finds no room for the next bytes of the log, or too many sends wait for the disk.
 
 The server answers GET and HEAD, one request a connection, and closes a connection that sends no complete
-request within 5 s. If too many connections are open, the server closes the oldest one that has not sent its
-request yet, so slow clients do not lock others out. Connections may use TLS, see `tailrace.remoting.entrance`.
+request within 5 s. If too many connections are open, the server closes the oldest one that waits for the late answer
+to a wrong password, or else the oldest one that has not sent its request yet, so clients that guess or are slow do not
+lock others out. Connections may use TLS, see `tailrace.remoting.entrance`.
 
 If clients of the broker need a user, a browser needs one as well (HTTP Basic), who must be allowed to Get the cluster.
 A page shows what its user may see. ``/ready`` is for probes and needs no user. ``/metrics`` needs one with the setting
@@ -157,6 +158,7 @@ class HttpStatusServer:
         self._limits = self._entrance.limits
         self._arrivals: dict[Arrival, None] = {}
         self._open: dict[_HttpConnection, None] = {}
+        self._late: dict[_HttpConnection, asyncio.Future[None]] = {}
         self._state = "starting"
         self._timeout_s = request_timeout_s
         self._server: asyncio.Server | None = None
@@ -201,13 +203,26 @@ class HttpStatusServer:
             await asyncio.gather(*late, return_exceptions=True)
 
     def _arrival(self) -> asyncio.Protocol:
-        if len(self._open) + len(self._arrivals) >= CONNECTIONS_MAX and self._arrivals:
-            self._close_silent(asyncio.get_running_loop().time())
+        if len(self._open) + len(self._arrivals) >= CONNECTIONS_MAX:
+            self._make_room(asyncio.get_running_loop().time())
         return self._entrance.protocol(self._streams, self._arrivals, self._timeout_s)
 
-    def _close_silent(self, now: float) -> None:
-        """Close the oldest connection that has sent no byte yet or is in its TLS handshake."""
-        self._limits.close(next(iter(self._arrivals)), SLOW_HTTP, now)
+    def _make_room(self, now: float) -> bool:
+        """Close a connection that may give way; return False if there is none.
+
+        It is the oldest one that waits for the answer to a wrong password, or else the oldest one that has sent no byte
+        yet or is in its TLS handshake.
+        """
+        if self._late:
+            guesser = next(iter(self._late))
+            del self._open[guesser]
+            self._late.pop(guesser).set_result(None)
+            self._limits.close(guesser, SLOW_HTTP, now)
+        elif self._arrivals:
+            self._limits.close(next(iter(self._arrivals)), SLOW_HTTP, now)
+        else:
+            return False
+        return True
 
     def _streams(self) -> asyncio.Protocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=REQUEST_MAX), self._accepted)
@@ -227,15 +242,14 @@ class HttpStatusServer:
             async with asyncio.timeout(self._timeout_s):
                 head = await reader.readuntil(b"\r\n\r\n")
             connection.served, connection.last_active = True, loop.time()
-            address = connection.peer.rpartition(":")[0].strip("[]")
             if not head.startswith((b"GET /metrics", b"HEAD /metrics")):
-                await self._write(writer, await self._answer(head, address))
+                await self._write(writer, await self._answer(head, connection))
             elif self._scrapers >= SCRAPERS_MAX:
                 await self._write(writer, _busy(f"{self._scrapers} scrapers read already"))
             else:
                 self._scrapers += 1
                 try:
-                    await self._write(writer, await self._answer(head, address))
+                    await self._write(writer, await self._answer(head, connection))
                 finally:
                     self._scrapers -= 1
         except asyncio.LimitOverrunError:
@@ -269,9 +283,7 @@ class HttpStatusServer:
             return False
         if len(self._open) + len(self._arrivals) <= CONNECTIONS_MAX:
             return True
-        if self._arrivals:
-            self._close_silent(connection.last_active)
-        else:
+        if not self._make_room(connection.last_active):
             oldest = self._in_the_way(connection)
             del self._open[oldest]
             self._limits.close(oldest, SLOW_HTTP, connection.last_active)
@@ -284,7 +296,7 @@ class HttpStatusServer:
         found = [c for c in self._open if of_address[network_of(c.peer_ip)] == most]
         return next((c for c in found if not c.served and c is not newcomer), found[0])
 
-    async def _answer(self, head: bytes, address: str) -> bytes:
+    async def _answer(self, head: bytes, connection: _HttpConnection) -> bytes:
         line = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(line) != 3 or not line[2].startswith("HTTP/1."):
             return _response(HTTPStatus.BAD_REQUEST, b"not an HTTP/1 request\n")
@@ -296,11 +308,11 @@ class HttpStatusServer:
         if self._pages is not None and target.startswith("/console/"):
             if self._loopback and not _names_this_machine(head):
                 return _response(HTTPStatus.FORBIDDEN, b"the console answers requests to a loopback address only\n")
-            may = await self._viewer(head, address)
+            may = await self._viewer(head, connection)
             if isinstance(may, bytes):
                 return may
             page = partial(self._page, target, may)
-        if path == "/metrics" and (refused := await self._metrics_refused(head, address)):
+        if path == "/metrics" and (refused := await self._metrics_refused(head, connection)):
             return refused
         if page is None and path not in {"/ready", "/metrics"}:
             return _response(HTTPStatus.NOT_FOUND, b"known are /ready, /metrics and /console/\n")
@@ -320,17 +332,18 @@ class HttpStatusServer:
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
         return made if method == "GET" else made[: made.index(b"\r\n\r\n") + 4]
 
-    async def _viewer(self, head: bytes, address: str) -> May | bytes:
+    async def _viewer(self, head: bytes, connection: _HttpConnection) -> May | bytes:
         """Return what the user of a request for a page may do, or the answer to one that may see no page."""
         if self._control is None:
             return _everything
         name, password = _log_in(head)
+        address = connection.peer.rpartition(":")[0].strip("[]")
         if not name:  # the first request of every browser, so it is neither logged nor counted as denied
             return _log_in_first("send its name and password")
         try:
             user = self._control.log_in(address, "console", name, password)
         except RefusalError as error:
-            await asyncio.sleep(FAILED_LOG_IN_S)
+            await self._wait_long(connection)
             return _log_in_first(error.remark)
         try:
             self._control.authorize(address, "console", user, [self._access])
@@ -338,7 +351,7 @@ class HttpStatusServer:
             return _response(HTTPStatus.FORBIDDEN, f"{error.remark}\n".encode())
         return partial(self._control.may, user.name, address)
 
-    async def _metrics_refused(self, head: bytes, address: str) -> bytes:
+    async def _metrics_refused(self, head: bytes, connection: _HttpConnection) -> bytes:
         """Return the answer to a scraper that lacks a user or the token; empty if it may read the metrics."""
         if not self._metrics_need_user and not self._metrics_token:
             return b""
@@ -346,14 +359,22 @@ class HttpStatusServer:
         if self._metrics_token and kind.lower() == "bearer":
             if hmac.compare_digest(given.strip().encode("latin-1"), self._metrics_token):
                 return b""
-            await asyncio.sleep(FAILED_LOG_IN_S)
+            await self._wait_long(connection)
         elif self._metrics_need_user:
             if self._control is None:
                 return _response(HTTPStatus.SERVICE_UNAVAILABLE, b"the broker does not know its users yet\n")
-            may = await self._viewer(head, address)
+            may = await self._viewer(head, connection)
             return may if isinstance(may, bytes) else b""
         return _response(HTTPStatus.UNAUTHORIZED, b"/metrics needs the token of metricsTokenFile\n",
                          headers={"WWW-Authenticate": 'Bearer realm="Tailrace"'})
+
+    async def _wait_long(self, connection: _HttpConnection) -> None:
+        """Wait before the answer to a wrong password, so that guessing takes long; less if others need the room."""
+        self._late[connection] = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait((self._late[connection],), timeout=FAILED_LOG_IN_S)
+        finally:
+            self._late.pop(connection, None)
 
     def _ready(self) -> bytes:
         if self._state == "ready":
