@@ -1,10 +1,11 @@
-"""Count the phrases that docs/reference/glossary.md tells not to write; fail when a file has more than before.
+"""Count the phrases that docs/contributing/writing.md tells not to write; fail when a file has more than before.
 
-Searched are documents, comments, docstrings, and in ``src`` every text with a space in it: help, errors
-and log lines. Code in documents is left out, and so are generated documents. ``words_allowed.tsv`` has
-the number of phrases of each file. A number may only fall: a file with fewer fails as well, until
-``--update`` has written the lower number. ``--reset`` writes every number as it is, for a merge of texts
-that were written without this check. ``--show PATH ...`` prints the lines of some files.
+Searched are documents, comments, docstrings, files of ``deploy`` and the Makefile, and in ``src`` every text with
+a space in it: help, errors and log lines. Code in documents is left out, and so are generated documents. The words
+for users are searched in ``src`` and in the documents outside ``docs/contributing``. ``words_allowed.tsv`` has
+the number of phrases of each file. A number may only fall: a file with fewer fails as well, until ``--update`` has
+written the lower number. ``--reset`` writes every number as it is, for a merge of texts that were written without
+this check. ``--show PATH ...`` prints the places in some files or folders.
 """
 
 from __future__ import annotations
@@ -16,21 +17,43 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
+sys.path.insert(0, str(ROOT / "tools"))
+
+import sample_sentences  # noqa: E402
+
+WRITING = ROOT / "docs" / "contributing" / "writing.md"
 ALLOWED = ROOT / "tools" / "words_allowed.tsv"
-GENERATED = "<!-- Written by `make gen`"
-_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LONGEST = 30
+"""Words of a sentence in a paragraph or list item. A colon ends a sentence; a piece of code is one word."""
+_FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
 _VALUE = re.compile(r"(?:is|are)\s+None")
 """The value of Python, which is not the word."""
+_NEXT_COMMENT = re.compile(r"\n[ \t]*#")
+_TOO = re.compile(r",\s+too(?=\s*(?:[.,:;)|]|\Z|\n\s*\n))")
+"""A comma and ``too`` at the end of a clause: not "too many"."""
+_WHAT = re.compile(
+    r"What(?:(?<=[.!?]\sWhat)|(?<=\n\nWhat)|(?<=\n- What)|(?<=[.!?]\n What)|(?<=[.!?]\n {4}What)|(?<=[.!?]\n {8}What))"
+    r"\s+(?!to\b)[^?!.|]*?(?:[.!|]|\Z)")
+"""A sentence with ``What`` as its subject: it ends without a question mark. Headings and cells are left alone."""
+_START = re.compile(r"\A# .*\n+((?:After reading|Read th|Look up|This (?:page|section) )[^\n]*)")
+"""A page whose first sentence is about reading."""
 
 
-def phrases(glossary: str) -> list[str]:
-    """Return the quoted phrases of the right column of the table of words."""
-    table = glossary.partition("| write | not |")[2]
-    rows = [line.split("|") for line in table.splitlines() if line.startswith("|")]
+class Words(NamedTuple):
+    """The phrases of all texts, and those of texts for users."""
+
+    everywhere: re.Pattern[str]
+    users: re.Pattern[str]
+
+
+def phrases(rules: str, heading: str) -> list[str]:
+    """Return the quoted phrases of the right column of the table of words below a heading."""
+    section = rules.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in section.splitlines() if line.startswith("|")]
     return sorted({p for row in rows for p in re.findall(r"`([^`]+)`", row[2])}, key=len, reverse=True)
 
 
@@ -40,14 +63,29 @@ def pattern(words: list[str]) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{alternatives})\b", re.IGNORECASE)
 
 
-def _blank(found: re.Match[str]) -> str:
-    return re.sub(r"[^\n]", " ", found[0])
+def rules() -> Words:
+    """Return the patterns of ``docs/contributing/writing.md``."""
+    text = WRITING.read_text()
+    return Words(pattern(phrases(text, "Words")), pattern(phrases(text, "Words in texts for users")))
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    """Yield comments; those of lines that follow each other are one text."""
+    first, lines, last = 0, [""], (-1, 0)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        if token.start == (last[0] + 1, last[1]) and not token.line[:token.start[1]].strip():
+            lines.append(token.string.lstrip("#"))
+        else:
+            yield first, "\n".join(lines)
+            first, lines = token.start[0], [token.string.lstrip("#")]
+        last = token.start
+    yield first, "\n".join(lines)
 
 
 def _python(text: str, *, messages: bool) -> Iterator[tuple[int, str]]:
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    yield from _comments(text)
     alone = set()
     for node in ast.walk(ast.parse(text)):
         match node:
@@ -63,27 +101,59 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     text = path.read_text()
     if path.suffix == ".py":
         yield from _python(text, messages=path.is_relative_to(ROOT / "src"))
-    elif not text.startswith(GENERATED):
-        yield 1, _CODE.sub(_blank, _FENCED.sub(_blank, text))
+    elif path.suffix != ".md":
+        yield 1, text
+    elif not text.startswith(sample_sentences.GENERATED):
+        yield 1, _CODE.sub(sample_sentences.blank, _FENCED.sub(sample_sentences.blank, text))
 
 
 def files() -> list[Path]:
     """Return every file that is searched."""
-    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-    for folder in ("src", "tests", "tools", "benchmarks"):
+    found = [ROOT / "Makefile", ROOT / "mkdocs.yml", *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    found += [path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}]
+    found += (ROOT / "examples").rglob("*.md")
+    for folder in ("src", "tests", "tools", "benchmarks", "deploy", "examples"):
         found += [
             path for path in (ROOT / folder).rglob("*.py")
             if not {"conformance", "reference"} & set(path.relative_to(ROOT).parts[:-1])]
-    return sorted(path for path in found if path != GLOSSARY)
+    return sorted(path for path in found if path != WRITING and path.name != "history-0.1.md")
 
 
-def search(path: Path, words: re.Pattern[str]) -> list[tuple[int, str]]:
+def for_users(path: Path) -> bool:
+    """Return whether users read the texts of a file: documents outside ``contributing``, and all of ``src``."""
+    folder = path.relative_to(ROOT).parts[0] if path.is_relative_to(ROOT) else ""
+    return (
+        folder in {"src", "docs", "deploy", "examples", "README.md", "SECURITY.md", "CHANGELOG.md"}
+        and "contributing" not in path.parts)
+
+
+def _long_sentences(text: str) -> Iterator[tuple[int, str]]:
+    for line, sentence in sample_sentences.sentences(text, ends=".?!:"):
+        if (count := sample_sentences.words(sentence)) > LONGEST:
+            yield line, f"a sentence of {count} words"
+
+
+def search(path: Path, words: Words) -> list[tuple[int, str]]:
     """Return line and phrase of each place in a file."""
-    if not words.search(path.read_text()):
-        return []  # to read the text is all that most files take
-    return sorted(
-        (line + text.count("\n", 0, found.start()), " ".join(found[0].split()))
-        for line, text in texts(path) for found in words.finditer(text) if not _VALUE.fullmatch(found[0]))
+    whole = path.read_text()
+    patterns = [words.everywhere, _TOO, *([words.users] if for_users(path) else [])]
+    places: list[tuple[int, str]] = []
+    prose = path.suffix == ".md" and not whole.startswith(sample_sentences.GENERATED)
+    if prose:
+        places += _long_sentences(whole)
+        places += [(3, "first sentence: " + found[1][:30]) for found in _START.finditer(whole)]
+    if path.suffix in {".md", ".py"}:
+        patterns.append(_WHAT)
+    joined = _NEXT_COMMENT.sub("\n", whole)
+    if not any(each.search(joined) for each in patterns):
+        return places  # to read the text is all that most files take
+    for line, text in texts(path):
+        for each in patterns:
+            places += [
+                (line + text.count("\n", 0, found.start()),
+                 " ".join(found[0].split())[:40])
+                for found in each.finditer(text) if not _VALUE.fullmatch(found[0])]
+    return sorted(places)
 
 
 def _read() -> dict[str, int]:
@@ -103,21 +173,22 @@ def compare(found: dict[str, list[tuple[int, str]]], allowed: dict[str, int]) ->
         if len(places) > most:
             shown = ", ".join(f"{line}: {phrase}" for line, phrase in places[:12])
             problems.append(
-                f"{path}: {len(places)} phrases of the right column of docs/reference/glossary.md, {most} are "
-                f"allowed ({shown})")
+                f"{path}: {len(places)} places that docs/contributing/writing.md refuses, {most} are allowed ({shown})")
         elif len(places) < most:
             problems.append(
-                f"{path}: {len(places)} phrases and {most} are allowed, run tools/check_words.py --update")
+                f"{path}: {len(places)} places and {most} are allowed, run tools/check_words.py --update")
     return problems
 
 
 def main(arguments: list[str]) -> int:
     """Compare, or do what the first argument says; 1 if a number differs."""
-    words = pattern(phrases(GLOSSARY.read_text()))
+    words = rules()
     if arguments[:1] == ["--show"]:
-        for name in arguments[1:]:
-            for line, phrase in search(Path(name).resolve(), words):
-                print(f"{name}:{line}: {phrase}")
+        chosen = {Path(name).resolve() for name in arguments[1:]}
+        for path in files():
+            if chosen & {path, *path.parents}:
+                for line, phrase in search(path, words):
+                    print(f"{path.relative_to(ROOT)}:{line}: {phrase}")
         return 0
     found = {str(path.relative_to(ROOT)): search(path, words) for path in files()}
     counts = {path: len(places) for path, places in found.items()}
