@@ -195,18 +195,18 @@ def event_calls() -> tuple[dict[Event, set[str]], list[str]]:
     calls: dict[Event, set[str]] = {event: set() for event in EVENTS}
     problems = ["declared twice"] if len({event[:3] for event in EVENTS}) != len(EVENTS) else []
     for path in sorted(SOURCES.rglob("*.py")):
-        if path.name == "events.py":
+        if path.parent == SOURCES / "events":
             continue
         parts_of = ("tailrace", *path.relative_to(SOURCES).with_suffix("").parts)
         for name, keys, line in logged(path.read_text()):
             event = known.get(name)
             if event is None:
-                problems.append(f"{path}:{line}: {name or 'a line'} is not declared in events.py")
+                problems.append(f"{path}:{line}: {name or 'a line'} is not declared in tailrace.events")
             elif keys != event.keys:
                 problems.append(f"{path}:{line}: the keys of {name} are {' '.join(event.keys)}, not {' '.join(keys)}")
             else:
                 calls[event].add(".".join(parts_of).removesuffix(".__init__"))
-    problems += [f"events.py: no module logs {name}" for name, event in known.items() if not calls[event]]
+    problems += [f"tailrace.events: no module logs {name}" for name, event in known.items() if not calls[event]]
     return calls, problems
 
 
@@ -215,20 +215,18 @@ def events() -> str:
     if problems:
         sys.exit("\n".join(problems))
     parts = [
-        ("# Events\n\nLook up a log line here. This page lists every line that Tailrace logs. A line is a fixed "
-         "phrase, then `key=value` for each\nkey. `tailrace serve` writes its lines to stderr; `--log-level` is the "
-         "lowest level that it writes.\n"
-         "[Operate a broker](../how-to/operate/operate.md) sorts the lines by what to do."),
+        ("# Events\n\nLook up a log line: what it means and what to do. A line is a fixed phrase, then `key=value` for "
+         "each key. `tailrace\nserve` writes its lines to stderr; `--log-level` is the lowest level that it writes. "
+         "A headline is the part of Tailrace, and\nof the name of the logger, that writes the lines below it."),
     ]
     rooms: dict[str, list[str]] = {}
     for event, modules in calls.items():
         by = sorted(modules)
         room = next((m for m in by if ".testing." not in m), by[0]).split(".")[1]
-        keys = " ".join(f"`{key}`" for key in event.keys)
-        rooms.setdefault(room, []).append(
-            f"| {event.level} | {event.phrase} | {keys} | {event.meaning} | {', '.join(f'`{m}`' for m in by)} |")
+        line = " ".join([event.phrase, *(f"`{key}`" for key in event.keys)])
+        rooms.setdefault(room, []).append(f"| {event.level} | {line} | {event.meaning} | {event.do} |")
     for room, rows in rooms.items():
-        parts += ["", f"## {room}", "", "| level | phrase | keys | meaning | by |", "|---|---|---|---|---|"]
+        parts += ["", f"## {room}", "", "| level | line | meaning | what to do |", "|---|---|---|---|"]
         parts += rows
     return HEAD + "\n".join(parts) + "\n"
 

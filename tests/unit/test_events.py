@@ -53,7 +53,7 @@ def test_a_line_that_is_not_declared_is_found(tool, monkeypatch, tmp_path, call,
         assert len(undeclared) == 1
         assert complaint in undeclared[0]
         assert "module.py:2: " in undeclared[0]
-    assert "events.py: no module logs BROKER_STARTED" in problems
+    assert "tailrace.events: no module logs BROKER_STARTED" in problems
 
 
 def test_a_line_has_its_level_its_values_and_the_place_of_the_call(caplog):
@@ -80,6 +80,14 @@ def test_a_line_is_a_phrase_and_keys():
 
 def test_meanings_are_sentences_for_people():
     for event in EVENTS:
-        assert event.meaning[0].isupper() or event.meaning.startswith(("config/", "mode=")), event
+        assert event.meaning[0] in "[`" or event.meaning[0].isupper(), event
         assert event.meaning.endswith("."), event
-        assert "|" not in event.meaning + event.phrase, event
+        assert "|" not in event.meaning + event.phrase + event.do, event
+
+
+def test_every_line_of_level_warning_and_above_says_what_to_do():
+    for event in EVENTS:
+        if event.level not in {"info", "debug"}:
+            assert event.do, event
+        assert not event.do or (event.do[0] in "[`" or event.do[0].isupper()), event
+        assert not event.do or event.do.endswith("."), event
