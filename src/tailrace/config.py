@@ -52,14 +52,16 @@ class FlushDiskType(enum.Enum):
 def _option(
     default: Any, about: str, *, unit: str = "", low: int | None = None, high: int | None = None,
     name: str = "", choices: tuple[str, ...] = (), live: bool = False, secret: bool = False, deletes: bool = False,
+    secret_file: bool = False,
 ) -> Any:
     """Declare a setting: ``live`` if a running server may change it (`_Config.take`), ``secret`` if it is not shown.
 
     ``deletes`` if it decides which messages are deleted and when: a user needs Delete on the cluster to change it.
+    ``secret_file`` if it is the path of a file with a key or another secret: reports for other people leave it out.
     """
     return field(default=default, repr=not secret, metadata={
         "about": about, "unit": unit, "low": low, "high": high, "name": name, "choices": choices, "live": live,
-        "secret": secret, "deletes": deletes})
+        "secret": secret, "deletes": deletes, "secret_file": secret_file})
 
 
 def _camel(name: str) -> str:
@@ -594,7 +596,7 @@ class BrokerConfig(_Config):
         "cluster (HTTP Basic), as the console does. It needs `authenticationEnabled`.")
     metrics_token_file: str = _option(
         "", "With `--http`: file with a token. `/metrics` then needs `Authorization: Bearer TOKEN`; with "
-        "metricsNeedsUser a user may read it as well.")
+        "metricsNeedsUser a user may read it as well.", secret_file=True)
     region_id: str = _option("DefaultRegion", "Value of MSG_REGION.")
     trace_on: bool = _option(True, "Value of TRACE_ON.")
     use_server_side_reset_offset: bool = _option(

@@ -41,7 +41,7 @@ class TlsConfig(_Config):
     cert_path: str = _option(
         "", "Certificate of the server, with the ones between it and the CA. Empty: connections with TLS are "
         "closed.", name="tls.server.certPath")
-    key_path: str = _option("", "Private key of the server.", name="tls.server.keyPath")
+    key_path: str = _option("", "Private key of the server.", name="tls.server.keyPath", secret_file=True)
     key_password: str = _option(
         "", "Password of that key, if it is encrypted.", name="tls.server.keyPassword", secret=True)
     need_client_auth: str = _option(
@@ -76,7 +76,8 @@ class TlsConfig(_Config):
         name="tls.client.trustCertPath")
     client_cert_path: str = _option(
         "", "Certificate that the broker shows to name servers.", name="tls.client.certPath")
-    client_key_path: str = _option("", "Private key of that certificate.", name="tls.client.keyPath")
+    client_key_path: str = _option(
+        "", "Private key of that certificate.", name="tls.client.keyPath", secret_file=True)
     client_key_password: str = _option(
         "", "Password of that key, if it is encrypted.", name="tls.client.keyPassword", secret=True)
     handshake_timeout_seconds: int = _option(

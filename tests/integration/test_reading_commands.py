@@ -73,7 +73,7 @@ def test_they_work_on_a_mount_that_is_read_only_and_print_the_same(store):
     for words, one, other in zip(
             commands, writable, run_all(store, commands, ("unshare", "-m", "sh", "-c", mount, str(store))),
             strict=True):
-        if words[0] != "retention":  # has the time
+        if words[0] not in {"retention", "doctor"}:  # they have the time or the free room of the disk
             assert one == other, words
 
 

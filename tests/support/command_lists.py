@@ -30,6 +30,7 @@ READING: dict[str, list[str]] = {
     "acl test": ["STORE ann --on Topic:orders --action Pub", "STORE missing --on Topic:orders --action Pub"],
     "acl user list": ["STORE"],
     "broker status": [],
+    "doctor report": ["STORE", "STORE --out OUT"],
     "pipeline audit": ["STORE"],
     "pipeline replay": ["STORE --topic orders --to-store OUT"],
     "pipeline archive": ["STORE OUT"],

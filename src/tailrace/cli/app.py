@@ -10,6 +10,7 @@ import typer
 from tailrace.cli import (
     acl,
     directories,
+    doctor,
     groups,
     pipeline,
     pipeline_archive,
@@ -48,6 +49,7 @@ _GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., Any]]]]] = {
     "acl user": ("List and change users.", {
         "add": acl.user_add, "update": acl.user_update, "remove": acl.user_remove, "list": acl.user_list}),
     "broker": ("Look at running brokers.", {"status": status}),
+    "doctor": ("Describe an installation and a directory for an issue.", {"report": doctor.report}),
     "pipeline": ("Run Spark jobs over store directories. They need the extra `spark` and Java 17.", {
         "audit": pipeline.audit, "rebuild": pipeline.rebuild, "replay": pipeline.replay,
         "archive": pipeline_archive.archive, "restore": pipeline_archive.restore,

@@ -7,13 +7,14 @@ from tailrace.cli.arguments import AsJson, Broker, Connection, Namesrv, Tls, err
 from tailrace.cli.connections import target_of
 from tailrace.cli.output import print_lines, print_table, wants_table
 
-__all__ = ["status"]
+__all__ = ["FIGURES", "status"]
 
-_SHOWN: Final = (
+FIGURES: Final = (
     "brokerVersionDesc", "runtime", "putTps", "getTotalTps", "putLatency99", "commitLogMinOffset",
     "commitLogMaxOffset", "dispatchBehindBytes", "remainHowManyDataToFlush", "commitLogDirCapacity",
     "commitLogDiskRatio", "timerReadBehind", "timerCongestNum",
 )
+"""The most important figures of a broker."""
 
 
 def status(
@@ -30,4 +31,4 @@ def status(
         return
     for address, table in found.items():
         print(f"broker {address}")
-        print_table([{"what": name, "value": table[name].strip()} for name in _SHOWN if name in table])
+        print_table([{"what": name, "value": table[name].strip()} for name in FIGURES if name in table])

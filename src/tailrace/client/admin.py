@@ -250,6 +250,12 @@ class AdminClient:
         return _deleted(brokers, [
             await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header) for address in brokers])
 
+    async def broker_settings(self) -> dict[str, str]:
+        """Return the settings of every broker in the form of a settings file, by its address."""
+        return {
+            address: (await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body.decode(errors="replace")
+            for address in await self.brokers()}
+
     async def runtime_info(self) -> dict[str, dict[str, str]]:
         """Return the figures of every broker, by its address."""
         return {
