@@ -26,7 +26,7 @@ START_TIMEOUT_S, COMMAND_TIMEOUT_S, PATIENCE_S = 60.0, 60.0, 20.0
 # What a reader sees a moment later than a program that does not wait.
 _READS = ("tailrace tail", "tailrace timers", "tailrace dump", "tailrace retention", "curl")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_PORTS = {"broker": "127.0.0.1:10911", "namesrv": "127.0.0.1:9876", "http": "127.0.0.1:5557"}
+_PORTS = {"broker": "127.0.0.1:10911", "namesrv": "127.0.0.1:9876", "http": "127.0.0.1:8080"}
 _FORMS = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d([.,]\d+)?Z?"), "<time>"),
     (re.compile(r"\b127\.0\.0\.1:\d+"), "<address>"),

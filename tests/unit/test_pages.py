@@ -19,7 +19,7 @@ from tailrace.config import (
     StoreConfig,
     option_name,
 )
-from tailrace.events import EVENTS
+from tailrace.metrics import METRICS
 from tailrace.properties import parse_properties
 from tailrace.tls_settings import TLS_NAMES
 
@@ -31,27 +31,31 @@ def quoted(text: str) -> list[str]:
     return [" ".join(found.split()) for found in re.findall(r"`([^`]+)`", text)]
 
 
-def test_every_line_of_level_warning_and_above_is_in_operate_once() -> None:
-    """A new event needs its phrase in docs/how-to/operate/operate.md, below what an operator should do."""
-    page = (DOCS / "how-to" / "operate" / "operate.md").read_text()
-    listed = quoted(page.partition("## Log lines, by what to do")[2])
-    wanted = {event.phrase for event in EVENTS if event.level not in {"info", "debug"}}
-    assert {phrase: listed.count(phrase) for phrase in wanted} == dict.fromkeys(wanted, 1)
+def alert_sections(page: str) -> dict[str, list[str]]:
+    """Return the parts in bold of each section of the runbook that has the name of an alert."""
+    parts = re.split(r"^##+ (.+)$", page, flags=re.MULTILINE)[1:]
+    return {name: re.findall(r"^- \*\*(\w+):\*\*", text, re.MULTILINE)
+            for name, text in zip(parts[::2], parts[1::2], strict=True) if re.fullmatch(r"Tailrace\w+", name)}
 
 
-def test_operate_has_a_line_for_each_alert_and_an_alert_for_each_line() -> None:
+def test_each_alert_has_a_section_of_the_runbook_and_a_place_in_the_page_about_monitoring() -> None:
     """`tests/unit/deploy` checks the rules themselves."""
     rules = (ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text()
-    table = (DOCS / "how-to" / "operate" / "operate.md").read_text().partition("## Alerts")[2].partition("\n## ")[0]
-    lines = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")][1:]
-    alerts = re.findall(r"expr: (.*)", rules)
-    assert len(alerts) == len(lines) > 12
-    assert named_metrics(" ".join(alerts)) == named_metrics(" ".join(lines)) | {"tailrace_store_read_only"}
+    alerts = set(re.findall(r"- alert: (\w+)", rules))
+    sections = alert_sections((DOCS / "how-to" / "operate" / "runbook.md").read_text())
+    assert len(alerts) > 12
+    assert set(sections) == alerts
+    assert {name: parts for name, parts in sections.items() if parts != ["Symptom", "Check", "Action", "Over"]} == {}
+    monitor = (DOCS / "how-to" / "operate" / "monitor.md").read_text().partition("## Alerts")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"\bTailrace[A-Z]\w+", monitor)) == sorted(alerts)
 
 
-def named_metrics(text: str) -> set[str]:
-    found = re.findall(r"\b(?:tailrace|rocketmq)_[a-z_]+", text)
-    return {re.sub(r"_(count|bucket)$", "", name) for name in found}
+def test_metrics_of_the_pages_for_operators_exist() -> None:
+    known = {name for metric in METRICS for name in (metric.exposed, f"{metric.exposed}_bucket")}
+    for page in ("monitor.md", "runbook.md", "size.md"):
+        text = (DOCS / "how-to" / "operate" / page).read_text()
+        text = re.sub(r"Tailrace has no `rocketmq_.*?RocksDB\.", "", text, flags=re.DOTALL)
+        assert set(re.findall(r"\b(?:tailrace|rocketmq)_[a-z_]+[a-z]\b", text)) - known == set(), page
 
 
 def test_settings_by_task_are_settings() -> None:
