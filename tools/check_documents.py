@@ -6,6 +6,9 @@ all documents a path that starts with ``tests/``, ``tools/``, ``benchmarks/`` or
 ``.py``, must exist. Every rule label in comments, docstrings and documents must be a row of
 ``docs/contributing/design/rules.md`` or ``beyond-the-reference.md``, and no label may be defined by two modules.
 Nothing is imported: names are looked up in the syntax trees of the files.
+
+The documents of ``LINES`` have a limit of lines, and the pages that the navigation of the site has for users
+one of words together. A word is a token with a letter or a digit.
 """
 
 from __future__ import annotations
@@ -28,6 +31,11 @@ CHECKED = (
     "docs/contributing/design/mechanisms.md",
     "docs/contributing/design/architecture.md", "docs/contributing/design/data-files.md",
 )
+LINES = {"README.md": 120, "docs/explanation/performance.md": 120, "CHANGELOG.md": 60}
+LINE_OF_CHANGES = 200
+"""Maximum length of a line of CHANGELOG.md."""
+WORDS = 65_400
+"""Maximum number of words in the user's navigation: every page of mkdocs.yml before the group Contributing."""
 _QUOTED = re.compile(r"`([^`\n]+)`")
 _DOTTED = re.compile(r"[a-z_]+(?:\.[A-Za-z_][A-Za-z0-9_]*)+")
 _TEST = re.compile(r"(tests/[\w/.-]+\.py)(?:::(\w+))?")
@@ -204,6 +212,33 @@ def label_problems(rules: str, weaknesses: str) -> list[str]:
     return problems
 
 
+def users_pages() -> list[str]:
+    """Return the paths of the pages that the site shows to users, relative to ``docs``."""
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("  - Contributing:")[0]
+    return re.findall(r"- (\S+\.md)", navigation)
+
+
+def count_words(text: str) -> int:
+    """Return the number of tokens of a text that have a letter or a digit."""
+    return sum(any(map(str.isalnum, token)) for token in text.split())
+
+
+def too_long(lines: dict[str, int], words: int) -> list[str]:
+    """Return the documents with more lines than ``lines`` allows, and the navigation if it has too many words."""
+    found = []
+    for name, limit in lines.items():
+        if (count := len((ROOT / name).read_text().splitlines())) > limit:
+            found.append(f"{name}: {count} lines, at most {limit}")
+    for number, line in enumerate((ROOT / "CHANGELOG.md").read_text().splitlines(), 1):
+        if len(line) > LINE_OF_CHANGES:
+            found.append(f"CHANGELOG.md:{number}: {len(line)} characters, at most {LINE_OF_CHANGES}")
+    counts = {page: count_words((ROOT / "docs" / page).read_text()) for page in users_pages()}
+    if sum(counts.values()) > words:
+        longest = ", ".join(f"{page} {counts[page]:,}" for page in sorted(counts, key=counts.__getitem__)[:-6:-1])
+        found.append(f"mkdocs.yml: {sum(counts.values()):,} words for users, at most {words:,} ({longest})")
+    return found
+
+
 def problems() -> list[str]:
     """Return everything in which documents and code differ."""
     found = []
@@ -212,7 +247,7 @@ def problems() -> list[str]:
         if where in CHECKED:
             found += [f"{where}: {name} does not exist" for name in missing_names(text)]
         found += [f"{where}: {name} does not exist" for name in missing_paths(text)]
-    return found + label_problems(RULES.read_text(), WEAKNESSES.read_text())
+    return found + too_long(LINES, WORDS) + label_problems(RULES.read_text(), WEAKNESSES.read_text())
 
 
 def main() -> int:

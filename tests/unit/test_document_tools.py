@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,25 @@ def loaded(name: str) -> ModuleType:
 
 documents, words = loaded("check_documents"), loaded("check_words")
 PATTERN = words.Words(words.pattern(["behind", "at once", "who asks"]), words.pattern(["our"]))
+
+
+def test_the_documents_for_a_first_reading_are_short() -> None:
+    """README and performance have at most 120 lines, the change log 60 of at most 200 characters."""
+    assert documents.LINES == {"README.md": 120, "docs/explanation/performance.md": 120, "CHANGELOG.md": 60}
+    assert documents.too_long(documents.LINES, documents.WORDS) == []
+    found = documents.too_long({"README.md": 3}, 100)
+    assert re.fullmatch(r"README.md: \d+ lines, at most 3", found[0])
+    assert re.fullmatch(
+        r"mkdocs.yml: \d\d,\d{3} words for users, at most 100 \(reference/events.md [\d,]+, .+\)", found[1])
+    assert len(found) == 2
+
+
+def test_words_of_the_users_navigation() -> None:
+    assert documents.count_words("| `a b` | -- 2 |\n\n* é — ...") == 4
+    pages = documents.users_pages()
+    assert pages[0] == "index.md"
+    assert "reference/events.md" in pages
+    assert not [page for page in pages if page.startswith("contributing/")]
 
 
 def test_every_name_in_the_documents_exists() -> None:
