@@ -74,13 +74,40 @@ def test_settings_by_task_are_settings() -> None:
             assert name in known, found
 
 
-def test_figures_of_the_comparison_are_those_of_the_benchmark_report() -> None:
-    table = (ROOT / "docs" / "start" / "why.md").read_text().partition("## Speed")[2]
-    report = (ROOT / "docs" / "contributing" / "benchmark-log.md").read_text()
-    rows = re.findall(r"^\| [^|]+ \| ([\d.,]+) \| ([\d.,]+) \|$", table, re.MULTILINE)
-    assert len(rows) == 6
-    for theirs, ours in rows:
-        assert re.search(rf"\| {re.escape(theirs)} \| {re.escape(ours)} \|", report), (theirs, ours)
+def figures(text: str) -> list[str]:
+    """Return the numbers of a text that may be measured: those with a comma, a point or three digits."""
+    return re.findall(r"(?<![\w.,-])\d+(?:[.,]\d+)+(?![\w-])|(?<![\w.,-])\d{3,}(?![\w.,-])", text)
+
+
+def test_figures_of_a_text() -> None:
+    assert figures("30,181 and 26.2 of 2, 295 ms, 5.5.0, C17, 0.62 to 3.5.") == [
+        "30,181", "26.2", "295", "5.5.0", "0.62", "3.5"]
+
+
+def measured() -> set[str]:
+    """Return every figure of the benchmark log, and of the results with a comma between thousands."""
+    found = set(figures((DOCS / "contributing" / "benchmark-log.md").read_text()))
+    for path in (ROOT / "benchmarks" / "results").glob("*.jsonl"):
+        found |= {f"{int(n):,}" if n.isdecimal() else n for n in re.findall(r"(?<=: )[\d.]+", path.read_text())}
+    return found
+
+
+def test_figures_of_performance_were_measured() -> None:
+    """A figure of a table or list of the page, or of the README's section about speed, is in the log or the results."""
+    page = (DOCS / "explanation" / "performance.md").read_text()
+    readme = (ROOT / "README.md").read_text().partition("## Speed")[2].partition("\n## ")[0]
+    parts = re.findall(r"^(?:\||- |  \S).*$", page, re.MULTILINE)
+    assert len(parts) > 30
+    shown = [*figures("\n".join(parts)), *figures(readme)]
+    assert len(shown) > 45
+    assert not sorted(set(shown) - measured() - {"1,024", "5.5.0"})
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/start/why.md", "docs/explanation/performance.md"])
+def test_no_page_compares_with_a_jvm_that_was_not_warm(path: str) -> None:
+    """The put and the read of RocketMQ in one round, and what was computed from them."""
+    text = (ROOT / path).read_text()
+    assert not [cold for cold in ("106,543", "2,036,163", "4,111,823", "588", "611") if cold in text]
 
 
 def anchors(text: str) -> set[str]:
