@@ -171,6 +171,15 @@ def test_pictures_are_current_and_say_what_they_show() -> None:
         assert not re.search(r"(href|src|url)\s*[=(]\s*[\"']?(?!#)\w", drawn)
 
 
+def test_pictures_of_the_first_page_are_readable_on_a_phone() -> None:
+    """At 358 pixels, what a phone of 390 leaves, the smallest text (11.5 pixels) keeps at least 9."""
+    found = re.findall(r"\]\(pictures/(\S+)\.svg\)", (DOCS / "index.md").read_text())
+    assert len(found) == 2
+    for name in found:
+        width, _ = tomllib.loads((DOCS / "pictures" / f"{name}.toml").read_text())["size"]
+        assert 11.5 * 358 / width >= 9, f"{name} is {width} pixels wide"
+
+
 @pytest.mark.parametrize(("box", "problem"), [
     ({"text": ["a text that is far too wide for its box"]}, "is too wide"),
     ({"text": ["a", "b", "c"]}, "3 lines are too high"),
