@@ -30,6 +30,7 @@ LONGEST = 30
 """Words of a sentence in a paragraph or list item. A colon ends a sentence; a piece of code is one word."""
 _FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
+_NAME = re.compile(r"``[^`\n]+``")
 _VALUE = re.compile(r"(?:is|are)\s+None")
 """The value of Python, which is not the word."""
 _NEXT_COMMENT = re.compile(r"\n[ \t]*#")
@@ -69,6 +70,10 @@ def rules() -> Words:
     return Words(pattern(phrases(text, "Words")), pattern(phrases(text, "Words in texts for users")))
 
 
+def _letters(found: re.Match[str]) -> str:
+    return "x" * len(found[0])
+
+
 def _comments(text: str) -> Iterator[tuple[int, str]]:
     """Yield comments; those of lines that follow each other are one text."""
     first, lines, last = 0, [""], (-1, 0)
@@ -85,13 +90,14 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _python(text: str, *, messages: bool) -> Iterator[tuple[int, str]]:
-    yield from _comments(text)
+    for line, comment in _comments(text):
+        yield line, _NAME.sub(_letters, comment)
     alone = set()
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Expr(value=ast.Constant(value=str(found))):
                 alone.add(id(node.value))
-                yield node.lineno, found
+                yield node.lineno, _NAME.sub(_letters, found)
             case ast.Constant(value=str(found)) if messages and " " in found and id(node) not in alone:
                 yield node.lineno, found
 
@@ -104,7 +110,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     elif path.suffix != ".md":
         yield 1, text
     elif not text.startswith(sample_sentences.GENERATED):
-        yield 1, _CODE.sub(sample_sentences.blank, _FENCED.sub(sample_sentences.blank, text))
+        yield 1, _CODE.sub(_letters, _FENCED.sub(sample_sentences.blank, text))
 
 
 def files() -> list[Path]:

@@ -54,7 +54,7 @@ class AuthConfig(_Config):
         "directory has no user yet.", secret=True)
     access_changes_need_super_user: bool = _option(
         True, "Whether only super users may change users and permissions. False: as in RocketMQ, a user with Update on "
-        "the cluster may, too, but can give only what that user may do.")
+        "the cluster may change them, but can grant only its own permissions.")
     auto_create_needs_permission: bool = _option(
         True, "Whether a topic or a group that a request creates because it does not exist needs Create on it. A group "
         "may also be created with Sub on it by an entry with exactly its name. `false` is RocketMQ's rule: whoever may "

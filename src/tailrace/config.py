@@ -470,7 +470,7 @@ class StoreConfig(_Config):
     timer_stop_enqueue: bool = _option(False, "Whether timers are not moved into the wheel.", live=True)
     timer_stop_dequeue: bool = _option(False, "Whether due timers are not delivered.", live=True)
     append_topic_for_timer_delete_key: bool = _option(
-        False, "Whether a recall is written as topic+key only. False writes the bare key, too, which a "
+        False, "Whether a recall is written as topic+key only. False also writes the bare key, which a "
         "Java broker of 5.5.0 with its default setting looks for. Tailrace accepts both forms.")
     timer_enable_check_metrics: bool = _option(
         True, "Whether pending timers of each topic are counted again at certain hours.", live=True)
@@ -639,8 +639,8 @@ class BrokerConfig(_Config):
     max_pop_polling_size: int = _option(
         100_000, "Pops that may wait for messages, of all groups together.", low=1)
     enable_retry_topic_v2: bool = _option(
-        False, "Whether popped messages come back in `%RETRY%group+topic`; else in `%RETRY%group_topic`, which a Java "
-        "broker reads with its own defaults. A topic of the first form is popped whenever it exists.")
+        False, "Whether popped messages are redelivered in `%RETRY%group+topic`; else in `%RETRY%group_topic`, which "
+        "a Java broker reads with its own defaults. A topic of the first form is popped whenever it exists.")
     retrieve_message_from_pop_retry_topic_v1: bool = _option(
         True, "With enableRetryTopicV2: whether `%RETRY%group_topic` is popped as well.")
     pop_from_retry_probability: int = _option(
@@ -665,7 +665,7 @@ class BrokerConfig(_Config):
     priority_order_asc: bool = _option(
         True, "Whether a greater priority is delivered first.", live=True)
     use_separate_retry_queue: bool = _option(
-        False, "Whether a popped message comes back in the queue of its number, so that it keeps its "
+        False, "Whether a popped message is redelivered in the queue of its number, so that it keeps its "
         "priority; "
         "else in queue 0.", live=True)
     init_pop_offset_by_check_msg_in_mem: bool = _option(

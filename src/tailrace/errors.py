@@ -167,7 +167,7 @@ class UnsupportedVersionError(CorruptionError):
 class OddFileError(StoreError, OSError):
     """``path`` is not a regular file, or is too large; nothing of it was read or written.
 
-    It is an OSError, too, so that code that does not need the file handles it like a file that cannot be read.
+    It is also an OSError, so that code that does not need the file handles it like a file that cannot be read.
     """
 
     def __init__(self, path: str, what: str, number: int = errno.EINVAL) -> None:

@@ -146,7 +146,7 @@ TLS_ALIASES: Final[Mapping[str, str]] = {
     "tlsServerAuthClient": "tls.server.authClient",
     "tlsServerTrustCertPath": "tls.server.trustCertPath",
 }
-"""Other names of settings, as the fields of the reference have them."""
+"""Other names of settings, as the fields of RocketMQ have them."""
 
 
 _KNOWN: Final = TLS_NAMES | TLS_ALIASES.keys()

@@ -39,7 +39,7 @@ _LONG: Final = {
     "storeTimestamp": record.C_STORE_TIMESTAMP,
 }
 _MICROS: Final = 1000
-"""Arrow's times are in microseconds, ours in milliseconds."""
+"""Arrow's times are in microseconds, those of a store in milliseconds."""
 _FACTORS: Final = {"bornTimestamp": _MICROS, "storeTimestamp": _MICROS}
 _PARTS: Final = {
     "topic": (record.C_TOPIC_POS, record.C_TOPIC_LEN),

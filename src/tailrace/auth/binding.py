@@ -164,7 +164,7 @@ class Bindings:
             self._count -= len(self._sessions.pop(name))
 
     def problem(self, place: Place, request: RemotingCommand, user: User) -> str:
-        """Return what is wrong with a request; empty if it may be served, and then it may not come again."""
+        """Return what is wrong with a request; empty if it may be served. The same request is then refused."""
         needed = self.required or (self.required_of_super and user.is_super)
         value = request.ext.get(BINDING)
         if value is None:

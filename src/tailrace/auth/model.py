@@ -66,7 +66,7 @@ class User:
         return replace(self, password=self.previous_password)
 
     def to_json(self) -> dict[str, Any]:
-        """The members of UserInfo, and two of Tailrace's own if the password before is valid, too."""
+        """The members of UserInfo, and two of Tailrace's own if the previous password is still valid."""
         made: dict[str, Any] = {
             "password": self.password, "userStatus": ENABLE if self.enabled else DISABLE,
             "userType": SUPER if self.is_super else NORMAL, "username": self.name}

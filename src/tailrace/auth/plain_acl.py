@@ -1,7 +1,7 @@
 """Users and permissions of RocketMQ 4.x (``plain_acl.yml``) as those of 2.0 (AuthMigrator).
 
 An administrator becomes a super user. Permissions of topics and groups become entries of policy Custom, default ones
-entries of policy Default. What 2.0 cannot say, such as white addresses, is named and left out.
+entries of policy Default. Entries that 2.0 cannot express, such as white addresses, are named and left out.
 """
 
 from __future__ import annotations

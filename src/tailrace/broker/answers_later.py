@@ -36,7 +36,7 @@ _log = get_logger(__name__)
 WAITING_MAX: Final = 2_000
 """Number of requests of all connections that may wait for the thread of `RequestWorker`."""
 CHANGES_WAITING_MAX: Final = 10_000
-"""Number of requests that may wait for changes, such as a burst of sends to a new topic. The reference
+"""Number of requests that may wait for changes, such as a burst of sends to a new topic. RocketMQ
 allows as many waiting sends (sendThreadPoolQueueCapacity)."""
 WAITING_OF_CHANNEL_MAX: Final = 200
 """Number of requests of one connection that may wait."""
@@ -345,7 +345,7 @@ def creates_missing(
 def _finish_when_reading(channel: Channel, request: RemotingCommand, then: Callable[[], Answer]) -> None:
     """Make an answer when the client reads, because many pulls may wait for one new group.
 
-    The answer to a request of administration is made now, also if the client has gone: it is recorded when it is made.
+    The answer to a request of administration is made now, even if the client has gone: it is recorded when it is made.
     """
     if request.code in ADMINISTRATION:
         finish(channel, request, then)

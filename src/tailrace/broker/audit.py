@@ -183,7 +183,7 @@ def _settings(request: RemotingCommand) -> dict[str, Any]:
 _SHOWN: Final = frozenset(
     option_name(f) for config in (BrokerConfig, StoreConfig, NameServerConfig, AuthConfig)
     for f in dataclasses.fields(config) if not f.metadata["secret"])
-"""Settings whose values are no secrets. What is not a setting may be one by a mistake."""
+"""Settings whose values are no secrets. An unknown name may be a setting with a mistake."""
 _BODIES: Final[Mapping[int, Callable[[RemotingCommand], dict[str, Any]]]] = {
     RequestCode.AUTH_CREATE_USER: _user, RequestCode.AUTH_UPDATE_USER: _user,
     RequestCode.AUTH_CREATE_ACL: _entries, RequestCode.AUTH_UPDATE_ACL: _entries,

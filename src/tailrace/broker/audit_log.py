@@ -1,9 +1,9 @@
 """The file of ``serve --audit-log``: JSON lines, appended by a thread.
 
 A line is written as soon as the thread gets to it, usually within a millisecond. If the file was renamed or removed,
-the next line goes to a new file. If a line cannot be written, for example because the disk is full, the broker goes on:
-at most `WAITING_MAX` lines are kept in memory, and the write is repeated each second. If more come, the oldest ones are
-lost, counted and reported. A stop writes the lines that wait.
+the next line goes to a new file. If a line cannot be written, for example because the disk is full, the broker
+continues: at most `WAITING_MAX` lines are kept in memory, and the write is repeated each second. If more come, the
+oldest ones are lost, counted and reported. A stop writes the lines that wait.
 """
 
 from __future__ import annotations

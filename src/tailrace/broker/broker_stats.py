@@ -1,8 +1,8 @@
 """Rates and counts of the last minute, hour and day, under RocketMQ's names (BrokerStatsManager).
 
 The counters are those of `Traffic`. A service samples them every 10 s, every 10 minutes and every
-hour, as the reference does; a figure is the newest sample minus the oldest. So a minute is exact to
-10 s, and a day to an hour. What was counted since the last sample is not in any figure yet.
+hour, as RocketMQ does; a figure is the newest sample minus the oldest. So a minute is exact to
+10 s, and a day to an hour. Counts since the last sample are not in any figure yet.
 
 | statistic | key | what it counts |
 |---|---|---|
@@ -21,9 +21,9 @@ hour, as the reference does; a figure is the newest sample minus the oldest. So 
 | BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC | cluster | without system topics |
 
 An entry exists once something was counted; an idle one of `Counters` is dropped after a day.
-The reference counts a batch once for the mean (``avgpt``) of TOPIC_PUT_NUMS and TOPIC_PUT_SIZE. Here
-each message counts once, because messages are counted when they become readable. Statistics that the
-reference declares and never counts (COMMERCIAL_*, *_FROM_DISK_*, DLQ_PUT_NUMS) do not exist here, nor do
+RocketMQ counts a batch once for the mean (``avgpt``) of TOPIC_PUT_NUMS and TOPIC_PUT_SIZE. Here
+each message counts once, because messages are counted when they become readable. Statistics that
+RocketMQ declares and never counts (COMMERCIAL_*, *_FROM_DISK_*, DLQ_PUT_NUMS) do not exist here, nor do
 QUEUE_GET_NUMS and QUEUE_GET_SIZE, which it counts for delay levels only.
 """
 
@@ -184,7 +184,7 @@ class BrokerStatsManager:
         item = self._items.get((kind, key))
         if item is None or item.flow is not flow:
             item = _StatsItem(flow)  # not sampled yet
-        # The reference counts no times for the totals of the broker, so their mean is 0.
+        # RocketMQ counts no times for the totals of the broker, so their mean is 0.
         return item.data(size=name.endswith("_SIZE"), mean=not kind.startswith("BROKER_"))
 
     def topic_put_tps(self, topic: str) -> float:

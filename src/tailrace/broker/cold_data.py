@@ -2,11 +2,11 @@
 
 With ``coldDataFlowControlEnable`` the bytes that pulls of a group read from the disk are counted in periods
 of `PERIOD_MS`. A group that has read its threshold in a period, or reads while all groups together have read
-``globalColdReadThreshold``, gets less from the disk until the period ends. What is in the page cache is
-not limited. `PullMessageProcessor` decides what "less" means for a pull.
+``globalColdReadThreshold``, gets less from the disk until the period ends. Messages in the page cache
+are not limited. `PullMessageProcessor` decides what "less" means for a pull.
 
 A threshold of one group (request 2001) counts instead of ``cgColdReadThreshold`` and lasts until the broker
-stops, as in the reference. All methods are called on the event loop.
+stops, as in RocketMQ. All methods are called on the event loop.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class ColdReadService:
                 del self._turns[pull.group]
 
     def release(self, is_wanted: Callable[[Channel, RemotingCommand], bool]) -> list[ColdRead]:
-        """Drop and return the pulls that wait and for which ``is_wanted`` returns True. Reads under way go on."""
+        """Drop and return the pulls that wait and for which ``is_wanted`` returns True. Reads under way continue."""
         released = [
             pull for pulls in self._waiting.values() for pull in pulls if is_wanted(pull.channel, pull.request)]
         for pull in released:
@@ -136,7 +136,7 @@ class ColdReadService:
         return released
 
     def release_all(self) -> list[ColdRead]:
-        """Drop and return the pulls that wait, and refuse further ones, for a stop. Reads under way go on."""
+        """Drop and return the pulls that wait, and refuse further ones, for a stop. Reads under way continue."""
         self._stopped = True
         return self.release(lambda *_: True)
 

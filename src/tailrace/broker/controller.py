@@ -459,7 +459,7 @@ class BrokerController:
         try:
             self._broker.offsets.persist_if_changed()
             self._pop.write_prepared()
-        except (StoreError, OSError) as error:  # a stop goes on, so that the store is closed
+        except (StoreError, OSError) as error:  # a stop continues, so that the store is closed
             events.CONSUMER_OFFSETS_COULD_NOT_BE_WRITTEN.log(_log, cause=error)
 
     def _persist_metrics(self) -> None:

@@ -1,6 +1,6 @@
 """Counts by statistic and key that only request 315 reads.
 
-Keys are the reference's (BrokerStatsManager): parts separated by ``@``.
+Keys are RocketMQ's (BrokerStatsManager): parts separated by ``@``.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ __all__ = ["DurableAnswers", "DurableStore", "when_durable"]
 _log = get_logger(__name__)
 
 PENDING_LIMIT: Final = 10_000
-"""Number of sends that may wait, as in the reference (sendThreadPoolQueueCapacity)."""
+"""Number of sends that may wait, as in RocketMQ (sendThreadPoolQueueCapacity)."""
 
 Then = Callable[[PutMessageStatus], int | bytes | None]
 """Is called with the result of the sync. Returns None, another answer, or a later position to wait for.
 
-What it raises is the answer to its request, and touches no other one.
+An error that it raises is the answer to its request, and changes no other answer.
 """
 Waiting = list[tuple[Channel, bytes, Then | None]]
 
@@ -112,7 +112,7 @@ class DurableAnswers:
                 except Exception as error:  # noqa: BLE001 - one failing answer costs one answer
                     failed("DurableAnswers")
                     last = b""
-                    with caught("DurableAnswers"):  # also if the answer itself is what is broken
+                    with caught("DurableAnswers"):  # even if the answer itself is broken
                         last = _failure(answer, error)
                 if last:
                     by_channel.setdefault(channel, []).append(last)

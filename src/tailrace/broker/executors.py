@@ -2,8 +2,8 @@
 
 Each kind of work has a pool of its own, so that work of one kind, such as pages for a browser, never waits for work of
 another kind, such as a configuration file on a slow disk. If the queue of a pool is full, further work is refused
-(SYSTEM_BUSY), so that no client waits for an unknown time. ``/metrics`` shows for each pool what runs, what waits and
-what was refused.
+(SYSTEM_BUSY), so that no client waits for an unknown time. ``/metrics`` shows the running, waiting and refused
+work of each pool.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``serve --http``: a small HTTP server for ``/ready``, ``/metrics`` and the pages below ``/console/``.
 
-The server answers as soon as the process runs, also while the store is opened. ``/ready`` returns 200 when
-clients are served, also for a store that was opened read-only, which the text then says. Before that
+The server answers as soon as the process runs, even while the store is opened. ``/ready`` returns 200 when
+clients are served, even from a store that was opened read-only, which the text then says. Before that
 ``/ready`` returns 503 with the current state and, if the store reports it, the percentage of the recovery.
 If no send can succeed in a store that was opened for writing, ``/ready`` returns 503 with the reason: the store refuses
 writes, it finds no room for the next bytes of the log, or too many sends wait for the disk.
@@ -129,7 +129,7 @@ class _HttpConnection:
         return 0  # at most REQUEST_MAX and one answer, which is not worth counting
 
     def wait_for_memory(self) -> None:
-        """Do nothing: status requests are answered also when memory is short."""
+        """Do nothing: status requests are answered even when memory is short."""
 
 
 @final

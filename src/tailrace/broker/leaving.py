@@ -144,7 +144,7 @@ class Departures:
             name not in names or self._control.permits(name, channel.peer_ip, *accesses) for name in channel.users)
 
     def _refuse_held(self, names: set[str], left: dict[Channel, str]) -> None:
-        """Drop what waits on connections that end, and answer what waits for a user that may not do it any more."""
+        """Drop requests that wait on connections that end; answer those that wait for a user without the permission."""
         refusals: dict[RemotingCommand, RefusalError] = {}
 
         def is_refused(channel: Channel, request: RemotingCommand) -> bool:

@@ -17,7 +17,7 @@ from tailrace.store.retention.disk_state import PathUsage, size_text
 __all__ = ["RuntimeInfo"]
 
 NO_POOL: Final = 0x7FFFFFFF
-"""Number of free buffers that the reference reports without a pool (transientStorePoolEnable=false)."""
+"""Number of free buffers that RocketMQ reports without a pool (transientStorePoolEnable=false)."""
 CAPACITIES: Final = {
     "send": 10_000, "pull": 100_000, "litePull": 100_000, "query": 20_000, "ack": 100_000,
     "EndTransaction": 100_000,
@@ -87,7 +87,7 @@ class RuntimeInfo:
             figures[f"{pool}ThreadPoolQueueSize"] = 0
             figures[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
             figures[f"{pool}ThreadPoolQueueCapacity"] = capacity
-        # The reference has other names for the pool of transactions, and fewer figures.
+        # RocketMQ has other names for the pool of transactions, and fewer figures.
         figures["EndTransactionQueueSize"] = figures.pop("EndTransactionThreadPoolQueueSize")
         del figures["EndTransactionThreadPoolQueueHeadWaitTimeMills"]
         return {name: str(value) for name, value in figures.items()}

@@ -1,7 +1,7 @@
 """Settings of a running server: requests 25 and 26 of a broker, 318 and 319 of a name server.
 
 Only settings that are declared ``live`` can change. A change is first written to the file of ``--config``, so
-that the next start uses it, too; the other lines of the file stay as they are. Without such a file the change
+that the next start also uses it; the other lines of the file stay as they are. Without such a file the change
 lasts until the server ends, and the answer says so.
 """
 
@@ -38,7 +38,7 @@ __all__ = ["RunningSettings", "SettingsFile", "settings_of", "properties_in"]
 _log = get_logger(__name__)
 BLACK_LIST: Final = frozenset({
     "brokerConfigPath", "rocketmqHome", "configBlackList", "configStorePath", "kvConfigPath"})
-"""Settings that the reference refuses to change."""
+"""Settings that RocketMQ refuses to change."""
 BODY_MAX: Final = 256 * 1024
 """Largest properties text in a request, in bytes. Parsing that much takes about 5 ms."""
 CHANGES_MAX: Final = 200
@@ -155,7 +155,7 @@ class RunningSettings:
         return note
 
     def _check_names(self, values: Mapping[str, str]) -> None:
-        """Raise RefusalError for settings that cannot change; those that the reference refuses come first."""
+        """Raise RefusalError for settings that cannot change; those that RocketMQ refuses come first."""
         if black := sorted(BLACK_LIST & values.keys()):
             raise RefusalError(
                 ResponseCode.NO_PERMISSION, f"Can not update config in black list: {', '.join(black)}")

@@ -62,7 +62,7 @@ def message_type(properties: str, *, waits: bool = False) -> str:
 
 
 def type_of(properties: Mapping[str, str]) -> str:
-    """Return the same from decoded properties, in the reference's order (BrokerMetricsManager.getMessageType)."""
+    """Return the same from decoded properties, in RocketMQ's order (BrokerMetricsManager.getMessageType)."""
     return _type(
         properties.get(_TRANSACTION), properties.get(_SHARDING_KEY), has_delay=not _DELAYS.isdisjoint(properties))
 

@@ -21,9 +21,9 @@ def in_turns(
     loop: asyncio.AbstractEventLoop, channel: Channel, request: RemotingCommand, steps: Iterator[object],
     then: Callable[[], Answer],
 ) -> Answer:
-    """Run all steps, then return the answer of ``then``; None if it comes later.
+    """Run all steps, then return the answer of ``then``; None if it is sent later.
 
-    Work that is not done after `TURN_S` goes on in the next turn, unless the connection has closed. An error
+    Work that is not done after `TURN_S` continues in the next turn, unless the connection has closed. An error
     of a step is raised in the first turn, and sent as the answer in later turns.
     """
     if _run_some(loop, steps):

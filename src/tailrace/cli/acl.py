@@ -231,7 +231,7 @@ def deny(
     words: Words, on: On, action: Actions = "All", source: From = None, default: Default = False,
     broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
-    """Deny a user something, also if another entry allows it.
+    """Deny a user something, even if another entry allows it.
 
     The entry replaces another one of the same resource.
 

@@ -273,7 +273,7 @@ def retention(
         "500MiB or a number of bytes.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --free: delete nothing, name the files.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --free: do not ask for confirmation.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; otherwise a pipe gets text, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; without it a pipe gets text.")] = False,
     config: Config = None,
 ) -> None:
     """Show which files may be deleted, and why others are kept.

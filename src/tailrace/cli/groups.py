@@ -122,7 +122,7 @@ def reset(
 ) -> None:
     """Set the offsets of a group.
 
-    Its members continue at the new offsets, also running members. This needs a running server, also for a
+    Its members, even running ones, continue at the new offsets. A running server is needed, even for a
     directory.
 
     This command writes to STORE, through its server.
@@ -159,7 +159,7 @@ def delete(
     """Delete a group with its offsets, its retries and its dead letters.
 
     Read the dead letters (topic %DLQ%GROUP) before, if they are still needed. The output names the topics that were
-    deleted, and what is kept. This needs a running server, also for a directory.
+    deleted, and what is kept. A running server is needed, even for a directory.
 
     This command writes to STORE, through its server.
     """

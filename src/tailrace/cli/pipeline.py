@@ -93,7 +93,7 @@ def run_job(
 
         from tailrace.spark.session import local_session, spark_reason  # noqa: PLC0415
 
-        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it repeats our error messages
+        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it repeats the error messages
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if stage_bar and sys.stderr.isatty():
@@ -155,7 +155,7 @@ def recover_store(
     """Run the job of `tailrace recover --spark` and `tailrace pipeline rebuild`."""
     with errors():
         if OsFileSystem().lock_holder(f"{store}/{LOCK}") is not None:
-            raise StoreLockedError(str(store))  # the open would raise it, too, but only after the start of Spark
+            raise StoreLockedError(str(store))  # the open would also raise it, but only after the start of Spark
     with run_job(name, master, conf, [store]) as job:
         from tailrace.spark.pipeline.recover import recover  # noqa: PLC0415
 

@@ -133,7 +133,7 @@ class _Stop:
 
 
 def _say(text: str, stream: TextIO | None) -> None:
-    """Print a line. If the stream is closed, log that and go on, because the store has to be closed."""
+    """Print a line. If the stream is closed, log that and continue, because the store must be closed."""
     if stream is None:
         return
     try:

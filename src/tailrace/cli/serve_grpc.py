@@ -1,7 +1,7 @@
 """The gRPC endpoint of ``tailrace serve``: its options, address and certificate.
 
 The settings ``tls.server.*`` cover this port as all others, unless ``--grpc-tls`` gives it a certificate of its own.
-What the gRPC library cannot do stops the start.
+A setting that the gRPC library cannot follow stops the start.
 """
 
 from __future__ import annotations

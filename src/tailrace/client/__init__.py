@@ -1,4 +1,4 @@
-"""Our RocketMQ client: producers, push consumers and pull consumers, blocking and asyncio.
+"""Tailrace's RocketMQ client: producers, push consumers and pull consumers, blocking and asyncio.
 
     from tailrace import Message
     from tailrace.client import Producer, PullConsumer

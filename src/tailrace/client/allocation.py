@@ -1,4 +1,4 @@
-"""Allocation of queues to the members of a group: the strategies of the reference, with its results.
+"""Allocation of queues to the members of a group: the strategies of RocketMQ, with its results.
 
 All members have to use the same strategy. Each sees the same sorted queues and client ids, so each computes
 the same distribution by itself.
@@ -109,7 +109,7 @@ def _room(room: str, of: object) -> str:
 
 STRATEGIES: Final[dict[str, Strategy]] = {
     "AVG": average, "AVG_BY_CIRCLE": in_a_circle, "CONSISTENT_HASH": consistent_hash}
-"""Strategies by the names of the reference."""
+"""Strategies by the names of RocketMQ."""
 
 
 def strategy_of(strategy: Strategy | str) -> Strategy:

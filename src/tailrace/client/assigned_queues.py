@@ -26,14 +26,14 @@ __all__ = ["AssignedQueues", "Limits"]
 _log = get_logger(__name__)
 
 POLL_MS: Final = 15_000
-"""For how long a broker holds a pull without a message, as the reference's clients ask for."""
+"""For how long a broker holds a pull without a message, as RocketMQ's clients ask for."""
 AGAIN_S: Final = 1.0
 AGAIN_MAX_S: Final = 30.0
 """Between pulls that fail, doubled each time."""
 SPAN_MAX: Final = 2_000
 """Offsets between the first unfinished message of a queue and the last, when messages are consumed at a time."""
 POPPED_MAX: Final = 96
-"""Messages of one queue that are popped and not finished, as in the reference: their time runs."""
+"""Messages of one queue that are popped and not finished, as in RocketMQ: their time runs."""
 _NOT_REGISTERED: Final = frozenset({
     ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST})
 
@@ -188,7 +188,7 @@ class AssignedQueues:
         return self._queues[one.queue]
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Hand out no messages of queues, None for all, also when they are assigned later."""
+        """Hand out no messages of queues, None for all, including queues that are assigned later."""
         self._all_paused |= queues is None
         self._paused.update(queues or ())
         self._apply_pauses()
@@ -262,7 +262,7 @@ class AssignedQueues:
         if isinstance(one, PopQueue):
             if consumed and self._popping is not None:
                 self._popping.acknowledge(one.queue, message)
-            consumed = True  # without an acknowledgement it comes back by itself
+            consumed = True  # without an acknowledgement it is redelivered by itself
         if consumed:  # also of a dropped queue, whose offset is committed once its workers have ended
             size = one.finish(message)
             self._bytes -= 0 if one.dropped else size
@@ -319,7 +319,7 @@ class AssignedQueues:
     ) -> dict[MessageQueue, Exception]:
         """Commit what is consumed; return the queues for which that failed.
 
-        With ``again`` offsets are committed that have not changed, too, except those of queues that were dropped.
+        With ``again`` unchanged offsets are also committed, except those of queues that were dropped.
         """
         offsets = {}
         chosen = list(self._queues.values() if queues is None else queues)
@@ -441,7 +441,7 @@ class AssignedQueues:
         """Return whether a broker has refused a pull for good.
 
         A topic that does not exist is not refused for good: it was there when its queues were assigned, and may be
-        made again. A name server does not list the topics of brokers that are down, and they come back.
+        made again. A name server does not list the topics of brokers that are down, and they return.
         """
         return (isinstance(error, RemotingCommandError) and error.code in _FINAL
                 and bool(error.address) and not self._calls.instance.routes.is_name_server(error.address))
@@ -458,7 +458,7 @@ class AssignedQueues:
         return True
 
     async def _pull_once(self, one: ProcessQueue) -> int | None:
-        """Pull, and add what was found; return the offset to go on from if the broker names another one."""
+        """Pull, and add what was found; return the next offset to pull if the broker names another one."""
         commit = one.commit_offset if self._commit_in_pulls and one.commit_offset != one.written else None
         wanted = self._wanted.get(one.queue.topic)
         if wanted is None:

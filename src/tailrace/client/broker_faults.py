@@ -11,7 +11,7 @@ from tailrace.env.clock import Clock
 __all__ = ["BrokerFaults"]
 
 _AVOIDED_MS: Final = ((15_000, 30_000), (5_000, 10_000), (3_000, 6_000), (1_800, 5_000), (550, 2_000))
-"""If an answer takes at least the first number, its broker is avoided for the second, as in the reference."""
+"""If an answer takes at least the first number, its broker is avoided for the second, as in RocketMQ."""
 UNREACHABLE_MS: Final = 10_000
 """Time with which a missing answer is counted."""
 

@@ -13,7 +13,7 @@ __all__ = ["COMPRESSIONS", "Compressor", "compressor_of"]
 
 COMPRESSIONS: Final = ("zlib", "lz4", "zstd")
 _LEVEL: Final = 5
-"""Level of compression, as in the reference (compressLevel)."""
+"""Level of compression, as in RocketMQ (compressLevel)."""
 
 
 Compressor = Callable[[bytes], bytes]

@@ -124,7 +124,7 @@ class Consuming:
                 self._queues.put_back(one, [message], self._refusal_s(one, message))
 
     async def _consume_popped(self, one: PopQueue, messages: list[MessageExt], left: list[MessageExt]) -> None:
-        """Call the listener, then acknowledge the messages, retry them or make them dead letters, as the reference."""
+        """Call the listener, then acknowledge the messages, retry them or make them dead letters, as in RocketMQ."""
         ready = []
         for message in messages:
             if self._popping.left_ms(message) > 0:
@@ -147,7 +147,7 @@ class Consuming:
             self._done(one, message, left, consumed=consumed)
 
     async def _pop_later(self, one: PopQueue, message: MessageExt, later: RetryLater) -> bool:
-        """Have a popped message come again later; return True if it became a dead letter."""
+        """Have a popped message redelivered later; return True if it became a dead letter."""
         dead = later.delay_level < 0 or message.reconsume_times >= self._most
         if dead and await self._send_back(one, message, -1, self._most):
             return True
@@ -223,7 +223,7 @@ class Consuming:
             self._queues.put_back(one, again, wait_s)
 
     async def _send_back(self, one: ProcessQueue, message: MessageExt, level: int, most: int) -> bool:
-        """Have a message delivered again later; return False if that is refused in both ways of the reference."""
+        """Have a message delivered again later; return False if that is refused in both ways of RocketMQ."""
         try:
             await self._calls.send_back(one.queue, message, level, most)
         except RemotingError as error:

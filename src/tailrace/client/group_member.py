@@ -34,7 +34,7 @@ _log = get_logger(__name__)
 
 RETRY_PREFIX: Final = "%RETRY%"
 REBALANCE_S: Final = 20.0
-"""Between passes when nothing has changed, as the reference."""
+"""Between passes when nothing has changed, as in RocketMQ."""
 AGAIN_S: Final = 1.0
 """Until the next pass when a queue could not be taken over, or a topic has no route."""
 GIVE_UP_S: Final = 0.3
@@ -117,7 +117,7 @@ class GroupMember:
         self._popped: set[MessageQueue] = set()
         """Queues in mode POP, whose offsets the broker keeps."""
         self._popped_until = 0.0
-        """Time of the event loop until which messages may come back that were popped before their topic is pulled."""
+        """Event-loop time until which messages may be redelivered that were popped before their topic was pulled."""
         self._failing: set[str] = set()
         """What was logged already and has not worked since."""
         self.passes = 0
@@ -233,7 +233,7 @@ class GroupMember:
             except RemotingError as error:
                 # The broker creates the retry topic of a new group with its first heartbeat.
                 if topic.startswith(f"{RETRY_PREFIX}{self.group}_"):
-                    continue  # nothing has come back so far
+                    continue  # nothing was redelivered so far
                 if self._failed(topic) and not topic.startswith(RETRY_PREFIX):
                     events.QUEUES_OF_A_TOPIC_ARE_NOT_KNOWN.log(_log, group=self.group, topic=topic, reason=error)
                 balanced = False
@@ -248,7 +248,7 @@ class GroupMember:
             or (one.queue.topic in mine and one.queue not in mine[one.queue.topic])]
         have = {one.queue for one in self._queues.all()}
         new = [queue for queues in mine.values() for queue in sorted(queues) if queue not in have]
-        # Both end before an error is raised: what is left of one pass must not run beside the next one.
+        # Both end before an error is raised: the rest of one pass must not run beside the next one.
         ended = await asyncio.gather(
             self._give_up(lost), self._take_over(new, shared=shared), return_exceptions=True)
         for one_ended in ended:
@@ -258,7 +258,7 @@ class GroupMember:
         return balanced and all(ended) and not back and not self._may_come_back(mine)
 
     def _may_come_back(self, mine: Iterable[str]) -> bool:
-        """Return whether messages that were popped may come back soon to a topic that does not exist yet."""
+        """Return whether popped messages may soon be redelivered in a topic that does not exist yet."""
         return asyncio.get_running_loop().time() < self._popped_until and not any(
             topic.startswith(f"{RETRY_PREFIX}{self.group}_") for topic in mine)
 
@@ -304,7 +304,7 @@ class GroupMember:
         return set(found)
 
     def _read_what_was_popped(self, topic: str, *, pulled: bool) -> None:
-        """Subscribe a pulled topic's messages that were popped before and come back; as the reference."""
+        """Subscribe a pulled topic's messages that were popped before and are redelivered, as in RocketMQ."""
         retry = pop_retry_topic(topic, self.group)
         if pulled and retry not in self._wanted:
             self._wanted[retry] = Subscription(retry)

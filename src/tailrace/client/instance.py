@@ -34,7 +34,7 @@ __all__ = ["ClientInstance", "InstanceShare", "Member", "Target"]
 _log = get_logger(__name__)
 
 HEARTBEAT_S: Final = 30.0
-"""Period of heartbeats, as in the reference (heartbeatBrokerInterval). A broker drops a client after two minutes."""
+"""Period of heartbeats, as in RocketMQ (heartbeatBrokerInterval). A broker drops a client after two minutes."""
 AGAIN_S: Final = 1.0
 """Seconds until the next heartbeat to a broker whose connection was lost."""
 END_S: Final = 2.0

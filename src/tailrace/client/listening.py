@@ -86,7 +86,7 @@ class ListenerCalls:
         self._listener: Callable[[Any], Any] = listener
         self._in_batches = in_batches
         self._group = group
-        # An object with an asynchronous __call__ counts as a coroutine function, too.
+        # An object with an asynchronous __call__ also counts as a coroutine function.
         self.is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
             type(listener).__call__)
         self.thread_prefix = f"tailrace-{group}-{id(self):x}"
@@ -133,7 +133,7 @@ class ListenerCalls:
             if task.cancelling():
                 raise
             reason: BaseException = asyncio.CancelledError("the listener was cancelled")
-        except BaseException as error:  # noqa: BLE001 - the program's own function; SystemExit of one, too
+        except BaseException as error:  # noqa: BLE001 - the program's own function, which may raise SystemExit
             reason = error
         finally:
             self._limits.end(task)

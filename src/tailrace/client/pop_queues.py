@@ -1,6 +1,6 @@
 """Queues in mode POP: the broker keeps the offsets, and each message is acknowledged by its receipt.
 
-A popped message is invisible to other members for a time. It comes back unless it is acknowledged before. The time
+A popped message is invisible to other members for a time. It is redelivered unless it is acknowledged before. The time
 is extended while a listener runs, and changed to the delay of a retry when a listener fails.
 """
 
@@ -40,9 +40,9 @@ _log = get_logger(__name__)
 RECEIPT: Final = "POP_CK"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 POLL_MS: Final = 15_000
-"""For how long a broker holds a pop without a message, as the reference's clients ask for."""
+"""For how long a broker holds a pop without a message, as RocketMQ's clients ask for."""
 _DELAYS_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""Until a message whose listener failed comes again, by the number of deliveries; as the reference."""
+"""Until a message whose listener failed is redelivered, by the number of deliveries, as in RocketMQ."""
 _NOTHING: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL)
 _ACK_TRIES: Final = 3
 _ACK_AGAIN_S: Final = 1.0
@@ -216,7 +216,7 @@ class Popping:
     # --- invisible time
 
     async def change(self, queue: MessageQueue, message: MessageExt, time_ms: int, *, suspend: bool = False) -> None:
-        """Have a message come back after another time, with a new receipt. Raises RemotingError.
+        """Have a message redelivered after another time, with a new receipt. Raises RemotingError.
 
         With ``suspend`` its next delivery is not counted as a retry.
         """
@@ -257,12 +257,12 @@ class Popping:
 
     async def _give_back_found(self, queue: MessageQueue, poll: asyncio.Task[list[MessageExt]]) -> None:
         with caught("abandoned pops"), contextlib.suppress(RemotingError):
-            found = await poll  # a RemotingError: its connection was closed, so the broker ends the poll, too
+            found = await poll  # a RemotingError: its connection was closed, so the broker also ends the poll
             await self.give_back(queue, found)
             await self.flush()
 
     async def give_back(self, queue: MessageQueue, messages: list[MessageExt]) -> None:
-        """Have messages come back soon that no listener has got; those that cannot, come after their time."""
+        """Have messages redelivered soon that no listener has got; if the change fails, after their invisible time."""
         await asyncio.gather(
             *(self.change(queue, message, 1000, suspend=True) for message in messages), return_exceptions=True)
 

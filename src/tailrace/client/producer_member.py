@@ -23,7 +23,7 @@ class ProducerMember:
 
     async def close(self) -> None:
         """Leave the group."""
-        if self._topics:  # also if no broker took the first heartbeat
+        if self._topics:  # even if no broker took the first heartbeat
             await self._share.instance.leave(self)
 
     async def join(self, topic: str, addresses: set[str]) -> None:

@@ -263,7 +263,7 @@ class AsyncPullConsumer:
 
         With ``follow`` all queues are polled together, and lost connections are opened again. Without it the
         iterator ends at the ends that the queues had when it began. Every message that was acknowledged by then is
-        included, also if its broker can serve it only some ms later (a Java broker leaves such a message out);
+        included, even if its broker can serve it only some ms later (a Java broker leaves such a message out);
         ``wait_ms`` limits the wait for it.
         """
         wanted = Subscription.of(topic, tags, sql)

@@ -44,10 +44,10 @@ __all__ = ["AsyncPushConsumer", "PushConsumer"]
 _log = get_logger(__name__)
 
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
-"""Group of what a consumer sends itself, as in the reference."""
+"""Group of what a consumer sends itself, as in RocketMQ."""
 POP_INVISIBLE_MIN_S: Final = 5.0
 POP_INVISIBLE_MAX_S: Final = 300.0
-"""Limits of the reference."""
+"""Limits of RocketMQ."""
 
 
 @final
@@ -214,7 +214,7 @@ class AsyncPushConsumer:
     # --- what is consumed
 
     async def subscribe(self, topic: str, tags: str = "*", sql: str = "") -> None:
-        """Consume a topic, too, or with another expression. All members of a group have to subscribe to the same."""
+        """Add a topic, or change the expression of one. All members of a group have to subscribe to the same."""
         one = Subscription.of(topic, tags, sql)
         if self._workers:
             await self._check_filter(one)
@@ -237,7 +237,7 @@ class AsyncPushConsumer:
         return {one.queue: one.commit_offset for one in self._assigned() if not isinstance(one, PopQueue)}
 
     async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Deliver no messages of these queues, or of none; calls that run go on."""
+        """Deliver no messages of these queues, or of none; calls that run continue."""
         self._running_queues().pause(queues)
 
     async def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
@@ -245,7 +245,7 @@ class AsyncPushConsumer:
         self._running_queues().resume(queues)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at an offset of a queue, which is committed, too.
+        """Continue at an offset of a queue, and commit the offset.
 
         Raises ValueError if another member has it, or if it is in mode POP.
         """
@@ -255,7 +255,7 @@ class AsyncPushConsumer:
         await self._queues.restart(one, offset)
 
     async def seek_to_time(self, topic: str, timestamp_ms: int) -> None:
-        """Go on at the first message stored at or after a time, in the queues of a topic that this member has."""
+        """Continue at the first message stored at or after a time, in the queues of a topic that this member has."""
         for queue in await self.assignment():
             if queue.topic == topic:
                 await self.seek(queue, await self._calls.offset_by_time(queue, timestamp_ms))

@@ -75,7 +75,7 @@ class Route:
     def readers(self, broker_name: str, suggested: int) -> list[tuple[str, bool]]:
         """Return the addresses from which a queue can be read, and whether each is a slave; the best is the first.
 
-        That is the broker with the id ``suggested``, or the next id as in the reference's clients, then the master,
+        That is the broker with the id ``suggested``, or the next id as in RocketMQ's clients, then the master,
         then the slaves.
         """
         by_id = self.by_id.get(broker_name)

@@ -161,7 +161,7 @@ class Sender:
 
 
 def by_key(ordering_key: str) -> QueueSelector:
-    """Return the selector of the reference's SelectMessageQueueByHash."""
+    """Return the selector of RocketMQ's SelectMessageQueueByHash."""
     number = java_string_hash(ordering_key)
     # Java's remainder has the sign of the number, of which the absolute value is taken.
     return lambda queues, message: queues[abs(number) % len(queues)]

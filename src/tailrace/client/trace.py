@@ -1,4 +1,4 @@
-"""Message trace in the reference's format: actions of producers and consumers on each message, by its id.
+"""Message trace in RocketMQ's format: actions of producers and consumers on each message, by its id.
 
 The entries go to a topic of the brokers, where `mqadmin queryMsgTraceById` finds them.
 """
@@ -30,7 +30,7 @@ LINGER_S: Final = 0.5
 ENTRIES_MAX: Final = 100
 """Number of entries in one message of the trace topic."""
 WAITING_MAX: Final = 2_048
-"""Number of entries that wait. Further ones are dropped, so that a trace never delays messages, as in the reference."""
+"""Number of entries that wait. Further ones are dropped, so that a trace never delays messages, as in RocketMQ."""
 _NORMAL, _HALF, _COMMIT, _DELAY, _ORDER = range(5)
 _SUCCESS, _TIME_OUT, _EXCEPTION, _NULL, _FAILED = range(5)
 

@@ -48,7 +48,7 @@ HEADERS: Final = {
                                "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
 }
-"""No script, nothing from elsewhere, no frame: also if a text were taken for HTML."""
+"""No script, nothing from elsewhere, no frame: even if a text were taken for HTML."""
 _PAGES: Final = {
     "": "Overview", "topics": "Topics", "groups": "Groups", "messages": "Messages", "timers": "Timers",
     "retention": "Retention", "disk": "Disk",

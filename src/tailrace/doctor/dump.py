@@ -41,7 +41,7 @@ def message_line(
     message: MessageExt, topic: str, queue_id: int, queue_offset: int, size: int, tags_code: int,
     *, body: bool = False,
 ) -> dict[str, Any]:
-    """Return a message as a JSON object, with the fields and the order of the reference's output."""
+    """Return a message as a JSON object, with the fields and the order of RocketMQ's output."""
     line: dict[str, Any] = {
         "topic": topic,
         "queueId": queue_id,

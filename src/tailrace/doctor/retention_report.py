@@ -121,7 +121,7 @@ def _why_nothing(view: RetentionView) -> str:
         return "there is no file"
     oldest = view.segments[0]
     if oldest.rule is Rule.LAST_FILE:
-        return "the log has one file, and goes on in it"
+        return "the log has one file, which is still written"
     if oldest.rule is Rule.NOT_EXPIRED:
         return f"the oldest file is kept until {_time(oldest.expires_ms)}"
     return f"the oldest file stays, {oldest.rule.value}{_pins(oldest.pins)}"

@@ -77,7 +77,7 @@ def sockets_of_port(
     """Yield the connected sockets of this process whose own port is ``port``; None for each other descriptor.
 
     ``known`` is what earlier calls have found, by descriptor and inode; a descriptor that it has is not asked again.
-    What is found now is put there, and the keys of all open sockets into ``seen``.
+    New sockets are added to it, and the keys of all open sockets to ``seen``.
     """
     for name in os.listdir(_OWN):
         descriptor = int(name)

@@ -598,7 +598,7 @@ class OsFileSystem:
         except FileNotFoundError:
             pass
         else:
-            # Check the registry before opening: closing a second descriptor would release our lock.
+            # Check the registry before opening: closing a second descriptor would release the lock of this process.
             if _held.get((found.st_dev, found.st_ino)) == os.getpid():
                 return None
         fd = _open_regular(path, os.O_RDWR | os.O_CREAT)

@@ -16,7 +16,7 @@ _R = TypeVar("_R")
 _PROCESSORS: Final = (
     len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 HELPERS: Final = max(min(_PROCESSORS, 4) - 1, 1)
-"""Number of threads for work in kernels. One processor gets one, too: it reads while the caller computes."""
+"""Number of threads for work in kernels. Even with one processor there is one: it reads while the caller computes."""
 
 
 def in_order(

@@ -65,7 +65,8 @@ def make_private(path: str) -> None:
 def share_with_group(directory: str, *, shared: bool = True) -> None:
     """Let the group of a directory read what is made in it from now on, or let only the owner read it.
 
-    Raises OSError, also if a rule of the system forbids the bit setgid; a directory that is not on disk stays as it is.
+    Raises OSError, including when a rule of the system forbids the bit setgid. A directory that is not on disk
+    stays as it is.
     """
     wanted = SHARED_DIRECTORY if shared else DIRECTORY
     with contextlib.suppress(FileNotFoundError):  # of a file system in memory

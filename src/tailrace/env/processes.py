@@ -54,7 +54,7 @@ def _listening(table: Path, port: int) -> list[str]:
 
 
 def _name(process: Path) -> str:
-    """Return the name of a process: ``tailrace`` for our command, not the name of the interpreter."""
+    """Return the name of a process: ``tailrace`` for its own command, not the name of the interpreter."""
     words = (process / "cmdline").read_bytes().split(b"\0")
     if any(word == b"tailrace.cli" or word.endswith(b"/tailrace") for word in words[:4]):
         return "tailrace"

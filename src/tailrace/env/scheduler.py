@@ -107,7 +107,7 @@ class _ThreadService:
                 self.failures += 1
                 events.SERVICE_STOPPED_AFTER_A_FAILED_SYNC.log(_log, name=self.name)
                 return
-            except Exception as error:  # noqa: BLE001 - the outermost step of a service: log, count, go on
+            except Exception as error:  # noqa: BLE001 - the outermost step of a service: log, count, continue
                 self.failures += 1
                 again = False
                 if is_disk_full(error) or is_shortage(error):  # expected until the shortage ends: no traceback

@@ -61,7 +61,7 @@ async def supervised(
 ) -> None:
     """Run ``step`` each time ``period_s`` seconds are over, until cancelled or until ``until`` returns True.
 
-    Without a period the step waits itself. What a step raises is counted and logged, and the loop continues.
+    Without a period the step waits itself. An error of a step is counted and logged, and the loop continues.
     """
     while not until():
         if period_s:

@@ -63,7 +63,7 @@ def read_if_there(file_system: FileSystem, path: str, most: int | None = None) -
 
 
 def read_hint(file_system: FileSystem, path: str, most: int | None = None) -> bytes | None:
-    """As ``read_if_there``, for a file that the store can do without: None also if it cannot be read.
+    """As ``read_if_there``, for a file that the store can do without: None even if the file exists and cannot be read.
 
     A file that is not a regular file, or without permission, counts as damaged and is logged.
     """

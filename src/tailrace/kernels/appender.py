@@ -26,7 +26,7 @@ SOURCE_SHA256 = ""
 
 _PUT_OK = PutMessageStatus.PUT_OK  # in a variable, because looking up a member takes longer
 _NO_NEXT_FILE = (DiskFullError, FatalStorageError, OSError)
-"""Errors if the next segment file cannot be created. A failed sync sets the running flags, too."""
+"""Errors if the next segment file cannot be created. A failed sync also sets the running flags."""
 
 END_OF_FILE = -1
 

@@ -351,7 +351,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         self._count = sum(map(len, table.values()))
 
     def _encode(self, table: dict[str, dict[int, int]]) -> dict[str, Any]:
-        # dict() copies in one step, so commits may go on in other threads.
+        # dict() copies in one step, so other threads may commit in the meantime.
         copies = [(key, dict(queues)) for key, queues in table.items()]
         mark = f"{TOPIC_GROUP_SEPARATOR}{LMQ_PREFIX}"
         lmq = {

@@ -96,7 +96,7 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
     """The last orderly pop of each queue, by ``topic@group``. One thread uses it: the one that constructs it.
 
     `prepare` and `write_prepared` are called at intervals.
-    After a crash an older state may be read: messages come again, in order, from the group's offset.
+    After a crash an older state may be read: messages are redelivered, in order, from the group's offset.
     """
 
     owned = Owned.BY_ONE_THREAD

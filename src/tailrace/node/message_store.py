@@ -175,7 +175,7 @@ class MessageStore:
         ``read_only`` changes nothing in the directory, which must be a store: no lock is taken, and recovery runs
         in memory. Another process may then open the directory and change files that are read here.
 
-        Raises StoreLockedError, NotAStoreError, StoreNotWritableError (also if a new store cannot be
+        Raises StoreLockedError, NotAStoreError, StoreNotWritableError (including when a new store cannot be
         made), ConfigError, CorruptionError or OSError. After an error everything is closed again.
         """
         root = os.path.abspath(os.fspath(path))
@@ -644,7 +644,7 @@ class MessageStore:
         return self._store.reader.visible(phy_offset, self.record_at(phy_offset))
 
     def record_at(self, phy_offset: int) -> bytes | None:
-        """Return the record at a position, also if its topic has released it; None without one."""
+        """Return the record at a position, even if its topic has released it; None if there is no record."""
         self._check_open()
         at, record = self._at_hand
         return record if at == phy_offset >= 0 else self._store.record_at(phy_offset)

@@ -298,7 +298,7 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
 
     def delete(self, group: str, also: Callable[[], None] | None = None) -> bool:
         """Delete a group. Return False if it did not exist. For ``also`` see `submit`."""
-        with self._lock:  # its forbidden topics are removed, too, because a group of this name may be created again
+        with self._lock:  # its forbidden topics are also removed, because a group of this name may be created again
             before = self._forbidden
             self._forbidden = {name: topics for name, topics in before.items() if name != group}
             try:

@@ -1,8 +1,8 @@
 """The entry of every call: who calls, which user has signed it, and may that user do what the call asks.
 
-The rules are those of RocketMQ's proxy (DefaultAuthenticationContextBuilder, DefaultAuthorizationContextBuilder). What
-a call then asks of the broker's processors goes over connections that only this package has, and is not checked again:
-a receipt names a retry topic that belongs to the endpoint's work, and not to the user's permissions.
+The rules are those of RocketMQ's proxy (DefaultAuthenticationContextBuilder, DefaultAuthorizationContextBuilder). The
+requests of a call to the broker's processors go over connections that only this package has. They are not checked
+again: a receipt names a retry topic that belongs to the endpoint's work, and not to the user's permissions.
 """
 
 from __future__ import annotations

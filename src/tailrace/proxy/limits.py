@@ -1,4 +1,4 @@
-"""Limits of the endpoint: those of RocketMQ's ProxyConfig with their defaults, and bounds of our own."""
+"""Limits of the endpoint: those of RocketMQ's ProxyConfig with their defaults, and bounds of Tailrace."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ RENEW_MAX_TIME_MS: Final = 3 * 3_600_000
 """renewMaxTimeMillis: after this a message goes back by the retry policy of its group."""
 RENEW_RETRY_TIMES: Final = 3
 NACK_INVISIBLE_TIME_MS: Final = 1_000
-"""Until a message comes back that could not be sent to the client."""
+"""Until a message is redelivered that could not be sent to the client."""
 CLIENT_IDLE_MS: Final = 120_000
 """grpcClientIdleTimeMills: a connection without a call is closed."""
 
-# Bounds of our own; the proxy has none, or larger ones. Those of calls, clients and connections are settings.
+# Bounds of Tailrace; the proxy has none, or larger ones. Those of calls, clients and connections are settings.
 MAX_REQUEST_BYTES: Final = 16 << 20
 """Bytes of one request; the proxy takes 130 MiB. Above it the call fails with RESOURCE_EXHAUSTED."""
 PENDING_CALLS: Final = 12_000
@@ -56,7 +56,7 @@ MAX_CLIENT_ID: Final = 1_024
 MAX_MESSAGES_OF_SEND: Final = 1_024
 MAX_ACK_ENTRIES: Final = 1_000
 MAX_RENEWED: Final = 20_000
-"""Messages of one client that are renewed; those above it come back after their invisible time."""
+"""Messages of one client that are renewed; further ones are redelivered after their invisible time."""
 MAX_TRANSACTION_ID: Final = 256
 """Characters of the id of a half message whose place is kept. Those of clients have 34."""
 MAX_TRANSACTIONS: Final = 16_384

@@ -40,7 +40,7 @@ class Renewals:
         self._task = self._broker.loop.create_task(supervised("Renewals", self._step, limits.RENEW_PERIOD_S))
 
     async def stop(self) -> None:
-        """End; messages that are worked on come back soon."""
+        """End; messages that are worked on are redelivered soon."""
         if self._task is not None:
             self._task.cancel()
         for client in self._clients.all():

@@ -61,7 +61,7 @@ class RouteActivity:
         return config
 
     def _broker_of(self, endpoints: Any) -> Any:
-        """Return the broker with the endpoints by which the client reaches it, which an address of ours may not be."""
+        """Return the broker with the endpoints by which the client reaches it, which need not be its own address."""
         if not endpoints.addresses:
             host, port = self._address()
             scheme = _scheme(host)

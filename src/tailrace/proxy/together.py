@@ -15,9 +15,9 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Return the results of coroutines in their order, as `asyncio.gather` does.
 
     Each is first run here until it waits for something. One that ends before costs no task and no turn of the event
-    loop. Before they wait, coroutines may not ask for the current task. If some of them fail, the others go on, and the
-    first failure is raised. A caller that is cancelled in the turn of the loop in which it has begun to wait closes the
-    coroutines; later it cancels them.
+    loop. Before they wait, coroutines may not ask for the current task. If some of them fail, the others continue, and
+    the first failure is raised. A caller that is cancelled in the turn of the loop in which it has begun to wait closes
+    the coroutines; later it cancels them.
     """
     found: list[asyncio.Future[T] | T] = []
     waiting: list[asyncio.Task[T]] = []
@@ -31,7 +31,7 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             failure = failure or error
         else:
             if waits_for is not None:
-                waits_for._asyncio_future_blocking = False  # its __await__ has set it: another one may await it, too
+                waits_for._asyncio_future_blocking = False  # its __await__ has set it: another one may also await it
             task = asyncio.ensure_future(_Rest(coroutine, waits_for))
             waiting.append(task)
             found.append(task)
@@ -52,7 +52,7 @@ def _forget(task: asyncio.Future[Any]) -> None:
 
 @final
 class _Rest(Generic[T]):
-    """What is left of a coroutine that has begun, and waits for what it has yielded."""
+    """The rest of a coroutine that has begun, and waits for the awaitable that it has yielded."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], waits_for: Any) -> None:
         self._coroutine = coroutine

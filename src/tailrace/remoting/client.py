@@ -97,7 +97,7 @@ class _Connection(asyncio.Protocol):
                 command, at = decode_frame(data, at, len(data))
                 if command is None:
                     break
-                # Requests of the peer have its own numbers; only answers are matched with ours.
+                # Requests of the peer have its own numbers; only answers are matched with requests of this side.
                 if not command.is_response:
                     self._client.on_request(self.address, command)
                     continue

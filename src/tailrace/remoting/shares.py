@@ -3,7 +3,7 @@
 A share without a limit of its own is dynamic: an address that has more than ``few`` gets one more only while it has
 fewer than are free, without an eighth that is kept for those that have few. So one address has less than half of all,
 two have less than a third each, and there is always room for another one. A user has such a share of all, and, as each
-connection does, such a share of what is left for its address. Everything runs in the thread of the event loop.
+connection does, such a share of the rest for its address. Everything runs in the thread of the event loop.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class TlsReload:
             return b""
 
     def _read_ends(self, certificate: Certificate) -> None:
-        """Note when the files expire that were just loaded. What has no readable date has no entry."""
+        """Note when the files expire that were just loaded. A file without a readable date has no entry."""
         for name, path, dates in (
             (certificate.setting, certificate.path, certificate_dates),
             ("tls.server.crlPath", certificate.list_path, crl_dates),

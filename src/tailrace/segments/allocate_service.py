@@ -50,7 +50,7 @@ class AllocateMappedFileService:
             if ready is not None and ready.path == path:
                 return ready
             if ready is not None:
-                ready.destroy()  # with a sync, so that its name does not come back beside the new one
+                ready.destroy()  # with a sync, so that its name does not reappear beside the new one
                 self._file_system.sync_dir(ready.path.rpartition("/")[0])
             return self._make(path, start)
 

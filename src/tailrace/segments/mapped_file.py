@@ -314,7 +314,7 @@ class MappedFile:
                 with self._lock:
                     mapping = self._mapping
                     if mapping is None or (writable and mapping.view.readonly):
-                        # Leases of a read-only mapping keep it until they end; they see later writes, too.
+                        # Leases of a read-only mapping keep it until they end; they also see later writes.
                         mapping = self._mapping = file.map(self.size, writable=writable)
                 if self._open_files is not None:
                     self._open_files.used(self, 2)  # a mapping keeps a descriptor of its own
@@ -454,7 +454,7 @@ class MappedFile:
         self._wrote_after = at + len(data)
 
     def write_long(self, data: bytes | bytearray | memoryview, at: int) -> None:
-        """``write_at`` with a system call, also for a mapped file, for writes of many pages.
+        """``write_at`` with a system call, even for a mapped file, for writes of many pages.
 
         A store through a mapping costs a page fault for each page that was not used before.
         """
@@ -590,7 +590,7 @@ class MappedFile:
         return mapping.view
 
     def read_apart(self, at: int, n: int) -> bytes:
-        """``read`` with a system call, also if the file is mapped: other threads run while it waits for the disk."""
+        """``read`` with a system call, even if the file is mapped: other threads run while it waits for the disk."""
         n = min(n, self.wrote_position - at)
         if n <= 0 or at < 0 or not self.hold():
             return b""

@@ -5,7 +5,7 @@ Owns ``batchconsumequeue/TOPIC/ID/``. Invariants:
       of their queue offsets. A unit has the queue offset of its first message and their number (``batch_units``).
   B2  The first file has a unit, and its queue offset is where the queue begins.
   B3  No unit is trusted by itself: its neighbours decide which messages it stands for (``batch_order``).
-Rule C2 of ConsumeQueue holds, too: everything is a function of the CommitLog and may be deleted.
+Rule C2 of ConsumeQueue also holds: everything is a function of the CommitLog and may be deleted.
 A unit with the size of a pre-blank unit keeps the places of lost messages. It has the position of the record before
 it, because a Java broker takes the last position in a queue as the position up to which the queue was dispatched.
 Commit point and concurrency are those of ``ConsumeQueue``.
@@ -112,7 +112,7 @@ class BatchConsumeQueue(ConsumeQueue):
         """End the queue before its first unit that names a record at or after ``phy_offset``.
 
         Positions of records grow along a queue. A position out of order is damaged and is ignored: its unit
-        stays. A unit without a message stays, too.
+        stays. A unit without a message also stays.
         """
         low, at = max(self.files.min_offset, 0), self._end
         end = at

@@ -3,7 +3,7 @@
 A file has one unit of 46 bytes for each record. A record may have many messages, so the unit has the queue
 offset of the first message and the number of messages. Readers get units of 20 bytes, one for each queue
 offset: at the first message of a record the unit of the record, at its other messages pre-blank units. A gap
-between two units is read as pre-blank units, too. So searches, sums and kernels work as on a ConsumeQueue.
+between two units is also read as pre-blank units. So searches, sums and kernels work as on a ConsumeQueue.
 
 Units follow each other through all files, in the order of their queue offsets. A unit is used if its neighbours
 agree with it. If they do not, more neighbours are read and ``batch_order`` decides.

@@ -214,7 +214,7 @@ class CommitLog:
     def record_at(self, phy_offset: int) -> bytes | None:
         """Return the bytes of the record at a position by its length field, or None without a plausible length.
 
-        None also for a record that cannot be read for good. Raises OSError if it may be possible later.
+        Return None as well for a record that can never be read. Raises OSError if a later read may succeed.
         """
         try:  # bytes up to the end of the page cost no more than the length, and are all of most records
             head = self.queue.read(phy_offset, max(PAGE_SIZE - phy_offset % PAGE_SIZE, BLANK.size))
@@ -279,7 +279,7 @@ class CommitLog:
     def inner_batch_writer(self, message: MessageExtBrokerInner) -> tuple[RecordWriter, int]:
         """Check an inner batch. Return its writer and the number of its messages.
 
-        The caller has checked that the topic may have inner batches. Raises MessageIllegalError, also for an
+        The caller has checked that the topic may have inner batches. Raises MessageIllegalError, including for an
         inner batch in a transaction, with a delivery time or with LMQ queues, because one record cannot store that.
         """
         if message.sys_flag & SysFlag.TRANSACTION_MASK:

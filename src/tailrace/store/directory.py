@@ -263,8 +263,8 @@ class BatchQueueView(QueueView):
 class StoreDirectory:
     """A directory at the moment of opening; open another one to see later messages.
 
-    ``raw`` takes queues as they are on disk, without recovery. ``index`` lets recovery complete the
-    index, too; without it the index files of a directory that was not closed are not read.
+    ``raw`` takes queues as they are on disk, without recovery. ``index`` lets recovery also complete the
+    index; without it the index files of a directory that was not closed are not read.
 
     Raises NotAStoreError if ``path`` is not a store, OddFileError if its CommitLog is not a directory, and
     CorruptionError or OSError if recovery fails.
@@ -319,7 +319,7 @@ class StoreDirectory:
             self._drop_ended()
         self._correct_min_offsets({} if raw else read_minima(self.file_system, self.path), raw=raw)
 
-    # -- what is there
+    # -- the files of the directory
 
     def _look(self) -> tuple[DirectoryState, int, int]:
         root = self.path

@@ -199,7 +199,7 @@ class FlushConsumeQueueService:
         self._written: Position | None = None
         """Position of the last progress that was written."""
         self._pending: list[Progress] = []
-        """Progress whose units and entries are durable, to be written when the log is durable so far, too."""
+        """Progress whose units and entries are durable, to be written when the log is durable up to there."""
         self._lock = threading.Lock()
         self.copy_compacted: Callable[[bool], bool] = lambda _: True
         """Copies messages of topics with compaction. Its argument is True in a thorough pass. Returns True if all

@@ -31,7 +31,7 @@ _ENTRIES_PER_SLOT: Final = 4
 def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreConfig:
     """Return ``config`` with the file sizes that the directory at ``root`` has.
 
-    Our own hint counts if a file has its size, or if all files are shorter (cut off). Otherwise the
+    Tailrace's own hint counts if a file has its size, or if all files are shorter (cut off). Otherwise the
     distance of two file names or the most frequent length counts. Raises ConfigError if the settings leave
     out a part of the CommitLog.
     """

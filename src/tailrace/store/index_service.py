@@ -171,7 +171,7 @@ class IndexService:
     ) -> bool:
         """After a kill: drop what may be incomplete, that is, everything after the valid entries.
 
-        The entries of the last record are dropped, too, because its keys may be incomplete. ``durable`` is
+        The entries of the last record are also dropped, because its keys may be incomplete. ``durable`` is
         the name of the last synced file: pages of it and of later files, and names of later files, may be lost.
         ``count`` is the number in its header at that sync. The entries that it counts have all keys of their records,
         so they are dropped only after a damaged one. Return False if one of them was dropped.
@@ -216,7 +216,7 @@ class IndexService:
         self, phy_offset: int, timestamp_of: Callable[[int], int], *,
         complete: tuple[str, int] | None = None, durably: bool = False,
     ) -> None:
-        """Do what ``rewind`` does. ``complete`` removes the entries of the last remaining record, too.
+        """Do what ``rewind`` does. ``complete`` also removes the entries of the last remaining record.
 
         ``complete`` is the name of a file and a number. Entries of that file before that number stay.
         """
@@ -240,7 +240,7 @@ class IndexService:
                     return
             self.files = self.files[:-1]
             file.destroy()
-            self._file_system.sync_dir(self._directory)  # else the file may come back after a crash
+            self._file_system.sync_dir(self._directory)  # else the file may reappear after a crash
 
     def _forget_syncs(self, first: int) -> None:
         """Let the next flush sync these files, because a killed process may have left them unsynced."""
@@ -392,7 +392,7 @@ class IndexService:
             self._file_system.makedirs(self._directory)
             if not 0 < timestamp_ms < _YEAR_9999_MS:  # not a store time: the record is damaged
                 timestamp_ms = self._clock.now_ms()
-            # Names must be in the order of the log, also if an earlier name is free again.
+            # Names must be in the order of the log, even if an earlier name is free again.
             last = self.files[-1].path.rpartition("/")[2] if self.files else ""
             if index_file_name(timestamp_ms) <= last:
                 timestamp_ms = max(timestamp_ms, _time_of(last) + 1)

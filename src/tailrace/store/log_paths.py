@@ -3,7 +3,7 @@
 ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths`` are lists with the separator of RocketMQ
 (``-Drocketmq.broker.multiPathSplitter``, by default a comma). Files are read from all directories. New files go in
 turn to the directories that are neither read-only nor too full. ``commitlog`` below ``storePathRootDir`` means
-``commitlog`` below the opened directory, so the settings of a broker fit a copy of its store, too.
+``commitlog`` below the opened directory, so the settings of a broker also fit a copy of its store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress: our own statement up to where log, queues and index are durable.
+"""Progress: Tailrace's own statement up to where log, queues and index are durable.
 
 Owns ``tailrace/progress.0`` and ``.1``, two slots that are written in turn, each with a checksum. A slot
 says: everything below ``until`` was synced in the log, the queues and the index before the slot was written.

@@ -345,7 +345,7 @@ class MessageReader:
         return self._query(topic, key, max_num, begin_ms, end_ms, index_type, also_released=False)
 
     def copies(self, topic: str, unique_key: str) -> list[MessageExt]:
-        """Return the newest 64 records of the log with a unique key, oldest first, those that a purge released, too.
+        """Return the newest 64 records of the log with a unique key, oldest first, with those that a purge released.
 
         For services that ask whether they have put a copy already: a message that is released was delivered.
         """
@@ -421,7 +421,7 @@ def _load_ahead(
     """Start to read from the disk what this read needs, so that the disk works on all of it at the same time.
 
     ``buffer`` is the mapping of a segment, which begins at position ``base``. ``units[0]`` has the queue offset
-    ``offset``; the records of the selected units from index ``at`` onwards are not in memory. If the read goes on where
+    ``offset``; the records of the selected units from index ``at`` onwards are not in memory. If the read starts where
     the last one from the disk ended, its consumer follows the queue. Then all units count, because the next read
     needs the rest of them, and near records are read in one piece with the records of other queues between them. For
     any other read that would be a load on the disk in vain, so only its first ``most`` records are read.

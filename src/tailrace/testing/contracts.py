@@ -80,7 +80,7 @@ class FileSystemContract:
             files.open(f"{root}/new", writable=True, create=True, exclusive=True).close()
 
     def test_a_length_can_change(self, root: str) -> None:
-        """Growth reads as zero; what was cut off does not come back."""
+        """Growth reads as zero; bytes that were cut off stay removed."""
         with self._file(root) as (_, file):
             file.pwrite(b"abcdef", 0)
             file.truncate(3)

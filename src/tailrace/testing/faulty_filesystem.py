@@ -28,7 +28,7 @@ _NO_FAULT: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Operation ``number`` fails with an errno. With ``for_good`` all later operations fail, too.
+    """Operation ``number`` fails with an errno. With ``for_good`` all later operations also fail.
 
     With ``path`` only operations on paths that contain it are counted.
     """

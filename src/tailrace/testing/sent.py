@@ -20,7 +20,7 @@ class State(enum.Enum):
     REFUSED = "the store refused it: it must never be there"
     APPENDED = "put: only a power loss may take it"
     DURABLE = "durable: nothing may take it"
-    LOST = "an open did not find it: it must never come back"
+    LOST = "an open did not find it: it must never reappear"
     EXPIRED = "retention has deleted it"
     DELETED = "its topic was deleted"
 

@@ -44,7 +44,7 @@ class _SimService:
             self.failures += 1
             self._stopped = True
             events.SERVICE_STOPPED_AFTER_A_FAILED_SYNC.log(_log, name=self.name)
-        except Exception:  # noqa: BLE001 - as ThreadScheduler: log, count, go on
+        except Exception:  # noqa: BLE001 - as ThreadScheduler: log, count, continue
             self.failures += 1
             events.SERVICE_STEP_FAILED.log(_log, name=self.name, failures=self.failures, exc_info=True)
         self.due_ms = now_ms if again else now_ms + period_of(self._period_ms)

@@ -60,7 +60,7 @@ _COLUMNS: Final = kernel.ENQUEUE_COLUMNS + 3
 
 @dataclass(slots=True)
 class _Batch:
-    """Messages in the order of the queue: one row for each, with the kernel's columns and then ours."""
+    """Messages in the order of the queue: one row for each, with the kernel's columns and then those added here."""
 
     rows: Ints
     topics: dict[int, str]

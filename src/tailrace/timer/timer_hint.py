@@ -1,4 +1,4 @@
-"""``tailrace/timer.json``: facts that the timer files of the reference do not have (W21).
+"""``tailrace/timer.json``: facts that the timer files of RocketMQ do not have (W21).
 
 The file is a hint with three facts. Precision and length of the wheel, for programs that read the directory. The
 coarsest precision by which messages were rounded, so that no message is early at a finer one. The slot time up to

@@ -8,7 +8,7 @@ Invariants:
   T1  A message of the timer queue below ``queue_offset`` has a unit in the timer log, was parked, or was left out
       because it cannot be read.
   T2  Slots before ``commit_read_time_ms`` are delivered. A message that comes late for such a slot is put into
-      the slot of ``commit_read_time_ms``, so that it, too, is in the wheel until it is delivered.
+      the slot of ``commit_read_time_ms``, so that it is also in the wheel until it is delivered.
   T3  A timer is delivered at or after its due millisecond by the store's clock, never before.
   T4  The checkpoint never claims more than was durable before it was written: CommitLog, timer log and wheel
       are synced, in this order, after its values are taken and before they are written.
@@ -174,7 +174,7 @@ class TimerMessageStore:
     def close(self) -> None:
         """Flush, so that no timer is delivered twice after a clean stop.
 
-        Raises OSError or FatalStorageError; the files are closed then, too.
+        Raises OSError or FatalStorageError; the files are then closed as well.
         """
         try:
             with self._lock:

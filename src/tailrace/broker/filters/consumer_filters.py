@@ -1,7 +1,7 @@
 """The expressions of consumer groups, in the file ``consumerFilter.json``, which a Java broker can read.
 
 A heartbeat registers the expressions of a group. If a group has no member any more, or no longer subscribes to a
-topic, the entry is marked as dead and kept for filterDataCleanTimeSpan, because its consumers may come back.
+topic, the entry is marked as dead and kept for filterDataCleanTimeSpan, because its consumers may return.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
                     self._forget(data)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the table in the form of the file, which has no data version, as in the reference."""
+        """Return the table in the form of the file, which has no data version, as in RocketMQ."""
         return {**self._unknown, **self._encode(dict(self._table))}
 
     def _decode(self, value: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""Evaluation of SQL92 expressions over property values, with the results of the reference.
+"""Evaluation of SQL92 expressions over property values, with the results of RocketMQ.
 
-The following results may surprise users; the reference has the same ones:
+The following results may surprise users; RocketMQ has the same ones:
 
 - Logic has three values. A property that a message does not have is NULL. A comparison with NULL is NULL, with
   two exceptions: NULL = NULL is TRUE, and a value = NULL is FALSE. A message matches only if the expression is
@@ -81,7 +81,7 @@ class Node:
 
     @property
     def is_boolean(self) -> bool:
-        """True if the reference accepts it as an operand of AND, OR and NOT."""
+        """True if RocketMQ accepts it as an operand of AND, OR and NOT."""
         return self.type is Type.BOOLEAN or (self.constant and self.type is Type.NULL)
 
 
@@ -99,7 +99,7 @@ class SqlExpression:
         self._evaluate = root.evaluate
 
     def evaluate(self, values: Values) -> bool | None:
-        """Return TRUE, FALSE or NULL. Raises ValueError if the reference ends the evaluation."""
+        """Return TRUE, FALSE or NULL. Raises ValueError if RocketMQ ends the evaluation."""
         result: bool | None = self._evaluate(values)
         return result
 
@@ -113,9 +113,9 @@ class SqlExpression:
 
 @final
 class SqlBuilder:
-    """Builds the nodes of an expression, with the checks that the reference makes during parsing.
+    """Builds the nodes of an expression, with the checks that RocketMQ makes during parsing.
 
-    Every method raises FilterExpressionError for operands that the reference refuses.
+    Every method raises FilterExpressionError for operands that RocketMQ refuses.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class SqlBuilder:
         return _constant(Type.INTEGER if number <= INT_MAX else Type.LONG, number, digits)
 
     def decimal(self, text: str) -> Node:
-        """A number with a point or an exponent; the reference takes no 0.0."""
+        """A number with a point or an exponent; RocketMQ takes no 0.0."""
         number = float(text)
         if not 0 < number < float("inf"):
             raise FilterExpressionError(

@@ -1,6 +1,6 @@
-"""Parser of SQL92 expressions: the reference's grammar, written for Lark.
+"""Parser of SQL92 expressions: RocketMQ's grammar, written for Lark.
 
-As in the reference, parsing stops at the first token that cannot follow. If the text before it is a complete
+As in RocketMQ, parsing stops at the first token that cannot follow. If the text before it is a complete
 expression, the rest is ignored: ``a = 1)`` and ``a = 1 b`` mean ``a = 1``.
 """
 
@@ -71,7 +71,7 @@ _GRAMMAR: Final = _RULES + "".join(  # a keyword is not followed by a character 
 
 @functools.cache
 def _parser() -> Lark:
-    # Names are ASCII. Without the flag, letters of other scripts would match with the ignored case, too.
+    # Names are ASCII. Without the flag, letters of other scripts would also match with the ignored case.
     return Lark(_GRAMMAR, parser="lalr", lexer="basic", g_regex_flags=re.ASCII)
 
 

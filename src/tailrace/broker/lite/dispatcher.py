@@ -3,8 +3,8 @@
 It is used on the event loop; only `arriving` is called by other threads.
 
 An event is the name of a queue that has messages. It is noted for one member of each group, which takes it with its
-next pop. What a member does not take in time goes to another one. If a member has too many events, all its Lite topics
-are looked at later: a full dispatch.
+next pop. An event that a member does not take in time goes to another member. If a member has too many events, all its
+Lite topics are looked at later: a full dispatch.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class LiteManagerProcessor:
     def group_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return what a group has not consumed of its Lite topics, or of one of them: request 200078.
 
-        A group may be bound to a parent topic of others, so the user needs a permission for that topic, too.
+        A group may be bound to a parent topic of others, so the user also needs a permission for that topic.
         """
         header = request.read(GetLiteGroupInfoRequestHeader)
         topic = self._lite_group(header.group).lite_bind_topic

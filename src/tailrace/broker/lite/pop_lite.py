@@ -1,8 +1,8 @@
 """Pops of Lite topics (request 200070), and what follows: acknowledgements, changes of the invisible time.
 
 A pop takes the queues that `LiteEventDispatcher` has noted for its client. Each queue is consumed in order: as long as
-a group has unacknowledged, invisible messages of a queue, the queue gives it no others. What is unacknowledged is in
-memory only, as in RocketMQ: after a restart such messages are delivered again, from the group's offset.
+a group has unacknowledged, invisible messages of a queue, the queue gives it no others. The state of these messages is
+in memory only, as in RocketMQ: after a restart they are delivered again, from the group's offset.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class LiteTopics:
 
     def __init__(self, broker: BrokerContext, file_system: FileSystem) -> None:
         self._broker = broker
-        # Its file belongs to POP of ordinary topics. What is popped of Lite topics is never written.
+        # Its file belongs to POP of ordinary topics. Pops of Lite topics are never written.
         self.order = ConsumerOrderInfoManager(file_system, broker.store.config_dir, broker.clock)
         self.registry = LiteSubscriptionRegistry(broker, self.order)
         self.dispatcher = LiteEventDispatcher(broker, self.registry)

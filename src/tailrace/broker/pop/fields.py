@@ -30,7 +30,7 @@ def not_poppable(topic: str) -> str:
     """Return why a topic with batch queues is not popped, for users.
 
     A Java broker hands such messages out, but its clients do not take an inner batch apart when they pop, and the
-    broker cannot put an inner batch that is not acknowledged into a retry topic, so that it never comes back.
+    broker cannot put an inner batch that is not acknowledged into a retry topic, so that it is never redelivered.
     """
     return (f"the topic[{topic}] has queue.type=BatchCQ, and its messages can be pulled, not popped: use a consumer "
             "of the remoting protocol in mode PULL")

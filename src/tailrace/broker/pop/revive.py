@@ -102,7 +102,7 @@ class _Queue:
     """Offset of the first checkpoint for which there was no room; -1 if there was room for all."""
     early: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict)
     """Offsets of acknowledgements that came before their checkpoint: a read of its timer failed, and it is late. Those
-    that came after their checkpoint was done are here, too, until newer ones need the room."""
+    that came after their checkpoint was done are also here, until newer ones need the room."""
 
     def keep_early(self, ack: Ack) -> None:
         """Keep an acknowledgement for a checkpoint that may come."""

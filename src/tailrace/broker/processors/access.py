@@ -43,7 +43,7 @@ __all__ = ["AccessProcessor"]
 
 
 def _refused(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Change ConfigError of a step to RefusalError (NO_PERMISSION), which the reference answers."""
+    """Change ConfigError of a step to RefusalError (NO_PERMISSION), which RocketMQ answers."""
 
     def run(*arguments: Any) -> Any:
         try:

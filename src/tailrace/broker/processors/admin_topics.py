@@ -185,7 +185,7 @@ class AdminTopicsProcessor:
         return "; ".join(notes)
 
     def _check_lmq(self, name: str) -> None:
-        """Raise RefusalError if a name is that of an LMQ. The reference ignores the change and answers success."""
+        """Raise RefusalError if a name is that of an LMQ. RocketMQ ignores the change and answers success."""
         if self._broker.topics.is_lmq(name):
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
@@ -346,7 +346,7 @@ class AdminTopicsProcessor:
         for config in configs:
             if reason := validate_group(config.group_name) or unreadable_by_java(config):
                 raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
-            if self._broker.groups.is_lmq(config.group_name):  # the reference ignores the change
+            if self._broker.groups.is_lmq(config.group_name):  # RocketMQ ignores the change
                 raise RefusalError(
                     ResponseCode.INVALID_PARAMETER,
                     f"The group[{config.group_name}] is an LMQ group: it exists without a config.")

@@ -48,8 +48,8 @@ __all__ = ["ClientManageProcessor"]
 
 _log = get_logger(__name__)
 
-# As in the reference, a new group reads a queue from its beginning while the first message is young enough to be
-# in memory. The limit is 40 % of the 24 GiB of memory that the reference assumes if it cannot measure it.
+# As in RocketMQ, a new group reads a queue from its beginning while the first message is young enough to be
+# in memory. The limit is 40 % of the 24 GiB of memory that RocketMQ assumes if it cannot measure it.
 IN_MEMORY_BYTES: Final = 24 * 1024**3 * 4 // 10
 UNIT_SYS_FLAG: Final = 3
 INT32 = 1 << 31
@@ -115,7 +115,7 @@ class ClientManageProcessor:
         """Return what counts of a user's heartbeat, and give the user the client id. Raises RefusalError.
 
         Producer groups have no permissions, so those of a user that may not send anything are left out: Java's
-        consumers name one, too. A heartbeat without groups reserves no client id.
+        consumers also name one. A heartbeat without groups reserves no client id.
         """
         if beat.producers and not (control.needs_no_permission(request) or control.permits_some(
                 sender_of(request), channel.peer_ip, TOPIC, Action.PUB)):
@@ -183,7 +183,7 @@ class ClientManageProcessor:
         """Register one group after the other; yield for each whether the client must send its subscriptions again."""
         consumers, fingerprint = self._broker.consumers, beat.fingerprint
         without = fingerprint != 0 and beat.without_sub
-        yield not fingerprint  # as the reference answers heartbeats of version 1
+        yield not fingerprint  # as RocketMQ answers heartbeats of version 1
         for consumer in beat.consumers:
             group = consumer["groupName"]
             if self._broker.groups.select(group) is None:

@@ -102,7 +102,7 @@ class EndTransactionProcessor:
             await self._task
 
     def end_transaction(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Commit or roll back. A request with the state "unknown" is not answered, as in the reference."""
+        """Commit or roll back. A request with the state "unknown" is not answered, as in RocketMQ."""
         header = request.read(EndTransactionRequestHeader)
         control = self._broker.control
         if control is not None and not control.permits_some(sender_of(request), channel.peer_ip, TOPIC, Action.PUB):

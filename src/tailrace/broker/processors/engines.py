@@ -1,4 +1,4 @@
-"""Requests about storage engines of the reference, of which Tailrace has only the file store.
+"""Requests about storage engines of RocketMQ, of which Tailrace has only the file store.
 
 | request | answer |
 |---|---|
@@ -58,7 +58,7 @@ class EnginesProcessor:
     def check_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Answer that there are no queues in RocksDB to compare with files: request 354.
 
-        The reference answers that the check is running, and logs its result.
+        RocketMQ answers that the check is running, and logs its result.
         """
         request.read(CheckRocksdbCqWriteProgressRequestHeader)
         return request.answer(body=fastjson.dumps({
@@ -83,7 +83,7 @@ class EnginesProcessor:
         return request.answer(remark="coldDataFlowControlEnable is false: nothing is limited until it is true")
 
     def remove_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Remove the threshold of a group: request 2002; success also if it has none."""
+        """Remove the threshold of a group: request 2002; success even if the group has no threshold."""
         self._broker.cold_data.thresholds.pop(request.body.decode(errors="replace"), None)
         return request.answer()
 

@@ -46,7 +46,7 @@ class GroupAdminProcessor:
         """Return for each queue of a topic the least offset of its groups: request 308.
 
         It is 2^63 - 1 if the compared group has a lower offset than all others. Groups in ``filterGroups`` are
-        left out. The reference also deletes their offsets on all topics, which is not done here.
+        left out. RocketMQ also deletes their offsets on all topics, which is not done here.
         """
         header, offsets = request.read(QueryCorrectionOffsetHeader), self._broker.offsets
         topic, filtered = header.topic, set((header.filter_groups or "").split(","))
@@ -67,7 +67,7 @@ class GroupAdminProcessor:
         """Copy the offsets of a group to another one: request 314. They are durable before the answer.
 
         Without ``topic`` the offsets on all topics are copied. Without ``offline`` the topics are left out to
-        which the source group no longer subscribes. A user needs Get or Sub on the source group, too.
+        which the source group no longer subscribes. A user also needs Get or Sub on the source group.
         """
         if (control := self._broker.control) is not None:
             source = request.read(CloneGroupOffsetRequestHeader).src_group

@@ -76,7 +76,7 @@ class QueryAssignmentProcessor:
         broadcast = body.get("messageModel") == BROADCASTING
         allocate = STRATEGIES.get(strategy)
         if allocate is None and not broadcast:
-            # The reference answers success without queues, and the client consumes nothing.
+            # RocketMQ answers success without queues, and the client consumes nothing.
             return request.answer(
                 ResponseCode.INVALID_PARAMETER,
                 f"unsupported strategy [{strategy}]; known are {', '.join(STRATEGIES)}")
@@ -95,7 +95,7 @@ class QueryAssignmentProcessor:
     def _mode(self, topic: str, group: str) -> tuple[str, int]:
         """Return the mode (pull or POP) of a group on a topic, and popShareQueueNum.
 
-        Topics with batch queues are not popped, also if a Java broker has stored mode POP for them.
+        Topics with batch queues are not popped, even if a Java broker has stored mode POP for them.
         """
         config = self._broker.config
         if self._broker.topics.has_batch_queues(topic):

@@ -4,8 +4,8 @@ A reply is checked like a send. The broker pushes it with request 326 to the pro
 property REPLY_TO_CLIENT. After the producer's answer, or a timeout, the broker stores the reply in its topic
 (storeReplyMessageEnable) and reports to the sender whether the push succeeded.
 
-A reply without REPLY_TO_CLIENT, or to a producer that is not connected, is refused and not stored. The
-reference gives the same answer but stores the reply, once for each retry of the sender. With users a reply needs a
+A reply without REPLY_TO_CLIENT, or to a producer that is not connected, is refused and not stored.
+RocketMQ gives the same answer but stores the reply, once for each retry of the sender. With users a reply needs a
 question that its user may consume (`AskedQuestions`).
 """
 
@@ -46,9 +46,9 @@ __all__ = ["ReplyMessageProcessor"]
 _log = get_logger(__name__)
 
 PUSH_TIMEOUT_MS: Final = 10_000
-"""Longest wait of a push for its producer, as in the reference (Broker2Client.callClient)."""
+"""Longest wait of a push for its producer, as in RocketMQ (Broker2Client.callClient)."""
 PUSHES_MAX: Final = 10_000
-"""Number of pushes under way, as in the reference (replyThreadPoolQueueCapacity)."""
+"""Number of pushes under way, as in RocketMQ (replyThreadPoolQueueCapacity)."""
 PUSHES_OF_CHANNEL_MAX: Final = 1_000
 """Number of pushes under way to one producer, so that a producer that does not answer cannot use all of them."""
 BYTES_MAX: Final = 64 << 20
@@ -140,7 +140,7 @@ class ReplyMessageProcessor:
         if self._durable is not None and self._durable.full:
             self._broker.store.refused_puts.count(FLOW_CONTROL, BUSY)
             raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
-        # With its flags, unlike in the reference, so that readers can decompress the stored body.
+        # With its flags, unlike in RocketMQ, so that readers can decompress the stored body.
         sys_flag = plain_sys_flag(header.sys_flag)
         if not request.body:
             raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
@@ -222,7 +222,7 @@ class ReplyMessageProcessor:
         """Store the reply and return the answer; None if the answer is sent when the reply is durable.
 
         The answer reports the push. If the push succeeded and the reply cannot be stored, the answer is a
-        success with msgId 0, as in the reference.
+        success with msgId 0, as in RocketMQ.
         """
         message, until = push.message, 0
         place = {"msgId": "0", "queueId": str(message.queue_id), "queueOffset": "0"} if ok else {}

@@ -57,7 +57,7 @@ class RetentionProcessor:
     def _clean_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Delete the queues of topics that do not exist: requests 316 and 306.
 
-        In the reference request 306 also deletes queues of existing topics if all their messages have expired;
+        In RocketMQ request 306 also deletes queues of existing topics if all their messages have expired;
         such a queue starts at offset 0 again. Here the queue and its end offset stay.
         """
         return deleted_answer(request, self._store.delete_unused_topics())

@@ -138,7 +138,7 @@ class SendBackProcessor:
 
 
 def _came_from(message: MessageExt) -> str:
-    """Return the topic of a message before its retries. A producer may set the property in any other topic, too."""
+    """Return the topic of a message before its retries. A producer may set the property in any topic."""
     return message.properties.get(RETRY_TOPIC, message.topic) if message.topic.startswith("%") else message.topic
 
 

@@ -58,7 +58,7 @@ PASS_MS: Final = 60_000
 class Verdict(enum.Enum):
     """Result of the check of a half message."""
 
-    YOUNG = "the producer has time left, also for the half messages after this one"
+    YOUNG = "the producer has time left for this half message and those after it"
     IMMUNE = "the producer has asked for more time"
     COMMITTED = "it is committed, and its operation is missing"
     ASK = "the producer is asked"
@@ -272,6 +272,6 @@ class TransactionChecks:
             topic_access(topic, Action.PUB))
 
     def _not_put(self, half: MessageExt, reason: str, *, never: bool) -> bool:
-        """Log a copy that the store refused; return whether the pass goes on with the next half message."""
+        """Log a copy that the store refused; return whether the pass continues with the next half message."""
         events.HALF_MESSAGE_CANNOT_BE_PUT_AGAIN.log(_log, queue_offset=half.queue_offset, reason=reason)
         return never

@@ -12,7 +12,7 @@ from typing import Final, final
 __all__ = ["OperationBatch"]
 
 WAITING_MAX: Final = 20_000
-"""Number of half messages whose operation may wait, as in the reference. More wait only if writes fail."""
+"""Number of half messages whose operation may wait, as in RocketMQ. More wait only if writes fail."""
 
 
 @final

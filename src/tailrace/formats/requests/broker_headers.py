@@ -151,7 +151,7 @@ class GetTopicConfigRequestHeader(CustomHeader):
 
     topic: str
     lo: bool | None = None
-    """Whether the answer has the mapping of a static topic, too."""
+    """Whether the answer also has the mapping of a static topic."""
 
 
 class CheckRocksdbCqWriteProgressRequestHeader(CustomHeader):

@@ -59,7 +59,7 @@ def read_header(ext: dict[str, str], header: type[H]) -> H:
 
 
 def _plain(value: str) -> str:
-    """Write a number as `msgspec` takes it: Java takes a sign and leading zeros, too."""
+    """Write a number as `msgspec` takes it: Java also takes a sign and leading zeros."""
     return str(int(value)) if _NUMBER.fullmatch(value) else value
 
 

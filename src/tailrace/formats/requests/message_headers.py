@@ -166,7 +166,7 @@ class PullMessageRequestHeader(CustomHeader):
     max_msg_bytes: Int32 | None = None
     request_source: Int32 | None = None
     proxy_froward_client_id: str | None = None
-    """The reference misspells the name, and so do its clients."""
+    """RocketMQ misspells the name, and so do its clients."""
 
 
 class PullMessageResponseHeader(CustomHeader):
@@ -255,7 +255,7 @@ class AckMessageRequestHeader(CustomHeader):
 
 
 class ChangeInvisibleTimeRequestHeader(CustomHeader):
-    """Request 200053: a popped message comes back later or earlier."""
+    """Request 200053: a popped message is redelivered later or earlier."""
 
     consumer_group: str
     topic: str

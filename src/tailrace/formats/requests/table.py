@@ -52,7 +52,7 @@ class Resource(enum.Flag):
 
 
 class Touch(enum.Flag):
-    """What a request touches besides the resources that it names, so that its processor checks it, too."""
+    """Resources that a request touches without naming them, so that its processor also checks them."""
 
     RECORD = enum.auto()
     """A message, by its place in the log or in a queue, its id, a receipt or a handle."""

@@ -77,7 +77,7 @@ class RocketmqBroker(dramatiq.Broker):
         self._connection.close()
 
     def topic_of(self, queue_name: str) -> str:
-        """Return the topic of a queue, which is the name of its consumer group, too.
+        """Return the topic of a queue, which is also the name of its consumer group.
 
         Raises ConfigError if RocketMQ does not allow the name.
         """

@@ -30,7 +30,7 @@ SOON_S: Final = 1.0
 CLOSE_S: Final = 1.0
 """Seconds that a close waits for acknowledgements; the tasks have ended before the close."""
 UNDER_WAY_S: Final = 0.1
-"""Seconds that a close waits for answers to pops under way, so that their messages are given back, too."""
+"""Seconds that a close waits for answers to pops under way, so that their messages are also given back."""
 FOREVER_S: Final = 1e9
 """Time limit of a listener that is never reached, because Dramatiq's TimeLimit ends tasks."""
 MANY: Final = 1_000_000_000

@@ -1,4 +1,4 @@
-"""What waits in a queue: for ``join`` and ``flush``, which tests use."""
+"""The messages that wait in a queue, for ``join`` and ``flush``, which tests use."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Waiting:
         return True
 
     async def drop(self, clients: Clients) -> None:
-        """Have the group go on at the end of all queues, and recall delayed messages."""
+        """Set the group to the end of all queues, and recall delayed messages."""
         while self._delayed:
             sent = self._delayed.popleft()
             if sent.due_ms > self._clock.now_ms() and sent.recall_handle:

@@ -253,7 +253,7 @@ class _QueueWriter(RecordWriter):
 class ItemsWriter(_QueueWriter):
     """Messages as items (flag, body, properties).
 
-    They are written in parts, because writing holds the interpreter's lock, and dispatch needs it, too.
+    They are written in parts, because writing holds the interpreter's lock, and dispatch also needs it.
     """
 
     _items: list

@@ -345,7 +345,7 @@ class TopicRetention:
         return found
 
     def note_ended(self, ended: Mapping[str, Ended], unfinished: Unfinished | None, also: Callable[[], None]) -> None:
-        """Note topics that are deleted next, durably: messages of their ended lives do not come back.
+        """Note topics that are deleted next, durably: messages of their ended lives stay deleted.
 
         ``also`` makes the other parts of the deletion durable; ``unfinished`` tells an open to complete them after a
         crash. Raises OSError or what ``also`` raises; then nothing is noted.

@@ -11,7 +11,7 @@ manifest, it uses the files of the manifest, not those that tasks have staged th
 same messages. It searches the log for the last message that the earlier try has sent. A batch that is marked is
 not sent again.
 
-One process at a time sends for a checkpoint (``_lock``), because the Python process of a driver may go on for a
+One process at a time sends for a checkpoint (``_lock``), because the Python process of a driver may continue for a
 while after the JVM of the driver is killed.
 """
 

@@ -45,6 +45,6 @@ class FilteringBatchReader(TailraceBatchReader):
     method if the setting ``spark.sql.python.filterPushdown.enabled`` is false."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Use filters as bounds of the read. All filters are returned, so Spark applies them to the rows, too."""
+        """Use filters as bounds of the read. All filters are returned, so Spark also applies them to the rows."""
         self._bounds = bounds_of(filters)
         return filters

@@ -63,7 +63,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(limit) if limit else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of a query that reads what is there now."""
+        """Fix the end of a query that reads the messages stored so far."""
         self._target = self.reportLatestOffset()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -86,7 +86,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_too_early(self, waiting: int) -> bool:
         """Whether fewer messages wait than a batch should have, and the delay is not over.
 
-        The first batch of a query does not wait, and none does that reads what is there now.
+        The first batch of a query does not wait, and a query that reads the messages stored so far never waits.
         """
         now = self._clock.monotonic_ns()
         least, last = self._options.min_offsets_per_trigger, self._last_batch_ns

@@ -81,7 +81,7 @@ class CompactionStore:
     def load(self, topics: Mapping[str, int]) -> None:
         """Load the logs of these topics (name: number of queues) after recovery.
 
-        The next message of a queue gets an offset after its compaction log, also if its ConsumeQueue is lost. Raises
+        The next message of a queue gets an offset after its compaction log, even if its ConsumeQueue is lost. Raises
         OSError, CorruptionError or FatalStorageError.
         """
         self.follow(topics)
@@ -267,7 +267,7 @@ class CompactionStore:
         low = log.min_offset
         if offset == high:
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-        if offset > high:  # as in the reference: a queue that still has its first message is read again
+        if offset > high:  # as in RocketMQ: a queue that still has its first message is read again
             following = high if low > self._lives.begin(topic, queue_id) else low
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, following, low, high)
         most = max(min(max_msg_nums, self._config.max_transfer_count_on_message_in_memory), 1)

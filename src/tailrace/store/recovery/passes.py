@@ -1,7 +1,7 @@
 """Recovery: repair the files of a directory in numbered passes.
 
   1  load        read the file lists of log, queues and index; remove queue files that cannot be right
-  2  decide      choose where the walk starts (``table``): at our own progress if it matches, else where
+  2  decide      choose where the walk starts (``table``): at Tailrace's progress if it matches, else where
                  checkpoint or clean stop say, but never after a segment whose records do not all have
                  a unit, nor after the end of the index
   3  rewind      end queues and index before that position; bytes after it stay in their files
@@ -239,7 +239,7 @@ class Recovery:
         """After a kill: drop what the index may have in part. Return which synced entries are damaged, or ""."""
         if self._index is None or found.index is None or self._is_clean:
             return ""
-        # Progress matched, so entries after the start are of this log, too.
+        # Progress matched, so entries after the start also belong to this log.
         name, count = (found.index["files"] or [""])[-1], found.index["count"]
         if found.index["end"] >= found.until:  # a full disk had ended dispatch between two keys of a record
             count = 0

@@ -1,6 +1,6 @@
 """The decisions of recovery as tables: where the walk starts, and what happens at a position of the log.
 
-``START_TABLE``: where the walk starts. Columns: ``progress``: our own progress exists and matches everything
+``START_TABLE``: where the walk starts. Columns: ``progress``: Tailrace's progress exists and matches everything
 that it names. ``abort``: the abort file exists, so the store was not closed. ``checkpoint``: it is sane.
 ``covered``: queues and index have every record before the start.
 
@@ -15,12 +15,12 @@ that it names. ``abort``: the abort file exists, so the store was not closed. ``
 
 ``STOP_TABLE``: what happens at a position of the log. The first columns are checks in this order: ``magic``;
 ``length``: the lengths add up within the file; ``position``: the record has its own position; ``crc``: the
-checksums match; ``whole``: it is not a last record with torn topic or properties; ``goes on``: its queue offset
+checksums match; ``whole``: it is not a last record with torn topic or properties; ``ordered``: its queue offset
 and store time are not before those of earlier records. The checks after a failed one have no value. Then:
 ``later``: a record that counts follows the gap. ``files``: later segments exist. ``data``: bytes that
 are not zero are at the position or follow.
 
-  magic  length  position  crc  whole  goes on  later  files  data  mode           decision
+  magic  length  position  crc  whole  ordered  later  files  data  mode           decision
   yes    yes     yes       yes  yes    yes      -      -      -     -              ACCEPT
   yes    yes     yes       yes  yes    no       -      -      -     -              NO_UNIT
   yes    yes     yes       yes  no     -        -      -      -     ABSOLUTE       REFUSE

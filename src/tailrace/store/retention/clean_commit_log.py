@@ -250,7 +250,7 @@ class CleanCommitLogService:
             cause=stopped or "all are freed")
 
     def _roll_by_age(self) -> None:
-        """Roll the last file if its first message is old, so that the messages of a quiet store expire, too."""
+        """Roll the last file if its first message is old, so that the messages of a quiet store also expire."""
         files = self._log.queue.files
         if not self._config.commit_log_roll_time or not files or not self._flags.is_writeable():
             return

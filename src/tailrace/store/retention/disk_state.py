@@ -5,13 +5,13 @@ whole percent, rounded up:
 
     used above              writes     deletion
     --------------------    -------    ------------------------------------------
-    nothing                 go on      at ``deleteWhen`` or by hand, expired files
-    diskMaxUsedSpaceRatio   go on      now, expired files
-    ...CleanForciblyRatio   go on      now, oldest files, expired or not
+    nothing                 accepted   at ``deleteWhen`` or by hand, expired files
+    diskMaxUsedSpaceRatio   accepted   now, expired files
+    ...CleanForciblyRatio   accepted   now, oldest files, expired or not
     ...WarningLevelRatio    refused    the same
 
 If there are several CommitLog paths, the one with most room decides. The partition of the queues is
-judged, too, and the worse of the two is the verdict. A level in free bytes replaces its percentage.
+also judged, and the worse of the two is the verdict. A level in free bytes replaces its percentage.
 Nothing here reads a clock or a disk.
 """
 
@@ -98,7 +98,7 @@ class DiskLevels(NamedTuple):
         return DiskLevel.OK
 
     def stays_full(self, usage: PathUsage) -> bool:
-        """Return True if a store that refuses puts because of this partition goes on refusing them."""
+        """Return True if a store that refuses puts because of this partition continues to refuse them."""
         level = self.level(usage)
         if level is DiskLevel.WARNING:
             return True

@@ -13,14 +13,14 @@ A gap is a place where bytes are not a valid record. Rules of ``Walk`` for a gap
      the body has a checksum), and the log ends before it.
   e  A gap that is shorter than a record is no damage: the record after it and those that follow it without a gap are
      stale. Otherwise the record counts if its store time is not before that of the last good record. A clock that was
-     set back makes store times step back, too. So an earlier store time decides only if positions and queue offsets do
+     set back also makes store times step back. So an earlier store time decides only if positions and queue offsets do
      not: the record counts if
      - the gap starts with a record of that place, by its position or magic, whose length or lengths inside lead to the
        record after the gap; or the gap is a blank record up to the end of its file; and
      - the queues continue: no queue offset after the gap is below the next one of its queue, and no more messages are
        missing than the gap has room for.
 
-Holes of lost pages are gaps, too. The search reads data only, not zeros.
+Holes of lost pages are also gaps. The search reads data only, not zeros.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _FIRST: Final = 4 << 20
 _LOOK: Final = (64 << 10, 4 << 20)
 """Bytes in which the next header is searched for: first the smaller number, then the larger one."""
 _MANY: Final = 1 << 19
-"""Number of records after which a batch is full (32 MiB of short ones); the bytes of two parts fill it, too."""
+"""Number of records after which a batch is full (32 MiB of short ones); the bytes of two parts also fill it."""
 _Spare = TypeVar("_Spare")
 
 
