@@ -32,6 +32,7 @@ from tailrace.auth.quotas import QUOTAS
 from tailrace.env.supervision import caught
 from tailrace.logs import RareLines, get_logger
 from tailrace.remoting.shares import ADDRESS, ALL, CONNECTION, USER, Holder, Shares
+from tailrace.remoting.turns import Turns
 
 __all__ = ["CallLimits", "Connection", "ServerLimits"]
 
@@ -167,6 +168,8 @@ class ServerLimits:
         self.stranger_bytes_max = stranger_bytes_max
         self.stall_s = stall_s
         self.grpc = grpc or CallLimits()
+        self.turns = Turns()
+        """Turns of connections that have sent many requests together."""
         self.tight = False
         """True while requests wait for memory."""
         self.bytes = 0

@@ -9,7 +9,8 @@ If the bytes of a connection are not a valid frame, that connection is closed an
 
 Memory is bounded, see `tailrace.remoting.limits`. A client that does not read its answers is paused: its requests
 wait and its connection is not read, until the unread answers are below ``high_water`` again. If a client stops in
-the middle of a frame, or does not read, its connection is closed after ``limits.stall_s``.
+the middle of a frame, or does not read, its connection is closed after ``limits.stall_s``. The time that requests of
+one connection may take together is bounded as well, see `tailrace.remoting.turns`.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ class Channel(asyncio.Protocol):
         "_stall",
         "_tail",
         "_transport",
+        "_turns",
+        "_unserved",
         "_waiting",
         "_waits",
         "authenticated",
@@ -117,6 +120,8 @@ class Channel(asyncio.Protocol):
         self._tail = bytearray()
         self._need = 0
         self._limits = server.limits
+        self._turns = server.limits.turns
+        self._unserved: tuple[bytes, int] | None = None  # bytes whose frames from that position wait for a turn
         self._later: deque[Callable[[], None]] = deque()
         self._held = 0
         self._held_bytes = 0
@@ -169,6 +174,7 @@ class Channel(asyncio.Protocol):
         self._transport = None
         self._later.clear()
         self._tail = bytearray()
+        self._unserved = None
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -214,26 +220,48 @@ class Channel(asyncio.Protocol):
         if not self.paused and not self.closed:
             self._go_on()
 
+    def take_turn(self, ends_at: int) -> None:
+        """Serve the frames that wait."""
+        if self._unserved is not None:
+            data, pos = self._unserved
+            self._unserved = None
+            if not self._later:
+                self._take(data, pos, ends_at)
+            else:
+                self._wait_later(data, pos)
+            self._go_on()
+
+    def _wait_later(self, data: bytes, pos: int) -> None:
+        self._tail += memoryview(data)[pos:]
+        self._need = 0
+        self._count()
+
+    def _must_stop(self) -> bool:
+        return self._must_wait() or self.closed or self._unserved is not None
+
     def _go_on(self) -> None:
-        """Answer held requests, then the frames that wait, for as long as the client reads."""
+        """Answer held requests, then the frames that wait, for as long as the client reads and has its turn."""
         while self._later and not self._must_wait():
             with caught("held answers"):
                 self._later.popleft()()
-        if self._must_wait() or self.closed:
+        if self._must_stop():
             return
         if self._tail and len(self._tail) >= self._need:
             data = bytes(self._tail)
             self._tail = bytearray()
             self._take(data)
-            if self._must_wait() or self.closed:
+            if self._must_stop():
                 return
         self._count()
-        if self._transport is not None and not self._transport.is_closing():
+        if not self._waits and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         """Answer every complete frame with one write."""
         self.last_active = self._server.loop.time()
+        if self._unserved is not None:
+            self._unserved = self._unserved[0][self._unserved[1] :] + data, 0
+            return
         if self._tail:
             self._tail += data
             if len(self._tail) < self._need:
@@ -247,18 +275,18 @@ class Channel(asyncio.Protocol):
                 self._count()
         self._take(data)
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes, pos: int = 0, ends_at: int = 0) -> None:
         if (self.paused or self._limits.tight) and self._must_wait():
-            self._tail += data
-            self._need = 0
-            self._count()
+            self._wait_later(data, pos)
             return
         out: list[bytes] = []
         problem: Exception | None = None
         try:
-            rest = self._serve_frames(data, out)
+            rest = self._serve_frames(data, out, pos, ends_at)
         except (RemotingFrameError, ValueError) as error:
             rest, problem = len(data), error
+        if self._turns.open:
+            self._turns.end()
         if out:
             self.write(b"".join(out))
         if isinstance(problem, StrangerFrameError):
@@ -275,25 +303,34 @@ class Channel(asyncio.Protocol):
             self._limits.close(self, STRANGER_FRAME, self._server.loop.time())
 
     def _keep(self, data: bytes, rest: int) -> None:
-        self._tail += memoryview(data)[rest:]
+        size = len(data) - rest
         self._need = 8
-        if len(self._tail) >= 8:
-            length, word = PREFIX.unpack_from(self._tail, 0)
+        if size >= 8:
+            length, word = PREFIX.unpack_from(data, rest)
             self._need = 4 + length
             header_end = 8 + (word & 0xFFFFFF)
-            if self.stranger and length > STRANGER_HEADER_MAX and len(self._tail) < header_end:
+            if self.stranger and length > STRANGER_HEADER_MAX and size < header_end:
                 self._need = header_end  # it decides whether the rest is read
-        if self._need <= len(self._tail):
-            self._need = 0  # complete frames that wait
+        if self._need > size:
+            self._tail += memoryview(data)[rest:]
+        elif self.paused or self._limits.tight:
+            self._wait_later(data, rest)
+        else:
+            self._unserved = data, rest
+            self._stop_reading()
+            self._turns.wait(self)
         self._count()
         if self._limits.tight:
             self._must_wait()
 
-    def _serve_frames(self, data: bytes, out: list[bytes]) -> int:
-        """Serve the complete frames of ``data``; return the position after them."""
-        pos, until = 0, len(data)
+    def _serve_frames(self, data: bytes, out: list[bytes], pos: int, ends_at: int) -> int:
+        """Serve the complete frames of ``data`` from ``pos``; return the position after them.
+
+        From the second one on they are served until the time ``ends_at``; 0: while `Turns.begin` allows it.
+        """
+        until = len(data)
         room = high_water = self._server.high_water
-        serve = self.serve
+        serve, now = self.serve, self._turns.now
         decode_binary = self._server.decode_header
         strangers = None if self.authenticated else self._server.strangers
         while until - pos >= 8 and not self.closed:
@@ -337,6 +374,10 @@ class Channel(asyncio.Protocol):
                     room = high_water
                     if self._must_wait():
                         return pos
+            if until - pos >= 8:
+                ends_at = ends_at or self._turns.begin()
+                if now() >= ends_at:
+                    break
         self.served = self.served or pos > 0
         if 4 <= until - pos < 8:
             check_length(INT32.unpack_from(data, pos)[0])
@@ -472,7 +513,10 @@ class Channel(asyncio.Protocol):
 
     def held_bytes(self) -> int:
         """Return the bytes of memory that the connection takes."""
-        return len(self._tail) + self._unread() + self._held * HELD_REQUEST_BYTES + self._held_bytes
+        return self._received() + self._unread() + self._held * HELD_REQUEST_BYTES + self._held_bytes
+
+    def _received(self) -> int:
+        return len(self._tail) + (0 if self._unserved is None else len(self._unserved[0]) - self._unserved[1])
 
     def _unread(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
@@ -480,13 +524,13 @@ class Channel(asyncio.Protocol):
     def _count(self) -> None:
         self._limits.count(
             self,
-            len(self._tail) + self._held * HELD_REQUEST_BYTES + self._held_bytes
+            self._received() + self._held * HELD_REQUEST_BYTES + self._held_bytes
             + (self._unread() if self.paused else 0),
             self.last_active)
 
     def stalled(self, now: float) -> str:
         """Return the reason to close a connection that has stalled; empty if it has not."""
-        tail, unread = len(self._tail), self._unread()
+        tail, unread = self._received(), self._unread()
         if not (tail or unread) or self._waits:
             self._stall = (0, 0, now)
             return ""
