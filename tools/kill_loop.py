@@ -38,7 +38,8 @@ def write(queue_id):
     for number in range(1_000_000):
         key = f"{{generation}}/{{number}}"
         m = Message(topic="T", body=key.ljust(50 + 37 * number % 700).encode(), tags="a", keys=[key])
-        offset = store.put(m, queue_id=queue_id).queue_offset
+        # The time in which this process is stopped also counts: a copy of the directory may take long.
+        offset = store.put(m, queue_id=queue_id, timeout_ms=600_000).queue_offset
         os.write(1, b"%d %d %d\\n" % (queue_id, offset, number))
 for queue_id in range(int(writers)):
     threading.Thread(target=write, args=[queue_id]).start()
