@@ -79,7 +79,7 @@ def test_the_examples_of_producers_run(
 
 
 @pytest.mark.parametrize("page", [
-    "tutorials/first-broker.md", "how-to/operate/configure.md", "how-to/operate/monitor.md",
+    "tutorials/first-broker.md", "how-to/operate/backup.md", "how-to/operate/configure.md", "how-to/operate/monitor.md",
     "how-to/operate/runbook.md", "how-to/operate/upgrade.md", "how-to/operate/users.md"])
 def test_a_page_runs_as_it_stands(tmp_path: Path, page: str) -> None:
     if "$ curl " in (DOCS / page).read_text() and shutil.which("curl") is None:
