@@ -1,4 +1,4 @@
-"""The commands and the programs of README.md do what it shows, on a terminal as a reader has one."""
+"""The commands and programs of README.md, on a terminal as a reader has one, and those of the page about installation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 
 import pytest
-from page_runner import Block, agrees, blocks, commands
+from page_runner import Block, PageRunner, agrees, blocks, commands
 from patience import PATIENCE_S
 
+from tailrace.kernels import compiled
 from tailrace.pytest_plugin import TailraceBroker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,3 +108,11 @@ def test_an_embedded_store(tmp_path: Path, shown: list[Block]) -> None:
         [sys.executable, "-c", shown[2].text], cwd=tmp_path, env=dict(os.environ, PYTHONWARNINGS="error"),
         capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[b'42 apples']\n"
+
+
+def test_the_check_of_an_installation(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "start" / "install.md").read_text()
+    if not compiled():
+        page = page.replace("kernels compiled", "kernels interpreted")
+    with PageRunner(tmp_path) as runner:
+        assert runner.run(page) == 3
