@@ -1,5 +1,6 @@
 """The Python blocks of the pages about Spark run as they stand, in one session."""
 
+import itertools
 import pathlib
 import re
 
@@ -66,3 +67,14 @@ def test_the_audit_from_python(spark, tmp_path, capsys):
     [code] = programs("how-to/data/jobs.md")
     exec(compile(code.replace("/data/store", str(tmp_path / "store")), "pipeline.md", "exec"), {})
     assert re.search(r"kind\|\s*count\|", capsys.readouterr().out)
+
+
+def test_the_tutorial_leads_from_an_empty_folder_to_a_query(spark, tmp_path, capsys):
+    found = blocks((DOCS / "tutorials/first-spark-query.md").read_text())
+    shown = [(one.text, after.text) for one, after in itertools.pairwise(found) if one.language == "python"]
+    assert len(shown) == 3
+    names = {}
+    for code, printed in shown:
+        # Spark's processes were started in another folder.
+        exec(compile(code.replace("./store", str(tmp_path / "store")), "first-spark-query.md", "exec"), names)
+        assert capsys.readouterr().out.strip() == printed.strip()
