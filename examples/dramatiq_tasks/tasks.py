@@ -6,7 +6,7 @@ import dramatiq
 
 from tailrace.frameworks.dramatiq import RocketmqBroker
 
-broker = RocketmqBroker(namesrv=os.environ.get("NAMESRV", "127.0.0.1:9876"))
+broker = RocketmqBroker(namesrv=os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876"))
 dramatiq.set_broker(broker)
 
 

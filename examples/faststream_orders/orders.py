@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from tailrace.frameworks.faststream import RocketmqBroker
 
-broker = RocketmqBroker(namesrv=os.environ.get("NAMESRV", "127.0.0.1:9876"))
+broker = RocketmqBroker(namesrv=os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876"))
 app = FastStream(broker)
 
 

@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from page_runner import Command, agrees, blocks, commands
+from page_runner import Block, Command, PageRunner, agrees, blocks, commands, same_values
 
 from tailrace.auth_settings import AuthConfig
 from tailrace.cli.serve_settings import take_settings
@@ -192,6 +192,41 @@ def test_a_drawing_that_does_not_fit_is_refused(box: dict, problem: str) -> None
         "title": "t", "description": "d", "size": [100, 60],
         "box": [good, {**good, "name": "b", "at": [50, 30], **box}], "arrow": [{"from": "a", "to": "b"}]}
     assert any(problem in found for found in pictures().draw(source, "x")[1])
+
+
+def test_blocks_of_a_page_with_the_reasons_not_to_run_them() -> None:
+    page = ("<!-- not run: root -->\n```console\n$ a\n```\n\n1. In a list:\n\n   ```console\n   $ b\n   ```\n"
+            "<!-- not run: systemd -->\n\n```sh\nc\n```\n")
+    assert blocks(page) == [
+        Block("console", "$ a\n", "root"), Block("console", "$ b\n"), Block("sh", "c\n", "systemd")]
+
+
+@pytest.mark.parametrize(("table", "lines", "same"), [
+    ("topic   queue id  purged\norders         2   1,000", '{"topic":"orders","queueId":2,"purged":1000}', True),
+    ("topic   queue id  purged\norders         3   1,000", '{"topic":"orders","queueId":2,"purged":1000}', False),
+    ("topic   queue  purged\norders      2   1", '{"topic":"order","queue":2,"purged":1}', False),
+    ("2026-11-26 19:03:04.676  0:0  tags=new\n...", '{"queueId":0,"queueOffset":0,"properties":{"TAGS":"new"}}', True),
+    ("CLUSTER=Defa\nultCluster", '{"properties":{"CLUSTER":"DefaultCluster"}}', True),
+    ("done", "done", False), ("", "", False), ("orders", '{"topic":"orders"', False),
+])
+def test_a_table_has_the_values_of_the_lines_in_a_pipe(table, lines, same) -> None:
+    assert same_values(table, lines) is same
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_page_runs_in_one_shell(tmp_path, terminal) -> None:
+    (tmp_path / "page").mkdir()
+    lines = [
+        "```console", "$ mkdir sub && cd sub && name=apples", "```", "", "```console", "$ basename $PWD; echo 42 $name >&2",
+        "sub", "42 apples", "$ sleep 99 & kept=$!", "$ kill -0 $kept && kill $kept",
+        *(["$ stty size | cut -d' ' -f2", "80"] if terminal else []), "```", "```python", "import os, sys",
+        "print(os.path.basename(os.getcwd()), sys.stdout.isatty())", "```", "```text", f"sub {terminal}", "```",
+        "<!-- not run: root -->", "```console", "$ false && rm x", "no", "```", ""]
+    page = "\n".join(lines)
+    with PageRunner(tmp_path / "page", terminal=terminal) as runner:
+        assert runner.run(page) == (6 if terminal else 5)
+        with pytest.raises(AssertionError, match="and printed"):
+            runner.run("```console\n$ echo $name\npears\n```\n")
 
 
 def test_commands_of_a_block_and_what_they_print() -> None:
