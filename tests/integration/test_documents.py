@@ -116,20 +116,6 @@ def test_the_example_of_lite_topics_runs(tmp_path: Path) -> None:
         assert run(code.replace("127.0.0.1:8081", broker.grpc_endpoint), tmp_path) == "room-7 hello\n"
 
 
-def test_the_example_of_transactions_runs(
-    tailrace_broker: TailraceBroker, capsys: pytest.CaptureFixture[str],
-) -> None:
-    class Orders(dict[str, bytes]):
-        exists, insert = dict.__contains__, dict.__setitem__
-
-    [code] = [found.text for found in blocks((DOCS / "how-to" / "programs" / "transactions.md").read_text())]
-    orders = Orders()
-    code = code.replace("127.0.0.1:9876", tailrace_broker.namesrv)
-    exec(compile(code, "transactions.md", "exec"), {"orders": orders})
-    assert orders == {"42": b"42 apples"}
-    assert capsys.readouterr().out == "True\n"
-
-
 def test_the_example_of_the_fixture_is_a_test(tailrace_broker: TailraceBroker) -> None:
     [code] = [found.text for found in blocks((DOCS / "reference/api/pytest.md").read_text())]
     names: dict[str, Any] = {}
