@@ -1,13 +1,6 @@
 """Verify a directory: compare every record, queue unit and index entry with the log. Nothing is written.
 
-Kinds of findings:
-
-  log       segment-length, segment-name, segment-missing, damaged-record, torn-end, data-behind-end,
-            odd-properties (served, but not what a client writes)
-  queues    queue-file-length, missing-unit, wrong-unit, foreign-unit (names no record of the queue)
-  index     index-file-length, index-header, index-chain, missing-key, foreign-key
-  hints     checkpoint-ahead
-  config    config-unreadable
+`store.findings.STORE_KINDS` declares the kinds of findings.
 
 The rules for records need one segment at a time (``SegmentRules``), so Spark verifies segments in
 parallel and joins the results. ``Verification`` verifies the segments one after the other.

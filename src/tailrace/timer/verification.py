@@ -1,16 +1,8 @@
 """Verification rules of timers: every unit of the timer log, and the wheel, against the log.
 
-Findings in addition to those of ``store.verification``; nothing is written:
-
-  timer-log-length   a file with another length than most files
-  timer-log-damaged  bytes before the end of the units that are not a valid unit
-  foreign-timer      a unit that names no record of the timer topic
-  wrong-timer        a unit whose time, kind or topic differs from its record
-  timer-chain        a unit whose link does not lead to its list; only in slots that are not delivered
-  missing-timer      a pending record without a unit that the checkpoint counts as enqueued
-  timer-slot         a slot of the wheel that does not name its list; only after a clean stop, because an
-                     open rebuilds the wheel
-  timercheck-ahead   a checkpoint with an offset after the end of the timer queue
+`TIMER_KINDS` declares the kinds of findings, in addition to those of ``store.verification``. Nothing is written. Links
+are checked only in slots whose timers are not delivered yet, and the wheel only after a clean stop, because an open
+rebuilds it.
 
 If a server has the directory open, lists and wheel are not checked, because they change during the check.
 
@@ -20,7 +12,7 @@ Memory: five numbers for each pending timer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -41,17 +33,32 @@ from tailrace.formats.timerlog import (
 from tailrace.formats.timerwheel import SLOT
 from tailrace.model import MessageExt
 from tailrace.store.directory import DirectoryState, FileView, StoreDirectory
-from tailrace.store.findings import Finding
+from tailrace.store.findings import Finding, FindingKind, Remedy
 from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
 from tailrace.timer.timer_checkpoint import read_timer_checkpoint
 from tailrace.timer.timer_hint import read_geometry, read_suspicious_until_ms
 from tailrace.timer.timer_log import recognise_file_size
 
-__all__ = ["TimerFileCheck", "check_timer_file", "join_timer_checks", "timer_files", "verify_timers"]
+__all__ = ["TIMER_KINDS", "TimerFileCheck", "check_timer_file", "join_timer_checks", "timer_files", "verify_timers"]
 
 _UNIT: Final = TIMER_UNIT.size
 _READ: Final = 65_536
 _LOOK: Final = 4096
+TIMER_KINDS: Final[Mapping[str, FindingKind]] = {
+    "timer-log-length": FindingKind("A file of the timer log has another length than most files.", Remedy.RECOVER),
+    "timer-log-damaged": FindingKind(
+        "Bytes before the end of the timer log are not a valid unit.", Remedy.RECOVER),
+    "foreign-timer": FindingKind("A unit names no record of the timer topic.", Remedy.TIMERS),
+    "wrong-timer": FindingKind("Time, kind or topic of a unit differ from its record.", Remedy.TIMERS),
+    "timer-chain": FindingKind("A unit is linked to a unit that is not in the list of its time.", Remedy.RECOVER),
+    "missing-timer": FindingKind(
+        "A pending timer has no unit, although the checkpoint counts it.", Remedy.TIMERS,
+        "Without the rebuild its message is not delivered."),
+    "timer-slot": FindingKind("A slot of the timer wheel does not name its list.", Remedy.RECOVER),
+    "timercheck-ahead": FindingKind(
+        "The timer checkpoint names an offset after the end of the timer queue.", Remedy.RECOVER),
+}
+"""Kinds of findings about timers. A rebuild of timers reads them from the CommitLog."""
 
 
 class TimerFileCheck(NamedTuple):

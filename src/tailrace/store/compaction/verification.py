@@ -1,6 +1,6 @@
 """Verify compaction logs of a directory: every record and every unit. Nothing is written.
 
-Kinds of findings: compaction-interrupted, compaction-units, compaction-record.
+`store.findings.COMPACTION_KINDS` declares the kinds of findings.
 """
 
 from __future__ import annotations
