@@ -9,7 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from tailrace import config, errors, metrics
+sys.path.insert(0, str(Path(__file__).parent))  # also when a test loads this file by its path
+import reference_pages
+
+from tailrace import config, metrics
 from tailrace import events as event_table
 from tailrace.auth_settings import AuthConfig
 from tailrace.events import EVENTS, Event
@@ -169,12 +172,6 @@ def settings() -> str:
     return HEAD + "\n".join(parts)
 
 
-def error_tree() -> str:
-    return HEAD + (
-        "# Errors\n\nLook up here which exception to catch. [The API reference](api/errors.md) describes the fields of "
-        "each.\n\n```\n") + (errors.__doc__ or "").strip() + "\n```\n"
-
-
 def logged(text: str) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """Yield (name, keys, line) of every event that a module logs; a line that is not an event has an empty name."""
     for node in ast.walk(ast.parse(text)):
@@ -254,7 +251,11 @@ def main() -> int:
     stale = []
     for path, text in (
         (OUT / "formats.md", formats()), (OUT / "protocol.md", protocol()), (OUT / "config.md", settings()),
-        (OUT / "errors.md", error_tree()), (OUT / "events.md", events()), (OUT / "metrics.md", metric_table()),
+        (OUT / "errors.md", reference_pages.error_page()), (OUT / "events.md", events()),
+        (OUT / "metrics.md", metric_table()),
+        (OUT / "cli.md", reference_pages.commands()), (OUT / "limits.md", reference_pages.limits()),
+        (OUT / "message-columns.md", reference_pages.message_columns()),
+        (OUT / "verify-findings.md", reference_pages.verify_findings()),
         (SOURCES / "kernels/shared/record_layout.py", layout_numbers()),
     ):
         if "--check" in sys.argv:

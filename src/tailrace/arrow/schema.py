@@ -10,7 +10,7 @@ from tailrace.arrow import pyarrow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMN_NAMES", "COLUMN_TYPES", "arrow_schema"]
+__all__ = ["COLUMN_MEANINGS", "COLUMN_NAMES", "COLUMN_TYPES", "arrow_schema"]
 
 COLUMN_TYPES: Final = {
     "store": "string",
@@ -39,6 +39,32 @@ COLUMN_TYPES: Final = {
     "damaged": "string",
 }
 """Column name: type in Spark's DDL. The last one is there only when a read asks for damaged records."""
+COLUMN_MEANINGS: Final = {
+    "store": "Name of the directory, or the label of the option `store`.",
+    "topic": "Topic of the queue.",
+    "queueId": "Number of the queue.",
+    "queueOffset": "Offset in the queue.",
+    "commitLogOffset": "Position of the record in the CommitLog.",
+    "storeSize": "Length of the record in bytes.",
+    "msgId": "Offset message id: address of the broker and position of the record.",
+    "uniqKey": "Unique key, by which clients name a message; null without one.",
+    "tags": "Tag; null without one.",
+    "keys": "Keys; an empty list without one.",
+    "body": "Body. It is compressed if `sysFlag` has the bit 1, unless a Spark read has `body=decoded`.",
+    "properties": "All properties, with those that have a column of their own.",
+    "bornTimestamp": "When the client made the message, by its clock.",
+    "storeTimestamp": "When the broker stored the message.",
+    "bornHost": "Address of the client, `IP:PORT`.",
+    "storeHost": "Address of the broker, `IP:PORT`.",
+    "flag": "Flag that the client has set. Tailrace does not use it.",
+    "sysFlag": "Bits of RocketMQ's MessageSysFlag, such as compression (1) and transactions (12).",
+    "bodyCRC": "CRC-32 of the stored body.",
+    "reconsumeTimes": "Number of redeliveries to a consumer group.",
+    "preparedTransactionOffset": "Position of the half message of a committed message; else 0.",
+    "deliverAt": "Delivery time of a timer message; null for others, even with a delay level.",
+    "damaged": "Why the record cannot be read; null for a valid record.",
+}
+"""Column name: what it holds, for the page that is generated from this module."""
 COLUMN_NAMES: Final = tuple(name for name in COLUMN_TYPES if name != "damaged")
 
 
