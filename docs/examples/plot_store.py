@@ -2,8 +2,8 @@
 
     python plot_store.py STORE DIRECTORY
 
-Needs ``pip install 'tailrace[spark,plot]'``. Times are in UTC. The tables are those of ``tailrace pipeline traffic``
-and ``tailrace pipeline timers``; any other tool that plots tables does as well.
+Needs the extras ``spark`` and ``plot``: ``pip install '.[spark,plot]'`` in the checkout. Times are in UTC. The tables
+are those of ``tailrace pipeline traffic`` and ``tailrace pipeline timers``; any other tool that plots tables does as well.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def main() -> int:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        print("plot_store: matplotlib is not installed: pip install 'tailrace[plot]'", file=sys.stderr)
+        print("plot_store: matplotlib is not installed: pip install '.[plot]' in the checkout", file=sys.stderr)
         return 3
     from tailrace.spark.session import local_session
 

@@ -202,7 +202,7 @@ class MissingPackageError(StoreError, ImportError):
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         self.what, self.package, self.extra = what, package, extra
-        super().__init__(f"{what} need the package {package}: pip install 'tailrace[{extra}]'")
+        super().__init__(f"{what} need the package {package}: pip install '.[{extra}]' in the checkout")
 
     def __reduce__(self) -> tuple[type[MissingPackageError], tuple[str, str, str]]:
         return MissingPackageError, (self.what, self.package, self.extra)

@@ -40,7 +40,7 @@ def test_without_spark_the_command_says_what_to_install(tmp_path):
     assert done.returncode == 3
     assert done.stderr == (
         "tailrace: pyspark is not installed, jobs on Spark need it: "
-        "pip install 'tailrace[spark]'\n")
+        "pip install '.[spark]' in the checkout\n")
 
 
 def test_other_commands_load_nothing_of_spark():

@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from page_runner import REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -56,7 +57,8 @@ def here(text, path, secrets):
     for old, new in (
         ("/etc/tailrace/tls/", f"{secrets}/"), ("/etc/tailrace-secrets/", f"{secrets}/"),
         ("/etc/tailrace/root.password", f"{secrets}/root.password"), ("${CREDENTIALS_DIRECTORY}", str(secrets)),
-        ("/etc/tailrace/broker.conf", f"{path}/broker.conf"), ("/var/lib/tailrace", f"{path}/data"),
+        ("/etc/tailrace/broker.conf", f"{path}/broker.conf"),
+        ("/var/lib/tailrace/broker.conf", f"{path}/broker.conf"), ("/var/lib/tailrace", f"{path}/data"),
         ("brokerIP1=tailrace", "brokerIP1=127.0.0.1"),
     ):
         text = text.replace(old, new)
@@ -153,6 +155,28 @@ def test_the_certificate_is_of_the_names_that_were_given(tmp_path):
     context = ssl.create_default_context(cafile=str(tmp_path / "tls/ca.pem"))
     assert context.get_ca_certs()
     assert subprocess.run([script, tmp_path / "tls"], check=False, capture_output=True, timeout=20).returncode == 2
+
+
+def commands_in_comments(path):
+    text = path.read_text().replace("\\\n#", "")
+    return re.findall(r"^#   (\S.*)$", text, re.MULTILINE)
+
+
+def test_commands_in_comments_run_in_a_checkout(tmp_path):
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    files = [path for path in DEPLOY.rglob("*") if path.is_file()]
+    found = {path.name: commands_in_comments(path) for path in files if commands_in_comments(path)}
+    assert {"Containerfile", "kubernetes.yaml", "compose.yaml", "tailrace.conf"} <= found.keys()
+    for name, typed in found.items():
+        for command in typed:
+            if re.search(rf"{REASONS['containers']}|{REASONS['Kubernetes']}|{REASONS['root']}", command):
+                continue  # needs a container engine, a cluster or root
+            assert command.startswith("deploy/"), f"{name}: {command}"
+            done = subprocess.run(
+                ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+    assert (tmp_path / "secrets" / "broker.pem").exists()
+    assert (tmp_path / "deploy" / "secure" / "secrets" / "broker.pem").exists()
 
 
 def test_the_probe_fails_without_a_server():

@@ -149,4 +149,4 @@ def test_the_example_that_draws_has_its_lines(spark, made):
         done = subprocess.run(
             [sys.executable, str(path), str(made), "out"], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (
-            3, "plot_store: matplotlib is not installed: pip install 'tailrace[plot]'\n")
+            3, "plot_store: matplotlib is not installed: pip install '.[plot]' in the checkout\n")

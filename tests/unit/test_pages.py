@@ -127,6 +127,15 @@ def test_links_to_headings_lead_to_one() -> None:
     assert not dead
 
 
+def test_no_text_installs_the_package_from_an_index() -> None:
+    """No version is released: the name may belong to another package. docs/start/install.md says what to do."""
+    files = [ROOT / "README.md", *(ROOT / "examples").rglob("*.md"), *(ROOT / "docs").rglob("*.md"),
+             *(ROOT / "docs" / "examples").glob("*.py"), *(ROOT / "src").rglob("*.py")]
+    found = {path.relative_to(ROOT).as_posix() for path in files
+             if re.search(r"pip install ['\"]?tailrace\b", path.read_text())}
+    assert found <= {"docs/contributing/release.md"}
+
+
 def swallowed_lists(text: str) -> list[str]:
     """Return the first line of each list that has no blank line before it: a site shows it as a paragraph."""
     found, before, fenced = [], [], False
@@ -217,8 +226,9 @@ def test_a_table_has_the_values_of_the_lines_in_a_pipe(table, lines, same) -> No
 def test_a_page_runs_in_one_shell(tmp_path, terminal) -> None:
     (tmp_path / "page").mkdir()
     lines = [
-        "```console", "$ mkdir sub && cd sub && name=apples", "```", "", "```console", "$ basename $PWD; echo 42 $name >&2",
-        "sub", "42 apples", "$ sleep 99 & kept=$!", "$ kill -0 $kept && kill $kept",
+        "```console", "$ mkdir sub && cd sub && name=apples", "```", "", "```console",
+        "$ basename $PWD; echo 42 $name >&2", "sub", "42 apples", "$ sleep 99 & kept=$!",
+        "$ kill -0 $kept && kill $kept",
         *(["$ stty size | cut -d' ' -f2", "80"] if terminal else []), "```", "```python", "import os, sys",
         "print(os.path.basename(os.getcwd()), sys.stdout.isatty())", "```", "```text", f"sub {terminal}", "```",
         "<!-- not run: root -->", "```console", "$ false && rm x", "no", "```", ""]

@@ -86,7 +86,7 @@ def run_job(
                 importlib.import_module(package)
         except ModuleNotFoundError as error:
             print(f"tailrace: {error.name} is not installed, jobs on Spark need it: "
-                  "pip install 'tailrace[spark]'", file=sys.stderr)
+                  "pip install '.[spark]' in the checkout", file=sys.stderr)
             raise typer.Exit(3) from None
         from pyspark.logger import PySparkLogger  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415

@@ -86,12 +86,12 @@ def grpc_place(listen: Address | None, certificate: str, key: str, tls: TlsConfi
     if missing := [name for name in _PACKAGES if not _is_installed(name)]:
         raise ConfigError(
             f"the gRPC endpoint needs packages that are not installed ({', '.join(missing)}): "
-            "pip install 'tailrace[grpc]'")
+            "pip install '.[grpc]' in the checkout")
     made = _place(listen, certificate, key, tls)
     if not made.encrypted:
         return made
     if not _is_installed("cryptography"):
-        raise ConfigError("TLS of --grpc needs the package cryptography: pip install 'tailrace[grpc]'")
+        raise ConfigError("TLS of --grpc needs the package cryptography: pip install '.[grpc]' in the checkout")
     if problems := _not_honoured(tls):
         raise ConfigError(*problems)
     return made._replace(trust_path=tls.trust_cert_path if _requires_clients(tls) else "")

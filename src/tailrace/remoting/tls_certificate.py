@@ -22,7 +22,7 @@ def load_made_certificate(context: ssl.SSLContext) -> None:
         certificate, key = self_signed(SystemClock())
     except ModuleNotFoundError:
         raise ConfigError(
-            "tls.test.mode.enable=true needs the package cryptography: pip install 'tailrace[tls]', or set "
+            "tls.test.mode.enable=true needs the package cryptography: pip install '.[tls]' in the checkout, or set "
             "tls.server.certPath and tls.server.keyPath to a certificate") from None
     held = os.memfd_create("tailrace-tls")  # OpenSSL reads only files; this one exists only in memory
     try:

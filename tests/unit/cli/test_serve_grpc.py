@@ -104,7 +104,7 @@ def test_every_setting_of_tls_has_a_decision_for_grpc():
 
 def test_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr(serve_grpc, "_PACKAGES", ("no_such_package.part",))
-    with pytest.raises(ConfigError, match=r"no_such_package.part.*pip install 'tailrace\[grpc\]'"):
+    with pytest.raises(ConfigError, match=r"no_such_package.part.*pip install '\.\[grpc\]' in the checkout"):
         grpc_place(HERE, "", "", TlsConfig())
 
 

@@ -20,6 +20,10 @@ from tailrace.metrics import BASE_LABELS, METRICS, MetricKind
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 
 
+OF_PROMETHEUS = {"up": {"job", "instance"}}
+"""What Prometheus itself knows of a target; a server that has ended has no metrics of its own."""
+
+
 def expressions():
     board = json.loads((DEPLOY / "grafana" / "tailrace.json").read_text())
     found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
@@ -29,7 +33,7 @@ def expressions():
 
 def exposed():
     """Names of samples, with their labels."""
-    found = {}
+    found = dict(OF_PROMETHEUS)
     for metric in METRICS:
         suffixes = ("_bucket", "_sum", "_count") if metric.kind is MetricKind.HISTOGRAM else ("",)
         for suffix in suffixes:
@@ -37,10 +41,14 @@ def exposed():
     return found
 
 
+def names_in(expression):
+    return set(re.findall(r"\b(?:(?:tailrace|rocketmq)_\w+|up(?=\{))", expression))
+
+
 @pytest.mark.parametrize("expression", expressions())
 def test_dashboards_and_rules_use_metrics_and_labels_that_exist(expression):
     known = exposed()
-    names = set(re.findall(r"\b(?:tailrace|rocketmq)_\w+", expression))
+    names = names_in(expression)
     assert names <= set(known)
     assert names
     labels = {label for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(", ")}
@@ -55,8 +63,17 @@ def test_every_rule_says_what_to_do_and_how_grave_it_is():
         assert re.search(r"severity: (critical|warning)", rule), rule
         assert re.search(r'summary: ".{30,}"', rule), rule
         for label in re.findall(r"\$labels\.(\w+)", rule):
-            names = re.findall(r"\b(?:tailrace|rocketmq)_\w+", rule.partition("expr: ")[2].splitlines()[0])
+            names = names_in(rule.partition("expr: ")[2].splitlines()[0])
             assert any(label in exposed()[name] for name in names), rule
+
+
+def test_a_server_that_has_ended_and_a_job_without_targets_raise_alerts():
+    """Without the process none of its metrics exists, and a comparison with a missing metric is never true."""
+    rules = dict(re.findall(r"- alert: (\w+)\n +expr: (.*)", (DEPLOY / "prometheus" / "alerts.yaml").read_text()))
+    left = {name: rule for name, rule in rules.items() if names_in(rule) <= OF_PROMETHEUS.keys()}
+    assert left == {"TailraceDown": 'up{job="tailrace"} == 0', "TailraceAbsent": 'absent(up{job="tailrace"})'}
+    page = (DEPLOY.parent / "docs" / "how-to" / "operate" / "deploy.md").read_text()
+    assert "job_name: tailrace\n" in page
 
 
 def unit():
@@ -109,6 +126,17 @@ def test_the_unit_starts_again_what_may_work_later(tmp_path):
     assert done.returncode == 1, done.stderr
     assert str(done.returncode) not in service["RestartPreventExitStatus"].split()
     assert service["Restart"] == "on-failure"
+
+
+def test_the_server_of_the_unit_may_write_its_settings_file():
+    """A change by request replaces the file, which needs a directory that ProtectSystem=strict leaves writable."""
+    state = f"/var/lib/{unit()['Service']['StateDirectory']}"
+    assert unit()["Service"]["ProtectSystem"] == "strict"
+    drop_in = (DEPLOY / "secure" / "tailrace.conf").read_text()
+    for command in (unit()["Service"]["ExecStart"], re.findall(r"^ExecStart=(\S.*)$", drop_in, re.MULTILINE)[0]):
+        words = command.split()
+        assert words[words.index("serve") + 1] == f"{state}/store"
+        assert Path(words[words.index("--config") + 1]).parent == Path(state)
 
 
 def test_the_unit_gives_up_after_some_starts():

@@ -107,4 +107,4 @@ except ImportError as error:
 def test_without_the_package_the_error_names_the_extra():
     shown = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True, check=True).stdout
     assert shown.startswith(MissingPackageError.__name__)
-    assert "pip install 'tailrace[dramatiq]'" in shown
+    assert "pip install '.[dramatiq]' in the checkout" in shown

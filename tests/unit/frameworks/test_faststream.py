@@ -214,7 +214,7 @@ except ImportError as error:
 def test_without_the_package_the_error_names_the_extra():
     shown = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True, check=True).stdout
     assert shown.startswith("MissingPackageError")
-    assert "pip install 'tailrace[faststream]'" in shown
+    assert "pip install '.[faststream]' in the checkout" in shown
 
 
 def test_a_batch_subscriber_gets_lists(broker):

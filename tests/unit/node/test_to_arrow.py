@@ -263,7 +263,7 @@ def test_without_pyarrow_the_error_names_the_extra(tmp_path, monkeypatch):
     with opened(tmp_path / "store") as store:
         store.put(Message(topic="T", body=b"x"))
         monkeypatch.setitem(sys.modules, "pyarrow", None)
-        with pytest.raises(MissingPackageError, match=r"pyarrow: pip install 'tailrace\[arrow\]'") as caught:
+        with pytest.raises(MissingPackageError, match=r"pyarrow: pip install '\.\[arrow\]' in the checkout") as caught:
             store.to_arrow("T")
     assert isinstance(caught.value, ImportError)
     assert (caught.value.package, caught.value.extra) == ("pyarrow", "arrow")

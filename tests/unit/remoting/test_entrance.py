@@ -453,5 +453,5 @@ def test_passwords_are_not_shown(ca, server_files):
 
 def test_the_test_mode_without_its_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(ConfigError, match=r"pip install 'tailrace\[tls\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[tls\]' in the checkout"):
         server_context(TlsConfig(test_mode=True))

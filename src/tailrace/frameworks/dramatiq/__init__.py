@@ -1,4 +1,4 @@
-"""A Dramatiq broker on RocketMQ: ``pip install 'tailrace[dramatiq]'``; docs/how-to/programs/frameworks.md.
+"""A Dramatiq broker on RocketMQ: the extra ``dramatiq``; docs/how-to/programs/frameworks.md.
 
     import dramatiq
     from tailrace.frameworks.dramatiq import RocketmqBroker

@@ -1,4 +1,4 @@
-"""A FastStream broker on RocketMQ: ``pip install 'tailrace[faststream]'``; docs/how-to/programs/frameworks.md.
+"""A FastStream broker on RocketMQ: the extra ``faststream``; docs/how-to/programs/frameworks.md.
 
     from faststream import FastStream
     from tailrace.frameworks.faststream import RocketmqBroker
