@@ -1,4 +1,4 @@
-"""Write the request walk in docs/explanation/threat-model.md from the table of requests; ``--check`` only compares."""
+"""Write docs/contributing/request-walk.md, a part of the threat model; ``--check`` only compares."""
 
 import sys
 from pathlib import Path
@@ -7,9 +7,16 @@ from tailrace.formats import filenames
 from tailrace.formats.remoting import RequestCode
 from tailrace.formats.requests.table import REQUESTS, Role, Touch
 
-PAGE = Path("docs/explanation/threat-model.md")
-START = "<!-- request walk: written by `make gen` from the code; change it there. -->\n"
-END = "<!-- end of the request walk -->\n"
+PAGE = Path("docs/contributing/request-walk.md")
+HEAD = """<!-- Written by `make gen` from the code; change it there. -->
+
+# Request walk
+
+Find out for each request what it touches besides the topics, groups or cluster that it names, and which check comes
+first. It belongs to the [threat model](../explanation/threat-model.md). [Requests](../reference/protocol.md) has names
+and fields.
+
+"""
 CHECKS = {
     Touch.RECORD: ("a record", "the topic or group of the record, once it is found; a missing one has the same answer"),
     Touch.RETRY: ("a retry topic", "its group, unless it is that of the request"),
@@ -19,7 +26,7 @@ CHECKS = {
     Touch.BROKER: ("a broker", "the broker is of the same user, and so is its cluster"),
     Touch.CREATION: ("what is missing", "Create on a topic or group that it would create"),
 }
-"""What a request touches besides what it names, and what is asked before it does. Each kind has a line."""
+"""What a request may touch besides what it names, and the check before it does. Each kind has a line."""
 
 DELETES = "Delete, if messages are deleted by what changes"
 FURTHER = {
@@ -27,49 +34,48 @@ FURTHER = {
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: DELETES}
 
 
+def further(request):
+    """Return what a request needs besides its action and the checks of what it touches."""
+    found = []
+    if {filenames.USERS, filenames.ACLS} & {*request.changes.split(", ")}:
+        found.append("a super user, unless accessChangesNeedSuperUser is false")
+    if request.code in FURTHER:
+        found.append(FURTHER[request.code])
+    return "; ".join(found) or "-"
+
+
 def rows():
-    """Yield the rows of the table."""
+    """Yield the rows of the table of requests."""
     for role in Role:
         for request in sorted(REQUESTS.values(), key=lambda one: one.code):
             if request.role is not role:
                 continue
-            kinds = [CHECKS[kind] for kind in Touch if request.touches is not None and kind in request.touches]
-            checks = [check for _, check in kinds]
-            if {filenames.USERS, filenames.ACLS} & {*request.changes.split(", ")}:
-                checks.append("a super user, unless accessChangesNeedSuperUser is false")
-            if request.code in FURTHER:
-                checks.append(FURTHER[request.code])
+            kinds = [CHECKS[kind][0] for kind in Touch if request.touches is not None and kind in request.touches]
             action = "/".join(flag.name or "" for flag in request.action)
             resource = "/".join((flag.name or "").lower() for flag in request.resource)
             yield (f"| {request.code} | {request.code.name} | {role.value} | {action} | {resource} | "
-                   f"{', '.join(name for name, _ in kinds) or '-'} | {'; '.join(checks) or '-'} |")
+                   f"{', '.join(kinds) or '-'} | {further(request)} |")
 
 
 def walk():
-    """Return the generated part."""
-    head = ("| code | request | answered by | action | on | touches besides | checked before it does |\n"
-            "|---|---|---|---|---|---|---|\n")
-    return f"{START}\n{head}" + "".join(f"{row}\n" for row in rows()) + f"\n{END}"
-
-
-def written(text):
-    """Return the page with the part of today."""
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        sys.exit(f"{PAGE} has no place for the request walk")
-    return before + walk() + after
+    """Return the page."""
+    checks = "".join(f"| {name} | {check} |\n" for name, check in CHECKS.values())
+    return (
+        f"{HEAD}| touched | checked before |\n|---|---|\n{checks}\n"
+        "| code | request | answered by | action | on | touches besides | needs besides |\n"
+        "|---|---|---|---|---|---|---|\n"
+        + "".join(f"{row}\n" for row in rows()))
 
 
 def main():
-    text = PAGE.read_text()
-    new = written(text)
+    new = walk()
     if "--check" not in sys.argv:
         PAGE.write_text(new)
         return 0
-    if new != text:
+    current = PAGE.exists() and PAGE.read_text() == new
+    if not current:
         print(f"not current, run `make gen`: {PAGE}", file=sys.stderr)
-    return int(new != text)
+    return int(not current)
 
 
 if __name__ == "__main__":
