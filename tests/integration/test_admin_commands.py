@@ -7,6 +7,7 @@ import json
 import sys
 
 import pytest
+from served_process import served_process
 
 from tailrace.cli import main
 from tailrace.client import Producer, PullConsumer
@@ -104,3 +105,17 @@ def test_a_group_is_deleted_with_its_offsets_or_without(run, tailrace_broker):
         assert run("group", "delete", *where, "stock", "--yes", *keep)[1][0]["deleted"] == "stock"
         left = {line["group"]: line["queues"] for line in run("group", "list", *where)[1]}
         assert left.get("stock", 0) == 0
+
+
+@pytest.mark.parametrize("words", ["store", "broker", "name server"])
+def test_a_topic_is_created_where_a_send_creates_none(run, tmp_path, words):
+    with served_process(tmp_path, {"autoCreateTopicEnable": "false"}) as server:
+        target = {
+            "store": [tmp_path / "store"], "broker": ["--broker", server.broker],
+            "name server": ["--namesrv", server.namesrv]}[words]
+        assert run("send", *target, "x", "--topic", "orders")[0] == 1
+        code, [made], _ = run("topic", "create", *target, "orders", "--queues", "3")
+        assert (code, made["topicName"]) == (0, "orders")
+        assert run("topic", "create", *target, "orders", "--queues", "4")[0] == 0
+        assert run("send", *target, "x", "--topic", "orders")[0] == 0
+        assert len(run("topic", "stats", *target, "orders")[1]) == 4

@@ -9,6 +9,7 @@ from typing import Any, Self, final
 
 from tailrace.auth.signature import Credentials
 from tailrace.client.credentials import credentials_of
+from tailrace.client.routes import masters
 from tailrace.errors import (
     ConfigError,
     RemotingCommandError,
@@ -99,10 +100,7 @@ class AdminClient:
         if self._broker:
             return [self._broker]
         answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
-        table = fastjson.loads(answer.body).get("brokerAddrTable") or {}
-        return sorted(
-            str(address) for broker in table.values() for number, address in broker["brokerAddrs"].items()
-            if str(number) == "0")
+        return masters(fastjson.loads(answer.body))
 
     async def topic_configs(self) -> list[dict[str, Any]]:
         """Return the configuration of every topic, with RocketMQ's member names, by name."""

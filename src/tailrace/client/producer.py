@@ -463,12 +463,12 @@ class AsyncProducer:
         Return notes of the brokers: with fewer queues than before, how many messages are in those that are no longer
         read. A Java broker gives no notes.
         """
-        route = await self._routes.of(topic, for_write=True)
+        addresses = await self._routes.brokers(topic)
         header = CreateTopicRequestHeader(
             topic, AUTO_CREATE_TOPIC, queues, queues, 6, "SINGLE_TAG", topic_sys_flag=0,
             attributes=",".join(f"+{k}={v}" for k, v in attributes.items()) if attributes else None)
         notes = []
-        for address in sorted(set(route.addresses.values())):
+        for address in addresses:
             answer = await self._remoting.invoke(
                 address, RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext(), timeout_ms=self._timeout_ms)
             if answer.code != ResponseCode.SUCCESS:

@@ -129,6 +129,23 @@ class Routes:
             # Not cached, because the first send creates the topic, which then has its own route.
             return await self._shared(AUTO_CREATE_TOPIC, topic)
 
+    async def brokers(self, topic: str) -> list[str]:
+        """Return the addresses of the brokers that may have a topic: those of its route, else all that are known."""
+        try:
+            return sorted(set((await self.of(topic, for_write=True)).addresses.values()))
+        except RemotingCommandError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+        # No broker creates topics in a send, so none has the auto-creation topic.
+        if self.broker:
+            return [self.broker]
+        address = self._namesrv[0]
+        answer = await self._remoting.invoke(address, RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        with readable(address):
+            return masters(fastjson.loads(answer.body))
+
     async def _shared(self, asked: str, topic: str) -> Route:
         """Return the result of `_ask`, of the request that is under way if there is one."""
         key = asked, topic
@@ -234,6 +251,14 @@ def readable(address: str) -> Iterator[None]:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RemotingError(f"{address}: its answer cannot be read: {error!r}") from error
+
+
+def masters(cluster: dict[str, Any]) -> list[str]:
+    """Return the addresses of all masters in the answer to GET_BROKER_CLUSTER_INFO."""
+    table = cluster.get("brokerAddrTable") or {}
+    return sorted(
+        str(address) for broker in table.values() for number, address in broker["brokerAddrs"].items()
+        if int(number) == MASTER_ID)
 
 
 def _route(data: dict[str, Any], topic: str, most: int) -> Route:
