@@ -1,4 +1,4 @@
-"""The commands and programs of README.md, on a terminal as a reader has one, and those of the page about installation."""
+"""The commands and programs of README.md on a terminal, and those of the page about installation."""
 
 from __future__ import annotations
 
