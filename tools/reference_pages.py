@@ -180,7 +180,8 @@ def verify_findings() -> str:
 
 _REMEDIES = {
     Remedy.RECOVER: "**recover**", Remedy.REPAIR: "**repair**", Remedy.TIMERS: "**rebuild timers**",
-    Remedy.SEAL: "**restore**, or continue", Remedy.RESTORE: "**restore**, or continue", Remedy.NOTHING: "Nothing to do",
+    Remedy.SEAL: "**restore**, or continue", Remedy.RESTORE: "**restore**, or continue",
+    Remedy.NOTHING: "Nothing to do",
 }
 _FINDINGS_HEAD = """# Findings of verify
 

@@ -1,4 +1,4 @@
-"""`tailrace doctor report` on served and unserved directories: what it has, and that it has no secret and no content."""
+"""`tailrace doctor report` on served and unserved directories: what it has, and that it has no secret and no body."""
 
 import json
 import os

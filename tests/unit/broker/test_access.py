@@ -464,3 +464,35 @@ def test_a_recorded_question_for_a_route_does_not_delete_the_topic(tmp_path, kit
                 assert ("orders" in controller._broker.topics.table) == (code == 16)
 
     asyncio.run(scenario())
+
+
+def test_clients_that_guess_passwords_do_not_keep_probes_out(monkeypatch):
+    """A probe connects, and sends its request a moment later than others connect, while guesses wait for an answer."""
+    async def test():
+        monkeypatch.setattr(http_status, "FAILED_LOG_IN_S", 60.0)
+        monkeypatch.setattr(http_status, "SCRAPERS_MAX", http_status.CONNECTIONS_MAX)
+        server = HttpStatusServer(BrokerConfig(), metrics_token="right")
+        address, late = await server.start("127.0.0.1", 0), []
+        for number in range(http_status.CONNECTIONS_MAX):
+            reader, writer = await asyncio.open_connection(*address)
+            late.append((reader, writer))
+            writer.write(b"GET /metrics HTTP/1.1\r\nAuthorization: Bearer wrong\r\n\r\n")
+            while len(server._late) <= number:
+                await asyncio.sleep(0)
+        probes = [await asyncio.open_connection(*address) for _ in range(8)]
+        while len(server._arrivals) < len(probes):
+            await asyncio.sleep(0)
+        for reader, writer in probes:
+            writer.write(b"GET /ready HTTP/1.1\r\n\r\n")
+            assert b" 503 " in await reader.read()
+            writer.close()
+        with contextlib.suppress(ConnectionResetError):
+            assert await late[0][0].read() == b"", "the oldest guess gives way"
+        assert len(server._late) == http_status.CONNECTIONS_MAX - len(probes)
+        for _, writer in late:
+            writer.close()
+        for waits in list(server._late.values()):
+            waits.set_result(None)
+        await server.stop()
+
+    asyncio.run(test())

@@ -18,7 +18,6 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailrace.broker import http_status
 from tailrace.broker.durable_answers import PENDING_LIMIT
 from tailrace.broker.exposition import Exposition, _consumed
 from tailrace.broker.http_status import Answer, HttpStatusServer
@@ -600,37 +599,6 @@ def test_many_clients_of_one_address_do_not_close_those_of_others(monkeypatch):
             assert (await other.read()).endswith(b"ready")
             for writer in writers:
                 writer.close()
-
-    run(test)
-
-
-def test_clients_that_guess_passwords_do_not_keep_probes_out(monkeypatch):
-    """A probe connects, and sends its request a moment later than others connect, while guesses wait for an answer."""
-    async def test():
-        monkeypatch.setattr(http_status, "FAILED_LOG_IN_S", 60.0)
-        monkeypatch.setattr(http_status, "SCRAPERS_MAX", http_status.CONNECTIONS_MAX)
-        async with serving(metrics_token="right") as (server, _):
-            address, late = server._server.sockets[0].getsockname()[:2], []
-            for number in range(http_status.CONNECTIONS_MAX):
-                reader, writer = await asyncio.open_connection(*address)
-                late.append((reader, writer))
-                writer.write(b"GET /metrics HTTP/1.1\r\nAuthorization: Bearer wrong\r\n\r\n")
-                while len(server._late) <= number:
-                    await asyncio.sleep(0)
-            probes = [await asyncio.open_connection(*address) for _ in range(8)]
-            while len(server._arrivals) < len(probes):
-                await asyncio.sleep(0)
-            for reader, writer in probes:
-                writer.write(b"GET /ready HTTP/1.1\r\n\r\n")
-                assert b" 503 " in await reader.read()
-                writer.close()
-            with contextlib.suppress(ConnectionResetError):
-                assert await late[0][0].read() == b"", "the oldest guess gives way"
-            assert len(server._late) == http_status.CONNECTIONS_MAX - len(probes)
-            for _, writer in late:
-                writer.close()
-            for waits in list(server._late.values()):
-                waits.set_result(None)
 
     run(test)
 
