@@ -156,7 +156,7 @@ bench-retention: $(VENV)/.installed  ## Deletion beside traffic and the referenc
 bench-recovery: $(VENV)/.installed  ## Opens: after a kill, rebuilt, grown, a sparse terabyte
 	$(PY) benchmarks/macro/recovery.py
 
-gen: $(VENV)/.installed  ## Write docs/reference and the pictures anew
+gen: $(VENV)/.installed  ## Write docs/reference and the pictures again
 	$(PY) tools/gen_reference.py
 	$(PY) tools/gen_threat_model.py
 	$(PY) tools/gen_pictures.py

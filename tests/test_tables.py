@@ -2,7 +2,7 @@
 
 The criterion is mechanical: a dict, set or deque that starts empty in a constructor, or at the level of a module, and
 a function with ``lru_cache``, in the rooms below. A deque with ``maxlen`` has its bound in the source. A table that
-keeps text of clients has a bound in bytes, too: a name that was not checked may be as long as a request.
+keeps text of clients also has a bound in bytes: a name that was not checked may be as long as a request.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each round starts `tailrace serve` on the same directory. Producers send plain messages and transactions: some
 are committed, some rolled back, some stay open until a later check. Consumers pop with short invisible times and
 acknowledge some messages, change the time of others, and leave the rest. Then the broker is killed. A last
-round drains the topic. What is checked is written in tests/support/broker_life.py. Messages that may be popped
+round drains the topic. tests/support/broker_life.py says what is checked. Messages that may be popped
 twice are those at or after the offsets in config/consumerOffset.json that the killed broker left.
 
 ROUNDS=n and SEED=n. A seed repeats the choices, not the moments of the kills to the instruction.
@@ -64,7 +64,7 @@ class Loop:
         self.broker = TailraceBroker(path, "--config", str(config))
         self.first_popped_ms: dict[tuple[str, int, int], int] = {}
         self.oldest_again_ms = 0
-        """The longest time between a pop and the kill that made the message come again."""
+        """The longest time between a pop and the kill after which the message was redelivered."""
         self.killed_ms = 0
 
     def now_ms(self) -> int:

@@ -163,7 +163,7 @@ def comments_of(text: str) -> str:
     for node in ast.walk(ast.parse(text)):
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else ():
-            # Attributes have docstrings, too: any text that stands alone.
+            # Attributes also have docstrings: any text that stands alone.
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) \
                     and isinstance(statement.value.value, str):
                 parts.append(statement.value.value)

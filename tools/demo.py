@@ -100,7 +100,7 @@ def act(number: int, title: str) -> None:
 
 
 def skipped(what: str, why: str) -> None:
-    """Say what is left out."""
+    """Name the steps that are left out."""
     console.print(f"  [yellow]skipped[/yellow] {what}: {why}")
 
 
@@ -282,7 +282,7 @@ def with_timer(store: Path, config: Path) -> None:
 
 
 def break_and_mend(store: Path) -> None:
-    """Derived state comes back, the damaged message is named, no other is missing."""
+    """Derived state is rebuilt, the damaged message is named, no other is missing."""
     before = [line for line in tailrace("dump", store, "--only", "messages") if "message" in line]
     broken = before[len(before) // 2]["message"]
     shutil.rmtree(store / "consumequeue")

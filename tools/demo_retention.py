@@ -77,7 +77,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def by_time(path: Path, say: Say) -> None:
-    """A store whose clock goes on by 72 hours."""
+    """A store whose clock advances by 72 hours."""
     clock, config = LaterClock(), settings()
     with MessageStore.open(path, config=config, clock=clock) as store:
         fill(store, "old", 4)

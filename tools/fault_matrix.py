@@ -4,7 +4,7 @@ step back.
 SEED=n replays one, CASES=n bounds each part and START=n leaves out its first n cases, whose order is
 always the same: so a run can be gone on with. Names of parts run only these, so that several processes
 can share the work. Prints counts, and by field what no checksum, length, position or unit detects. Each
-violation prints the case that shows it; the rest is run, too.
+violation prints the case that shows it; the rest is also run.
 """
 
 import argparse

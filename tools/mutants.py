@@ -15,7 +15,7 @@ Further environment variables:
     QUICK   1 leaves out tests that take more than 3 s, if a line has others
     TREE    a directory that keeps the copy and the tests of each line for the next run. The copy is
             not renewed: delete the directory after a change of the checkout.
-    FROM    number of the first fault that is planted; an interrupted run goes on there
+    FROM    number of the first fault that is planted; an interrupted run continues there
 """
 
 from __future__ import annotations

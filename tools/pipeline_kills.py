@@ -1,7 +1,7 @@
 """Real kills of the archive's writer and of the sink's sender; part of ``make crash``.
 
 Each run is a forked process that is killed at a random moment. After every kill of the archive each
-segment that has a manifest must come back byte for byte; when all are there, every Parquet file must
+segment that has a manifest must be rebuilt byte for byte; when all are there, every Parquet file must
 be named by one manifest. After each kill of a batch's sender, sometimes of several in a row, one run
 is let through: the topic must hold each message once. ``--jvm`` kills the JVM of real drivers, see
 ``jvm_kills``; each costs some ten seconds. Prints counts; a violation ends it with 1.

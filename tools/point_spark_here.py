@@ -1,4 +1,4 @@
-"""Let PySpark started from this checkout's environment use it for its workers, too.
+"""Let PySpark started from this checkout's environment use it and start its workers with it.
 
 PySpark runs workers with ``python3`` of the PATH unless PYSPARK_PYTHON says otherwise, and that one
 has no Tailrace. Only the development environment gets this; users set the variable themselves.

@@ -1,4 +1,4 @@
-"""All tests: as they are, then those of bytes once more with interpreted kernels. What ``make test`` runs.
+"""All tests: as they are, then those of bytes once more with interpreted kernels. ``make test`` runs them.
 
 The second part runs although the first failed, and the last lines say how both ended.
 

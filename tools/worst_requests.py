@@ -4,7 +4,7 @@ A store with many topics, groups, offsets and queues is served by ``tailrace ser
 its worst requests, ROUNDS times, while another client sends a cheap request every 2 ms. A code holds
 the loop for as long as that client waited; the server's own measure (the metric
 tailrace_event_loop_lag_seconds) is shown beside it. The least of the rounds counts, because other
-programs of the machine delay a round, too, but not each of them. A code over LIMIT_MS ends the run
+programs of the machine also delay a round, but not each of them. A code over LIMIT_MS ends the run
 with 1, and so does a registered code without a worst request here.
 
     ROUNDS=3 SIZE=10000 LIMIT_MS=50 python tools/worst_requests.py

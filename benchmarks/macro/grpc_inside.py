@@ -4,7 +4,7 @@
 
 One process: a broker on a store, and the methods of the endpoint called with requests as bytes, as gRPC calls them. The
 processor time is that of the thread of the event loop, the decoding of the request and the encoding of the response
-included. What an endpoint costs in all is this, what Python's gRPC does for an empty method, and the threads of the
+included. An endpoint costs the sum of this, the work of Python's gRPC for an empty method, and the threads of the
 store: see `grpc_calls.py`. The median of the rounds counts, and the least is shown.
 """
 

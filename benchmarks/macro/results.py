@@ -63,7 +63,7 @@ def note(text: str) -> None:
 
 
 def output_hash(parts: list[bytes]) -> str:
-    """A short hash of what came out, so that a faster run that does less is noticed."""
+    """A short hash of the output, so that a faster run that does less is noticed."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)

@@ -33,7 +33,7 @@ HEAD = {  # the fixed part of a record of two IPv4 hosts
 NEVER = {"size", "magic", "body CRC", "physical offset", "body length", "body"}
 """Fields whose flips are found by length, position and body checksum."""
 PLACE = {"topic", "queue id", "queue offset"}
-"""Fields that the unit tells, too."""
+"""Fields that the unit also has."""
 
 
 class Record(NamedTuple):
@@ -128,7 +128,7 @@ class Source:
         return files
 
     def look(self, files: CrashFileSystem, *, keys: bool = False) -> dict[tuple[str, int, int], bytes]:
-        """Open and pull everything: place and record. With ``keys``, each is found by key, too."""
+        """Open and pull everything: place and record. With ``keys``, each is also found by key."""
         found = {}
         with self.opened(files) as store:
             for topic, queue_id, low, high in store.queues():
@@ -176,7 +176,7 @@ def change(files: CrashFileSystem, path: str, at: int, data: bytes) -> None:
 
 
 def cut_log(source: Source, phy_offset: int, mode: str, how: str) -> None:
-    """The log ends at a byte: what is behind is zero, or gone with the file's length."""
+    """The log ends at a byte: later bytes are zero, or gone with the file's length."""
     files = source.image(mode)
     for name in files.list(f"{ROOT}/commitlog"):
         path = f"{ROOT}/commitlog/{name}"

@@ -29,7 +29,7 @@ def crash_at(make, place, keep):
 
 
 def fail_once_at(make, place, number, end):
-    """Have operation ``place`` fail with an errno; ``end(files)`` is what is left afterwards."""
+    """Have operation ``place`` fail with an errno; ``end(files)`` returns the files that remain."""
     life = make()
 
     def before(count, _name, path):

@@ -82,7 +82,7 @@ def flip(file, at, bit=0):
 
 
 def cut(path, phy_offset):
-    """End the log at a position, as the reference does: later files go, bytes behind it go."""
+    """End the log at a position, as the reference does: later files and later bytes are removed."""
     for file in segments(path):
         at = phy_offset - int(file.name)
         if at <= 0:

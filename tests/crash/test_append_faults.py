@@ -98,7 +98,7 @@ def operations_of(kind):
 
 
 def check(store, acknowledged, *, exact):
-    """Read what is there; acknowledged is part of it, in order, and it ends with whole records."""
+    """Read all messages; the acknowledged ones are among them, in order, and it ends with whole records."""
     store.wait_dispatched()
     found = [message.body for message in store.read("T")]
     assert found == BODIES[: len(found)]

@@ -123,7 +123,7 @@ def test_damage_another_store_and_places_that_are_taken_are_refused(tmp_path):
         back_up(str(tmp_path / "empty"), target)
     back_up(str(tmp_path / "young"), str(tmp_path / "y"))
     with pytest.raises(StoreError, match="a backup directory is for one store"):
-        back_up(str(tmp_path / "other"), str(tmp_path / "y"))  # also if the backup has a part of its first file
+        back_up(str(tmp_path / "other"), str(tmp_path / "y"))  # even if the backup has a part of its first file
     assert verify_backup(target).log_end > 0
     outside = read_manifest(target)
     (tmp_path / "y" / MANIFEST).write_bytes(

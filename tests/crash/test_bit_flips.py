@@ -88,7 +88,7 @@ def test_a_length_that_rotted_leads_to_no_record_behind_the_next():
 
 
 def test_a_queue_offset_that_rotted_to_0_does_not_begin_the_queue_anew():
-    """Also when the next message of the queue is in another segment."""
+    """Even when the next message of the queue is in another segment."""
     source = faults.Source(3, 115, faults.PLAIN)
     record = source.records[29]
     assert record.place == ("T0", 1, 8)

@@ -36,7 +36,7 @@ def content(files, path):
 
 
 def records_on(files):
-    """Position and message of every whole record, behind damage, too."""
+    """Position and message of every whole record, including those after damage."""
     found = {}
     for name in files.list(f"{ROOT}/commitlog"):
         base, data, at = int(name), content(files, f"{ROOT}/commitlog/{name}"), 0

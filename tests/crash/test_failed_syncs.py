@@ -1,7 +1,7 @@
 """Rule F6 for every file: a failed sync of a promise is final, one of a hint costs nothing.
 
 One life of a store touches every kind of file. For each kind of sync in it, the first and the last one
-fail with EIO, and then: nothing is acknowledged any more, the reason is told, no later sync is
+fail with EIO, and then: nothing is acknowledged any more, the reason is logged, no later sync is
 attempted, and an open after a power loss has all that was acknowledged.
 """
 

@@ -105,7 +105,7 @@ LOST = {"first": [0], "second": [1], "middle": [2], "fourth": [3], "second-last"
         "last two": [4, 5], "last three": [3, 4, 5], "all but the first": [1, 2, 3, 4, 5],
         "first and last": [0, 5], "two apart": [2, 4], "all": [0, 1, 2, 3, 4, 5]}
 AT_THE_END = {"last", "last two", "last three", "all but the first", "first and last"}
-"""The log ends before these: offsets behind the last message that is left are used again."""
+"""The log ends before these: offsets after the last remaining message are used again."""
 
 
 @pytest.mark.parametrize("own", ["own progress", "none of our own", "no timer files"])
@@ -130,7 +130,7 @@ def test_without_queue_files_own_progress_says_how_far_they_came(lives, lost, cl
     files, clock = before.files.killed(), SimClock(before.now + 1000)
     for path in [before.segments[n] for n in LOST[lost]] + paths(files, "/s/consumequeue"):
         files.remove(path)
-    # After a kill own progress is as old as the last flush: what came after it is known to nobody.
+    # After a kill own progress is as old as the last flush: no file names the messages after it.
     check(before, files, clock, known=clean and lost not in AT_THE_END)
 
 

@@ -30,7 +30,7 @@ def opened(files, clock):
 
 @pytest.fixture(scope="module")
 def killed():
-    """A store that was killed with many index files behind its progress."""
+    """A store that was killed with many index files after its progress."""
     clock, files = SimClock(), CrashFileSystem()
     store = opened(files, clock)
     for n in range(COUNT):

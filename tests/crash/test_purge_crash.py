@@ -23,7 +23,7 @@ CONFIG = StoreConfig(
 
 
 class Life:
-    """Puts, purges half, puts, purges all, puts; knows what it was told."""
+    """Puts, purges half, puts, purges all, puts; remembers the answers."""
 
     def __init__(self):
         self.clock = SimClock()

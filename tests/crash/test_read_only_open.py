@@ -88,7 +88,7 @@ def image(files):
 
 @pytest.fixture(params=["clean", "killed", "bare", "torn", "empty"])
 def unwritten(request):
-    """Files of a store with 200 messages, stopped in some way, and the clock; what is left of them."""
+    """Files of a store with 200 messages, stopped in some way, and the clock; the files that remain."""
     clock, files = SimClock(), CrashFileSystem()
     store = opened(files, clock)
     if request.param == "empty":

@@ -1,6 +1,6 @@
 """Opens that must not repair: stricter recovery modes, unchecked bodies, a full disk.
 
-What a mode does is ``store.recovery.table``; a refused open changes nothing.
+``store.recovery.table`` says what a mode does; a refused open changes nothing.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Life:
         return store.retention.delete_now()
 
     def check(self, files, what):
-        """Nothing young is lost, nothing comes twice, what is left is a suffix of each queue."""
+        """Nothing young is lost, nothing comes twice, and a suffix of each queue remains."""
         store = open_store(files, self.clock)
         assert not store.recovery_report["cut"] or not store.recovery_report["steppedOver"], what
         young = self.clock.now_ms() - HOUR
@@ -102,7 +102,7 @@ class Life:
         low = store.min_phy_offset
         names = [n for n in files.list("/s/commitlog") if n.isdigit()]
         assert [int(n) for n in names] == [low + i * SIZE for i in range(len(names))], (what, names)
-        # The next message takes the next place, and deleting goes on.
+        # The next message takes the next place, and deleting continues.
         for key in QUEUES:
             high = store.max_offset_in_queue(*key)
             assert store.put(Message(topic=key[0], body=b"after"), queue_id=key[1]).queue_offset == high
@@ -147,7 +147,7 @@ def test_any_operation_of_a_pass_may_fail_once(number):
 
 
 def test_the_sweep_catches_names_that_are_not_durably_gone(monkeypatch):
-    """A planted bug: later files go while the name of an earlier one may come back."""
+    """A planted bug: later files go while the name of an earlier one may reappear."""
     def careless(self, file):
         directory, _, name = file.path.rpartition("/")
         self._rename(file, directory, name)

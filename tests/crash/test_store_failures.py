@@ -54,7 +54,7 @@ class Files:
 
 
 class CrashClock:
-    """Time that a look moves on by a millisecond; a look is a place to crash, too."""
+    """Time that a look moves on by a millisecond; a look is also a place to crash."""
 
     def __init__(self, files):
         self.files = files
@@ -138,7 +138,7 @@ def contents(store, *, gaps=False):
 
 def check(fs, sent, acked, what):
     store = open_store(fs)
-    # A torn record that was never synced, with a whole one behind it, is stepped over: its place
+    # A torn record that was never synced, :with a whole one after it, is stepped over:: its place
     # stays empty. Nothing that was acknowledged may be missing for it.
     gaps = bool(store.recovery_report["steppedOver"])
     first = contents(store, gaps=gaps)

@@ -1,4 +1,4 @@
-"""A crash at every operation of a broker's life with transactions: none is lost, none is delivered twice."""
+"""A crash at every operation of a broker's life with transactions: no message is lost or delivered twice."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_w1_a_queue_behind_the_log_after_a_clean_stop(path, left, ours):
 @pytest.mark.parametrize("killed", [True, False])
 @pytest.mark.parametrize("fields", [None, NOTHING], ids=["checkpoint", "no-checkpoint"])
 def test_w2_one_bad_record_costs_one_message(path, killed, fields):
-    """Everything behind a bad record is discarded, whole files too."""
+    """Everything after a bad record is discarded, even whole files."""
     make(path, 60, size=600)
     assert len(stores.segments(path)) >= 3
     _, size, file, at = stores.records(path)[2]
@@ -95,7 +95,7 @@ def test_w2_one_bad_record_costs_one_message(path, killed, fields):
 
 
 def test_w3_units_behind_a_truncation_stay_dead(path, tmp_path):
-    """A truncation moves positions only: the old units come back when the log has grown again."""
+    """A truncation moves positions only: the old units reappear when the log has grown again."""
     other = tmp_path / "other"
     make(other, 12, size=200)
     stale = stores.queue_file(other).read_bytes()
@@ -126,7 +126,7 @@ def test_w3_our_own_truncation_leaves_no_units(path):
 
 
 def cut_and_go_on(path, tmp_path, old, new, size, later_ms=60_000):
-    """A log of ``old`` messages, cut at the sixth, gone on with ``new`` ones, not cleared behind.
+    """A log of ``old`` messages, cut at the sixth, continued with ``new`` ones, not cleared after it.
 
     Both are (number, queue id). Returns where the new ones end.
     """
@@ -153,7 +153,7 @@ def cut_and_go_on(path, tmp_path, old, new, size, later_ms=60_000):
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_w4_records_behind_an_old_end_of_the_log(path, tmp_path, killed):
-    """Whole records that an earlier truncation left behind the end are taken for messages."""
+    """Whole records that an earlier truncation left after the end are taken for messages."""
     end = cut_and_go_on(
         path, tmp_path, [(n, 0) for n in range(100, 110)], [(205, 0), (206, 0)], 411)
     if not killed:
@@ -200,7 +200,7 @@ def test_w4_records_after_a_torn_record_of_another_size(path, tmp_path, torn_at)
 def test_w4_old_records_that_follow_without_a_gap(path, tmp_path):
     """With equal sizes an old record follows a new one directly, and takes its place in the queue.
 
-    Where it does not go on in its queue, its unit must not push out that of a newer message. Where
+    Where it does not continue its queue, its unit must not push out that of a newer message. Where
     it does, it looks like any message stored after the clock was set back, and is shown.
     """
     old = [*((n, 0) for n in range(100, 105)), (105, 1), (106, 1), (107, 0), (108, 0), (109, 1)]
@@ -235,7 +235,7 @@ def test_w4_a_record_of_another_place(path):
 
 @pytest.mark.parametrize("release", ["5.3.3", "5.5.0"])
 def test_w5_a_checkpoint_that_is_ahead_of_the_queues(path, release):
-    """5.3.3 notes a unit when it is appended: after a power cut replay starts behind lost units."""
+    """5.3.3 notes a unit when it is appended: after a power cut replay starts after lost units."""
     make(path, 100, size=600)
     assert len(stores.segments(path)) >= 4
     times = store_times(path)
@@ -253,7 +253,7 @@ def test_w5_a_checkpoint_that_is_ahead_of_the_queues(path, release):
 
 
 def test_w6_a_kill_does_not_cost_the_index(path):
-    """The current index file is deleted; only keys of the replayed part come back."""
+    """The current index file is deleted; only keys of the replayed part are indexed again."""
     config = dataclasses.replace(stores.CONFIG, max_index_num=2000)  # one file has them all
     with opened(path, config) as store:
         fill(store, range(100), size=600)
@@ -280,7 +280,7 @@ def test_w7_keys_of_messages_behind_a_truncation(path, killed):
 
 
 def test_w8_a_record_that_dispatch_cannot_read(path):
-    """A master drops all that is readable behind it in the file and then reports no lag."""
+    """A master drops all that is readable after it in the file and then reports no lag."""
     store = opened(path)
     fill(store, range(10), size=100)
     _, size, file, at = stores.records(path)[3]
@@ -458,7 +458,7 @@ def test_n1_queues_are_rebuilt_from_all_files_of_the_log(path, killed, what):
 def test_n2_snapshots_of_a_timer_wheel_that_cannot_be_right_are_not_believed(path):
     """One of a wrong length keeps 5.5.0 from starting, a stale one hides pending timers.
 
-    Ours opens, believes neither, and leaves none behind that 5.5.0 would adopt.
+    Ours opens, believes neither, and leaves none that 5.5.0 would adopt.
     """
     make(path, 5)
     for name, data in (("timerwheel.4096", b"short"), ("timerwheel.99999", bytes(64))):
@@ -470,7 +470,7 @@ def test_n2_snapshots_of_a_timer_wheel_that_cannot_be_right_are_not_believed(pat
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_n3_ghosts_of_writes_without_mmap(path, killed):
-    """Left-over buffer bytes behind a record are taken for messages of another place."""
+    """Left-over buffer bytes after a record are taken for messages of another place."""
     make(path, 6, size=150)
     data = stores.segments(path)[0].read_bytes()
     where = stores.records(path)

@@ -136,7 +136,7 @@ class Model:
         self.world.open(clean=clean)
 
     def forget_behind(self, flushed):
-        """What is behind the last sync may be lost, sends and recalls."""
+        """Sends and recalls after the last sync may be lost."""
         for key in [key for key, until in self.places.items() if until > flushed]:
             self.last = max(self.last, self.world.due.pop(key, 0))
         for key, until in self.recalled.items():
@@ -163,7 +163,7 @@ class Model:
                 self.world.run(self.entropy.randrange(4000), step=25)
         now = self.world.clock.now_ms()
         last = max([*self.world.due.values(), self.last, now])
-        last += 63_000  # after a step back a level waits its delay from then on, at most a minute
+        last += 63_000  # after a step back a level waits its delay again, at most a minute
         self.world.run(last - now, step=max((last - now) // 1500, 25))
         if self.failed_reads:
             self.world.timers.check_metrics_step()  # a topic that could not be read is counted again

@@ -136,7 +136,7 @@ def test_a_group_in_mode_pop_acknowledges_retries_extends_and_goes_back_to_pulli
         with PullConsumer(namesrv=broker.namesrv) as reader:
             until(lambda: any(q for q in reader.queues("%DLQ%poppers")))
             assert [m.body for m in reader.messages("%DLQ%poppers", start="first", follow=False)] == [b"3"]
-        time.sleep(5.5)  # nothing comes again: it was extended
+        time.sleep(5.5)  # nothing is redelivered: it was extended
         slow.set()
         assert Counter(seen) == Counter([*range(100), 2])
         set_mode(producer, broker, "popped", "poppers", "PULL")

@@ -32,7 +32,7 @@ def test_the_embedded_store_takes_and_delivers_them(tmp_path):
         assert found == [(b"now", None), *((b"%d" % n, "1") for n in range(5)), (b"5", "2")]
         assert store.stats()["schedulePending"] == 1
         assert store.topics.table["SCHEDULE_TOPIC_XXXX"].read_queue_nums == 18
-    # An audit that is told of other levels takes the deliver times as they are.
+    # An audit with other levels takes the deliver times as they are.
     assert not list(Verification(StoreDirectory(str(tmp_path / "s"), raw=True)).findings())
     text = (tmp_path / "s/config/delayOffset.json").read_bytes()
     assert text.endswith(b'"offsetTable":{\n\t\t1:5,\n\t\t2:1\n\t}\n}')

@@ -192,7 +192,7 @@ def test_sends_beyond_what_may_wait_for_the_disk_are_told_to_slow_down(tmp_path,
 
 
 def test_a_burst_of_sends_to_a_topic_that_does_not_exist_yet_is_stored(tmp_path):
-    """They wait for the file of topics, whose write takes as long as the disk wants."""
+    """They wait for the file of topics, whose write takes as long as the disk needs."""
     count = 5_000
 
     async def test():

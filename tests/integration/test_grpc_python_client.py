@@ -35,7 +35,7 @@ def test_every_kind_of_message_and_consumer(tmp_path):
     assert lines[1:] == [
         "tag m1/1,m3/1", "sql m3/1", "later kept/1 True", "ordered o0,o1,o2,o3,o4", "push m0/1,m1/2,m2/1,m3/1",
         "half commit/1,orphan/1 orphan"]
-    # One message was given back, and came again.
+    # One message was given back, and was redelivered.
     assert sorted(part.partition("/")[2] for part in lines[0].split(" ")[1].split(",")) == ["1", "1", "1", "2"]
 
 

@@ -43,7 +43,7 @@ with MessageStore.open(path, config=config) as store:
 
 
 def write_and_kill(path, generation, acknowledgements):
-    """Let a writer work until it has acknowledged so many, then kill it; its lines."""
+    """Let a writer work until it has acknowledged this many, then kill it; return its lines."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path), str(generation)], stdout=subprocess.PIPE, text=True)
     lines = []

@@ -56,7 +56,7 @@ def test_an_odd_file_hangs_nothing_loses_nothing_and_is_named(tmp_path, state, o
 
 
 def odd(path, kind):
-    """Make something that is no regular file; what the error calls it."""
+    """Make something other than a regular file; return its name in the error."""
     match kind:
         case "directory":
             path.mkdir()
@@ -97,7 +97,7 @@ def test_the_file_system_refuses_what_is_no_regular_file_and_names_it(tmp_path, 
     if kind != "directory":
         calls.append(lambda: files.stat(str(path)))
     if kind == "dangling":
-        calls.remove(calls[4])  # a link to nothing is locked by nobody
+        calls.remove(calls[4])  # no process locks a link to nothing
         assert files.lock_holder(str(path)) is None
     for call in calls:
         with pytest.raises(OddFileError) as caught:

@@ -349,7 +349,7 @@ def test_subscribed_pull_consumers_share_queues_and_commit_what_was_polled(broke
             one.subscribe("polled")
             send(producer, "polled", [40])
             assert [m.body for m in one.poll(timeout_ms=5000)] == [b"40"]
-            raise KeyError  # what the program had comes again
+            raise KeyError  # the messages of the program are redelivered
 
     with pytest.raises(KeyError):
         fails()

@@ -2,8 +2,8 @@
 
 The victim has a topic, a group, clients and messages of every kind. For each row of the table requests are made with
 all combinations of the victim's names and names of the sender, always with the victim's records, clients and queues in
-the other fields. No byte of a message of the victim comes back, and nothing of the victim changes. A new row is covered
-by its fields; one whose body names its resources needs a body here, or the test fails.
+the other fields. No answer has a byte of a message of the victim, and nothing of the victim changes. A new row is
+covered by its fields; one whose body names its resources needs a body here, or the test fails.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NOT_ASKED = 2.0
 
 
 class Caller:
-    """A connection of a user to a server of the broker; what comes over it is kept."""
+    """A connection of a user to a server of the broker; received bytes are kept."""
 
     def __init__(self, server, user):
         self.user, self.pushed = user, []

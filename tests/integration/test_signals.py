@@ -145,7 +145,7 @@ def test_a_server_whose_streams_are_closed_pipes_serves_and_stops_cleanly(tmp_pa
         started = next(line for line in lines if "broker started" in line)
         broker = started.split("broker=")[1].split()[0]
         assert any("cannot print stream=<stdout> cause=[Errno 32]" in line for line in lines)
-    put_one(broker)  # now stderr is a closed pipe, too
+    put_one(broker)  # now stderr is also a closed pipe
     process.send_signal(signal.SIGHUP)
     assert process.wait(30) == 0
     assert not (tmp_path / "s" / "abort").exists()
@@ -240,7 +240,7 @@ def test_the_ready_line_gives_the_listening_address_and_says_the_advertised_one(
     assert ready["broker"] == broker == f"127.0.0.1:{port}"
     assert ready["advertised"] == f"192.0.2.7:{port}"
     put_one(ready["broker"])
-    # Commands on the directory find the server, too, which they did not at the advertised address.
+    # Commands on the directory also find the server, which they did not at the advertised address.
     done = subprocess.run([*TAILRACE, "send", str(tmp_path / "s"), "--topic", "t", "x"],
                           capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -214,7 +214,7 @@ def test_a_pull_waits_at_the_end_of_a_logical_queue_and_is_woken(tmp_path):
             assert await a.send(3, "m1") == (3, 501)
             answer = await asyncio.wait_for(waiting, 20)
             assert bodies(answer) == [(501, "m1")]
-            # What is below the first offset is gone; a commit with a pull names logical offsets, too.
+            # Messages below the first offset are gone; a commit with a pull also names logical offsets.
             assert (await a.pull(3, 10, MOVED)).ext["nextBeginOffset"] == "500"
             await a.pull(3, 501, commit=501)
             assert (await a.offset(QUERY, 3), a.controller.broker.offsets.query("g", TOPIC, 0)) == (501, 1)

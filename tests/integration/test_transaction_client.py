@@ -32,7 +32,7 @@ def run(test):
 
 
 async def bodies(store, count):
-    """What consumers of the topic see, once it is so many messages."""
+    """Return what consumers of the topic see, once it has this many messages."""
     while True:
         found = await asyncio.to_thread(messages, store)
         if len(found) >= count:

@@ -209,7 +209,7 @@ def test_a_producer_is_asked_and_its_late_answers_deliver_once(tmp_path):
             assert sent.properties["TRANSACTION_CHECK_TIMES"] == "1"
             assert sent.phy_offset == int(check.ext["commitLogOffset"])
             assert sent.msg_id == check.ext["offsetMsgId"]
-            again = await client.check()  # nobody has answered
+            again = await client.check()  # no producer has answered
             assert decode_message(again.body).properties["TRANSACTION_CHECK_TIMES"] == "2"
             assert (await client.end(half)).code == 0  # of the first copy
             assert (await client.end_check(check)).code == 0

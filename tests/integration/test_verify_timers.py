@@ -63,7 +63,7 @@ def test_the_reference_s_timers_are_sound(made):
 
 
 def test_timers_that_we_went_on_with_are_sound(store_path):
-    """Also where a list was begun anew: the slot of a stop is listed again."""
+    """Even where a list was begun again: the slot of a stop is listed again."""
     with MessageStore.open(store_path) as store:
         for number in range(20):
             store.put(Message(topic="T", body=b"x", delay=0.2 + number / 7, keys=[str(number)]))

@@ -22,7 +22,7 @@ def probe(monkeypatch):
 
 @pytest.mark.slow
 def test_no_code_holds_a_small_server_for_seconds(probe, tmp_path, capsys):
-    """The bound is generous: a busy machine delays everybody. What grew without one took minutes."""
+    """The bound is generous: a busy machine delays everything. Without a bound some took minutes."""
     assert probe.run(str(tmp_path), 50, 1, 0, 5_000) == 0
     shown = capsys.readouterr().out
     assert "no answer in 20 s" not in shown

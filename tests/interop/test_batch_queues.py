@@ -35,7 +35,7 @@ def inner(number: int) -> int:
 
 
 def wanted(count: int) -> dict[int, list[str]]:
-    """The bodies of each queue when there are so many records."""
+    """The bodies of each queue when there are this many records."""
     found: dict[int, list[str]] = {0: [], 1: []}
     for number in range(count):
         found[number % 2] += [f"b{number}-{at}" for at in range(inner(number))]
@@ -221,7 +221,7 @@ def pop_batch(reference, namesrv: str, seconds: int) -> tuple[str, list[tuple[st
 
 @pytest.mark.long
 def test_the_reference_does_not_pop_inner_batches(reference, tmp_path):
-    """Why we refuse: its client does not take the batch apart, and a batch that fails never comes back.
+    """Why we refuse: its client does not take the batch apart, and a batch that fails is never redelivered.
 
     If a later release passes this to its listener as three messages, pops of such topics can be built.
     """

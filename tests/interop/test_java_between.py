@@ -91,7 +91,7 @@ def test_what_java_truncates_between_stays_away(reference, tmp_path):
     data[last[0].phy_offset + 200] ^= 1
     log.write_bytes(data)
     (path / "abort").write_text("1")
-    java_put(reference, path, kill=True)  # it cuts the damaged record and goes on in its place
+    java_put(reference, path, kill=True)  # it cuts the damaged record and continues in its place
     with MessageStore.open(path, config=CONFIG, services=False) as store:
         assert "own progress does not match" in store.recovery_report["why"]
         assert keys_of(store) == wanted(range(OURS - 1), range(THEIRS))

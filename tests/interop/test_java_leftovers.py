@@ -1,4 +1,4 @@
-"""What a released Java broker leaves behind is served, or named when the store opens."""
+"""State that a released Java broker leaves is served, or named when the store opens."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def serve_lmq(address: str, first: int, count: int) -> None:
                 [n for n in numbers if n < first])
             plain.pull(queue, 0)  # makes the group
             at = mine.committed(queue)
-            if first:  # what the other broker was told
+            if first:  # the answers of the other broker
                 assert at == plain.committed(queue) == len([n for n in numbers if n < first])
             else:
                 assert at is None

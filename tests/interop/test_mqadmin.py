@@ -46,7 +46,7 @@ def test_topics_offsets_and_messages_are_administered(mqadmin, tailrace_broker):
 
 
 def test_a_master_without_slaves_is_shown(mqadmin, tailrace_broker):
-    """What a Java broker without a controller answers, too."""
+    """A Java broker without a controller answers the same."""
     broker = tailrace_broker.broker
     status = mqadmin("haStatus", "-b", broker)
     assert ["#SlaveNum", "0"] in status

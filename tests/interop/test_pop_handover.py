@@ -1,4 +1,4 @@
-"""Messages that are popped and not acknowledged come back with whichever broker has the directory next."""
+"""Messages that are popped and not acknowledged are redelivered by whichever broker has the directory next."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_java_member_and_ours_share_queues_and_all_is_consumed_once(reference,
                           in_order=in_order) as member:
             send(range(40))
             until(lambda: len(ours) == 40)
-            time.sleep(1.2)  # a Java member reads the committed offset at once
+            time.sleep(1.2)  # a Java member reads the committed offset immediately
             with java_member(reference, tailrace_broker.namesrv, "mixed", topic, *(["orderly"] * in_order)) as theirs:
                 until(lambda: len(member.assignment()) == 2)
                 send(range(40, 120))
@@ -188,7 +188,7 @@ def pops_and_replies(producer, namesrv):
         assert producer.request(Message(topic="asked", body=b"how"), timeout_ms=20_000).body == b"re:how"
         until(lambda: len(set(asked)) == 21 and len(tries) == 2)
         assert tries == [0, 1]
-        time.sleep(11)  # what was not acknowledged would come again
+        time.sleep(11)  # unacknowledged messages would be redelivered
     assert len(asked) == 22
 
 

@@ -106,7 +106,7 @@ async def peer_at(address):
 
 @contextlib.asynccontextmanager
 async def java_beside(reference, root, settings):
-    """A Java broker that starts and stops while the event loop, and a broker on it, go on."""
+    """A Java broker that starts and stops while the event loop, and a broker on it, continue."""
     loop, stack = asyncio.get_running_loop(), contextlib.ExitStack()
     try:
         address = await loop.run_in_executor(None, lambda: stack.enter_context(java_broker(reference, root, settings)))

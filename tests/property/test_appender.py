@@ -121,7 +121,7 @@ def test_twins_append_the_same(puts, crc):
 @quick
 @given(puts, st.booleans(), st.integers(0, 400), st.integers(150, 1500))
 def test_a_long_put_leaves_the_bytes_of_a_short_one(puts, crc, long_put, stage):
-    """Also if a record is longer than the buffer, or the buffer is full before the file."""
+    """Even if a record is longer than the buffer, or the buffer is full before the file."""
     for module in TWINS if kernels.compiled() else TWINS[:1]:
         short, log = Log(module, crc=crc), Log(module, crc=crc, long_put=long_put, stage=stage)
         for put in puts:

@@ -86,14 +86,14 @@ def lying_sync_dir(monkeypatch):
 
 
 def early_acknowledgement(monkeypatch):
-    """Senders are told before the sync."""
+    """Senders get answers before the sync."""
     monkeypatch.setattr(
         FlushCommitLogService, "when_durable",
         lambda _, __, callback: callback(PutMessageStatus.PUT_OK))
 
 
 def forgotten_queue_offsets(monkeypatch):
-    """After an open queues go on one place too early."""
+    """After an open queues continue one place too early."""
     real = MessageStore.__init__
 
     def init(store, *args):

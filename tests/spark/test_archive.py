@@ -107,7 +107,7 @@ def test_a_stream_begins_in_the_archive(spark, tmp_path):
     fill(path, 300, 450)
     archive_store(spark, str(path), str(archive))
     with opened(path) as store:
-        assert store.retention.delete_now()  # the checkpoint is behind the log now
+        assert store.retention.delete_now()  # the checkpoint is now before the start of the log
     assert run() == list(range(450))
 
 

@@ -1,4 +1,4 @@
-"""Executors in processes of their own read a store, also when they are killed, audit it and build its queues anew."""
+"""Executors in processes of their own read a store, even when they are killed, audit it and build its queues again."""
 
 import json
 import os

@@ -49,7 +49,7 @@ def test_the_source_the_stream_its_lag_and_the_sink(spark, tmp_path, tailrace_br
     try:
         run(lag)
         assert names["messages"] == 0
-        # A query that ends; the page's starts with new messages and goes on.
+        # A query that ends; the page's starts with new messages and continues.
         run(sink, (".start()", ".trigger(availableNow=True).start()"),
             ('"orders").load', '"orders").option("startingOffsets", "earliest").load'))
         names["sending"].awaitTermination(60)

@@ -39,7 +39,7 @@ def contents(path):
 
 
 class Recorder:
-    """A target that fails when it is told to."""
+    """A target that fails on demand."""
 
     def __init__(self, fail_at=-1):
         self.fail_at = fail_at

@@ -1,4 +1,4 @@
-"""Streams: they end, go on where they were killed, never back, and give each message once."""
+"""Streams: they end, continue where they were killed, never go back, and give each message once."""
 
 import itertools
 import json

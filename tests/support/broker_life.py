@@ -1,13 +1,13 @@
 """Lives of a broker with transactions and POP on one directory, cut off by crashes, against what clients know.
 
-`Clients` survive the crashes and note what they were told. From that they know what may be delivered:
+`Clients` survive the crashes and note the answers. From them they know what may be delivered:
 
   TX1  A transaction whose commit was answered is in its queue once; no transaction is there twice.
   TX2  A transaction that its producer rolls back is never delivered.
   TX3  One without an answer is checked again after a crash, and follows the answer of its producer.
   P1  What was answered to a producer is popped until a consumer acknowledges it.
   P2  Each stored message is popped once in one life of the broker. A crash takes the offsets of the group
-      that were not written: messages from there on are popped again, and only those.
+      that were not written: messages at or after them are popped again, and only those.
   P3  A copy in the retry topic is made for a pop whose time is over and that was not acknowledged before,
       one copy for each. So an acknowledgement that was answered ends its pop, over every crash.
 
@@ -41,7 +41,7 @@ BUSY = {2, 10}
 
 
 class ViolationError(AssertionError):
-    """Clients were told or given something that they must not be."""
+    """Clients were answered or given something wrong."""
 
 
 @dataclass(eq=False)
@@ -370,7 +370,7 @@ class Clients:
                 if s.wanted and s.fact is not None and s.fact.held and not s.maybe_acknowledged]
 
     def check_came(self):
-        """P1: all came, or came back, until they were acknowledged."""
+        """P1: all were delivered, once or more, until they were acknowledged."""
         if lost := self.missing():
             raise ViolationError(f"P1: {lost} never came, or did not come back")
 
@@ -427,7 +427,7 @@ class Lives:
     def live(self, files, life, *, tolerates=False):
         """One life up to its clean end, or until SimulatedCrash.
 
-        With ``tolerates`` reads fail; the life then does not end: what waits must come without a restart.
+        With ``tolerates`` reads fail; the life then does not end: waiting messages must come without a restart.
         """
         entropy = SeededEntropy(self.seed * 1_000 + life)
         world = self.open(files, life)

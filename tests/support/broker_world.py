@@ -251,7 +251,7 @@ class BrokerWorld:
             self.connection, RemotingCommand(RequestCode.HEART_BEAT, {}), "client", PRODUCERS)
 
     def persist(self):
-        """As `BrokerController._persist_offsets`, which goes on after an error. Return False if a read has failed."""
+        """As `BrokerController._persist_offsets`, which continues after an error. Return False if a read has failed."""
         def write_orders():
             self.pop_part.prepare()
             self.pop_part.write_prepared()

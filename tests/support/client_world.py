@@ -1,6 +1,6 @@
 """Producers and a group of consumers on a simulated network with brokers that fail; all of it from one seed.
 
-What must hold, whatever the network does:
+:These rules must hold, whatever the network does::
 - each message whose send was acknowledged is in the store of a broker, and is consumed at least once;
 - a committed offset never passes a message that no listener has consumed;
 - in order, a listener gets a message of a queue only after the one before was consumed;
@@ -64,7 +64,7 @@ class Broker(LockingBroker):
         self.checked = collections.Counter()
         self.persisted = {}
         self.delayed = 0
-        """Messages that were sent back and are not in a queue yet; a crash keeps them, too."""
+        """Messages that were sent back and are not in a queue yet; a crash also keeps them."""
         self._next_physical = itertools.count(1000 + number, 1000)
 
     def put(self, topic, queue_id, body, reconsume_times=0, **properties):

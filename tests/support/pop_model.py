@@ -1,7 +1,7 @@
 """POP with time as a variable: a model that knows what each pop must answer, over restarts and kills.
 
 The model keeps for each group its offsets and pops. A pop has to answer with the next messages of its queues, as
-many as it asks for. What is in the retry topic is compared with the pops that are over: a copy must be there
+many as it asks for. The retry topic is compared with the pops that are over: a copy must be there
 LATE_MS after a pop is over without acknowledgement, must not be there before, and there is one for each. An
 orderly pop is blocked exactly while one of its messages is neither acknowledged nor visible again. At times reads of
 the services fail; after that nothing is missing, twice or late.
@@ -152,7 +152,7 @@ class Model:
             if taken.state != "done" and taken.due <= now:
                 may[taken.one.body] += 1
                 if taken.state == "open" and taken.due + LATE_MS <= now:
-                    # Two pops of one message, after a reset, may come back as one copy after a restart.
+                    # Two pops of one message, after a reset, may be redelivered as one copy after a restart.
                     source = taken.one.place if taken.life < self.counts["opens"] else id(taken)
                     sources[taken.one.body].add(source)
         for body in may.keys() | found.keys():
@@ -270,7 +270,7 @@ class Model:
             return
         self.polling = None
         ones = popped(answer, TOPIC, self.world.config.broker_name, FREE)
-        # The first message that comes wakes it, so the messages that came back after that are not in the answer.
+        # The first message that comes wakes it, so the messages that were redelivered after that are not in the answer.
         if not 1 <= len(ones) <= min(32, sum(map(len, ready.values()))):
             raise ViolationError(f"a pop that waited is answered with {len(ones)} messages")
         self.took(ones, ready, None)

@@ -59,7 +59,7 @@ def sound_store(path):
 
 
 def killed_store(path):
-    """The same after a kill, with other kinds of records, and nothing that recovery would go on from."""
+    """The same after a kill, with other kinds of records, and nothing that recovery would continue from."""
     with MessageStore.open(path, config=CONFIG, services=False) as store:
         put = [
             store.put(Message(topic=f"T{n % 2}", body=b"%d" % n * 90, tags="t" if n % 3 else None,

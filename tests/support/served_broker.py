@@ -40,7 +40,7 @@ class Client:
             self.data += more
 
     async def ask(self, code, ext=None, body=b"", *, opaque=7, **options):
-        """Send a request, and return what comes next."""
+        """Send a request, and return the next answer."""
         self.send(RemotingCommand(code, ext, body, opaque=opaque, **options))
         return await self.receive()
 

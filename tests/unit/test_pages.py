@@ -117,7 +117,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_links_to_headings_lead_to_one() -> None:
-    """`make docs` finds dead links, too; this needs no package."""
+    """`make docs` also finds dead links; this needs no package."""
     assert anchors("# RocketMQ's names\n```\n# no\n```\n## 4. Serve `it`\n") == {"rocketmqs-names", "4-serve-it"}
     dead = []
     for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:

@@ -1,6 +1,6 @@
 """What a type checker makes of programs that use the clients: `make check` has mypy read it, nothing runs it.
 
-An `ignore` that is not needed is an error, too, so each says that a wrong call is found.
+An `ignore` that is not needed is also an error, so each says that a wrong call is found.
 """
 
 from __future__ import annotations

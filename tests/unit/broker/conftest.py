@@ -70,7 +70,7 @@ class Retention:
 
 
 class FakeStore:
-    """Messages in lists; durable at once, or when `sync` is called for ``durable_later``."""
+    """Messages in lists; durable immediately, or when `sync` is called for ``durable_later``."""
 
     def __init__(self, path, broker_config=None, config=None, clock=None):
         self.path = str(path)

@@ -491,7 +491,7 @@ def test_a_running_consumer_hears_of_a_reset_with_its_next_pull_and_cannot_undo_
     assert (told.ext["nextBeginOffset"], told.ext["maxOffset"]) == ("1", "3")
     assert broker.offsets.query("g", "orders", 0) == 1
     found = kit.decoded(pulls.pull(channel, kit.request(11, {**pull, "queueOffset": "1", "sysFlag": "4"})))
-    assert found.code == 0  # told once
+    assert found.code == 0  # answered once
     assert clients.update_offset(channel, kit.request(15, commit)).remark is None
     assert broker.offsets.query("g", "orders", 0) == 3
 

@@ -87,7 +87,7 @@ def requests(kit, seed):
 
 
 def serve(server, channel, request):
-    """As the server does it: an exception is an answer, too."""
+    """As the server does it: an exception is also an answer."""
     processor = server.processors.get(request.code)
     if processor is None:
         return

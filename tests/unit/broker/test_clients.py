@@ -124,7 +124,7 @@ def test_heartbeats_without_subscriptions_keep_those_of_the_same_fingerprint(cli
     assert set(broker.consumers.find("g").subscriptions) == {"orders"}
     other = heartbeat(kit, topics=(), heartbeatFingerprint=6, withoutSub=True)
     assert clients.heartbeat(channel, other).ext["IS_SUB_CHANGE"] == "true"
-    # Over a new connection it is a member at once, even before it tells its subscriptions again.
+    # Over a new connection it is a member immediately, even before it tells its subscriptions again.
     clients.unregister_client(channel, kit.request(35, {"clientID": "c1", "consumerGroup": "g"}))
     assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "true"
     assert members(clients, kit, channel) == ["c1"]

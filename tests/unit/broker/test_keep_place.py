@@ -76,7 +76,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_consumed_from_its_start(gr
     group.create()
     assert group.query().ext["offset"] == "0"
     assert group.stats() == (0, 0)
-    moved = group.pull(5)  # a member that goes on where it was
+    moved = group.pull(5)  # a member that continues where it was
     assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "0")
     group.send(2)
     assert group.pull(0).code == 0

@@ -1,4 +1,4 @@
-"""Ends of transactions that come while checks go on: an answer of the producer settles the half message."""
+"""Ends of transactions that come while checks run: an answer of the producer settles the half message."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ ATTACKS = {
 
 
 MAY = {205, 327, 216, 217}
-"""What another user of cluster prod may do, too. It may also register other brokers with topics of prod."""
+"""What another user of cluster prod may also do. It may also register other brokers with topics of prod."""
 
 
 @pytest.mark.parametrize(("user", "attack"), [

@@ -257,7 +257,7 @@ def test_a_producer_that_does_not_answer_takes_no_room_from_others(
     asker.gate = asyncio.Event()
     reply.start(ext(), bytes(2500))
     reply.start(ext(), bytes(2500))
-    reply.start(ext(c="x" * 2500))  # fields count, too
+    reply.start(ext(c="x" * 2500))  # fields also count
     size = memory_of(kit.request(325, ext(), bytes(2500)))
     assert [(a.code, a.remark) for a in reply.channel.sent] == [(
         2, f"1 replies with {size} bytes wait already, 1 of them of the same connection; try again later")] * 2

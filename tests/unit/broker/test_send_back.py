@@ -115,7 +115,7 @@ def test_a_unit_of_a_unit_says_so_on_its_topic(back, stored, broker):
 
 
 def test_an_answer_waits_until_the_message_is_durable(stored, broker, channel, kit, store):
-    """The consumer goes on once it is answered and never sends it back again."""
+    """The consumer continues once it is answered and never sends it back again."""
 
     class Durable:
         def __init__(self):

@@ -268,7 +268,7 @@ def test_what_a_group_gave_up_is_dead_and_forgotten_after_a_day(manager, clock):
     clock.ms += CONFIG.filter_data_clean_time_span - 1
     manager.expire()
     assert manager.find("orders", "g") is not None
-    manager.registered("g", [subscribed("a = 1", 5)])  # it comes back
+    manager.registered("g", [subscribed("a = 1", 5)])  # it returns
     clock.ms += 1
     manager.expire()
     assert manager.find("orders", "g").dead_time == 0

@@ -43,7 +43,7 @@ def test_a_consumer_begins_at_the_committed_offset_or_where_it_is_told():
             seen = []
             fake.committed = {("g", "t", 0): 3}
             async with consumer(listening(seen), **start):
-                # Known to the group at once: a member that takes over does not begin at a later end.
+                # Known to the group immediately: a member that takes over does not begin at a later end.
                 assert fake.committed["g", "t", 1] == {"last": 4, "first": 0}.get(start.get("start"), 2)
                 await asyncio.sleep(1)
             assert sorted(seen) == expected

@@ -15,7 +15,7 @@ def test_delay_and_deliver_at_reach_the_broker(tailrace_broker):
         ):
             if message.delay:
                 assert producer.send(message).msg_id
-            else:  # far beyond timerMaxDelaySec: refused, not delivered at once
+            else:  # far beyond timerMaxDelaySec: refused, not delivered immediately
                 with pytest.raises(Exception, match=r"(?i)timer|delay"):
                     producer.send(message)
         with pytest.raises(MessageIllegalError, match="batch"):

@@ -57,7 +57,7 @@ def test_a_record_has_the_parts_that_are_declared(born, store, topic, crc):
 
 
 def test_no_kernel_has_places_of_a_record_as_numbers():
-    """A number that is declared is used by its name; the build puts it in. Columns are declared once, too."""
+    """A number that is declared is used by its name; the build puts it in. Columns are also declared once."""
     pattern = re.compile(
         r"^_[CTE]_\w+ = |\b(?:p|at|pos) \+ (?:28|36|39|40|48)\b|0xDAA320A|\b91\b|& 0x[12]0\b|\b20 if ")
     bad = [

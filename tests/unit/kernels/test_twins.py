@@ -1,4 +1,4 @@
-"""A compiled kernel is the twin of its source, of what it shares with others, too, or is not used."""
+"""A compiled kernel is the twin of its source, and of what it shares with others, or is not used."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def recorded(monkeypatch, name):
 def test_a_service_makes_its_step_in_its_period(monkeypatch, service, step, period, at_start):
     times = recorded(monkeypatch, step)
     place = Place(service)
-    del times[:]  # an open makes some of them, too
+    del times[:]  # an open also makes some of them
     place.run(4 * period + period // 2)
     assert times == [*at_start, period, 2 * period, 3 * period, 4 * period]
     place.store.close()
@@ -87,7 +87,7 @@ DELIVERY = ("TimerEnqueueService", "TimerDequeueService", "ScheduleMessageServic
 def test_messages_are_moved_into_the_wheel_more_often_while_there_are_some(monkeypatch):
     times = recorded(monkeypatch, "enqueue_step")
     place = Place("TimerEnqueueService", "ReputMessageService")
-    del times[:]  # an open makes some of them, too
+    del times[:]  # an open also makes some of them
     place.run(1000)
     place.store.put(Message(topic="T", body=b"x", delay=60))
     place.run(10_000)

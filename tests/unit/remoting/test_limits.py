@@ -1,4 +1,4 @@
-"""Requests that wait for memory go on, also if one of them fails."""
+"""Requests that wait for memory continue, even if one of them fails."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_bad_bytes_close_their_connection_with_one_line_and_no_other(data, reaso
             good, bad = await server.connect(), await server.connect()
             bad.send(RemotingCommand(10, opaque=1))
             bad.writer.write(data)
-            assert (await bad.receive()).opaque == 1  # what came before is answered
+            assert (await bad.receive()).opaque == 1  # earlier requests are answered
             assert await bad.receive() is None
             good.send(RemotingCommand(10, opaque=2))
             assert (await good.receive()).opaque == 2

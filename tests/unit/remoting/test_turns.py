@@ -134,7 +134,7 @@ def test_a_client_waits_for_a_slice_of_another_one_that_has_sent_many_requests()
 
 @pytest.mark.parametrize("size", [100, 40_000])
 def test_all_requests_are_served_in_order_if_each_takes_a_turn(monkeypatch, size):
-    """With a client that reads no answers for a while, so that the server stops to read its requests, too."""
+    """With a client that reads no answers for a while, so that the server also stops to read its requests."""
     monkeypatch.setattr(module, "LONG_NS", 0)
     monkeypatch.setattr(module, "SHORT_NS", 0)
 

@@ -20,7 +20,7 @@ class KilledFile:
 
 
 class KilledFileSystem:
-    """The machine's files until the given change, which is not made, nor any behind it."""
+    """The machine's files until the given change, which is not made, nor any later one."""
 
     def __init__(self, at):
         self.left = at

@@ -360,7 +360,7 @@ def test_a_damaged_record_keeps_the_places_of_its_messages(path, number, part):
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_without_topics_and_queues_messages_stay_where_they_are(path, killed):
-    """Nothing says the type then: the queue is a plain one with the same places, as a Java broker opens it, too."""
+    """Nothing says the type then: the queue is a plain one with the same places, as for a Java broker."""
     for file in (path / "config").glob("topics.json*"):
         file.unlink()
     shutil.rmtree(path / "batchconsumequeue")

@@ -1,4 +1,4 @@
-"""The CommitLog is gone and the queues are there: offsets go on, and nothing old is shown."""
+"""The CommitLog is gone and the queues are there: offsets continue, and nothing old is shown."""
 
 import pytest
 

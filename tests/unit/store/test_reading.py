@@ -201,7 +201,7 @@ def test_a_read_from_the_disk_finds_what_a_read_from_memory_finds(tmp_path, monk
 
 @pytest.mark.parametrize("far", [False, True])
 def test_a_read_from_the_disk_starts_all_that_it_needs_and_a_consumer_s_next_read(tmp_path, monkeypatch, far):
-    """The first read asks for its own records. One that goes on asks for twice as many, near ones in one piece."""
+    """The first read asks for its own records. One that continues asks for twice as many, near ones in one piece."""
     config, between = StoreConfig(mapped_file_size_commit_log=16 << 20), 66_000 if far else 20_000
     with MessageStore.open(tmp_path, config=config, services=False) as store:
         for number in range(140):

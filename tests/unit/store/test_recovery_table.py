@@ -167,7 +167,7 @@ def broken(check, at, files, source):
     elif check == "whole":
         data[-9:] = bytes(9)
     faults.change(files, path, place, bytes(data))
-    if check == "whole":  # the file system lost the later pages, too
+    if check == "whole":  # the file system also lost the later pages
         place += len(data)
         lost = min(SMALL - place, 700)
         faults.change(files, path, place, bytes(lost))
@@ -296,7 +296,7 @@ def test_these_rows_and_no_others_are_out_of_reach():
     """Bytes that fail a check after that of the magic are data themselves, so ``data`` is never False for them.
 
     All others are reached above: by the records that fail a check, by zeros, by the record that does
-    not go on, and by every record that is served.
+    not continue, and by every record that is served.
     """
     reached = [
         dict(zip(STOPS, (*(number < check for number in range(6)), later, later, True), strict=True))

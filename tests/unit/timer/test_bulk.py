@@ -1,4 +1,4 @@
-"""Many timers of a slot that are due at once: each once, in order, whatever happens in between."""
+"""Many timers of a slot that are due together: each once, in order, whatever happens in between."""
 
 import dataclasses
 import errno
@@ -34,7 +34,7 @@ def arrived(world):
 
 
 def begun(after_ms):
-    """A world so many ms later, with 300 timers whose slot is being read, and when they are due."""
+    """A world this many ms later, with 300 timers whose slot is being read, and when they are due."""
     world = World()
     due = sent(world, 300)
     world.clock.advance(after_ms)

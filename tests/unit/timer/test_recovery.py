@@ -337,7 +337,7 @@ def test_the_length_of_timer_log_files_is_taken_from_them():
 
 
 def test_units_that_were_listed_again_do_not_bring_messages_back_into_the_wheel():
-    """A clean stop in the middle of a second lists the rest of its slot anew, behind newer units."""
+    """A clean stop in the middle of a second lists the rest of its slot again, after newer units."""
     world = World()
     for ms in (1100, 1500, 1900, 30_000, 100_000):
         world.send(TIMER_DELAY_MS=ms)

@@ -60,7 +60,7 @@ def test_a_level_message_is_stored_as_the_reference_stores_it():
     world.steps()
     (back,) = world.records("Dest")
     assert (back.queue_id, back.body, back.store_timestamp) == (3, waiting.body, START + 5000)
-    assert back.properties == waiting.properties  # the reference leaves them on the disk, too
+    assert back.properties == waiting.properties  # the reference also leaves them on the disk
 
 
 def test_a_level_above_the_highest_is_the_highest_and_one_below_1_is_none():
@@ -215,7 +215,7 @@ def test_offsets_that_the_queue_does_not_have_are_corrected(written, wanted, cap
 
 
 def test_the_offsets_claim_only_what_is_durable():
-    """After a power loss every message whose put-back was lost with it comes again."""
+    """After a power loss every message whose put-back was lost with it is delivered again."""
     world = Levels()
     for number in range(20):
         due(world, f"k{number:02d}", 1)
@@ -246,7 +246,7 @@ def test_clock_steps_are_never_early_and_never_wait_longer_than_the_delay():
     assert world.clock.now_ms() - noticed <= 5100
     due(world, "b2", 2)
     world.run(1000, 10)
-    due(world, "b3", 2)  # its store time is of the other clock, too
+    due(world, "b3", 2)  # its store time is also of the other clock
     world.run(5090, 10)
     assert [len(world.delivered()[k]) for k in ("b2", "b3")] == [1, 1]
     due(world, "c", 2)

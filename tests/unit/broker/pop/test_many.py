@@ -26,7 +26,7 @@ def test_unacknowledged_messages_take_no_memory_and_all_come_back(open_world):
     before = tracemalloc.get_traced_memory()[0]
     popped = 32
     while popped < COUNT:
-        world.store.get_message("orders", 0, popped, 32)  # the system may have evicted it: no answer at once
+        world.store.get_message("orders", 0, popped, 32)  # the system may have evicted it: no immediate answer
         popped += int(world.pop_answer(queueId=0, maxMsgNums=32).ext["msgOffsetInfo"].count(",")) + 1
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Pops, acknowledgements, and what comes back."""
+"""Pops, acknowledgements, and redeliveries."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_a_queue_is_not_popped_while_too_many_messages_are_in_flight(limited, tu
         assert (answer.code, answer.ext["restNum"]) == (210, "3")
         assert limited.pop_answer(pollTime=15_000) is None
         turns()
-    assert limited.channel.sent == []  # it waits, and does not run again and again
+    assert limited.channel.sent == []  # it waits, and does not run repeatedly
     assert sum("pop is stopped" in record.getMessage() for record in caplog.records) == 1
     assert shown(limited)["tailrace_pop_stopped_queues",] == 1
     limited.ack(ones[0])

@@ -137,7 +137,7 @@ def test_a_record_of_the_revive_topic_that_cannot_be_read_holds_up_no_other_queu
             failures += 1
     assert 10 < failures <= 30
     found = bodies(world.pop())
-    assert len(found) == 3  # the checkpoint of one message is damaged; the others of its queue come back
+    assert len(found) == 3  # the checkpoint of one message is damaged; the others of its queue are redelivered
     assert set(found) < {b"0", b"1", b"2", b"3"}
 
 

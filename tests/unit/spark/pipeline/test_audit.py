@@ -64,7 +64,7 @@ def made(tmp_path_factory):
 
 
 def test_where_the_scan_of_a_segment_guessed_wrong_it_is_verified_again(one_process, made, tmp_path):
-    """A segment is gone; behind a gap the next record is older than what was before it."""
+    """A segment is gone; after a gap the next record is older than what was before it."""
     path = tmp_path / "store"
     shutil.copytree(made[0], path)
     (path / "commitlog" / f"{SEGMENT:020d}").unlink()

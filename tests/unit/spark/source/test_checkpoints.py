@@ -46,7 +46,7 @@ checkpoints = st.builds(
 
 
 class Stream:
-    """A stream over a directory: `run` reads what is there as a query does, and returns the bodies."""
+    """A stream over a directory: `run` reads the stored messages as a query does, and returns the bodies."""
 
     def __init__(self, path, **given):
         self.path, self.given = path, given

@@ -65,7 +65,7 @@ def test_a_message_of_a_delay_level_is_handed_to_the_wheel_and_delivered_on_time
     stats = place.store.stats()
     assert (stats["scheduleHandedOver"], stats["forcedDeletedTimers"]) == (3, 0)
     assert stats["schedulePending"] == 0
-    later, _ = put_levels(place, topic + "2", count=1)  # its level goes on
+    later, _ = put_levels(place, topic + "2", count=1)  # its level continues
     place.run_timers(max(due.values()) - place.clock.now_ms() - 2000)
     assert arrivals(place, topic) == []
     place.run_timers(4000)
