@@ -24,6 +24,7 @@ class Peer:
         self.authenticated = False
         self.user = ""
         self.users = {}
+        self.proof = None
         self.own_address = "10.0.0.1:10911"
 
 

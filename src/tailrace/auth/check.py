@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Iterable, Iterator
-from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, final
 
 from tailrace.auth.accesses import RESOURCE_MAX, TOPIC, Access, Accesses, name_too_long
@@ -23,7 +22,6 @@ from tailrace.auth.signature import (
     ACCESS_KEY,
     FIELD_NAME_MAX,
     FIELDS_MAX,
-    SignatureKernel,
     Signer,
     problem_of_fields,
 )
@@ -32,6 +30,7 @@ from tailrace.env.clock import Clock
 from tailrace.errors import ConfigError, RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, sender_of
 from tailrace.formats.requests.table import Action
+from tailrace.kernels.signatures import NAMES_MAX, Proof
 
 __all__ = ["REASONS", "AccessControl", "Peer", "Verdict", "common_names", "decide"]
 
@@ -41,8 +40,8 @@ SHARED_MAX: Final = 10_000
 """Answers of `AccessControl.share_topic` that are remembered, by the names and addresses of both users."""
 ALLOWED_CHARS_MAX: Final = 4_000_000
 """Characters of all remembered fields together."""
-KEY_CHARS_MAX: Final = 1_000
-"""Characters of the fields of one request; a decision about more is not remembered."""
+KEY_CHARS_MAX: Final = 1_600
+"""Characters of the fields of one request, and of their names; a decision about more is not remembered."""
 NO_SUBJECT: Final = "Authorization failed. Please verify your access rights and try again."
 NO_POLICY: Final = "no matched policies."
 DENIED: Final = "the decision is deny."
@@ -64,6 +63,8 @@ class Peer(Protocol):
     """The user whose signature was the first valid one; empty without one, and after a wrong one of this user."""
     users: dict[str, Any]
     """The users that were authenticated on the connection, by name, with the password that they used."""
+    proof: Proof | None
+    """What is known of requests of ``user``; None if nothing is."""
 
     @property
     def own_address(self) -> str:
@@ -119,13 +120,11 @@ class AccessControl:
 
     def __init__(
         self, clock: Clock, config: AuthConfig, cluster: str, user: Callable[[str], User | None],
-        acl: Callable[[str], Acl | None], kernel: SignatureKernel | None = None,
+        acl: Callable[[str], Acl | None],
     ) -> None:
-        """``kernel`` computes signatures faster than hashlib."""
         self._clock = clock
         self.config = config
         self._user = user
-        self._kernel = kernel
         self._acl = acl
         self._accesses = Accesses(cluster)
         self._no_authentication = config.codes(config.authentication_whitelist)
@@ -133,10 +132,7 @@ class AccessControl:
         self._proven_ns = (
             config.stateful_authentication_cache_expired_second * 1_000_000_000 if config.is_stateful else 0)
         self._proven: dict[tuple[int, str], tuple[Peer, int]] = {}
-        self._values: dict[int, Callable[[dict[str, str]], object]] = {
-            code: itemgetter(*names) if names else _nothing for code, names in self._accesses.names.items()}
-        """What returns the fields on which the result of `Accesses.of` depends; it raises KeyError without one."""
-        self._no_user = User("", ""), Signer("", kernel), "user"
+        self._no_user = User("", ""), Signer(""), "user"
         """What stands for a user that does not exist."""
         self._known: dict[str, tuple[User, Signer, str]] = {}
         self._earlier: dict[str, tuple[User, Signer]] = {}
@@ -158,13 +154,27 @@ class AccessControl:
         self._proven.clear()
         self._earlier = {}
         self._known = {}  # new ones: a request that is being checked may still write into those before
-        self._allowed = _Allowed()
+        before, self._allowed = self._allowed, _Allowed()
+        before.clear()  # connections keep it until their next request
         self._shared.clear()
         if self.bindings is not None:
             self.bindings.forget(self._user)
 
     def check(self, peer: Peer, request: RemotingCommand) -> None:
-        """Raise RefusalError unless the request may be served."""
+        """Raise RefusalError unless the request may be served.
+
+        One call checks a request like one that this connection has sent before.
+        """
+        proof = peer.proof
+        if proof is not None and (
+            name := proof.sender(self._allowed, request.code, request.ext, request.body, request.version)
+        ) is not None:
+            request.sender = name
+        else:
+            self._check(peer, request)
+
+    def _check(self, peer: Peer, request: RemotingCommand) -> None:
+        allowed = self._allowed  # before users and entries are read: see `changed`
         code, ext = request.code, request.ext
         if code in self._no_authentication:
             if not self.config.authorization_enabled or code in self._no_authorization:
@@ -175,38 +185,36 @@ class AccessControl:
         user, signer, problem = self._known.get(name) or self._claimed(peer.peer_ip, code, name)
         if self._attempts.refusing_until_ns and not (name == peer.user and peer.authenticated):
             self._refuse_attempt(peer.peer_ip, code, name)
+        by_earlier = False
         if self._proven_ns and self._is_proven(peer, name):
             pass
         elif not signer.has_signed(ext, request.body, request.version) or problem:
             earlier = self._by_earlier(name, lambda key: key.has_signed(ext, request.body, request.version))
             if earlier is None or problem:
                 raise self._failed(peer, request, name, problem)
-            user = earlier
+            user, by_earlier = earlier, True
             self._proved(peer, name)
         elif not peer.authenticated or self._proven_ns:
             self._proved(peer, name)
         bindings = self.bindings
-        if bindings is not None and (BINDING in ext or bindings.required or (
-            user.is_super and bindings.required_of_super
-        )) and (wrong := bindings.problem(peer, request, user)):
+        needs_binding = bindings is not None and (bindings.required or (user.is_super and bindings.required_of_super))
+        if bindings is not None and (needs_binding or BINDING in ext) and (
+            wrong := bindings.problem(peer, request, user)
+        ):
             raise self.refusal(peer.peer_ip, code, "binding", name, wrong)
         request.sender = name
         if peer.users.get(name) is not user:
             peer.users[name] = user
-        if user.is_super or not self.config.authorization_enabled or code in self._no_authorization:
-            return
-        allowed, values = self._allowed, self._values.get(code)  # before entries are read: see `changed`
-        key: tuple[object, ...] = ()
-        if values is not None:
-            try:
-                key = name, peer.peer_ip, code, values(ext)
-            except KeyError:  # a field is missing
-                key = name, peer.peer_ip, code, tuple(map(ext.get, self._accesses.names[code]))
-            if key in allowed.keys:
-                return
-        self._authorize_request(peer.peer_ip, request, user)
-        if key:
-            allowed.add(key, sum(len(ext.get(field) or "") for field in self._accesses.names[code]))
+        proof = allowed.proof(name, peer.peer_ip, signer)
+        if name == peer.user:  # others have no right to be spared the slowing down of attempts
+            peer.proof = None if by_earlier or needs_binding or self._proven_ns else proof
+        if not proof.allows(code, ext):
+            if user.is_super or not self.config.authorization_enabled or code in self._no_authorization:
+                allowed.add_request(proof, code, (), ext)
+            else:
+                self._authorize_request(peer.peer_ip, request, user)
+                if code in self._accesses.names:
+                    allowed.add_request(proof, code, self._accesses.names[code], ext)
 
     def _authorize_request(self, address: str, request: RemotingCommand, user: User) -> None:
         code = request.code
@@ -427,11 +435,11 @@ class AccessControl:
         user = self._user(name) if len(name) <= NAME_MAX else None
         if user is None:
             return self._no_user
-        found = user, Signer(user.password, self._kernel), "" if user.enabled else "disabled"
+        found = user, Signer(user.password), "" if user.enabled else "disabled"
         if user.enabled:
             users[user.name] = found
             if user.previous_password:
-                earlier[user.name] = user.earlier, Signer(user.previous_password, self._kernel)
+                earlier[user.name] = user.earlier, Signer(user.previous_password)
         return found
 
     def _by_earlier(self, name: str, is_proven: Callable[[Signer], bool]) -> User | None:
@@ -451,7 +459,7 @@ class AccessControl:
         if problem_of_fields(request.ext):
             return self.refusal(peer.peer_ip, request.code, "request", "", TOO_MANY_FIELDS)
         if peer.user == name:
-            peer.user = ""  # a later attempt on this connection is one like others
+            peer.user, peer.proof = "", None  # a later attempt on this connection is one like others
         return self._wrong(peer.peer_ip, request.code, name, problem or "signature", WRONG_SIGNATURE)
 
     def _wrong(self, address: str, call: int | str, name: str, reason: str, remark: str) -> RefusalError:
@@ -522,22 +530,51 @@ def _within(some: list[Resource], others: list[Resource]) -> set[str]:
 class _Allowed:
     """What was allowed before, so that it is one look-up. Bounded in number and in characters."""
 
-    __slots__ = ("_chars", "keys")
+    __slots__ = ("_chars", "_count", "_proofs", "keys")
 
     def __init__(self) -> None:
         self.keys: set[tuple[object, ...]] = set()
-        self._chars = 0
+        """Names of users and addresses with accesses."""
+        self._proofs: dict[tuple[str, str], Proof] = {}
+        """The requests of users from addresses."""
+        self.clear()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.keys.clear()
+        for proof in list(self._proofs.values()):
+            proof.forget()
+        self._proofs.clear()
+        self._count = self._chars = 0
 
     def add(self, key: tuple[object, ...], chars: int) -> None:
         """Add what names a decision, with ``chars`` characters that a client has chosen."""
+        if self._has_room(chars):
+            self.keys.add(key)
+
+    def proof(self, name: str, address: str, signer: Signer) -> Proof:
+        """Return what is known of the requests of a user that was proven from an address."""
+        found = self._proofs.get((name, address))
+        if found is None:
+            found = Proof(self, name, signer.key)
+            if self._has_room(len(name) + len(address)):
+                self._proofs[name, address] = found
+        return found
+
+    def add_request(self, proof: Proof, code: int, fields: tuple[str, ...], ext: dict[str, str]) -> None:
+        """Add a request; whether it is allowed depends on these fields."""
+        chars = sum(len(ext.get(field) or "") for field in fields)
+        if self._has_room(chars if proof.knows(code) else chars + NAMES_MAX):
+            proof.allow(code, fields, ext)
+
+    def _has_room(self, chars: int) -> bool:
         if chars > KEY_CHARS_MAX:
-            return
-        if len(self.keys) >= ALLOWED_MAX or self._chars + chars > ALLOWED_CHARS_MAX:
-            self.keys.clear()
-            self._chars = 0
-        self.keys.add(key)
+            return False
+        if self._count >= ALLOWED_MAX or self._chars + chars > ALLOWED_CHARS_MAX:
+            self.clear()
+        self._count += 1
         self._chars += chars
-
-
-def _nothing(_: dict[str, str]) -> object:
-    return ()
+        return True

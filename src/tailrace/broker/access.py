@@ -15,7 +15,6 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import ConfigError
 from tailrace.formats.remoting import RemotingCommand, sender_of
-from tailrace.kernels import signatures
 from tailrace.logs import get_logger
 from tailrace.node.access import AclManager, UserManager
 from tailrace.remoting import Channel, RemotingServer
@@ -59,7 +58,7 @@ class Access:
                     "start with `serve --user NAME --password-file FILE`, or set initAuthenticationUser"))
         if config.authentication_enabled:
             self._warn_about_short_passwords()
-        self.control = AccessControl(clock, config, cluster, self.users.get, self.acls.get, signatures)
+        self.control = AccessControl(clock, config, cluster, self.users.get, self.acls.get)
         self.users.on_change = self.acls.on_change = self._changed
         self.departures: Departures | None = None
         """Ends what users may not have any more; set by the broker if clients need a user."""

@@ -148,7 +148,7 @@ for _name, _kernel in (
 def _lend_sha1(kernel: ModuleType = signatures) -> None:
     """Let the kernel use OpenSSL's SHA-1, which hashlib has loaded, if it computes the same as hashlib."""
     key, content = bytes(range(64)), bytes(range(256)) * 5
-    wanted = kernel.signature(key, content, content)
+    wanted = kernel.digest(key, content, content)
     try:
         library = ctypes.CDLL(importlib.import_module("_hashlib").__file__)
         functions = (library.SHA1_Init, library.SHA1_Update, library.SHA1_Final)
@@ -156,7 +156,7 @@ def _lend_sha1(kernel: ModuleType = signatures) -> None:
         events.SIGNATURES_ARE_COMPUTED_BY_HASHLIB.log(_log, reason=error)
         return
     kernel.use_sha1(*(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions))
-    if kernel.signature(kernel.begin(key), content, content) != wanted:
+    if kernel.digest(kernel.begin(key), content, content) != wanted:
         kernel.use_sha1(0, 0, 0)
         events.SIGNATURES_ARE_COMPUTED_BY_HASHLIB.log(_log, reason="OpenSSL computes another one")
 

@@ -108,6 +108,7 @@ class Channel(asyncio.Protocol):
         "paused",
         "peer",
         "peer_ip",
+        "proof",
         "served",
         "user",
         "users",
@@ -141,6 +142,7 @@ class Channel(asyncio.Protocol):
         self.user = ""
         """The first user that was authenticated; see `AccessControl.check`."""
         self.users: dict[str, Any] = {}  # those authenticated, by name, as the check of requests keeps them
+        self.proof: Any = None  # of `user`, as the check of requests keeps it
         self.peer = ""
         """Address of the client, ``ip:port``."""
         self.peer_ip = ""

@@ -14,7 +14,7 @@ from tailrace.auth.accesses import Access, Accesses
 from tailrace.auth.check import common_names
 from tailrace.auth.denials import LOG_PERIOD_NS
 from tailrace.auth.model import Resource, User
-from tailrace.auth.signature import IN_PARTS_MAX, PART, Credentials, Signer, sign
+from tailrace.auth.signature import Credentials, Signer, sign
 from tailrace.auth_settings import AuthConfig
 from tailrace.errors import ConfigError, RefusalError
 from tailrace.formats import fastjson
@@ -43,13 +43,6 @@ def test_a_signature_is_a_plain_hmac_of_sorted_values(secret, ext, body):
     mac = hmac.new(secret.encode("utf-8", "surrogatepass"), digestmod=hashlib.sha1)
     mac.update("".join(values).encode("utf-8", "surrogatepass") + body)
     assert Signer(secret).signature(ext, body, MQ_VERSION) == base64.b64encode(mac.digest())
-
-
-@pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 2 * PART, 4096, IN_PARTS_MAX, IN_PARTS_MAX + 1])
-def test_a_body_is_signed_whole_also_when_it_is_hashed_in_parts(size):
-    body = bytes(place * 7 & 0xFF for place in range(size))
-    mac = hmac.new(b"k", b"orders" + body, hashlib.sha1)
-    assert Signer("k").signature({"b": "orders"}, body, MQ_VERSION) == base64.b64encode(mac.digest())
 
 
 def test_an_allowed_request_is_not_taken_for_one_without_its_field(world):

@@ -31,6 +31,7 @@ class Peer:
 
     def __init__(self):
         self.users = {}
+        self.proof = None
 
 
 @pytest.fixture(scope="module")

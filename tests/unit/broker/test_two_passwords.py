@@ -16,6 +16,7 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, RefusalError
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand
 from tailrace.formats.remoting import RequestCode as Code
+from tailrace.kernels import signatures
 from tailrace.node.access import UserManager
 from tailrace.testing import SimClock
 
@@ -27,6 +28,7 @@ class Peer:
 
     def __init__(self):
         self.users = {}
+        self.proof = None
 
 
 class World:
@@ -43,7 +45,7 @@ class World:
         self.control.check(peer or Peer(), RemotingCommand(26, ext))
 
     def grpc(self, password):
-        return self.control.prove("::1", "Heartbeat", "ann", b"now", Signer(password)._hmac(b"now"))
+        return self.control.prove("::1", "Heartbeat", "ann", b"now", signatures.digest(Signer(password).key, b"now"))
 
     def console(self, password):
         return self.control.log_in("::1", "console", "ann", password)
