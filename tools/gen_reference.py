@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))  # also when a test loads this file by its path
+import reference_limits
 import reference_pages
 
 from tailrace import config, metrics
@@ -141,35 +142,44 @@ def _fields(header: type[CustomHeader] | None) -> str:
 
 def settings() -> str:
     parts = [(
-        "# Settings\n\nThis page lists every setting. [Configure a broker](../how-to/operate/configure.md) says "
-        "which ones you "
-        "need for a task. The names\nare RocketMQ's. The option `--config` of the commands names the file with the "
-        "settings. A setting marked *live* can be\nchanged while the server runs (`mqadmin updateBrokerConfig`, "
-        "`updateNamesrvConfig`); the change is also written to that file.\n"
-        "*With Delete*: a user needs Delete on the cluster to change it, because it decides what is deleted.\n"
+        "# Settings\n\nLook up a setting. Most brokers need a decision about those in **bold** and leave the others "
+        "alone.\n[Configure a broker](../how-to/operate/configure.md) says which ones a task needs. The names are "
+        "RocketMQ's. The option\n`--config` names the file with them. Write a size in it as a number of bytes.\n\n"
+        "A setting with ✓ is live: it can be changed while the server runs (`mqadmin updateBrokerConfig`, "
+        "`updateNamesrvConfig`). The\nchange is also written to that file. D: a user needs Delete on the cluster for "
+        "the change, because the setting decides\nwhat is deleted.\n"
     )]
     for title, kind in (
         ("Store", config.StoreConfig), ("Broker", config.BrokerConfig), ("Name server", config.NameServerConfig),
         ("TLS", TlsConfig),
         ("Access control", AuthConfig),
     ):
-        parts.append(f"## {title}\n\n| name | default | unit | live | meaning |\n|---|---|---|---|---|")
+        parts.append(f"## {title}\n\n| name | default | live | meaning |\n|---|---|---|---|")
         for f in dataclasses.fields(kind):
-            default = getattr(f.default, "value", f.default)
-            text = str(default).lower() if isinstance(default, bool) else f"{default}"
+            mark = "**" if f.metadata["main"] else ""
+            live = ("✓" if f.metadata["live"] else "") + ("D" if f.metadata["deletes"] else "")
             parts.append(
-                f"| `{config.option_name(f)}` | {text or '(empty)'} | {f.metadata['unit']} | "
-                f"{'yes' if f.metadata['live'] else ''}{', with Delete' if f.metadata['deletes'] else ''} | "
-                f"{f.metadata['about']} |")
+                f"| {mark}`{config.option_name(f)}`{mark} | {_default(f)} | {live} | {f.metadata['about']} |")
         parts.append("")
     parts.append(
         "## Settings of a Java broker that stop the start\n\n`serve` refuses them unless they have the "
-        "default of a Java broker or `--ignore-setting` names them.\n\n| name | reason |\n|---|---|")
-    parts += [
-        f"| `{setting.name}` | {REASONS[setting.reason]} |"
-        for setting in refused_settings(dict.fromkeys(java_settings(), "?")).values()]
+        "default of a Java broker or `--ignore-setting` names them.\n\n| reason | settings |\n|---|---|")
+    refused: dict[str, list[str]] = {}
+    for setting in refused_settings(dict.fromkeys(java_settings(), "?")).values():
+        refused.setdefault(REASONS[setting.reason], []).append(f"`{setting.name}`")
+    parts += [f"| {reason} | {', '.join(names)} |" for reason, names in refused.items()]
     parts.append("")
     return HEAD + "\n".join(parts)
+
+
+def _default(f: dataclasses.Field[object]) -> str:
+    """Return the default of a setting with its unit; bytes in the largest unit that fits."""
+    default, unit = getattr(f.default, "value", f.default), f.metadata["unit"]
+    if isinstance(default, bool):
+        return str(default).lower()
+    if unit == "bytes" and isinstance(default, int) and default:
+        return reference_limits.size(default)
+    return f"{default}{'%' if unit in {'percent', '%'} else f' {unit}' if unit else ''}"
 
 
 def logged(text: str) -> Iterator[tuple[str, tuple[str, ...], int]]:

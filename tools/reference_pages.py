@@ -140,7 +140,7 @@ def message_columns() -> str:
         "`store`. `damaged` exists only in a Spark read with\n`mode=PERMISSIVE`.\n\n"
         "| column | Spark | Arrow | meaning |\n|---|---|---|---|")]
     parts += [
-        f"| `{name}` | {kind} | {_arrow(schema.field(name).type)} | {COLUMN_MEANINGS[name]} |"
+        f"| `{name}` | `{kind}` | `{_arrow(schema.field(name).type)}` | {COLUMN_MEANINGS[name]} |"
         for name, kind in COLUMN_TYPES.items()]
     parts.append(_ABOUT_COLUMNS)
     return HEAD + "\n".join(parts)

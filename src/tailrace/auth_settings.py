@@ -38,20 +38,20 @@ class AuthConfig(_Config):
     """Who may do what: access control 2.0."""
 
     authentication_enabled: bool = _option(
-        False, "Whether every request must prove which user sent it, by its signature.")
+        False, "Whether every request must prove which user sent it, by its signature.", main=True)
     authorization_enabled: bool = _option(
-        False, "Whether users that are not super users need permissions. It needs `authenticationEnabled`.")
+        False, "Whether users that are not super users need permissions. It needs `authenticationEnabled`.", main=True)
     authentication_whitelist: str = _option(
         "", "Codes of requests that need no user, separated by commas.")
     authorization_whitelist: str = _option(
         "", "Codes of requests that need no permission, separated by commas.")
     init_authentication_user: str = _option(
         "", "Super user that is created at the first start, when the directory has no user yet, as "
-        '`{"username":"NAME","password":"PASSWORD"}`. See also `serve --user`.', secret=True)
+        '`{"username":"NAME","password":"PASSWORD"}`. See also `serve --user`.', secret=True, main=True)
     inner_client_authentication_credentials: str = _option(
         "", "User with which the broker registers at other name servers, as "
         '`{"accessKey":"NAME","secretKey":"PASSWORD"}`. It is created as a super user at the first start, when the '
-        "directory has no user yet.", secret=True)
+        "directory has no user yet.", secret=True, main=True)
     access_changes_need_super_user: bool = _option(
         True, "Whether only super users may change users and permissions. False: as in RocketMQ, a user with Update on "
         "the cluster may change them, but can grant only its own permissions.")
@@ -73,7 +73,7 @@ class AuthConfig(_Config):
         "`tailrace acl user` takes at least 16 characters in any case.", low=0, high=200)
     audit_log: str = _option(
         "", "File to which one JSON line is appended for each request of administration, each denied request and each "
-        "log-in to the console. See also `serve --audit-log`.")
+        "log-in to the console. See also `serve --audit-log`.", main=True)
     authentication_strategy: str = _option(
         "", "The Java class. Stateless (the default) checks the signature of each request, Stateful only once for a "
         "connection and user in `statefulAuthenticationCacheExpiredSecond`.", choices=_auth_classes("strategy")[0])

@@ -52,16 +52,17 @@ class FlushDiskType(enum.Enum):
 def _option(
     default: Any, about: str, *, unit: str = "", low: int | None = None, high: int | None = None,
     name: str = "", choices: tuple[str, ...] = (), live: bool = False, secret: bool = False, deletes: bool = False,
-    secret_file: bool = False,
+    secret_file: bool = False, main: bool = False,
 ) -> Any:
     """Declare a setting: ``live`` if a running server may change it (`_Config.take`), ``secret`` if it is not shown.
 
     ``deletes`` if it decides which messages are deleted and when: a user needs Delete on the cluster to change it.
     ``secret_file`` if it is the path of a file with a key or another secret: reports for other people leave it out.
+    ``main`` if most brokers need a decision about it; the page of settings shows it in bold.
     """
     return field(default=default, repr=not secret, metadata={
         "about": about, "unit": unit, "low": low, "high": high, "name": name, "choices": choices, "live": live,
-        "secret": secret, "deletes": deletes, "secret_file": secret_file})
+        "secret": secret, "deletes": deletes, "secret_file": secret_file, "main": main})
 
 
 def _camel(name: str) -> str:
@@ -268,7 +269,7 @@ class StoreConfig(_Config):
         high=100_000_000)
     store_path_commit_log: str = _option(
         "", "Path of the CommitLog, or several paths separated by commas; empty: `commitlog` in the store. "
-        "New files go in turn to the paths that are not too full.")
+        "New files go in turn to the paths that are not too full.", main=True)
     read_only_commit_log_store_paths: str = _option(
         "", "Paths of CommitLog files in which no new file is made.")
     store_path_root_dir: str = _option(
@@ -276,15 +277,15 @@ class StoreConfig(_Config):
         "settings fit a copy of the store.")
     store_group_readable: bool = _option(
         False, "Whether the group may read a store directory that is created (mode 2750, files 0640). Otherwise only "
-        "the owner may (0700, 0600), whatever the umask is. A directory that exists keeps its mode.")
+        "the owner may (0700, 0600), whatever the umask is. A directory that exists keeps its mode.", main=True)
     multi_path_splitter: str = _option(
         ",", "Separator of those paths.", name="rocketmq.broker.multiPathSplitter")
 
     # -- put and flush
     max_message_size: int = _option(
-        4 * MIB, "Longest message body.", unit="bytes", low=10, high=GIB)
+        4 * MIB, "Longest message body.", unit="bytes", low=10, high=GIB, main=True)
     flush_disk_type: FlushDiskType = _option(
-        FlushDiskType.ASYNC_FLUSH, "Whether a put waits until its bytes are durable.")
+        FlushDiskType.ASYNC_FLUSH, "Whether a put waits until its bytes are durable.", main=True)
     sync_flush_timeout: int = _option(
         5000, "How long a put waits for its sync.", unit="ms", low=1, live=True)
     flush_interval_commit_log: int = _option(
@@ -344,7 +345,7 @@ class StoreConfig(_Config):
     check_crc_on_recover: bool = _option(
         True, "Whether recovery checks body checksums.", name="checkCRCOnRecover")
     recovery_mode: RecoveryMode = _option(
-        RecoveryMode.TOLERATE_ANY, "What an open does with damaged bytes in the log.")
+        RecoveryMode.TOLERATE_ANY, "What an open does with damaged bytes in the log.", main=True)
     quarantine_max_bytes: int = _option(
         GIB, "Size of the quarantine of cut and damaged bytes. The oldest copies of earlier opens are deleted first. "
         "If the copies of one open need more, nothing is cut and the store opens read-only.",
@@ -362,14 +363,14 @@ class StoreConfig(_Config):
     # -- retention
     file_reserved_time: float = _option(
         72.0, "How long messages are kept; fractions are allowed.", unit="hours", low=0,
-        high=0x7FFFFFFF, live=True, deletes=True)
+        high=0x7FFFFFFF, live=True, deletes=True, main=True)
     commit_log_roll_time: float = _option(
         24.0, "Age of its first message at which a CommitLog file is ended before it is full, so that "
         "messages of a quiet store expire; 0: only full files end.", unit="hours", low=0,
         high=0x7FFFFFFF, live=True, deletes=True)
     delete_when: str = _option(
         "04", "Local hours in which expired files are deleted, from 0 to 23, separated by `;`.", live=True,
-        deletes=True)
+        deletes=True, main=True)
     expire_by: str = _option(
         "storeTimestamp", "How the age of a CommitLog file is found: `storeTimestamp` of the first message "
         "after it, or `mtime`, as a Java broker does.", choices=("storeTimestamp", "mtime"), live=True, deletes=True)
@@ -395,13 +396,13 @@ class StoreConfig(_Config):
         True, "Whether the oldest files are deleted before they expire when a disk fills up.", live=True, deletes=True)
     disk_max_used_space_ratio: int = _option(
         75, "Used share of the disk above which expired files are deleted at any hour, 10 to 99.",
-        unit="percent", low=0, high=100, live=True, deletes=True)
+        unit="percent", low=0, high=100, live=True, deletes=True, main=True)
     disk_space_clean_forcibly_ratio: int = _option(
         85, "Used share of the disk above which the oldest files are deleted before they expire, 30 to 99.",
         unit="percent", low=0, high=100, live=True, deletes=True)
     disk_space_warning_level_ratio: int = _option(
         90, "Used share of the disk above which puts are refused, 35 to 99.", unit="percent", low=0,
-        high=100, live=True)
+        high=100, live=True, main=True)
     broker_disk_space_clean_forcibly_ratio: float = _option(
         0.0, "As diskSpaceCleanForciblyRatio, as a fraction; 0: not set.", low=0, high=1,
         name="rocketmq.broker.diskSpaceCleanForciblyRatio")
@@ -442,12 +443,12 @@ class StoreConfig(_Config):
         "", "Consumer groups, separated by `;`, whose unconsumed messages are not deleted by age.")
     archive_directory: str = _option(
         "", "Directory of the archive; a CommitLog file without a verified manifest there is not deleted "
-        "by age. Empty: there is no archive.")
+        "by age. Empty: there is no archive.", main=True)
 
     # -- delay levels
     message_delay_level: str = _option(
         MESSAGE_DELAY_LEVEL, "Delays of the delay levels, the first one being level 1: whole numbers "
-        "of s, m, h or d. A level above the highest one counts as the highest.")
+        "of s, m, h or d. A level above the highest one counts as the highest.", main=True)
     flush_delay_offset_interval: int = _option(
         1000, "Period of writing the offsets of the delay levels, if they have changed.", unit="ms", low=1,
         live=True)
@@ -459,7 +460,7 @@ class StoreConfig(_Config):
     timer_roll_window_slot: int = _option(
         172_800, "A timer due later than this many slots waits in several rounds.", unit="slots", low=2)
     timer_max_delay_sec: int = _option(
-        3 * 86_400, "Longest delay of a timer message.", unit="s", low=1, high=10 * 366 * 86_400)
+        3 * 86_400, "Longest delay of a timer message.", unit="s", low=1, high=10 * 366 * 86_400, main=True)
     timer_congest_num_each_slot: int = _option(
         0x7FFFFFFF, "Number of timers in one slot at which new ones are refused at random; at twice this "
         "number all are refused.", low=1, live=True)
@@ -509,17 +510,17 @@ class StoreConfig(_Config):
 class BrokerConfig(_Config):
     """Settings of a broker: names, ports, topics, groups, transactions, POP and limits of connections."""
 
-    broker_cluster_name: str = _option("DefaultCluster", "Cluster that clients see.")
-    broker_name: str = _option("broker-a", "Name that clients see.")
+    broker_cluster_name: str = _option("DefaultCluster", "Cluster that clients see.", main=True)
+    broker_name: str = _option("broker-a", "Name that clients see.", main=True)
     broker_id: int = _option(0, "0 is the master; there are no others.")
-    broker_ip1: str = _option("", "Address that clients get; empty: the listening one.", name="brokerIP1")
+    broker_ip1: str = _option("", "Address that clients get; empty: the listening one.", name="brokerIP1", main=True)
     listen_port: int = _option(
-        10911, "Port of the broker for `serve` without `--listen`; 0 picks one.", low=0, high=65_535)
+        10911, "Port of the broker for `serve` without `--listen`; 0 picks one.", low=0, high=65_535, main=True)
     bind_address: str = _option(
-        "127.0.0.1", "Address on which `serve` without `--listen` listens. A Java broker listens on all.")
+        "127.0.0.1", "Address on which `serve` without `--listen` listens. A Java broker listens on all.", main=True)
     grpc_server_port: int = _option(
         0, "Port of the gRPC endpoint for `serve` without `--grpc`, on bindAddress; 0: no endpoint. RocketMQ's proxy "
-        "has 8081.", low=0, high=65_535)
+        "has 8081.", low=0, high=65_535, main=True)
     grpc_connections_max: int = _option(
         0, "Connections of the gRPC endpoint, a part of serverSocketMaxConnections; above it those without a call are "
         "closed. 0: a third of it.", low=0, high=1 << 20)
@@ -547,14 +548,14 @@ class BrokerConfig(_Config):
         "as are free.", unit="bytes", low=1 * MIB)
     namesrv_addr: str = _option(
         "", "Name servers, `HOST:PORT` separated by `;`. `serve` runs the one that is an address of this "
-        "machine, unless `--namesrv-listen` is given, and registers at the others.")
+        "machine, unless `--namesrv-listen` is given, and registers at the others.", main=True)
     register_name_server_period: int = _option(
         30_000, "Period of registering at other name servers.", unit="ms", low=10_000, high=60_000)
     register_broker_timeout_mills: int = _option(
         24_000, "Timeout of a registration.", unit="ms", low=1, live=True)
     default_topic_queue_nums: int = _option(8, "Queues of TBW102.", low=1, high=1024)
-    auto_create_topic_enable: bool = _option(True, "Whether a send creates its topic.", live=True)
-    auto_create_subscription_group: bool = _option(True, "Whether a consumer creates its group.", live=True)
+    auto_create_topic_enable: bool = _option(True, "Whether a send creates its topic.", live=True, main=True)
+    auto_create_subscription_group: bool = _option(True, "Whether a consumer creates its group.", live=True, main=True)
     cold_data_flow_control_enable: bool = _option(
         False, "Whether groups that read much from the disk get less of it for up to 5 s: a push consumer is "
         "refused (SYSTEM_BUSY) and pulls again, a pull consumer waits 3 s for one message.", live=True)
@@ -593,7 +594,7 @@ class BrokerConfig(_Config):
         20, "Error rate of that filter.", unit="percent", low=1, high=99)
     metrics_needs_user: bool = _option(
         False, "With `--http`: whether `/metrics`, which names topics and groups, needs a user that may Get the "
-        "cluster (HTTP Basic), as the console does. It needs `authenticationEnabled`.")
+        "cluster (HTTP Basic), as the console does. It needs `authenticationEnabled`.", main=True)
     metrics_token_file: str = _option(
         "", "With `--http`: file with a token. `/metrics` then needs `Authorization: Bearer TOKEN`; with "
         "metricsNeedsUser a user may read it as well.", secret_file=True)
@@ -698,7 +699,7 @@ class BrokerConfig(_Config):
         120_000, "A client without heartbeat for this long is forgotten.", unit="ms", low=1)
     server_socket_max_connections: int = _option(
         0, "Connections of all ports together; when one more comes, the least recently used one is closed. "
-        "0: half of the process's limit of descriptors (`ulimit -n`).", low=0, high=1 << 20)
+        "0: half of the process's limit of descriptors (`ulimit -n`).", low=0, high=1 << 20, main=True)
     server_buffer_max_bytes: int = _option(
         256 * MIB, "Memory of incomplete and waiting requests and of unread answers of all connections "
         "together; above it requests wait and the largest connections are closed.", unit="bytes",

@@ -31,7 +31,7 @@ class TlsConfig(_Config):
     mode: str = _option(
         "permissive", "`permissive`: a connection whose first byte is 0x16 uses TLS, others do not. `enforcing`: all "
         "use TLS. `disabled`: none does.",
-        name="tls.server.mode", choices=("disabled", "permissive", "enforcing"))
+        name="tls.server.mode", choices=("disabled", "permissive", "enforcing"), main=True)
     config_file: str = _option(
         DEFAULT_TLS_FILE, "File with the other settings of this table, whose values win. The default one need not "
         "exist.", name="tls.config.file")
@@ -40,8 +40,8 @@ class TlsConfig(_Config):
         "Java broker is true.", name="tls.test.mode.enable")
     cert_path: str = _option(
         "", "Certificate of the server, with the ones between it and the CA. Empty: connections with TLS are "
-        "closed.", name="tls.server.certPath")
-    key_path: str = _option("", "Private key of the server.", name="tls.server.keyPath", secret_file=True)
+        "closed.", name="tls.server.certPath", main=True)
+    key_path: str = _option("", "Private key of the server.", name="tls.server.keyPath", secret_file=True, main=True)
     key_password: str = _option(
         "", "Password of that key, if it is encrypted.", name="tls.server.keyPassword", secret=True)
     need_client_auth: str = _option(
