@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).parent))  # also when a test loads this file by its path
+sys.path.insert(0, str(Path(__file__).parent))  # needed if a test loads this file by its path
 import reference_limits
 import reference_pages
 

@@ -59,7 +59,7 @@ def test_a_message_keeps_everything(client):
     assert [d.seconds for d in settings.backoff_policy.customized_backoff.next][:4] == [1, 5, 10, 30]
     assert not settings.metric.on
     found = client.receive_all("keeps", "normal", 1)[0]
-    # RocketMQ shows the trace context among the properties of the user, too.
+    # RocketMQ also shows the trace context among the properties of the user.
     assert (found.body, dict(found.user_properties)) == (body, {"a": "1", "b": "ü", "TRACE_CONTEXT": "trace"})
     got = system(found)
     assert (got.tag, list(got.keys), got.message_id) == ("t", ["k1", "k2"], entry.message_id)

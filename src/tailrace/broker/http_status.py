@@ -208,7 +208,7 @@ class HttpStatusServer:
         return self._entrance.protocol(self._streams, self._arrivals, self._timeout_s)
 
     def _make_room(self, now: float) -> bool:
-        """Close a connection that may give way; return False if there is none.
+        """Close a connection that may give way; return False without one.
 
         It is the oldest one that waits for the answer to a wrong password, or else the oldest one that has sent no byte
         yet or is in its TLS handshake.

@@ -125,7 +125,7 @@ def _disks(file_system: FileSystem, root: str, config: StoreConfig) -> list[dict
 
 
 def events_report(file_system: FileSystem, path: str) -> dict[str, Any]:
-    """Return the last events of a log file. Raises OSError, also if it is not a regular file."""
+    """Return the last events of a log file. Raises OSError, for example if it is not a regular file."""
     file = file_system.open(path)
     try:
         size = file.size()
