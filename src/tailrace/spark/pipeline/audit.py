@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from tailrace.config import StoreConfig
+from tailrace.store.compaction.verification import compaction_findings
 from tailrace.store.directory import FileView, StoreDirectory
 from tailrace.store.index_verification import (
     MANY,
@@ -153,6 +154,8 @@ def audit(
         *state_findings(directory, walk.end.phy_offset),
         *odd_timers,
         *join_timer_checks(directory, timer_checks),
+        # As verify: files of compaction change at any time while a server has the directory open.
+        *(() if directory.is_live else compaction_findings(directory.file_system, directory.path)),
     ]
     rows += [(_REST, 0, number, *finding) for number, finding in enumerate(rest)]
     frame = spark.createDataFrame(

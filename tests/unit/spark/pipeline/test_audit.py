@@ -10,6 +10,7 @@ import pytest
 from releases import CRASHED
 from segmented_store import SEGMENT, poke_log, sound_store
 
+from tailrace import Message, MessageStore
 from tailrace.doctor.verify import verify
 
 pytest.importorskip("pyspark")
@@ -84,6 +85,23 @@ def test_a_store_without_a_log(one_process, made, tmp_path):
     for file in (path / "commitlog").iterdir():
         file.unlink()
     assert both(one_process, path) == {"checkpoint-ahead", "foreign-key", "foreign-unit"}
+
+
+def test_damage_in_a_compaction_log_is_found(one_process, tmp_path):
+    path = tmp_path / "store"
+    with MessageStore.open(path, services=False) as store:
+        store.create_topic("C", 1, {"cleanup.policy": "COMPACTION"})
+        for n in range(20):
+            store.put(Message(topic="C", body=b"value %d" % n, keys=[f"k{n}"]))
+        store.flush()
+        store.wait_dispatched()
+        store._store.flush()
+    assert both(one_process, path) == set()
+    [file] = (path / "compaction" / "compactionLog" / "C" / "0").iterdir()
+    data = bytearray(file.read_bytes())
+    data[data.index(b"value 7")] ^= 1
+    file.write_bytes(data)
+    assert both(one_process, path) == {"compaction-record"}
 
 
 @pytest.mark.slow
