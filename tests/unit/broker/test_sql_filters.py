@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from tailrace.broker.filters import compilation
 from tailrace.broker.filters.compilation import SQL_MAX, compile_sql
 from tailrace.broker.filters.sql_expression import DEPTH_MAX
+from tailrace.broker.filters.sql_grammar import PARTS_OF_STEP, parse_sql
 from tailrace.errors import FilterExpressionError
 
 TABLE = [json.loads(line) for line in Path(__file__).with_name("sql-filters.jsonl").read_text().splitlines()]
@@ -80,3 +84,57 @@ def test_a_long_expression_is_refused_before_it_is_parsed():
     with pytest.raises(FilterExpressionError, match=f"1048576 characters, over the limit of {SQL_MAX}"):
         compile_sql("a" * (1 << 20))
     assert time.perf_counter() - began < 0.1
+
+
+LARGE = {
+    "numbers": lambda n: f"a > {n} OR " + " OR ".join(f"a = {n + i}" for i in range(400)),
+    "few characters": lambda n: f"a = {n}" + " OR a=1" * 1_000,
+    "parentheses": lambda n: "(" * 3_000 + f"a = {n}" + ")" * 3_000,
+    "parts": lambda n: " AND ".join(f"text CONTAINS '{n}x{i}'" for i in range(190)),
+    "texts": lambda n: "a IN (" + ",".join(f"'{n + i}'" for i in range(600)) + ")",
+    "names": lambda n: f"x{n}" + "".join(f" OR b{i % 60}" for i in range(1_000)),
+    "between": lambda n: f"a = {n}" + " OR a BETWEEN 1 AND 2" * 300,
+    "not": lambda n: f"a = {n}" + " AND NOT (b = 'x' OR c IS NULL)" * 200,
+    "short": lambda n: f"a > {n} AND b = 'x{n}'",
+    "too deep": lambda n: "NOT " * 1_900 + f"a = {n}",
+}
+
+
+@pytest.fixture
+def memory():
+    """Return the bytes that were allocated since the test began, and are still in use."""
+    parse_sql("a = 1")
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("form", sorted(set(LARGE) - {"too deep"}))
+def test_an_expression_knows_the_bytes_that_it_takes(memory, form):
+    before = memory()
+    made = [parse_sql(LARGE[form](70_000_000 + n)) for n in range(3)]
+    used = memory() - before
+    size = sum(one.size for one in made)
+    assert used <= size <= 5 * used + 20_000
+
+
+def test_cached_expressions_take_no_more_bytes_than_allowed(memory, monkeypatch):
+    """A failed one kept the whole tree by its traceback, and short operators take 130 bytes a character."""
+    monkeypatch.setattr(compilation, "REMEMBERED_MAX", 1 << 20)
+    monkeypatch.setattr(compilation, "_remembered", compilation._Remembered())
+    before = memory()
+    for n in range(6):
+        for make in LARGE.values():
+            with contextlib.suppress(FilterExpressionError):
+                compile_sql(make(80_000_000 + n))
+    assert memory() - before <= 1.1 * (1 << 20)
+
+
+def test_the_thread_that_compiles_pauses_often():
+    for form, make in LARGE.items():
+        pauses, text = [], make(1)
+        try:
+            parse_sql(text, lambda pauses=pauses: pauses.append(time.thread_time()))
+        except FilterExpressionError:
+            assert form == "too deep"
+        assert len(pauses) >= (form != "short") * 2 * (600 // PARTS_OF_STEP), form

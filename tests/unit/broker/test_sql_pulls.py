@@ -333,9 +333,9 @@ def test_long_expressions_of_a_heartbeat_and_of_a_check_are_compiled_beside_the_
     text = " or ".join(f"price = {n}" for n in range(2000, 2300))
     where, real = [], compilation._compile
 
-    def compiled(one):
+    def compiled(one, *more):
         where.append((one, asyncio._get_running_loop() is not None))
-        return real(one)
+        return real(one, *more)
 
     monkeypatch.setattr(compilation, "_compile", compiled)
 
@@ -361,7 +361,7 @@ def test_more_expressions_than_are_remembered_are_refused(loop):
     texts = [f"a = {n} or " + "a = 1 or " * 800 + "a = 2" for n in range(40)]
 
     async def prepare():
-        with pytest.raises(RefusalError, match="characters, over the limit of 262144 for one request") as refused:
+        with pytest.raises(RefusalError, match="characters, over the limit of 65536 for one request") as refused:
             compilation.prepare_sql(texts)
         assert refused.value.code == 23
 

@@ -1,7 +1,8 @@
 """Compilation of the expressions of subscriptions, with a cache by their text.
 
 The compilation of 8 KiB takes about 40 ms. The event loop compiles only short expressions. For longer ones
-NotPreparedError is raised: a thread compiles them, and then the request is served again.
+NotPreparedError is raised: a thread compiles them, and then the request is served again. The thread pauses after each
+half a millisecond, because the event loop waits while it works.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from tailrace.broker.answers_later import NotPreparedError
@@ -23,15 +24,21 @@ __all__ = ["AT_ONCE_MAX", "REMEMBERED_MAX", "SQL92", "SQL_MAX", "compile_filter"
 SQL92: Final = "SQL92"
 SQL_MAX: Final = 8 * 1024
 """Longest expression, in characters."""
-AT_ONCE_MAX: Final = 1_024
-"""Number of characters that one turn of the event loop may compile, which takes 3 to 8 ms."""
-REMEMBERED_MAX: Final = 1 << 20
-"""Number of characters of all cached expressions; a compiled expression takes about 50 bytes for each."""
+AT_ONCE_MAX: Final = 128
+"""Number of characters that one turn of the event loop may compile, which takes at most 1 ms."""
+REMEMBERED_MAX: Final = 8 << 20
+"""Bytes of all cached expressions. One of `SQL_MAX` characters takes up to 0.7 MiB."""
 ENTRIES_MAX: Final = 4_096
+PAUSE_S: Final = 0.000_5
 _PARSER: Final = "tailrace.broker.filters.sql_grammar"
-OF_REQUEST_MAX: Final = REMEMBERED_MAX // 4
+OF_REQUEST_MAX: Final = 8 * SQL_MAX
 """Number of characters of the new expressions of one request, so that all are still cached when it is served."""
 _Compiled = SqlExpression | FilterExpressionError
+_never: Final = threading.Event()
+
+
+def _pause() -> None:
+    _never.wait(PAUSE_S)
 
 
 @final
@@ -41,7 +48,7 @@ class _Remembered:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._results: OrderedDict[str, _Compiled] = OrderedDict()
-        self._characters = 0
+        self._bytes = 0
 
     def find(self, text: str) -> _Compiled | None:
         with self._lock:
@@ -55,16 +62,19 @@ class _Remembered:
             if text in self._results:
                 return
             self._results[text] = result
-            self._characters += len(text)
-            while self._characters > REMEMBERED_MAX or len(self._results) > ENTRIES_MAX:
-                forgotten, _ = self._results.popitem(last=False)
-                self._characters -= len(forgotten)
+            self._bytes += _size(text, result)
+            while self._bytes > REMEMBERED_MAX or len(self._results) > ENTRIES_MAX:
+                self._bytes -= _size(*self._results.popitem(last=False))
+
+
+def _size(text: str, result: _Compiled) -> int:
+    return result.size if isinstance(result, SqlExpression) else 1_000 + 8 * len(text)
 
 
 _remembered: Final = _Remembered()
 
 
-def _compile(text: str) -> _Compiled:
+def _compile(text: str, pause: Callable[[], None] | None = None) -> _Compiled:
     found = _remembered.find(text)
     if found is not None:
         return found
@@ -72,9 +82,11 @@ def _compile(text: str) -> _Compiled:
     from tailrace.broker.filters.sql_grammar import parse_sql  # noqa: PLC0415 - see above
 
     try:
-        found = parse_sql(text)
+        found = parse_sql(text) if pause is None else parse_sql(text, pause)
     except FilterExpressionError as error:
-        found = error  # cached too: each pull carries its expression, and a wrong one would be parsed each time
+        # Cached too: each pull carries its expression, and a wrong one would be parsed each time. It is a new one,
+        # because the traceback of the first one keeps the whole tree.
+        found = FilterExpressionError(str(error))
     _remembered.add(text, found)
     return found
 
@@ -107,7 +119,7 @@ def prepare_sql(texts: Iterable[str]) -> None:
     if characters > AT_ONCE_MAX or (missing and not _parser_is_loaded()):
         def work() -> None:
             for text in missing:
-                _compile(text)
+                _compile(text, _pause)
 
         raise NotPreparedError("expressions wait to be compiled", work)
 

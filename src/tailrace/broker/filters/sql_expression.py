@@ -39,6 +39,8 @@ DEPTH_MAX: Final = 100
 """Greatest nesting of operators. A chain of AND or of OR counts as one; parentheses do not count."""
 NAMES_MAX: Final = 64
 """Number of properties in an expression; each is compared with all properties of a message."""
+OF_EXPRESSION_BYTES, OF_PART_BYTES, OF_CHARACTER_BYTES = 1_000, 140, 4
+"""Most bytes of a compiled expression: of itself, for each token and node, and for each character of its text."""
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
 Values = Sequence[str | None]
@@ -89,13 +91,15 @@ class Node:
 class SqlExpression:
     """A compiled expression. ``names`` are its properties, in the order of the values."""
 
-    __slots__ = ("_evaluate", "cost", "names", "text")
+    __slots__ = ("_evaluate", "cost", "names", "size", "text")
 
-    def __init__(self, text: str, names: Sequence[str], cost: int, root: Node) -> None:
+    def __init__(self, text: str, names: Sequence[str], cost: int, root: Node, size: int) -> None:
         self.text = text
         self.names = tuple(name.encode() for name in names)
         self.cost = cost
         """Number of operators; at least 1."""
+        self.size = size
+        """Bytes that it takes; it may take fewer."""
         self._evaluate = root.evaluate
 
     def evaluate(self, values: Values) -> bool | None:
@@ -262,9 +266,10 @@ class SqlBuilder:
             return _node(Type.BOOLEAN, _ends_or_false(inner), f"{operand.text} {kind}", operand)
         return _node(Type.BOOLEAN, evaluate, f"{operand.text} {kind}", operand)
 
-    def compiled(self, text: str, root: Node, operators: int) -> SqlExpression:
-        """Return the expression with the node ``root``."""
-        return SqlExpression(text, self.names, max(operators, 1), _boolean(root))
+    def compiled(self, text: str, root: Node, operators: int, parts: int) -> SqlExpression:
+        """Return the expression with the node ``root``, made from ``parts`` tokens and nodes."""
+        size = OF_EXPRESSION_BYTES + OF_PART_BYTES * parts + OF_CHARACTER_BYTES * len(text)
+        return SqlExpression(text, self.names, max(operators, 1), _boolean(root), size)
 
 
 _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -347,6 +352,8 @@ def _equal(left: Node, right: Node) -> Evaluate:
     """Return the function for ``=``: NULL if only the left operand is NULL, FALSE if only the right one is."""
     if left.slot >= 0 and right.constant and right.type is Type.STRING:
         return _property_is(left.slot, right.value)
+    if left.slot >= 0 and right.constant and right.type in NUMBERS:
+        return _property_is_number(left.slot, _READ[right.type], right.value)
     first, second = left.evaluate, right.evaluate
     same = _equality(left.type, right.type)
 
@@ -363,6 +370,14 @@ def _property_is(slot: int, text: str) -> Evaluate:
     def evaluate(values: Values) -> bool | None:
         value = values[slot]
         return None if value is None else value == text
+
+    return evaluate
+
+
+def _property_is_number(slot: int, read: Callable[[str], Any], number: float) -> Evaluate:
+    def evaluate(values: Values) -> bool | None:
+        value = values[slot]
+        return None if value is None else read(value) == number
 
     return evaluate
 

@@ -150,9 +150,9 @@ def test_a_long_expression_is_compiled_beside_the_event_loop(world, loop, monkey
     assert len(text) > compilation.AT_ONCE_MAX
     threads, real = [], compilation._compile
 
-    def compiled(one):
+    def compiled(one, *more):
         threads.append(asyncio._get_running_loop())
-        return real(one)
+        return real(one, *more)
 
     monkeypatch.setattr(compilation, "_compile", compiled)
     world.send(price="503")
