@@ -2,18 +2,22 @@
 
 Both need only the metadata and the connection, so a call is decided before its request has arrived, and before it is
 counted or kept. A call whose user is proven has a share of all calls, see `tailrace.remoting.shares`. Calls without a
-proven user end with their answer; a connection that begins too many of them, without reading the answers, is closed.
+proven user end with their answer. A connection is closed that has too many of them under way, or on which one begins
+after its address has begun more than `STRANGER_BURST`, and `STRANGER_CALLS_A_SECOND` since then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NoReturn, final
 
 import grpc
 
+from tailrace.auth.addresses import network_of
 from tailrace.auth.model import User
 from tailrace.errors import RefusalError
 from tailrace.proxy.caller import address_of
@@ -29,6 +33,28 @@ STRANGER_CALLS_OF_ONE: Final = 64
 """Calls without a user that wait for their end on one connection."""
 STRANGER_CALLS_MAX: Final = 1_024
 """The same on all connections together."""
+STRANGER_BURST: Final = 200
+STRANGER_CALLS_A_SECOND: Final = 50
+ADDRESSES_MAX: Final = 10_000
+"""Addresses with calls without a user that are remembered. The one whose last call is the oldest is forgotten."""
+
+
+@final
+class _Budgets:
+    """Calls without a user that each address may begin."""
+
+    def __init__(self) -> None:
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+
+    def take(self, address: str, now: float) -> bool:
+        """Count a call; return whether the address had one left."""
+        network = network_of(address)
+        full_at = max(now, self._full_at.pop(network, now)) + 1 / STRANGER_CALLS_A_SECOND
+        has_one = full_at - now <= STRANGER_BURST / STRANGER_CALLS_A_SECOND
+        if len(self._full_at) >= ADDRESSES_MAX:
+            self._full_at.popitem(last=False)
+        self._full_at[network] = full_at if has_one else full_at - 1 / STRANGER_CALLS_A_SECOND
+        return has_one
 
 
 @final
@@ -61,6 +87,7 @@ class Admission:
         self._limits = limits
         self._connections = connections
         self._strangers = 0
+        self._budgets = _Budgets()
 
     async def begin(self, call: str, context: Any) -> Admitted:
         """Count a call. ``call`` is the name of its request.
@@ -72,6 +99,8 @@ class Admission:
         peer = context.peer()
         place = address_of(peer)
         connection = self._connections.of(place, loop.time())
+        if connection.doomed:
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, "the connection is closed for a limit")
         try:
             user = self._entry.user(call, context)
         except GrpcError:
@@ -110,19 +139,29 @@ class Admission:
                     raise GrpcError(Code.TOO_MANY_REQUESTS, refusal.remark) from None
         return request
 
+    async def first_of_refused(self, context: Any) -> None:
+        """Wait for the first request of a call that is refused with a message, but not for long.
+
+        An answer that overtakes this request is replaced with an error of its own by gRPC's library for Python.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.first_message_s):
+                await context.read()
+
     async def refuse(self, context: Any, reason: str, holder: Holder, code: grpc.StatusCode, why: str) -> NoReturn:
         """Count a call that is refused, and abort it; its answer has no message, so the client need not read."""
         self._limits.refuse(reason, holder, asyncio.get_running_loop().time())
-        await context.abort(code, why)
-        raise AssertionError("abort raises")
+        await _abort(context, code, why)
 
     async def _begin_unproven(self, connection: GrpcConnection, context: Any) -> None:
-        if connection.unproven >= STRANGER_CALLS_OF_ONE or self._strangers >= STRANGER_CALLS_MAX:
+        now = asyncio.get_running_loop().time()
+        if (connection.unproven >= STRANGER_CALLS_OF_ONE or self._strangers >= STRANGER_CALLS_MAX
+                or not self._budgets.take(connection.peer_ip, now)):
             self._connections.close(connection, STRANGER_CALLS)
             await self.refuse(
                 context, STRANGER_CALLS, Holder(connection.peer_ip), grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "too many calls without a user are under way")
-        self._limits.refuse(TOO_LATE, Holder(connection.peer_ip), asyncio.get_running_loop().time())
+                "too many calls without a user")
+        self._limits.refuse(TOO_LATE, Holder(connection.peer_ip), now)
         connection.unproven += 1
         self._strangers += 1
         context.add_done_callback(partial(self._unproven_ended, connection))
@@ -134,3 +173,9 @@ class Admission:
     def _unproven_ended(self, connection: GrpcConnection, _: Any) -> None:
         connection.unproven -= 1
         self._strangers -= 1
+
+
+async def _abort(context: Any, code: grpc.StatusCode, why: str) -> NoReturn:
+    with contextlib.suppress(grpc.aio.InternalError):  # the client has gone
+        await context.abort(code, why)
+    raise grpc.aio.AbortError(why)

@@ -111,6 +111,7 @@ class TelemetryActivity:
         try:
             admitted = await self._admission.begin("TelemetryCommand", context)
         except GrpcError as error:
+            await self._admission.first_of_refused(context)
             await context.write(service.TelemetryCommand(status=status(error.code, error.message)))
             return
         stream = _Stream(context)

@@ -112,13 +112,94 @@ def test_calls_without_a_user_that_do_not_end_cost_their_connection(monkeypatch)
         for _ in range(5):
             await world.begins(Call())
         last = Call()
-        assert await world.begins(last) == "too many calls without a user are under way"
+        assert await world.begins(last) == "too many calls without a user"
         assert last.status[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert world.closed == [("10.0.0.1:1", "calls without user")]
         for number in range(2, 9):
             await world.begins(Call(f"ipv4:10.0.0.{number}:1"))
         assert "too many" in await world.begins(Call("ipv4:10.0.0.9:1")), "of all connections together"
         assert await world.begins(Call("ipv4:10.0.0.9:2", "ann")) == "", "a user is not concerned"
+
+    run(test)
+
+
+def test_calls_without_a_user_cost_their_connection_also_if_they_end(monkeypatch):
+    """Calls that were cancelled immediately, thousands in a second, were never many at a time."""
+    monkeypatch.setattr(admission, "STRANGER_BURST", 20)
+    monkeypatch.setattr(admission, "STRANGER_CALLS_A_SECOND", 0.001)
+
+    async def test():
+        world = World()
+        for number in range(20):
+            call = Call(f"ipv4:10.0.0.1:{number % 4}")
+            assert "username" in await world.begins(call)
+            call.end()
+        assert not world.closed
+        for port in (1, 7):
+            call = Call(f"ipv4:10.0.0.1:{port}")
+            assert await world.begins(call) == "too many calls without a user"
+            assert call.status[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert not call.done, "it is not counted"
+        assert world.closed == [("10.0.0.1:1", "calls without user"), ("10.0.0.1:7", "calls without user")]
+        assert await world.begins(Call("ipv4:10.0.0.1:2", "ann")) == "", "a user of the address is not concerned"
+        assert "username" in await world.begins(Call("ipv4:10.0.0.2:1")), "nor another address"
+
+    run(test)
+
+
+def test_calls_on_a_connection_that_is_being_closed_are_refused_without_a_look_at_their_user():
+    async def test():
+        world = World()
+        world.connections.of(("10.0.0.1", 1), 0.0).doomed = True
+        call = Call(user="ann")
+        assert await world.begins(call) == "the connection is closed for a limit"
+        assert call.status[0] is grpc.StatusCode.UNAVAILABLE, "the client sends it again on another connection"
+
+    run(test)
+
+
+def test_an_address_may_begin_calls_without_a_user_again_after_a_while(monkeypatch):
+    monkeypatch.setattr(admission, "STRANGER_BURST", 10)
+    monkeypatch.setattr(admission, "STRANGER_CALLS_A_SECOND", 4)
+    monkeypatch.setattr(admission, "ADDRESSES_MAX", 3)
+    budgets = admission._Budgets()
+    assert sum(budgets.take("10.0.0.1", 100.0) for _ in range(50)) == 10
+    assert sum(budgets.take("10.0.0.1", 101.0) for _ in range(50)) == 4
+    assert sum(budgets.take("10.0.0.1", 200.0) for _ in range(50)) == 10
+    for number in range(10):
+        budgets.take(f"10.0.1.{number}", 200.0)
+    assert len(budgets._full_at) == 3
+
+
+def test_a_client_that_has_gone_is_refused_silently():
+    """It was logged with a traceback for each call of a connection that was closed."""
+    async def gone(code, details):
+        raise grpc.aio.InternalError("Failed execute_batch")
+
+    async def test():
+        world = World()
+        world.connections.of(("10.0.0.1", 1), 0.0).doomed = True
+        call = Call()
+        call.abort = gone
+        with pytest.raises(grpc.aio.AbortError):
+            await world.begins(call)
+
+    run(test)
+
+
+def test_a_refused_stream_waits_for_its_first_request_but_not_for_long():
+    async def test():
+        world = World(first_message_s=0.05)
+        for comes in (True, False):
+            call = Call()
+            assert "username" in await world.begins(call)
+            waiting = asyncio.create_task(world.admission.first_of_refused(call))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            if comes:
+                call.requests.put_nowait(SimpleNamespace())
+            await waiting
 
     run(test)
 

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("rocketmq.grpc_protocol")
 
 from tailrace.formats.remoting import RemotingCommand
+from tailrace.proxy.protocol import Code, GrpcError
 from tailrace.proxy.telemetry import ASKED_MAX, TelemetryActivity, _Stream
 
 
@@ -56,3 +57,27 @@ def test_a_command_that_cannot_be_written_costs_that_command():
 
     asyncio.run(run())
     assert written == [0, 2, 3]
+
+
+def test_a_refused_stream_is_answered_after_its_first_request():
+    """An answer that overtook the request was lost in gRPC's library for Python."""
+    seen = []
+
+    async def begin(call, context):
+        raise GrpcError(Code.UNAUTHORIZED, "who?")
+
+    async def first_of_refused(context):
+        seen.append("waits")
+
+    async def write(command):
+        seen.append((command.status.code, command.status.message))
+
+    async def run():
+        made = TelemetryActivity(
+            SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: 0)), SimpleNamespace(),
+            SimpleNamespace(on_forget=[]), SimpleNamespace(), SimpleNamespace(),
+            SimpleNamespace(begin=begin, first_of_refused=first_of_refused))
+        await made.telemetry(None, SimpleNamespace(write=write))
+
+    asyncio.run(run())
+    assert seen == ["waits", (Code.UNAUTHORIZED, "who?")]
