@@ -5,7 +5,8 @@ those that are idle. So `GrpcConnections` looks at the sockets of this process e
 the number of descriptors grows. It counts the connections in `ServerLimits` like all others, and closes those on which
 no call was served in time. When three quarters of the allowed number are open, it closes connections until half of it
 is: first those without a served call, then those that were used least recently, of the address that has the most. A
-connection with a call under way stays.
+connection with a call under way stays. So does one of less than `YOUNG_S`, unless its address has many of them or
+nearly all that are allowed are open.
 
 Everything runs in the thread of the event loop.
 """
@@ -13,6 +14,7 @@ Everything runs in the thread of the event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import Final, final
 
@@ -24,14 +26,18 @@ from tailrace.remoting.limits import CAP, NO_CALL, ServerLimits
 
 __all__ = ["GrpcConnection", "GrpcConnections"]
 
-LOOK_S: Final = 0.2
+LOOK_S: Final = 0.05
 """Period of looks at the number of descriptors."""
 SWEEP_S: Final = 2.0
 """Longest time between two looks at all sockets."""
+REST, REST_S = 9, 0.1
+"""Looks at all sockets take a tenth of the time; on a busy machine, where they take longer, the pause is shorter."""
 MANY: Final = 64
 """Number of descriptors more than at the last look that is a reason to look at the sockets."""
 YOUNG_S: Final = 1.0
 """A connection of this age may still begin its first call."""
+YOUNG_OF_ADDRESS: Final = 16
+"""Connections without a served call of one address that may be so young at a time."""
 TOGETHER: Final = 512
 """Descriptors that are looked at before other work continues."""
 
@@ -41,8 +47,8 @@ class GrpcConnection:
     """A connection of the gRPC port as `ServerLimits` sees it."""
 
     __slots__ = (
-        "__weakref__", "_owner", "calls", "closed", "closing", "counted", "last_active", "place", "served", "since",
-        "socket", "unproven")
+        "__weakref__", "_owner", "calls", "closed", "closing", "counted", "doomed", "last_active", "place", "served",
+        "since", "socket", "unproven")
 
     def __init__(self, owner: GrpcConnections, place: tuple[str, int], now: float) -> None:
         self._owner = owner
@@ -56,7 +62,8 @@ class GrpcConnection:
         """Calls under way without a user."""
         self.served = False
         """True after a call of a proven user has sent its request."""
-        self.closing = False
+        self.doomed = self.closing = False
+        """Set by `GrpcConnections.close`, and when its socket was ended."""
         self.closed = False
         """True after its socket was not found any more."""
         self.counted = 0
@@ -100,6 +107,7 @@ class GrpcConnections:
         self._by_place: dict[tuple[str, int], GrpcConnection] = {}
         self._sockets: dict[tuple[int, int], OpenSocket | None] = {}
         self._doomed: dict[GrpcConnection, str] = {}
+        self._woken = asyncio.Event()
         self._swept_s = 0.0
         self._descriptors = 0
         self._task: asyncio.Task[None] | None = None
@@ -111,7 +119,7 @@ class GrpcConnections:
         """Begin to watch a port."""
         self._port = port
         self._task = asyncio.get_running_loop().create_task(
-            supervised("connections of gRPC", self._look, LOOK_S))
+            supervised("connections of gRPC", self._look))
 
     async def stop(self) -> None:
         """End the watch."""
@@ -130,8 +138,10 @@ class GrpcConnections:
 
     def close(self, connection: GrpcConnection, reason: str) -> None:
         """Close a connection for a limit, as soon as its socket is known."""
+        connection.doomed = True
         if connection.socket is None:
             self._doomed[connection] = reason
+            self._woken.set()
         elif not connection.closing:
             self._limits.close(connection, reason, asyncio.get_running_loop().time())
 
@@ -143,12 +153,18 @@ class GrpcConnections:
     # -- the watch
 
     async def _look(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await self._woken.wait()
+        self._woken.clear()
         now, descriptors = asyncio.get_running_loop().time(), open_descriptors()
         most = self._limits.grpc.connections_max
         if (self._doomed or now - self._swept_s >= SWEEP_S or not descriptors
                 or descriptors > self._descriptors + MANY or (most and len(self._by_place) > most // 2)):
+            began = self._limits.turns.now()
             await self.sweep()
             self._descriptors = open_descriptors()
+            await asyncio.sleep(min(REST_S, REST * (self._limits.turns.now() - began) / 1e9))
 
     async def sweep(self) -> None:
         """Look at all sockets of the port, and close those over a limit."""
@@ -181,6 +197,7 @@ class GrpcConnections:
             if connection.socket is not None:  # a new connection from the same port of the client
                 connection.since, connection.served = now, bool(connection.calls)
                 self._limits.lost(connection)
+                connection.doomed = False
             connection.socket, connection.closing = found, False
             self._limits.opened(connection, now)
         if connection.calls:
@@ -189,7 +206,10 @@ class GrpcConnections:
     def _close(self, now: float) -> None:
         doomed, self._doomed = self._doomed, {}
         for connection, reason in doomed.items():
-            self.close(connection, reason)
+            if connection.socket is None:
+                self._doomed[connection] = reason
+            else:
+                self.close(connection, reason)
         for connection in list(self._by_place.values()):
             if not connection.served and now - connection.since >= self._limits.grpc.first_call_s:
                 self.close(connection, NO_CALL)
@@ -198,8 +218,11 @@ class GrpcConnections:
         if not most or len(stay) <= most * 3 // 4:
             return
         of_address = Counter(network_of(c.peer_ip) for c in stay)
+        strange = Counter(network_of(c.peer_ip) for c in stay if not c.served)
+        is_full = len(stay) > most * 7 // 8
         order = sorted(
-            (c for c in stay if c.socket is not None and not c.calls and now - c.since >= YOUNG_S),
+            (c for c in stay if c.socket is not None and not c.calls and (
+                now - c.since >= YOUNG_S or is_full or strange[network_of(c.peer_ip)] > YOUNG_OF_ADDRESS)),
             key=lambda c: (-of_address[network_of(c.peer_ip)], c.last_active))
         for connection in [c for c in order if not c.served][:len(stay) - most // 2]:
             self.close(connection, CAP)

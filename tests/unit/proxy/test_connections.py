@@ -7,10 +7,11 @@ import contextlib
 import socket
 
 import pytest
+from patience import until_async
 
 pytest.importorskip("rocketmq.grpc_protocol")
 
-from tailrace.env.descriptors import open_descriptors, shut_down, sockets_of_port
+from tailrace.env.descriptors import OpenSocket, open_descriptors, shut_down, sockets_of_port
 from tailrace.proxy import connections
 from tailrace.proxy.connections import GrpcConnections
 from tailrace.remoting.limits import CallLimits, ServerLimits
@@ -158,7 +159,7 @@ def test_when_many_are_open_those_without_a_call_make_room(port, monkeypatch):
 
 
 def test_a_flood_of_new_connections_does_not_close_those_that_are_served(port, monkeypatch):
-    """New ones are too young to be closed at first; those that are served are not closed in their place."""
+    """The new ones give way, also if they are young."""
     async def test():
         now = [100.0]
         at(monkeypatch, now)
@@ -170,9 +171,6 @@ def test_a_flood_of_new_connections_does_not_close_those_that_are_served(port, m
         now[0] = 110.0
         for _ in range(16):
             port.connect()
-        await watched.sweep()
-        assert port.open() == [*range(20)]
-        now[0] = 112.0
         await watched.sweep()
         assert port.open()[:4] == [0, 1, 2, 3]
         assert len(port.open()) == 10
@@ -189,15 +187,97 @@ def test_new_connections_without_a_call_cost_no_served_one(port, monkeypatch):
         await watched.sweep()
         watched.of(served, 100.0).served = True
         now[0] = 200.0
-        for _ in range(7):
+        for _ in range(6):
             port.connect()
         await watched.sweep()
-        assert port.open() == list(range(8)), "the new ones may still begin a call"
+        assert port.open() == list(range(7)), "the new ones may still begin a call"
         now[0] = 201.5
         await watched.sweep()
-        assert port.open() == [0, 5, 6, 7]
+        assert port.open() == [0, 4, 5, 6]
 
     asyncio.run(test())
+
+
+def test_connections_of_one_second_leave_room_for_another_client(port, monkeypatch):
+    """All of them were younger than a second, so none was closed, and gRPC refused every new connection."""
+    async def test():
+        now = [100.0]
+        at(monkeypatch, now)
+        watched = watching(port, now, connections_max=40)
+        for number in range(60):
+            now[0] += 0.01
+            port.connect()
+            await watched.sweep()
+            assert len(port.open()) <= 31, number
+        last = watched.of(port.connect(), now[0])
+        now[0] += 0.01
+        for _ in range(12):
+            port.connect()
+        await watched.sweep()
+        assert not last.closing, "the oldest ones make room"
+        assert port.open()[-1] == len(port.clients) - 1
+
+    asyncio.run(test())
+
+
+def test_young_connections_of_many_addresses_stay_while_there_is_room(monkeypatch):
+    async def test():
+        now = [100.0]
+        at(monkeypatch, now)
+        limits = ServerLimits(grpc=CallLimits(connections_max=100))
+        watched = GrpcConnections(limits, has_users=True)
+
+        def arrive(count, address="10.0.{}.1"):
+            for _ in range(count):
+                number = len(watched)
+                one = watched.of((address.format(number), 1000 + number), now[0])
+                one.socket = OpenSocket(-1, number, one.place)
+
+        def closing():
+            watched._close(now[0])
+            return [one.place[0] for one in watched._by_place.values() if one.closing]
+
+        arrive(80)
+        assert not closing()
+        arrive(8)
+        assert len(closing()) == 38, "nearly all that are allowed"
+        for place in [place for place, one in watched._by_place.items() if one.closing]:
+            del watched._by_place[place]
+        arrive(30, "10.1.1.1")
+        assert set(closing()) == {"10.1.1.1"}, "too many of one address"
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("first", ["call", "look"])
+def test_calls_on_a_connection_that_must_go_are_known(port, monkeypatch, first):
+    async def test():
+        now = [100.0]
+        at(monkeypatch, now)
+        watched = watching(port, now)
+        place = port.connect()
+        if first == "look":
+            await watched.sweep()
+        connection = watched.of(place, 100.0)
+        assert not connection.doomed
+        watched.close(connection, "calls without user")
+        assert watched.of(place, 100.0).doomed
+
+    asyncio.run(test())
+
+
+def test_a_connection_that_must_go_is_looked_for_immediately(port, monkeypatch):
+    async def test():
+        monkeypatch.setattr(connections, "LOOK_S", 600.0)
+        watched = watching(port, None)
+        watched.start(port.number)
+        try:
+            watched.close(watched.of(port.connect(), 100.0), "calls without user")
+            await until_async(lambda: not port.open())
+        finally:
+            await watched.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_a_connection_that_must_go_is_closed_when_its_socket_is_known(port, monkeypatch):
