@@ -224,7 +224,8 @@ def events() -> str:
     parts = [
         ("# Events\n\nLook up a log line: what it means and what to do. A line is a fixed phrase, then `key=value` for "
          "each key. `tailrace\nserve` writes its lines to stderr; `--log-level` is the lowest level that it writes. "
-         "A headline is the part of Tailrace, and\nof the name of the logger, that writes the lines below it."),
+         "A headline is the part of Tailrace, and\nof the name of the logger, that writes the lines below it. "
+         "[Report a defect](../how-to/operate/runbook.md#report-a-defect)\nsays where to report one."),
     ]
     rooms: dict[str, list[str]] = {}
     for event, modules in calls.items():
@@ -241,7 +242,7 @@ def events() -> str:
 def metric_table() -> str:
     base = ", ".join(f"`{name}`" for name in metrics.BASE_LABELS)
     head = (
-        "# Metrics\n\nThis page lists every metric. [Watch a broker](../how-to/operate/monitor.md) says "
+        "# Metrics\n\nLook up a metric. [Monitor a broker](../how-to/operate/monitor.md) says "
         "which metric answers a "
         "question. `tailrace serve\n--http HOST:PORT` serves them at `/metrics`, in Prometheus' text format. Names "
         "without `tailrace_` are those of RocketMQ 5's\nown Prometheus exporter. "

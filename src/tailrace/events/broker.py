@@ -58,7 +58,7 @@ REQUEST_IS_BOUND_TO_ANOTHER_ADDRESS: Final = event(
        "[`authenticationBinding=required`](../how-to/operate/users.md#bound-requests).")
 ADMINISTRATION: Final = event(
     "info", "administration", "user address code name resource result",
-    "A request of administration was answered; `result` is ok, refused or failed.")
+    "A request of administration was answered; `result` is ok, refused or failed. The file of `--audit-log` has more.")
 AUDIT_LOG_CANNOT_BE_WRITTEN: Final = event(
     "error", "audit log cannot be written", "file cause lost",
     "Up to 10,000 lines wait in memory; `lost` were dropped.", do="Free space there, or correct the directory.")
@@ -117,8 +117,8 @@ CONSUMER_OFFSETS_COULD_NOT_BE_WRITTEN: Final = event(
     "The next write includes them.", do="Check the disk if this repeats.")
 CONSUMER_OFFSET_CORRECTED: Final = event(
     "warning", "consumer offset corrected", "group topic queue offset to",
-    "The offset was after the end of the queue, so it was set to the end; a power loss took unsynced messages.",
-    do="Use `SYNC_FLUSH` to prevent this.")
+    "The offset was after the end of the queue, for example because a power loss took unsynced messages. It was set to "
+    "the end.", do="Use `SYNC_FLUSH` to prevent this.")
 EVENT_LOOP_WAS_HELD: Final = event(
     "warning", "event loop was held", "ms",
     "No client was served for this time.", do="Look for swapping, a slow disk or a busy processor.")
@@ -149,7 +149,7 @@ CONSUMER_REGISTERED: Final = event(
     "A consumer sent its first heartbeat.")
 CONSUMER_UNREGISTERED: Final = event(
     "info", "consumer unregistered", "group client peer",
-    "A consumer left its group.")
+    "A consumer left its group, lost its connection or sent no heartbeat.")
 CONSUMERS_UNREGISTERED: Final = event(
     "info", "consumers unregistered", "peer groups",
     "A connection was closed; its client left all its groups.")
