@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from page_shell import START_TIMEOUT_S, Screen, Shell
+from page_shell import START_TIMEOUT_S, Screen, Shell, rendered
 
 PATIENCE_S = 20.0
 # What a reader sees a moment later than a program that does not wait.
@@ -35,7 +35,6 @@ _FENCE = re.compile(
 _PORTS = {"broker": (10911,), "namesrv": (9876,), "http": (8080, 5557), "grpc": (8081,)}
 _ADDRESS = r"(?:127\.0\.0\.1|0\.0\.0\.0|localhost):\d+"
 _FORMS = (
-    (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
     (re.compile(r"\b\d{4}-\d\d-\d\d\b"), "<date>"),
     (re.compile(r"[T ]?(?<!\d)\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:\d\d)?"), " <time>"),
     (re.compile(rf"(?<![\d.]){_ADDRESS}"), "<address>"),
@@ -53,10 +52,10 @@ REASONS: Final = {
     "Kubernetes": r"kubectl",
     "Prometheus": r"promtool|prometheus|amtool",
     "Java": r"mqadmin|mqshutdown|mqbroker|tools\.sh|\bjava\b",
-    "Spark cluster": r"spark-submit|start-master|SPARK_HOME|PYSPARK_PYTHON|pipeline|--spark",
+    "Spark cluster": r"spark-submit|SPARK_HOME|PYSPARK_PYTHON|pipeline|--spark|plot_store",
     "another machine": r"ssh|rsync|example\.(com|org)|ns1:9876",
     "root": r"sudo|chown|chmod|install -d",
-    "long": r"make |pytest",
+    "long": r"make |pytest|benchmarks/",
     "shown as a part": r"STORE|HOST:PORT",
 }
 """Why blocks of commands may not be run, and what such a block must contain."""
@@ -230,7 +229,7 @@ class PageRunner:
         self._servers.append(server)
         server.send(f"exec {text}" if text.startswith("tailrace") else f"env {text}")
         screen: Screen = server.screen
-        got = screen.until(r"^ready .*\n", START_TIMEOUT_S)
+        got = rendered(screen.until(r"^ready .*\n", START_TIMEOUT_S))
         for name, address in re.findall(rf"\b(\w+)=({_ADDRESS})", got):
             for port in _PORTS.get(name, ()):
                 for host in ("127.0.0.1", "localhost"):

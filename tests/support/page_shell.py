@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-__all__ = ["COMMAND_TIMEOUT_S", "START_TIMEOUT_S", "Screen", "Shell"]
+__all__ = ["COMMAND_TIMEOUT_S", "START_TIMEOUT_S", "Screen", "Shell", "rendered"]
 
 START_TIMEOUT_S: Final = 120.0
 COMMAND_TIMEOUT_S: Final = 120.0
@@ -62,6 +62,26 @@ class Screen:
             return text
 
 
+def rendered(text: str) -> str:
+    """Return what a terminal shows after a program has moved the cursor and erased lines, as a progress bar does."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[\??\d*(?:;\d+)*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+        if part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif part.startswith("\x1b"):
+            if part.endswith("A"):
+                row = max(0, row - int(part[2:-1] or 1))
+            elif part.endswith("K"):
+                lines[row] = "" if part[2:-1] == "2" else lines[row][:column]
+        else:
+            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + len(part):]
+            column += len(part)
+    return "\n".join(lines)
+
+
 class Shell:
     """One bash in ``folder``; its variables, folder and background jobs last until it is closed."""
 
@@ -96,7 +116,7 @@ class Shell:
         self.send(text)
         got = self.screen.until(rf"{_MARK}\d+{_MARK}\n", COMMAND_TIMEOUT_S)
         assert _MARK in got, f"the shell ended at {text}: {got}"
-        return re.sub(rf"{_MARK}\d+{_MARK}\n", "", got)
+        return rendered(re.sub(rf"{_MARK}\d+{_MARK}\n", "", got))
 
     def runs(self) -> bool:
         """Return whether the shell, or the program that replaced it, has not ended."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from page_runner import Block, Command, PageRunner, agrees, blocks, commands, same_values
+from page_shell import rendered
 
 from tailrace.auth_settings import AuthConfig
 from tailrace.cli.serve_settings import take_settings
@@ -127,6 +128,30 @@ def test_links_to_headings_lead_to_one() -> None:
     assert not dead
 
 
+TYPED = re.compile(
+    r"(\$ |(tailrace|pip|curl|mqadmin|make|python3?|systemctl|podman|docker|kubectl|sudo|export|chmod|source) )")
+
+
+def commands_elsewhere(page: str) -> list[str]:
+    """Return the first line of each block of commands that is not a block ``console``."""
+    marked = re.sub(r"^( *)```console\n.*?^\1```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    shown = r"^( *)```(?:json|text|yaml|python|properties|toml|java|js)\n.*?^\1```$"
+    rest = re.sub(shown, "", marked, flags=re.MULTILINE | re.DOTALL)
+    starts = re.findall(r"^ *```\w*\n(?=(.*)$)", rest, re.MULTILINE) + re.findall(r"\n\n    (\S.*)", rest)
+    return [line for line in starts if TYPED.match(line)]
+
+
+def test_commands_are_in_blocks_that_are_run() -> None:
+    """docs/contributing/pages.md; the README has 120 lines, and its installation is that of docs/start/install.md."""
+    page = "a\n\n    pip install .\n\n```\n$ b\n```\n```sh\nmake c\n```\n```console\n$ d\n```\n"
+    assert commands_elsewhere(page) == [
+        "$ b", "make c", "pip install ."]
+    pages = [ROOT / "SECURITY.md", *(ROOT / "examples").rglob("*.md"), *DOCS.rglob("*.md")]
+    found = {path.relative_to(ROOT).as_posix(): lines for path in pages
+             if (lines := commands_elsewhere(path.read_text())) and "contributing" not in path.parts}
+    assert found.keys() <= {"docs/reference/cli.md"}, found
+
+
 def test_no_text_installs_the_package_from_an_index() -> None:
     """No version is released: the name may belong to another package. docs/start/install.md says what to do."""
     files = [ROOT / "README.md", *(ROOT / "examples").rglob("*.md"), *(ROOT / "docs").rglob("*.md"),
@@ -221,6 +246,14 @@ def test_blocks_of_a_page_with_the_reasons_not_to_run_them() -> None:
 ])
 def test_a_table_has_the_values_of_the_lines_in_a_pipe(table, lines, same) -> None:
     assert same_values(table, lines) is same
+
+
+@pytest.mark.parametrize(("written", "seen"), [
+    ("a\n\x1b[1mb\x1b[0m\n", "a\nb\n"), ("10 %\r20 %\n", "20 %\n"), ("long\rab", "abng"),
+    ("\x1b[?25lverify 0%\n\x1b[1A\x1b[2K\x1b[?25hdone\n", "done\n"), ("ab\r\x1b[Kc", "c"), ("", ""),
+])
+def test_a_terminal_shows_what_is_left_of_a_progress_bar(written, seen) -> None:
+    assert rendered(written) == seen
 
 
 @pytest.mark.parametrize("terminal", [True, False])
