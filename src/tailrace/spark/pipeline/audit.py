@@ -103,8 +103,7 @@ class _Part:
 
 
 def audit(
-    spark: SparkSession, path: str, *, config: StoreConfig | None = None,
-    tell: Tell = lambda _: None,
+    spark: SparkSession, path: str, *, config: StoreConfig | None = None, tell: Tell = lambda _: None,
 ) -> Audit:
     """Audit a directory without changing it. Raises NotAStoreError."""
     directory = StoreDirectory(path, config=config, raw=True)
@@ -139,8 +138,7 @@ def audit(
         more = _run(spark, look, again)
         parts |= _parts(more)
         found = found.union(more)
-    claims = Claims()
-    foreign: list[Finding] = []
+    claims, foreign = Claims(), list[Finding]()
     for number in sorted(parts):
         claims.join(parts[number].claims)
         foreign += parts[number].foreign
