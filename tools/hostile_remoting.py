@@ -124,12 +124,13 @@ def wrong_signatures(target):
 
 
 def guesses(target):
-    """A thousand wrong passwords of one user, then the right one, from the same address."""
+    """A thousand wrong passwords of one user and more until a third of the time is over, then the right one."""
     done, until, connection = collections.Counter(), target.until(), None
-    for number in range(target.count + 1):
-        if time.monotonic() > until:
-            break
-        password = USERS["victim"] if number == target.count else f"guess-{target.seed}-{number}"
+    least, number, is_last = until - target.seconds * 2 / 3, 0, False
+    while not is_last and time.monotonic() < until:
+        number += 1
+        is_last = number > target.count and time.monotonic() > least
+        password = USERS["victim"] if is_last else f"guess-{target.seed}-{number}"
         try:
             if connection is None:
                 connection = Connection(target.broker, "victim", source=ATTACKER)

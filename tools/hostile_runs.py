@@ -325,8 +325,10 @@ def faults_of(row):
     """Return why an attack fails: each of the limits that it broke."""
     faults = []
     for name, (times, refused) in row["during"].items():
-        if refused or not times:
+        if refused:
             faults.append(f"{name} refused {len(refused)} of {len(refused) + len(times)}: {refused[:1]}")
+        elif not times:
+            faults.append(f"{name} asked for nothing: the attack was too short to say anything")
         usual = _at(row["before"][name][0], 0.5)
         limit = READY_S * 1000 if name == "/ready" else max(MEDIAN_MS, 3 * usual) if name in HELD else math.inf
         if times and _at(times, 0.5) > limit:
