@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar, final
@@ -17,15 +18,25 @@ from typing import Any, Final, TypeVar, final
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import ResponseCode
 
-__all__ = ["BoundedExecutor", "Executors"]
+__all__ = ["BoundedExecutor", "Executors", "pause"]
 
 _Result = TypeVar("_Result")
 LOOK_UPS_MAX: Final = 200
 """Look-ups that may wait, such as the end of a transaction by its id; each takes a few reads of the disk."""
 FILES_MAX: Final = 100
 """Writes of state files that may wait. There are fewer state files, and one write of each at a time."""
+PAUSE_S: Final = 0.000_5
+_never: Final = threading.Event()
 BACKGROUND_MAX: Final = 1_000
 """Work of the broker itself, and parts of answers, that may wait."""
+
+
+def pause() -> None:
+    """Let the event loop work; a thread that computes for long calls it after each half a millisecond.
+
+    Without a pause the event loop waits for 5 ms each time that it needs the lock of the interpreter.
+    """
+    _never.wait(PAUSE_S)
 
 
 @final

@@ -5,13 +5,14 @@ receives the classic text format 0.0.4 of Prometheus.
 
 All values are read when the text is made. Make the text in another thread than that of the event loop,
 because the age of a lagging queue needs a read of its oldest message. Each table is copied in one step, so
-that this is safe.
+that this is safe. The thread works in short steps, and for one metric after the other, so that the event loop waits
+for a step only, and the samples of one metric are in memory at a time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, final
@@ -47,6 +48,9 @@ Labels = tuple[str, ...]
 Samples = Mapping[Labels, float]
 CLASSIC: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_EOF: Final = b"# EOF\n"
+STEP: Final = 128
+"""Samples that are made or written in a step, which takes 1 to 2 ms. On a busy machine a pause takes as long."""
 _LOCAL_DISK: Final = ("local", "disk")
 _SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 _TIMER_EVENTS: Final = (
@@ -67,6 +71,35 @@ def format_of(accept: str) -> str:
     return OPENMETRICS if wanted else CLASSIC
 
 
+def _no_pause() -> None:
+    return
+
+
+class _Stepwise(list[Any]):
+    """Samples, with a pause after each step."""
+
+    pause: Callable[[], None] = staticmethod(_no_pause)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, sample in enumerate(super().__iter__(), 1):
+            yield sample
+            if not number % STEP:
+                self.pause()
+
+
+class _One:
+    """A registry with one metric."""
+
+    def __init__(self, family: Family, pause: Callable[[], None]) -> None:
+        samples = _Stepwise(family.samples)
+        samples.pause = pause
+        family.samples = samples
+        self._family = family
+
+    def collect(self) -> list[Family]:
+        return [self._family]
+
+
 @dataclass(slots=True)
 class _Lag:
     """Lag of a group on one topic; the times are store times in ms, 0 if no message waits."""
@@ -82,7 +115,9 @@ class _Lag:
 class Exposition(Collector):
     """Collects the samples. ``broker`` is None until clients are served."""
 
-    def __init__(self, cluster: str, broker_name: str) -> None:
+    def __init__(self, cluster: str, broker_name: str, pause: Callable[[], None] = _no_pause) -> None:
+        """``pause`` is called after each step of `text`."""
+        self._pause = pause
         self.broker: BrokerContext | None = None
         self.progress: float | None = None
         self.entrance: Entrance | None = None
@@ -95,7 +130,14 @@ class Exposition(Collector):
 
     def text(self, content_type: str = CLASSIC) -> bytes:
         """Return the samples in a format of `format_of`."""
-        return (generate_openmetrics if content_type == OPENMETRICS else generate_latest)(self._registry)
+        made = bytearray()
+        for family in self._registry.collect():
+            one: Any = _One(family, self._pause)
+            if content_type == OPENMETRICS:
+                made += generate_openmetrics(one).removesuffix(_EOF)
+            else:
+                made += generate_latest(one)
+        return bytes(made + _EOF if content_type == OPENMETRICS else made)
 
     def collect(self) -> Iterator[Family]:
         """Yield the current samples."""
@@ -128,8 +170,10 @@ class Exposition(Collector):
         family = _FAMILIES[metric.kind](
             metric.exposed, metric.description, labels=(*BASE_LABELS, *metric.labels),
             unit=metric.unit)
-        for labels, value in samples.items():
+        for number, (labels, value) in enumerate(samples.items(), 1):
             family.add_metric([*self._base, *labels], float(value))
+            if not number % STEP:
+                self._pause()
         return family
 
     def _connections(self, limits: ServerLimits) -> Iterator[Family]:
@@ -277,6 +321,8 @@ class Exposition(Collector):
                 [*self._base, *labels],
                 list(zip(bounds, map(float, accumulate(flow.sizes)), strict=True)),
                 sum_value=flow.throughput)
+            if not len(sizes.samples) % (8 * (len(bounds) + 2)):
+                self._pause()
         yield sizes
         yield self._family(
             metrics.SEND_TO_DLQ, {(g,): n for g, n in list(broker.traffic.dead_letters.items())})
@@ -348,7 +394,7 @@ class Exposition(Collector):
         lags = {
             (group, topic, _flag(topic.startswith(RETRY_GROUP_TOPIC_PREFIX)),
              _flag(broker.topics.is_system_topic(topic) or _system_group(group))): lag
-            for (group, topic), lag in _consumed(broker).items()
+            for (group, topic), lag in _consumed(broker, self._pause).items()
         }
         yield self._family(metrics.LAG_MESSAGES, {k: v.behind for k, v in lags.items()})
         yield self._family(
@@ -359,10 +405,12 @@ class Exposition(Collector):
         yield self._family(metrics.READY_MESSAGES, {k: v.ready for k, v in lags.items()})
 
 
-def _consumed(broker: BrokerContext) -> dict[tuple[str, str], _Lag]:
+def _consumed(broker: BrokerContext, pause: Callable[[], None] = _no_pause) -> dict[tuple[str, str], _Lag]:
     """Return the lag of each group on each topic that it has consumed and that still exists."""
     store, offsets, lags = broker.store, broker.offsets, dict[tuple[str, str], _Lag]()
-    for topic, group, queue_id, consumed in offsets.entries():
+    for number, (topic, group, queue_id, consumed) in enumerate(offsets.entries(), 1):
+        if not number % STEP:
+            pause()
         config = broker.topics.select(topic)
         until = max(0, store.max_offset_in_queue(topic, queue_id))
         # A queue that the topic has lost counts while it holds messages.

@@ -38,6 +38,7 @@ from tailrace.auth.addresses import network_of
 from tailrace.auth.check import AccessControl
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import PENDING_LIMIT
+from tailrace.broker.executors import pause
 from tailrace.broker.exposition import Exposition, format_of
 from tailrace.broker.http_turns import PAGE_S, SHARED_S, Pace, PageTurns, SharedTexts
 from tailrace.config import BrokerConfig
@@ -149,7 +150,7 @@ class HttpStatusServer:
         self._control: AccessControl | None = None
         self._loopback = False
         self._metrics_need_user, self._metrics_token = config.metrics_needs_user, metrics_token.encode()
-        self._exposition = Exposition(config.broker_cluster_name, config.broker_name)
+        self._exposition = Exposition(config.broker_cluster_name, config.broker_name, pause)
         self._texts, self._turns = SharedTexts(self._metrics, shared_s), PageTurns(page_s)
         self._pace, self._scrapers = Pace(), 0
         self._exposition.executors = self._texts.executor, self._turns.executor

@@ -61,12 +61,17 @@ class SharedTexts:
         since = loop.time()
         future = self.executor.run(self._make, name)
 
+        def drop(future: asyncio.Future[bytes]) -> None:
+            if self._texts.get(name) is future:
+                del self._texts[name]
+
         def done(future: asyncio.Future[bytes]) -> None:
             if not future.cancelled():
                 future.exception()  # a request that has left does not ask for it
             if self._texts.get(name) is future:
-                took = loop.time() - since
-                self._until[name] = loop.time() + (max(self._shared_s, REST * took) if self._shared_s else 0)
+                shared_s = max(self._shared_s, REST * (loop.time() - since)) if self._shared_s else 0.0
+                self._until[name] = loop.time() + shared_s
+                loop.call_later(shared_s, drop, future)
 
         future.add_done_callback(done)
         return future

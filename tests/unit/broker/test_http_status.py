@@ -13,11 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 import uvloop
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as openmetrics_families,
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from tailrace.broker import exposition as exposition_module
 from tailrace.broker.durable_answers import PENDING_LIMIT
 from tailrace.broker.exposition import Exposition, _consumed
 from tailrace.broker.http_status import Answer, HttpStatusServer
@@ -661,3 +664,26 @@ def test_http_uses_tls_by_the_mode_of_the_server(mode, plain, encrypted, tmp_pat
         assert len(entrance.limits) == 0
         assert sum(entrance.failures.values()) == (not plain) + (not encrypted)
     run(test)
+
+
+@pytest.mark.parametrize("kind", [exposition_module.CLASSIC, exposition_module.OPENMETRICS])
+def test_metrics_are_made_in_steps_and_are_the_same_text(store, broker, kind):
+    """One step of all samples kept the event loop waiting, and all of them were in memory together."""
+    for n in range(200):
+        broker.traffic.take_in(f"topic{n}", "normal", 1, 229)
+        broker.offsets.commit("g", f"topic{n}", 0, 0)
+    store.stats = lambda: {"commitLogMaxOffset": 0, "flushedWhere": 0}
+    pauses = []
+    made = Exposition("c", "b", lambda: pauses.append(1))
+    made.broker = broker
+    steps = made.text(kind)
+    library = generate_openmetrics if kind == exposition_module.OPENMETRICS else generate_latest
+    whole = library(made._registry)
+
+    def lines(text):
+        """Without the values of the machine and the process, which change."""
+        return [line if "topic=" in line or line[0] == "#" else line.rsplit(" ", 1)[0]
+                for line in text.decode().splitlines()]
+
+    assert lines(steps) == lines(whole)
+    assert len(pauses) >= 2 * steps.count(b"\n") // (2 * exposition_module.STEP)

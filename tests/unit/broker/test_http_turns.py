@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from patience import until_async
+
 from tailrace.broker.exposition import Exposition
 from tailrace.broker.http_status import SCRAPERS_MAX, HttpStatusServer
-from tailrace.broker.http_turns import Pace
+from tailrace.broker.http_turns import Pace, SharedTexts
 from tailrace.config import BrokerConfig
 
 
@@ -23,6 +25,19 @@ def test_answers_wait_so_that_all_together_keep_the_pace():
         assert waited[0] == 0
         assert sorted(waited) == list(waited), "in the order in which they came"
         assert 0.18 <= max(waited) <= loop.time() - started
+
+    run(test)
+
+
+def test_a_text_is_dropped_when_it_is_shared_no_more():
+    """The texts of both formats stayed in memory, several MiB with many topics."""
+    async def test():
+        texts = SharedTexts(lambda name: name.encode() * 10, 0.02)
+        assert await texts.get("a") == b"a" * 10
+        assert texts._texts
+        await until_async(lambda: not texts._texts)
+        assert await texts.get("a") == b"a" * 10
+        texts.executor.stop()
 
     run(test)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from tailrace.broker.answers_later import NotPreparedError
+from tailrace.broker.executors import pause
 from tailrace.broker.filters.sql_expression import SqlExpression
 from tailrace.errors import FilterExpressionError, RefusalError
 from tailrace.formats.remoting import ResponseCode
@@ -29,16 +30,10 @@ AT_ONCE_MAX: Final = 128
 REMEMBERED_MAX: Final = 8 << 20
 """Bytes of all cached expressions. One of `SQL_MAX` characters takes up to 0.7 MiB."""
 ENTRIES_MAX: Final = 4_096
-PAUSE_S: Final = 0.000_5
 _PARSER: Final = "tailrace.broker.filters.sql_grammar"
 OF_REQUEST_MAX: Final = 8 * SQL_MAX
 """Number of characters of the new expressions of one request, so that all are still cached when it is served."""
 _Compiled = SqlExpression | FilterExpressionError
-_never: Final = threading.Event()
-
-
-def _pause() -> None:
-    _never.wait(PAUSE_S)
 
 
 @final
@@ -74,7 +69,7 @@ def _size(text: str, result: _Compiled) -> int:
 _remembered: Final = _Remembered()
 
 
-def _compile(text: str, pause: Callable[[], None] | None = None) -> _Compiled:
+def _compile(text: str, step: Callable[[], None] | None = None) -> _Compiled:
     found = _remembered.find(text)
     if found is not None:
         return found
@@ -82,7 +77,7 @@ def _compile(text: str, pause: Callable[[], None] | None = None) -> _Compiled:
     from tailrace.broker.filters.sql_grammar import parse_sql  # noqa: PLC0415 - see above
 
     try:
-        found = parse_sql(text) if pause is None else parse_sql(text, pause)
+        found = parse_sql(text) if step is None else parse_sql(text, step)
     except FilterExpressionError as error:
         # Cached too: each pull carries its expression, and a wrong one would be parsed each time. It is a new one,
         # because the traceback of the first one keeps the whole tree.
@@ -119,7 +114,7 @@ def prepare_sql(texts: Iterable[str]) -> None:
     if characters > AT_ONCE_MAX or (missing and not _parser_is_loaded()):
         def work() -> None:
             for text in missing:
-                _compile(text, _pause)
+                _compile(text, pause)
 
         raise NotPreparedError("expressions wait to be compiled", work)
 
