@@ -101,7 +101,7 @@ class Loop:
                 TOPIC, GROUP, begun_ms, invisibleTime=invisible_ms, maxMsgNums=most, pollTime=300)),
                 timeout_ms=20_000)
         except BaseException:
-            self.clients.ghosts.append(begun_ms + invisible_ms)
+            self.clients.ghosts.append((begun_ms, begun_ms + invisible_ms))
             raise
         if answer.code not in {0, 209, 210}:
             raise ViolationError(f"a pop is refused: {answer.code} {answer.remark}")
@@ -141,7 +141,7 @@ class Loop:
                 self.broker.broker, RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
                 _texts(ack_fields(pop.one, GROUP, invisibleTime=invisible_ms)), timeout_ms=20_000)
         except BaseException:
-            self.clients.ghosts.append(begun_ms + invisible_ms)
+            self.clients.ghosts.append((begun_ms, begun_ms + invisible_ms))
             raise
         if answer.code:
             raise ViolationError(f"a change is refused: {answer.code} {answer.remark}")

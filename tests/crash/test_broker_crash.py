@@ -54,6 +54,11 @@ def test_a_changed_message_is_there_when_a_power_loss_keeps_only_what_was_put_la
     assert broker_life.crash_at(7, (161, 151, 141), 100, sync=True).clients.counts["changed"]
 
 
+def test_one_answer_that_never_comes_has_a_message_and_its_copy():
+    """The pop of both is over for two copies; the model counted one for each request."""
+    broker_life.crash_at(3902, (104, 104, 104), 0)
+
+
 @pytest.mark.parametrize(("places", "keep", "sync"), [((86, 110, 134), 0, True), ((41, 50, 59), None, False)])
 def test_a_crash_takes_an_offset_and_messages_are_popped_again_at_the_time_of_a_change(places, keep, sync):
     """One acknowledgement, or one of the checkpoints, was dropped as a copy of the other one."""

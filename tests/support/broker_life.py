@@ -99,7 +99,7 @@ class Clients:
     copies: dict = field(default_factory=lambda: collections.defaultdict(set))
     """By body: places in the retry topic."""
     ghosts: list = field(default_factory=list)
-    """When pops are over whose answer never came."""
+    """Pops whose answer never came: when they were made, and when they are over."""
     floor: dict = field(default_factory=dict)
     """By (topic, queue): the offset that was written."""
     has_holes: bool = False
@@ -259,7 +259,7 @@ class Clients:
             lambda: world.ask(
                 world.pop_part.pops.pop, RequestCode.POP_MESSAGE,
                 pop_fields(TOPIC, GROUP, made_at, invisibleTime=invisible_ms, maxMsgNums=most)),
-            answered, lambda: self.ghosts.append(made_at + invisible_ms))
+            answered, lambda: self.ghosts.append((made_at, made_at + invisible_ms)))
 
     def delivered(self, one):
         body, place, now = one.body, one.place, self.clock.now_ms()
@@ -274,8 +274,7 @@ class Clients:
             raise ViolationError(f"{place} was {self.given[place]!r} and is {body!r}")
         if place[0] != TOPIC:
             known = self.copies[body] | {place}
-            over = sum(pop.due <= now and not pop.is_acknowledged for pop in self.pops[body])
-            over += sum(due <= now for due in self.ghosts)
+            over = self.over(body, now)
             if len(known) > over and not self.has_holes:
                 raise ViolationError(
                     f"P3: {body!r} has {len(known)} copies, and {over} pops that are over without acknowledgement")
@@ -286,6 +285,20 @@ class Clients:
         self.given[place] = body
         self.pops[body].append(Pop(one, one.due))
         self.counts["popped"] += 1
+
+    def over(self, body, now):
+        """The most pops of a message that can be over without acknowledgement.
+
+        An answer that never came may have had the message and each copy of it that was there, in one request.
+        """
+        ends = [(pop.due, None) for pop in self.pops[body] if not pop.is_acknowledged]
+        ends += [(due, made_at) for made_at, due in self.ghosts]
+        counts = []
+        for due, made_at in sorted(ends, key=lambda end: end[0]):
+            if due <= now:
+                there = 0 if made_at is None else sum(count for end, count in counts if end <= made_at)
+                counts.append((due, 1 + there))
+        return sum(count for _, count in counts)
 
     def live(self):
         """Pops that can be acknowledged in time."""
@@ -339,7 +352,7 @@ class Clients:
             lambda: world.ask(
                 world.pop_part.acks.change, RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
                 ack_fields(pop.one, GROUP, invisibleTime=invisible_ms)),
-            then, lambda: self.ghosts.append(now + invisible_ms))
+            then, lambda: self.ghosts.append((now, now + invisible_ms)))
 
     # -- the end
 
