@@ -2,8 +2,8 @@
 
 Both need only the metadata and the connection, so a call is decided before its request has arrived, and before it is
 counted or kept. A call whose user is proven has a share of all calls, see `tailrace.remoting.shares`. Calls without a
-proven user end with their answer. A connection is closed that has too many of them under way, or on which one begins
-after its address has begun more than `STRANGER_BURST`, and `STRANGER_CALLS_A_SECOND` since then.
+proven user end with their answer. A connection that has too many of them under way is closed. After its address has
+begun more than `STRANGER_BURST`, and `STRANGER_CALLS_A_SECOND` since then, the next ones are aborted without a message.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ STRANGER_CALLS_OF_ONE: Final = 64
 """Calls without a user that wait for their end on one connection."""
 STRANGER_CALLS_MAX: Final = 1_024
 """The same on all connections together."""
+WAITING_OF_ONE, WAITING_MAX = 8, 64
+"""With more of them under way, of one connection or of all, none waits for its first request."""
 STRANGER_BURST: Final = 200
 STRANGER_CALLS_A_SECOND: Final = 50
 ADDRESSES_MAX: Final = 10_000
@@ -144,9 +146,11 @@ class Admission:
 
         An answer that overtakes this request is replaced with an error of its own by gRPC's library for Python.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.first_message_s):
-                await context.read()
+        connection = self._connections.of(address_of(context.peer()), asyncio.get_running_loop().time())
+        if connection.unproven <= WAITING_OF_ONE and self._strangers <= WAITING_MAX:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.first_message_s):
+                    await context.read()
 
     async def refuse(self, context: Any, reason: str, holder: Holder, code: grpc.StatusCode, why: str) -> NoReturn:
         """Count a call that is refused, and abort it; its answer has no message, so the client need not read."""
@@ -155,9 +159,10 @@ class Admission:
 
     async def _begin_unproven(self, connection: GrpcConnection, context: Any) -> None:
         now = asyncio.get_running_loop().time()
-        if (connection.unproven >= STRANGER_CALLS_OF_ONE or self._strangers >= STRANGER_CALLS_MAX
-                or not self._budgets.take(connection.peer_ip, now)):
+        has_too_many = connection.unproven >= STRANGER_CALLS_OF_ONE or self._strangers >= STRANGER_CALLS_MAX
+        if has_too_many:
             self._connections.close(connection, STRANGER_CALLS)
+        if has_too_many or not self._budgets.take(connection.peer_ip, now):
             await self.refuse(
                 context, STRANGER_CALLS, Holder(connection.peer_ip), grpc.StatusCode.RESOURCE_EXHAUSTED,
                 "too many calls without a user")
