@@ -55,8 +55,8 @@ HEAD = "<!-- Written by `make gen` from the code; change it there. -->\n\n"
 
 def formats() -> str:
     parts = [
-        ("# Formats\n\nRead this page to parse or write the files of a store. It shows their bytes, as the code "
-         "declares them.\nEvery number is big-endian.\n"), "## CommitLog record\n\nThe parts of a record, in order.\n",
+        ("# Formats\n\nParse or write the files of a store. The tables show the bytes of each file, as the code "
+         "declares them. Every\nnumber is big-endian.\n"), "## CommitLog record\n\nThe parts of a record, in order.\n",
         "\n".join((
             "| bytes | part | meaning |", "|---|---|---|",
             *(f"| {' or '.join(map(str, part.sizes))} | `{part.name}` | {part.about} |" for part in commitlog.RECORD),
@@ -96,12 +96,12 @@ def layout_numbers() -> str:
 
 def protocol() -> str:
     parts = [(
-        "# Requests\n\nRead this page to write a client, or to find the permission that a request needs. It lists all "
-        "requests with their fields.\nFields are written as text. A field with `?` may be left out.\n\n"
+        "# Requests\n\nWrite a client, or find the permission that a request needs. The tables list all requests with "
+        "their fields. The values of\nfields are text. A field with `?` may be left out.\n\n"
         "The column `action` is for access control. A user that is not a super user needs one of these actions on "
-        "each resource.\nIn brackets are the fields that name the resources; `body` means that the body names them. "
-        "A `*` marks a request that a Java\nbroker serves for every user. The column `also checked` says what a "
-        "request touches besides these resources, and for\nwhich it needs a permission, too.\n")]
+        "each resource.\nThe brackets contain the fields that name the resources. `body` means that the body names "
+        "them. A `*` marks a request\nthat a Java broker serves for every user. The column `also checked` lists other "
+        "resources that a request uses. The user\nneeds a permission for these as well.\n")]
     for role in Role:
         parts.append(f"## Answered by a {role.value}\n\n"
                      "| code | name | action | also checked | fields | answer | changes |\n"
@@ -112,7 +112,8 @@ def protocol() -> str:
             for r in sorted(REQUESTS.values(), key=lambda r: r.code) if r.role is role)
         parts.append("")
     parts.append(
-        "## Refused by name\n\nThe answer is REQUEST_CODE_NOT_SUPPORTED (3) and names the feature.\n\n"
+        "## Refused by name\n\nThe answer to these requests is REQUEST_CODE_NOT_SUPPORTED (3). Its remark names the "
+        "feature.\n\n"
         "| code | name | needs |\n|---|---|---|")
     parts += [f"| {code} | {name} | {feature} |" for code, (name, feature) in sorted(ABSENT.items())]
     parts.append("")
@@ -142,12 +143,13 @@ def _fields(header: type[CustomHeader] | None) -> str:
 
 def settings() -> str:
     parts = [(
-        "# Settings\n\nLook up a setting. Most brokers need a decision about those in **bold** and leave the others "
-        "alone.\n[Configure a broker](../how-to/operate/configure.md) says which ones a task needs. The names are "
-        "RocketMQ's. The option\n`--config` names the file with them. Write a size in it as a number of bytes.\n\n"
-        "A setting with ✓ is live: it can be changed while the server runs (`mqadmin updateBrokerConfig`, "
-        "`updateNamesrvConfig`). The\nchange is also written to that file. D: a user needs Delete on the cluster for "
-        "the change, because the setting decides\nwhat is deleted.\n"
+        "# Settings\n\nLook up a setting. For most brokers, decide about the settings in **bold** and do not change "
+        "the others. For the settings\nof a task, see [Configure a broker](../how-to/operate/configure.md). "
+        "The names are those of RocketMQ. The option `--config`\nnames the file with the settings. Write a size in this file as a "
+        "number of bytes.\n\n"
+        "A setting with ✓ is live: you can change it while the server runs (`mqadmin updateBrokerConfig`, "
+        "`updateNamesrvConfig`). The\nserver also writes the change to that file. For a setting with D, a user needs "
+        "Delete on the cluster to change it, because\nthe setting decides which messages are deleted.\n"
     )]
     for title, kind in (
         ("Store", config.StoreConfig), ("Broker", config.BrokerConfig), ("Name server", config.NameServerConfig),
@@ -162,7 +164,7 @@ def settings() -> str:
                 f"| {mark}`{config.option_name(f)}`{mark} | {_default(f)} | {live} | {f.metadata['about']} |")
         parts.append("")
     parts.append(
-        "## Settings of a Java broker that stop the start\n\n`serve` refuses them unless they have the "
+        "## Settings of a Java broker that stop the start\n\n`serve` refuses these settings unless they have the "
         "default of a Java broker or `--ignore-setting` names them.\n\n| reason | settings |\n|---|---|")
     refused: dict[str, list[str]] = {}
     for setting in refused_settings(dict.fromkeys(java_settings(), "?")).values():
@@ -222,10 +224,11 @@ def events() -> str:
     if problems:
         sys.exit("\n".join(problems))
     parts = [
-        ("# Events\n\nLook up a log line: what it means and what to do. A line is a fixed phrase, then `key=value` for "
-         "each key. `tailrace\nserve` writes its lines to stderr; `--log-level` is the lowest level that it writes. "
-         "A headline is the part of Tailrace, and\nof the name of the logger, that writes the lines below it. "
-         "[Report a defect](../how-to/operate/runbook.md#report-a-defect)\nsays where to report one."),
+        ("# Events\n\nLook up what a log line means and what to do. A line starts with a fixed phrase, followed by "
+         "`key=value` for each key.\n`tailrace serve` writes its lines to stderr. `--log-level` sets the lowest level "
+         "that it writes. Each headline below is the\nname of a part of Tailrace. This part, which is also in the "
+         "name of the logger, writes the lines of the section. To report\na defect, see "
+         "[Report a defect](../how-to/operate/runbook.md#report-a-defect)."),
     ]
     rooms: dict[str, list[str]] = {}
     for event, modules in calls.items():
@@ -242,10 +245,9 @@ def events() -> str:
 def metric_table() -> str:
     base = ", ".join(f"`{name}`" for name in metrics.BASE_LABELS)
     head = (
-        "# Metrics\n\nLook up a metric. [Monitor a broker](../how-to/operate/monitor.md) says "
-        "which metric answers a "
-        "question. `tailrace serve\n--http HOST:PORT` serves them at `/metrics`, in Prometheus' text format. Names "
-        "without `tailrace_` are those of RocketMQ 5's\nown Prometheus exporter. "
+        "# Metrics\n\nLook up a metric. To find the metric for a question, see [Monitor a broker]"
+        "(../how-to/operate/monitor.md).\n`tailrace serve --http HOST:PORT` serves the metrics at `/metrics`, in "
+        "Prometheus' text format. Names without `tailrace_`\nare those of RocketMQ 5's own Prometheus exporter. "
         f"Every sample has the labels {base}.\n")
     parts = [
         head, "| name | kind | unit | labels | meaning |", "|---|---|---|---|---|",

@@ -32,12 +32,12 @@ def commands() -> str:
     counts = Counter((_names(p), _help(p)) for command in found.values() for p in _options(command))
     common = [names for names, count in counts.items() if count >= _SEVERAL]
     parts = [(
-        "# Commands\n\nLook up the options of a command. [Use the command line](../how-to/operate/command-line.md) "
-        "explains targets, output and\nexit codes. A command marked *writes* can change the directory STORE. The "
-        "others change nothing in it.\n\n"
+        "# Commands\n\nLook up the options of a command. For targets and output, see [Use the command line]"
+        "(../how-to/operate/command-line.md). A\ncommand marked *writes* can change the directory STORE. The other "
+        "commands do not change it.\n\n"
         "`tailrace --version` prints the version. `tailrace --credentials FILE COMMAND` sends requests as a user.\n\n"
-        "## Options of several commands\n\nTARGET stands for `--broker`, `--namesrv` or `--connection`, with or "
-        "without `--tls`.\n\n"
+        "## Options of several commands\n\nIn a usage line, TARGET is `--broker`, `--namesrv` or `--connection`, with "
+        "or without `--tls`.\n\n"
         "| option | meaning |\n|---|---|")]
     parts += [f"| {names} | {text} |" for names, text in common]
     for name, command in found.items():
@@ -109,9 +109,9 @@ def _usage(name: str, command: Any, own: list[Any], several: list[Any]) -> str:
 def limits() -> str:
     """docs/reference/limits.md: the numbers of `reference_limits`, and what is not measured."""
     parts = [(
-        "# Limits\n\nLook up how large, long or many something may be. A request over a limit is answered with an "
-        "error that names the limit.\n[Errors](errors.md) explains the codes. A number beside a setting is its "
-        "default; [Settings](config.md) has the units.\n")]
+        "# Limits\n\nLook up the limits of sizes, lengths and numbers. A request over a limit gets an error that names "
+        "the limit. The codes\nare explained in the [list of errors](errors.md). A number beside a setting is its "
+        "default. The [list of\nsettings](config.md) has the units.\n")]
     for title, rows in GROUPS.items():
         parts.append(f"## {title}\n\n| what | limit | above it | setting |\n|---|---|---|---|")
         parts += [f"| {row.what} | {row.value} | {row.past} | {row.setting} |" for row in rows]
@@ -124,9 +124,9 @@ _OTHER_LIMITS = """## Limits without a number
 
 - A store has one writer: one process on one machine. There is no replication and no failover.
 - One thread of Python serves all connections of a broker.
-- No metric has the latency or the errors of requests over the remoting protocol. `rocketmq_rpc_latency` has them for
-  gRPC. [Metrics](metrics.md) lists all that there are.
-- A share of `grpcCallsMax` and of `grpcClientsMax` is kept for each address and user, see [gRPC](grpc.md#bounds).
+- No metric shows the latency or the errors of requests over the remoting protocol. For gRPC,
+  `rocketmq_rpc_latency_milliseconds` shows them. The [list of metrics](metrics.md) is complete.
+- An address or a user can use only a part of `grpcCallsMax` and `grpcClientsMax`, see [gRPC](grpc.md#bounds).
 """
 
 
@@ -137,7 +137,7 @@ def message_columns() -> str:
     parts = [(
         "# Columns of a message\n\nLook up the columns of `store.to_arrow` and of the "
         "[Spark source](../how-to/data/spark.md).\nAn [archive](../how-to/data/archive.md) has the same columns except "
-        "`store`. `damaged` exists only in a Spark read with\n`mode=PERMISSIVE`.\n\n"
+        "`store`, and some more. The column `damaged` exists only if\nSpark reads with `mode=PERMISSIVE`.\n\n"
         "| column | Spark | Arrow | meaning |\n|---|---|---|---|")]
     parts += [
         f"| `{name}` | `{kind}` | `{_arrow(schema.field(name).type)}` | {COLUMN_MEANINGS[name]} |"
@@ -147,14 +147,15 @@ def message_columns() -> str:
 
 
 _ABOUT_COLUMNS = """
-**Time zone.** Times are UTC, in microseconds; brokers and clients write milliseconds. Spark shows a time in the zone of
-`spark.sql.session.timeZone`. `local_session()` sets UTC; another session has the zone of its machine.
+**Time zone.** Times are in UTC, with the unit microsecond. Brokers and clients write times in milliseconds. Spark shows
+a time in the zone of `spark.sql.session.timeZone`. `local_session()` sets this zone to UTC. Other sessions use the zone
+of their machine.
 
-**Damaged records.** A row with a text in `damaged` has only `store` and `commitLogOffset` besides it. The other columns
-are null, because no byte of the record can be trusted. `to_arrow` leaves such records out.
+**Damaged records.** If `damaged` has a text, only `store` and `commitLogOffset` also have a value. The other columns
+are null, because every byte of the record may be wrong. `to_arrow` leaves such records out.
 
-**Batch queues.** Each message of an inner batch is a row. Its position, size and ids are those of the record with the
-batch.
+**Batch queues.** Each message of an inner batch is a row. The row has the position, size and ids of the record that
+contains the batch.
 """
 
 
@@ -186,26 +187,28 @@ _REMEDIES = {
 _FINDINGS_HEAD = """# Findings of verify
 
 Look up what a finding of `tailrace verify STORE` or `tailrace pipeline audit STORE` means, and what to do. Each finding
-has a kind, a file, a position in it and a detail. [Use the command line](../how-to/operate/command-line.md) has the
-exit codes.
+has a kind, a file, a position in the file and a detail. The [exit code](errors.md#exit-codes-of-commands) says whether
+there are findings.
 
-1. Look for the cause first. `dmesg` shows errors of the disk. Move the store to another disk before you repair it, if
-   the disk fails.
+1. Look for the cause first. `dmesg` shows errors of the disk. If the disk has errors, move the store to another disk
+   before you repair it.
 2. Stop the server and copy the directory, or check that a [backup](../how-to/operate/backup.md) exists.
-3. Was the directory not closed cleanly? `verify` shows its files as the crash left them. Do **recover**, then verify
-   again. Only the findings that remain need more.
+3. If the directory was not closed cleanly, `verify` shows its files as the crash left them. Do **recover**, then verify
+   again. Only findings that remain need a further action.
 
 | do | how |
 |---|---|
 | **recover** | `tailrace recover STORE`. Each start of a server does the same. |
-| **repair** | `tailrace repair STORE`. Queues and index are built again from the log. `--plan` shows it before. |
-| **rebuild timers** | Delete `STORE/config/timercheck`, then **recover**. Timers are read from the log again. \
-Delivered ones are not delivered again. |
+| **repair** | `tailrace repair STORE`. It builds queues and index again from the log. \
+`--plan` only shows the changes. |
+| **rebuild timers** | Delete `STORE/config/timercheck`, then **recover**. Recovery reads the timers again \
+from the log. Timers that were delivered are not delivered again. |
 | **restore** | Create the store from a [backup](../how-to/operate/backup.md) that is older than the damage, \
 or segments from an [archive](../how-to/data/archive.md). |
 
-**Continue** means: start the server. Consumers get all other messages. A Java broker ends the log at a damaged record.
-`tailrace repair --seal-damage STORE` writes a placeholder over the record, and a Java broker then reads the whole log.
+**Continue** means that you start the server. Consumers then get all other messages. A Java broker ends the log at a
+damaged record. `tailrace repair --seal-damage STORE` writes a placeholder over the record. A Java broker then reads the
+whole log.
 """
 _FINDINGS_END = """## Notes
 
@@ -213,8 +216,8 @@ A note is not a finding, and the exit code stays 0.
 
 | note | meaning |
 |---|---|
-| `foreign-file` | A file beside the segments is not a segment. Tailrace leaves it alone. |
-| `empty-file` | The last file was created ahead and never used. The next open removes it. |
+| `foreign-file` | A file beside the segments is not a segment. Tailrace does not change it. |
+| `empty-file` | The last file was created before it was needed, and never used. The next open removes it. |
 
 If a server has the directory open, `verify` checks only messages that were durable when it started. It leaves out the
 checkpoint, the last slots of the index, links of timers and compaction logs, because they change all the time.
@@ -228,7 +231,7 @@ def error_page() -> str:
     assert {*CODES} == answered_codes(), {*CODES} ^ answered_codes()
     parts = [(
         "# Errors\n\nLook up what an exception, an exit code or a response code means, and what to do.\n"
-        "[The API reference](api/errors.md) has the fields of each exception.\n\n"
+        "The fields of each exception are in [the API reference](api/errors.md).\n\n"
         "## Exceptions of Python\n\nAn indented class is a subclass of the one above.\n\n"
         "| exception | meaning | do |\n|---|---|---|")]
     for depth, cls in _tree(errors.StoreError, {*classes.values()}, 0):
@@ -239,8 +242,8 @@ def error_page() -> str:
     parts.append("\n## Exit codes of commands\n\n| code | meaning | do |\n|---|---|---|")
     parts += [f"| {code} | {meaning} | {action} |" for code, (meaning, action) in EXITS.items()]
     parts.append(
-        "\n## Response codes\n\nA client of the remoting protocol sees them as `code N`. The remark has the reason. "
-        "Codes that are results of polling\n(19, 20, 21, 208, 209, 210) are handled by clients.\n\n"
+        "\n## Response codes\n\nA client of the remoting protocol shows these codes as `code N`. The remark has the "
+        "reason. Clients handle the codes\nof polling (19, 20, 21, 208, 209, 210) themselves.\n\n"
         "| code | meaning | do |\n|---|---|---|")
     for name, (meaning, action) in sorted(CODES.items(), key=lambda row: ResponseCode[row[0]]):
         if meaning[:1] != "=":
