@@ -23,6 +23,8 @@ WITH_COMMANDS = {
     path.relative_to(ROOT).as_posix(): [block for block in blocks(path.read_text()) if block.language == "console"]
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]}
 PAGES = sorted(page for page, found in WITH_COMMANDS.items() if not all(block.reason for block in found))
+ALSO_IN_A_PIPE = {"README.md", "docs/tutorials/first-broker.md", "docs/how-to/operate/users.md"}
+"""Pages whose second form runs in each run of the tests; `make long` runs those of all pages."""
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
@@ -56,8 +58,12 @@ BEFORE: dict[str, Callable[[Path], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
-@pytest.mark.parametrize("page", PAGES)
+FORMS = [pytest.param(page, True, id=f"{page}-terminal") for page in PAGES] + [
+    pytest.param(page, False, id=f"{page}-pipe", marks=() if page in ALSO_IN_A_PIPE else pytest.mark.long)
+    for page in PAGES]
+
+
+@pytest.mark.parametrize(("page", "terminal"), FORMS)
 def test_a_page_runs_as_a_reader_types_it(tmp_path: Path, page: str, terminal: bool) -> None:
     text = (ROOT / page).read_text()
     typed = [command.text for block in blocks(text) if block.language == "console" and not block.reason
