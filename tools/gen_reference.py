@@ -145,8 +145,8 @@ def settings() -> str:
     parts = [(
         "# Settings\n\nLook up a setting. For most brokers, decide about the settings in **bold** and do not change "
         "the others. For the settings\nof a task, see [Configure a broker](../how-to/operate/configure.md). "
-        "The names are those of RocketMQ. The option `--config`\nnames the file with the settings. Write a size in this file as a "
-        "number of bytes.\n\n"
+        "The names are those of RocketMQ. The option `--config`\nnames the file with the settings. Write a size in "
+        "this file as a number of bytes.\n\n"
         "A setting with ✓ is live: you can change it while the server runs (`mqadmin updateBrokerConfig`, "
         "`updateNamesrvConfig`). The\nserver also writes the change to that file. For a setting with D, a user needs "
         "Delete on the cluster to change it, because\nthe setting decides which messages are deleted.\n"
