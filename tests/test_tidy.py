@@ -30,9 +30,9 @@ LONGER = {
     "src/tailrace/remoting/server.py": 700,
     "src/tailrace/segments/mapped_file.py": 640,  # one file and its rules
     "src/tailrace/env/filesystem.py": 650,  # the calls and what they do on Linux
-    "tests/unit/broker/test_http_status.py": 680,
+    "tests/unit/broker/test_http_status.py": 700,
     "tests/support/fuzz_targets.py": 620,  # one target for each format
-    "tests/support/broker_life.py": 650,  # what clients may see, in one place
+    "tests/support/broker_life.py": 670,  # what clients may see, in one place
     "src/tailrace/config.py": 740,  # one table of settings
 }
 LONG_FUNCTIONS = {

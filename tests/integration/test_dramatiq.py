@@ -207,7 +207,7 @@ def test_what_is_no_task_becomes_a_dead_letter(broker, work, tailrace_session_br
 
 def test_the_example_runs_with_the_command_of_dramatiq(tailrace_session_broker):
     folder = Path(__file__).parents[2] / "examples" / "dramatiq_tasks"
-    environment = dict(os.environ, NAMESRV=tailrace_session_broker.namesrv, PYTHONUNBUFFERED="1")
+    environment = dict(os.environ, NAMESRV_ADDR=tailrace_session_broker.namesrv, PYTHONUNBUFFERED="1")
     command = [sys.executable, "-m", "dramatiq", "--path", str(folder), "--processes", "1", "--threads", "2", "tasks"]
     # The command writes what its workers print to stderr.
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as worker:

@@ -245,7 +245,7 @@ def test_what_a_killed_program_had_comes_to_another_one(broker, name):
 
 def test_the_example_runs_with_the_command_of_faststream(tailrace_session_broker):
     folder = Path(__file__).parents[2] / "examples" / "faststream_orders"
-    environment = dict(os.environ, NAMESRV=tailrace_session_broker.namesrv, PYTHONUNBUFFERED="1")
+    environment = dict(os.environ, NAMESRV_ADDR=tailrace_session_broker.namesrv, PYTHONUNBUFFERED="1")
     with subprocess.Popen(
         [sys.executable, "-m", "faststream", "run", "orders:app", "--app-dir", str(folder)], env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as app:

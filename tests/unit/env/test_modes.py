@@ -19,6 +19,7 @@ from tailrace.node.message_store import MessageStore
 SOURCE = Path(tailrace.__file__).parent
 MAKES_FILES_ELSEWHERE = {
     "cli/__init__.py", "cli/app.py", "cli/serve.py",  # the null device
+    "cli/doctor.py",  # a report: a new file that only its user can read
     "pytest_plugin.py", "spark/session.py",  # settings and programs of a test or session, in temporary directories
 }
 """Modules outside env/ that open or make files by themselves."""
