@@ -18,7 +18,7 @@ from tailrace.env.supervision import caught
 
 __all__ = ["LONG_NS", "QUIET_NS", "SHORT_NS", "TakesTurns", "Turns"]
 
-LONG_NS: Final = 2_000_000
+LONG_NS: Final = 400_000
 SHORT_NS: Final = 250_000
 QUIET_NS: Final = 50_000
 """Nothing else happened if the event loop was back after this time."""
