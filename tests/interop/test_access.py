@@ -119,13 +119,17 @@ def test_verdicts_over_the_wire_are_those_of_a_java_broker(reference, tmp_path):
     Our client binds its administration requests, and the Java broker accepts their signatures all the same.
     """
     java = access_matrix.ask_java(reference, tmp_path / "java")
-    assert java == access_matrix.recorded()
+    left_open = {code.name for code, row in REQUESTS.items() if not row.reference}
+    recorded = access_matrix.recorded()
+    for caller, found in java.items():  # a request that RocketMQ 5.5.0 does not know is not in the table
+        new = found.keys() - recorded[caller].keys()
+        assert {name.split()[0] for name in new} <= left_open
+        assert {name: found[name] for name in found.keys() - new} == recorded[caller]
     with served(
         tmp_path, authenticationFailuresMax="0", autoCreateNeedsPermission="false", accessChangesNeedSuperUser="false",
     ) as (broker, namesrv):
         asyncio.run(access_matrix.set_up(broker))
         ours = asyncio.run(access_matrix.verdicts(partial(server_of, broker, namesrv)))
-    left_open = {code.name for code, row in REQUESTS.items() if not row.reference}
     for caller, found in java.items():
         wanted = {
             name: access_matrix.as_here(remark) for name, remark in found.items() if name.split()[0] not in left_open}
