@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar, final
 
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import ResponseCode
 
-__all__ = ["BoundedExecutor", "Executors", "pause"]
+__all__ = ["BoundedExecutor", "Executors", "in_steps", "no_pause", "pause"]
 
 _Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
 LOOK_UPS_MAX: Final = 200
 """Look-ups that may wait, such as the end of a transaction by its id; each takes a few reads of the disk."""
 FILES_MAX: Final = 100
@@ -37,6 +38,18 @@ def pause() -> None:
     Without a pause the event loop waits for 5 ms each time that it needs the lock of the interpreter.
     """
     _never.wait(PAUSE_S)
+
+
+def no_pause() -> None:
+    """Do nothing: the pause of work for which nothing waits."""
+
+
+def in_steps(items: Iterable[_Item], size: int, pause: Callable[[], None]) -> Iterator[_Item]:
+    """Yield items, and call ``pause`` each time that the caller has handled ``size`` of them."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if not number % size:
+            pause()
 
 
 @final

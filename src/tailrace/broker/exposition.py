@@ -31,7 +31,7 @@ from prometheus_client.registry import Collector
 
 from tailrace import metrics
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.executors import BoundedExecutor
+from tailrace.broker.executors import BoundedExecutor, in_steps, no_pause
 from tailrace.broker.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env import supervision
 from tailrace.formats.lite import parent_of
@@ -71,29 +71,22 @@ def format_of(accept: str) -> str:
     return OPENMETRICS if wanted else CLASSIC
 
 
-def _no_pause() -> None:
-    return
-
-
 class _Stepwise(list[Any]):
     """Samples, with a pause after each step."""
 
-    pause: Callable[[], None] = staticmethod(_no_pause)
+    def __init__(self, samples: Iterable[Any], pause: Callable[[], None]) -> None:
+        super().__init__(samples)
+        self._pause = pause
 
     def __iter__(self) -> Iterator[Any]:
-        for number, sample in enumerate(super().__iter__(), 1):
-            yield sample
-            if not number % STEP:
-                self.pause()
+        return in_steps(super().__iter__(), STEP, self._pause)
 
 
 class _One:
     """A registry with one metric."""
 
     def __init__(self, family: Family, pause: Callable[[], None]) -> None:
-        samples = _Stepwise(family.samples)
-        samples.pause = pause
-        family.samples = samples
+        family.samples = _Stepwise(family.samples, pause)
         self._family = family
 
     def collect(self) -> list[Family]:
@@ -115,7 +108,7 @@ class _Lag:
 class Exposition(Collector):
     """Collects the samples. ``broker`` is None until clients are served."""
 
-    def __init__(self, cluster: str, broker_name: str, pause: Callable[[], None] = _no_pause) -> None:
+    def __init__(self, cluster: str, broker_name: str, pause: Callable[[], None] = no_pause) -> None:
         """``pause`` is called after each step of `text`."""
         self._pause = pause
         self.broker: BrokerContext | None = None
@@ -170,10 +163,8 @@ class Exposition(Collector):
         family = _FAMILIES[metric.kind](
             metric.exposed, metric.description, labels=(*BASE_LABELS, *metric.labels),
             unit=metric.unit)
-        for number, (labels, value) in enumerate(samples.items(), 1):
+        for labels, value in in_steps(samples.items(), STEP, self._pause):
             family.add_metric([*self._base, *labels], float(value))
-            if not number % STEP:
-                self._pause()
         return family
 
     def _connections(self, limits: ServerLimits) -> Iterator[Family]:
@@ -405,12 +396,10 @@ class Exposition(Collector):
         yield self._family(metrics.READY_MESSAGES, {k: v.ready for k, v in lags.items()})
 
 
-def _consumed(broker: BrokerContext, pause: Callable[[], None] = _no_pause) -> dict[tuple[str, str], _Lag]:
+def _consumed(broker: BrokerContext, pause: Callable[[], None] = no_pause) -> dict[tuple[str, str], _Lag]:
     """Return the lag of each group on each topic that it has consumed and that still exists."""
     store, offsets, lags = broker.store, broker.offsets, dict[tuple[str, str], _Lag]()
-    for number, (topic, group, queue_id, consumed) in enumerate(offsets.entries(), 1):
-        if not number % STEP:
-            pause()
+    for topic, group, queue_id, consumed in in_steps(offsets.entries(), STEP, pause):
         config = broker.topics.select(topic)
         until = max(0, store.max_offset_in_queue(topic, queue_id))
         # A queue that the topic has lost counts while it holds messages.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from tailrace.broker.answers_later import NotPreparedError
-from tailrace.broker.executors import pause
+from tailrace.broker.executors import no_pause, pause
 from tailrace.broker.filters.sql_expression import SqlExpression
 from tailrace.errors import FilterExpressionError, RefusalError
 from tailrace.formats.remoting import ResponseCode
@@ -69,7 +69,7 @@ def _size(text: str, result: _Compiled) -> int:
 _remembered: Final = _Remembered()
 
 
-def _compile(text: str, step: Callable[[], None] | None = None) -> _Compiled:
+def _compile(text: str, step: Callable[[], None] = no_pause) -> _Compiled:
     found = _remembered.find(text)
     if found is not None:
         return found
@@ -77,7 +77,7 @@ def _compile(text: str, step: Callable[[], None] | None = None) -> _Compiled:
     from tailrace.broker.filters.sql_grammar import parse_sql  # noqa: PLC0415 - see above
 
     try:
-        found = parse_sql(text) if step is None else parse_sql(text, step)
+        found = parse_sql(text, step)
     except FilterExpressionError as error:
         # Cached too: each pull carries its expression, and a wrong one would be parsed each time. It is a new one,
         # because the traceback of the first one keeps the whole tree.

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedToken
 
+from tailrace.broker.executors import in_steps, no_pause
 from tailrace.broker.filters.sql_expression import Node, SqlBuilder, SqlExpression
 from tailrace.errors import FilterExpressionError
 
@@ -79,11 +80,7 @@ PARTS_OF_STEP: Final = 32
 """Tokens or parts of an expression that are compiled in a step, which takes about 0.5 ms."""
 
 
-def _no_pause() -> None:
-    return
-
-
-def parse_sql(text: str, pause: Callable[[], None] = _no_pause) -> SqlExpression:
+def parse_sql(text: str, pause: Callable[[], None] = no_pause) -> SqlExpression:
     """Compile an expression, and call ``pause`` after each step.
 
     Raises FilterExpressionError with the error and its character.
@@ -98,11 +95,9 @@ def _parse(text: str, pause: Callable[[], None]) -> Tree[Token]:
     parser = _parser().parse_interactive(text)
     at = 0
     try:
-        for number, token in enumerate(parser.lexer_thread.lex(parser.parser_state), 1):
+        for token in in_steps(parser.lexer_thread.lex(parser.parser_state), PARTS_OF_STEP, pause):
             at = token.start_pos or 0
             parser.feed_token(token)
-            if not number % PARTS_OF_STEP:
-                pause()
         at = len(text)
     except UnexpectedCharacters as error:
         place: Any = error.pos_in_stream
@@ -137,14 +132,12 @@ def _build(parts: list[Tree[Token] | Token], builder: SqlBuilder, pause: Callabl
     """Call the builder for each part of a tree."""
     calls = _calls(builder)
     done: list[Any] = []
-    for number, part in enumerate(reversed(parts), 1):
+    for part in in_steps(reversed(parts), PARTS_OF_STEP, pause):
         if isinstance(part, Tree):
             first = len(done) - len(part.children)
             done[first:] = [calls[part.data](*done[first:])]
         else:
             done.append(part)
-        if not number % PARTS_OF_STEP:
-            pause()
     root: Node = done[0]
     return root
 
