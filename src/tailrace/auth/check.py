@@ -376,8 +376,9 @@ class AccessControl:
     def _allowing(self, name: str, address: str, kind: str, actions: Action) -> Iterator[Entry]:
         """Yield the entries that allow a user from an address one of these actions on resources of a kind."""
         acl = self._acl(name)
-        for policy in ("Custom", "Default") if acl is not None else ():
-            assert acl is not None
+        if acl is None:
+            return
+        for policy in ("Custom", "Default"):
             for entry in acl.entries(policy):
                 if (entry.allow and entry.mask & actions and entry.resource.kind in {"", kind}
                         and entry.addresses.has(address)):

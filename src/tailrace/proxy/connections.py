@@ -157,14 +157,14 @@ class GrpcConnections:
             async with asyncio.timeout(LOOK_S):
                 await self._woken.wait()
         self._woken.clear()
-        now, descriptors = asyncio.get_running_loop().time(), open_descriptors()
+        loop = asyncio.get_running_loop()
+        now, descriptors = loop.time(), open_descriptors()
         most = self._limits.grpc.connections_max
         if (self._doomed or now - self._swept_s >= SWEEP_S or not descriptors
                 or descriptors > self._descriptors + MANY or (most and len(self._by_place) > most // 2)):
-            began = self._limits.turns.now()
             await self.sweep()
             self._descriptors = open_descriptors()
-            await asyncio.sleep(min(REST_S, REST * (self._limits.turns.now() - began) / 1e9))
+            await asyncio.sleep(min(REST_S, REST * (loop.time() - now)))
 
     async def sweep(self) -> None:
         """Look at all sockets of the port, and close those over a limit."""
