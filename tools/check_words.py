@@ -28,8 +28,6 @@ WRITING = ROOT / "docs" / "contributing" / "writing.md"
 ALLOWED = ROOT / "tools" / "words_allowed.tsv"
 LONGEST = 30
 """Words of a sentence in a paragraph or list item. A colon ends a sentence; a piece of code is one word."""
-_FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
-_CODE = re.compile(r"`[^`\n]+`")
 _NAME = re.compile(r"``[^`\n]+``")
 _VALUE = re.compile(r"(?:is|are)\s+None")
 """The value of Python, which is not the word."""
@@ -110,7 +108,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     elif path.suffix != ".md":
         yield 1, text
     elif not text.startswith(sample_sentences.GENERATED):
-        yield 1, _CODE.sub(_letters, _FENCED.sub(sample_sentences.blank, text))
+        yield 1, sample_sentences.CODE.sub(_letters, sample_sentences.FENCED.sub(sample_sentences.blank, text))
 
 
 def files() -> list[Path]:

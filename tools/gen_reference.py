@@ -50,7 +50,6 @@ LAYOUTS = {
     "Timer log blank unit": timerlog.TIMER_BLANK,
     "Timer checkpoint": timercheckpoint.TIMER_CHECKPOINT,
 }
-HEAD = "<!-- Written by `make gen` from the code; change it there. -->\n\n"
 
 
 def formats() -> str:
@@ -66,7 +65,7 @@ def formats() -> str:
         about = (layout.record.__doc__ or "").strip()
         parts.append(f"## {title}\n\n{about} {layout.size} bytes.\n")
         parts.append("\n".join(layout.markdown()) + "\n")
-    return HEAD + "\n".join(parts)
+    return reference_pages.HEAD + "\n".join(parts)
 
 
 def layout_numbers() -> str:
@@ -117,7 +116,7 @@ def protocol() -> str:
         "| code | name | needs |\n|---|---|---|")
     parts += [f"| {code} | {name} | {feature} |" for code, (name, feature) in sorted(ABSENT.items())]
     parts.append("")
-    return HEAD + "\n".join(parts)
+    return reference_pages.HEAD + "\n".join(parts)
 
 
 def _access(request: Request) -> str:
@@ -171,7 +170,7 @@ def settings() -> str:
         refused.setdefault(REASONS[setting.reason], []).append(f"`{setting.name}`")
     parts += [f"| {reason} | {', '.join(names)} |" for reason, names in refused.items()]
     parts.append("")
-    return HEAD + "\n".join(parts)
+    return reference_pages.HEAD + "\n".join(parts)
 
 
 def _default(f: dataclasses.Field[object]) -> str:
@@ -239,7 +238,7 @@ def events() -> str:
     for room, rows in rooms.items():
         parts += ["", f"## {room}", "", "| level | line | meaning | what to do |", "|---|---|---|---|"]
         parts += rows
-    return HEAD + "\n".join(parts) + "\n"
+    return reference_pages.HEAD + "\n".join(parts) + "\n"
 
 
 def metric_table() -> str:
@@ -257,7 +256,7 @@ def metric_table() -> str:
         parts.append(
             f"| `{metric.exposed}` | {metric.kind.value} | {metric.unit} | {labels} | "
             f"{metric.description} |")
-    return HEAD + "\n".join(parts) + "\n"
+    return reference_pages.HEAD + "\n".join(parts) + "\n"
 
 
 def main() -> int:

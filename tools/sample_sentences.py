@@ -15,11 +15,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = "<!-- Written by `make gen`"
-_FENCED = re.compile(r"^( *)```.*?^ *```", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _NO_PROSE = re.compile(r"^\s*(?:[|#>]|:::|!\[|<| {4,}|\[[^\]]+\]:).*$", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-_CODE = re.compile(r"`[^`\n]+`")
+CODE = re.compile(r"`[^`\n]+`")
 _BLOCK = re.compile(r"\n[ \t]*\n|\n(?=[ \t]*(?:[-*]|\d+\.) )")
 _MARKER = re.compile(r"^\s*(?:[-*]|\d+\.) ")
 _END = re.compile(r"(?<=[.?!:;])[\"')*_]*\s+(?=\S)")
@@ -34,7 +34,7 @@ def blank(found: re.Match[str]) -> str:
 
 def blocks(text: str) -> Iterator[tuple[int, str]]:
     """Yield each paragraph and list item of a page with the number of its first line."""
-    for unwanted in (_FENCED, _COMMENT, _NO_PROSE):
+    for unwanted in (FENCED, _COMMENT, _NO_PROSE):
         text = unwanted.sub(blank, text)
     start = 0
     for end in [*(found.start() for found in _BLOCK.finditer(text)), len(text)]:
@@ -48,7 +48,7 @@ def blocks(text: str) -> Iterator[tuple[int, str]]:
 def sentences(text: str, *, ends: str = ".?!") -> Iterator[tuple[int, str]]:
     """Yield the sentences of a page, each with the line where its paragraph starts."""
     for line, block in blocks(text):
-        plain = _CODE.sub(lambda found: found[0].replace(" ", "\0"), _LINK.sub(r"\1", " ".join(block.split())))
+        plain = CODE.sub(lambda found: found[0].replace(" ", "\0"), _LINK.sub(r"\1", " ".join(block.split())))
         kept = ""
         for part in _END.split(plain):
             kept = f"{kept} {part}".strip()
@@ -61,7 +61,7 @@ def sentences(text: str, *, ends: str = ".?!") -> Iterator[tuple[int, str]]:
 
 def words(sentence: str) -> int:
     """Return the number of words; a piece of code is one."""
-    return len(_WORD.findall(_CODE.sub("code", sentence)))
+    return len(_WORD.findall(CODE.sub("code", sentence)))
 
 
 def pages() -> list[Path]:

@@ -32,7 +32,7 @@ _WORKER = re.compile(r"(dramatiq|faststream run)\b")
 _FENCE = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]*?) -->\n\n?)?^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)"
     r"^(?P=indent)```$", re.MULTILINE | re.DOTALL)
-_PORTS = {"broker": (10911,), "namesrv": (9876,), "http": (8080, 5557), "grpc": (8081,)}
+_PORTS = {"broker": (10911,), "namesrv": (9876,), "http": (8080,), "grpc": (8081,)}
 _ADDRESS = r"(?:127\.0\.0\.1|0\.0\.0\.0|localhost):\d+"
 _FORMS = (
     (re.compile(r"\b\d{4}-\d\d-\d\d\b"), "<date>"),
