@@ -15,7 +15,6 @@ value that no file can have. The decisions are
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Collection, Mapping
 from importlib import resources
@@ -24,6 +23,7 @@ from typing import Final, NamedTuple
 from tailrace.auth_settings import AuthConfig
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig, option_name
 from tailrace.errors import ConfigError
+from tailrace.spellings import meant
 from tailrace.tls_settings import TLS_ALIASES, TLS_NAMES
 
 __all__ = ["REASONS", "JavaSetting", "java_settings", "refuse_settings", "refused_settings", "unused_settings"]
@@ -155,6 +155,6 @@ def unused_settings(values: Mapping[str, str], *, without: Collection[str] = ())
             if not _at_default(setting, values[name].strip()):
                 found.append(name)
             continue
-        near = difflib.get_close_matches(name, known | set(table), 1, 0.85)
-        found.append(f"{name} (is {near[0]} meant?)" if near else name)
+        near = meant(name, known | set(table), 0.85)
+        found.append(f"{name} ({near.removeprefix('; ')})" if near else name)
     return found

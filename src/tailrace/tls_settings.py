@@ -7,7 +7,6 @@ win. Here they may also be in the file that ``--config`` names, also as ``tlsSer
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Final
 from tailrace.config import _Config, _option, option_name
 from tailrace.errors import ConfigError
 from tailrace.properties import settings_in
+from tailrace.spellings import meant
 
 __all__ = ["DEFAULT_TLS_FILE", "TLS_ALIASES", "TLS_NAMES", "TlsConfig", "tls_config_of"]
 
@@ -160,7 +160,7 @@ def tls_config_of(values: Mapping[str, str], read: Callable[[str], str | None]) 
     ``read`` returns the text of a file, None if it does not exist. Raises ConfigError with every problem.
     """
     if wrong := [name for name in values if name not in _KNOWN and _LIKE_TLS.match(name)]:
-        raise ConfigError(*(f"the file of --config has no setting {name}{_meant(name)}" for name in wrong))
+        raise ConfigError(*(f"the file of --config has no setting {name}{meant(name, _KNOWN, 0.8)}" for name in wrong))
     named = _named(values)
     path = named.get("tls.config.file", DEFAULT_TLS_FILE)
     text = read(path)
@@ -170,16 +170,12 @@ def tls_config_of(values: Mapping[str, str], read: Callable[[str], str | None]) 
         return TlsConfig.from_properties(named)
     said = settings_in(text.encode(), path)
     if wrong := [name for name in said if name not in _KNOWN]:
-        raise ConfigError(*(f"{path} has {name}, which is not a setting of TLS{_meant(name)}" for name in wrong))
+        raise ConfigError(*(
+            f"{path} has {name}, which is not a setting of TLS{meant(name, _KNOWN, 0.8)}" for name in wrong))
     more = _named(said)
     if wrong := [name for name in _ONLY_OUTSIDE if name in more]:
         raise ConfigError(*(f"{path} has {name}, which only counts in the file of --config" for name in wrong))
     return TlsConfig.from_properties({**named, **more})
-
-
-def _meant(name: str) -> str:
-    near = difflib.get_close_matches(name, _KNOWN, 1, 0.8)
-    return f"; is {near[0]} meant?" if near else ""
 
 
 def _named(values: Mapping[str, str]) -> dict[str, str]:

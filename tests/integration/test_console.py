@@ -120,7 +120,7 @@ def test_a_wrong_address_is_a_page_that_says_so(console, path, status):
     ("messages?topic=orders&offset=x", "offset is 'x', not a whole number"),
     ("messages?topic=orders&queue=x", "queue is 'x', not a whole number"),
     ("topics?from=x", "from is 'x', not a whole number"),
-    ("messages?topic=orders&time=noon", "'noon' is not a time; write 2026-01-31T12:00:00 or"),
+    ("messages?topic=orders&time=noon", "time 'noon' is not a time; write 2026-01-31T12:00 or"),
 ])
 def test_a_wrong_field_is_named(console, path, text):
     assert text in console(f"/console/{path}")[1]

@@ -19,7 +19,6 @@ is true or false; ``TAILRACE_TLS_TRUST_CERT_PATH`` and others set the members.
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.cli.arguments import usage
 from tailrace.errors import ConfigError
+from tailrace.spellings import meant
 
 if TYPE_CHECKING:
     from tailrace.remoting.tls import TlsOptions
@@ -121,9 +121,8 @@ def _named(connection: str, tls: bool | None) -> Target:
     if name not in known:
         if not path.exists():
             raise ConfigError(f"there is no connection {name}: the file of connections {path} does not exist")
-        near = difflib.get_close_matches(str(name), known, 1)
         raise ConfigError(f"{path} has no connection {name}"
-                          + (f"; is {near[0]} meant?" if near else f"; it has: {', '.join(known) or 'none'}"))
+                          + (meant(str(name), known) or f"; it has: {', '.join(known) or 'none'}"))
     values = known[name]
     values = dict(values) if isinstance(values, dict) else {}
     said, credentials = values.pop("tls", None), values.pop("credentials", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from tailrace.env.whole_files import read_hint
 from tailrace.errors import ConfigError, RemotingCommandError, StoreError, StoreLockedError
 from tailrace.formats.filenames import SERVE
 from tailrace.properties import SETTINGS_FILE_MAX, repeated_settings, settings_in
+from tailrace.spellings import meant
 
 __all__ = ["explained", "no_such", "read_config_file", "serve_hint"]
 
@@ -69,6 +69,5 @@ def read_config_file(path: Path) -> tuple[dict[str, str], list[str]]:
 def no_such(kind: str, name: str, known: Iterable[str], where: str) -> StoreError:
     """Return the error for a topic or group that does not exist, with the most similar name."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, 1)
     few = f"; it has {', '.join(sorted(known))}" if 0 < len(known) < 10 else ""
-    return StoreError(f"{where} has no {kind} {name}" + (f"; is {near[0]} meant?" if near else few))
+    return StoreError(f"{where} has no {kind} {name}" + (meant(name, known) or few))

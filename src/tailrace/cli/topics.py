@@ -1,6 +1,5 @@
 """``tailrace topic``: topics of a directory or of a running broker."""
 
-from datetime import datetime
 from typing import Annotated, Optional
 
 import typer
@@ -29,8 +28,8 @@ from tailrace.cli.output import (
     show,
     wants_table,
 )
-from tailrace.config import whole_number
 from tailrace.errors import RemotingCommandError
+from tailrace.spellings import time_ms
 
 __all__ = ["create", "delete", "list_all", "milliseconds", "purge", "stats"]
 
@@ -39,13 +38,11 @@ Words = Annotated[list[str], typer.Argument(
 
 
 def milliseconds(text: str, option: str = "--before") -> int:
-    """Return a time, given in this machine's time zone or as milliseconds since 1970, in milliseconds since 1970."""
-    if (number := whole_number(text)) is not None:
-        return number
+    """Return a time of the command line in milliseconds since 1970."""
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise usage(f"{option} {text!r} is neither 2026-01-31T12:00 nor milliseconds since 1970") from None
+        return time_ms(text, option)
+    except ValueError as error:
+        raise usage(str(error)) from None
 
 
 def list_all(

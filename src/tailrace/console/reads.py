@@ -11,6 +11,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import SysFlag, decompress_body
 from tailrace.model import MessageExt
+from tailrace.spellings import time_ms
 
 __all__ = ["BODY_MAX", "Place", "body_text", "find_messages", "group_rows", "local_time", "whole_number"]
 
@@ -28,17 +29,6 @@ def local_time(ms: int) -> str:
         return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "milliseconds") if ms > 0 else "-"
     except (OverflowError, ValueError, OSError):
         return str(ms)
-
-
-def milliseconds(text: str) -> int:
-    """Return a time of this machine's zone in milliseconds since 1970. Raises ValueError."""
-    if text.isdecimal():
-        return int(text)
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise ValueError(
-            f"{text!r} is not a time; write 2026-01-31T12:00:00 or milliseconds since 1970") from None
 
 
 def whole_number(asked: Place, name: str) -> int:
@@ -77,7 +67,7 @@ def find_messages(broker: BrokerContext, asked: Place) -> list[MessageExt]:
         if asked.get("offset"):
             at = whole_number(asked, "offset")
         elif asked.get("time"):
-            at = store.get_offset_in_queue_by_time(topic, queue_id, milliseconds(asked["time"]))
+            at = store.get_offset_in_queue_by_time(topic, queue_id, time_ms(asked["time"], "time"))
         else:
             at = high - MESSAGES_MAX
         found += itertools.islice(store.read(topic, queue_id, max(at, low), max_count=MESSAGES_MAX), MESSAGES_MAX)

@@ -95,7 +95,7 @@ def test_a_list_of_commands_says_of_each_what_it_does_in_a_whole_sentence(tailra
     (("recover", "s", "--staging", "d", "--master", "local"), "--master and --staging without --spark: add --spark"),
     (("group", "reset", "g", "--topic", "t"), "Missing option '--to'"),
     (("group", "reset", "g", "--topic", "t", "--to", "7"), "--to 7 is an offset and needs --queue"),
-    (("group", "reset", "g", "--topic", "t", "--to", "noon"), "--to 'noon' is neither 2026-01-31T12:00 nor"),
+    (("group", "reset", "g", "--topic", "t", "--to", "noon"), "--to 'noon' is not a time; write 2026-01-31T12:00 or"),
     (("topic", "delete", "s", "t"), "delete topic t and its messages: there is no terminal to ask for confirmation;"),
     (("topic", "stats", "s", "t", "u"), "one STORE is expected, not s t"),
     (("serve", "s", "--log-format", "xml"), "--log-format xml is not text or json"),

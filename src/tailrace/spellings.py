@@ -1,0 +1,75 @@
+"""Durations, times and names as people write them."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+__all__ = ["duration_ms", "meant", "time_ms"]
+
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?(ms|s|m|h|d)", re.ASCII)
+_PARTS: Final = re.compile(rf"(?:{_PART.pattern} ?)+", re.ASCII)
+_MAX_MS: Final = (1 << 63) - 1
+
+
+def duration_ms(value: float | str | timedelta, name: str = "a duration") -> int:
+    """Return a duration in milliseconds.
+
+    ``value`` is a number of seconds, a ``timedelta``, or a text with units such as ``5s``, ``1h30m`` or ``500ms``.
+    Raises ValueError, which begins with ``name``, for another value, a negative one, and a text without a unit.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if re.fullmatch(r"\d+(?:\.\d+)?", text, re.ASCII):
+            raise ValueError(f"{name} {value!r} has no unit; write {text}s or {text}ms")
+        if not _PARTS.fullmatch(text):
+            raise ValueError(f"{name} {value!r} is not a duration; write 500ms, 5s, 10m, 1h30m or 2d")
+        found = sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
+    elif isinstance(value, timedelta):
+        found = value / timedelta(milliseconds=1)
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(  # noqa: TRY004 - one error for every value that is refused
+            f"{name} {value!r} is not a duration; give seconds, a timedelta or a text such as 5s")
+    else:
+        found = value * 1_000
+    if not math.isfinite(found) or not 0 <= found <= _MAX_MS:
+        raise ValueError(f"{name} {value!r} is not a duration from 0 on")
+    return round(found)
+
+
+def time_ms(value: int | str | datetime, name: str = "a time") -> int:
+    """Return a time in milliseconds since 1970.
+
+    ``value`` is a number of milliseconds since 1970, the same number as a text, a ``datetime``, or a text of
+    ISO 8601 such as ``2026-01-31T12:00`` or ``2026-01-31T12:00:00Z``. A time without a zone is a time of this
+    machine's zone. Raises ValueError, which begins with ``name``, for another value and a time before 1970.
+    """
+    found: float | None = None
+    try:
+        if isinstance(value, str):
+            text = value.strip()
+            is_number = text.isascii() and text.isdecimal()
+            found = int(text) if is_number else datetime.fromisoformat(text).timestamp() * 1000
+        elif isinstance(value, datetime):
+            found = value.timestamp() * 1000
+        elif type(value) is int:
+            found = value
+    except (ValueError, OverflowError, OSError):
+        pass
+    if found is None or not 0 <= found <= _MAX_MS:
+        raise ValueError(f"{name} {value!r} is not a time; write 2026-01-31T12:00 or milliseconds since 1970")
+    return round(found)
+
+
+def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """Return ``; is NAME meant?`` with the most similar known name.
+
+    Return "" if no name is at least that similar: 0 is any name, 1 the name itself.
+    """
+    near = difflib.get_close_matches(name, known, 1, likeness)
+    return f"; is {near[0]} meant?" if near else ""
