@@ -22,7 +22,7 @@ from tailrace.timer.verification import TIMER_KINDS
 HEAD = "<!-- Written by `make gen` from the code; change it there. -->\n\n"
 _SEVERAL = 4
 """An option that this number of commands have, with the same help text, is explained once."""
-_TARGET = ("--broker HOST:PORT", "--namesrv HOST:PORT", "--connection NAME", "--tls/--no-tls")
+_TARGET = ("--broker HOST:PORT", "--namesrv HOST:PORT", "--context NAME", "--tls/--no-tls")
 _WRITES = "This command writes to STORE"
 
 
@@ -36,7 +36,7 @@ def commands() -> str:
         "(../how-to/operate/command-line.md). A\ncommand marked *writes* can change the directory STORE. The other "
         "commands do not change it.\n\n"
         "`tailrace --version` prints the version. `tailrace --credentials FILE COMMAND` sends requests as a user.\n\n"
-        "## Options of several commands\n\nIn a usage line, TARGET is `--broker`, `--namesrv` or `--connection`, with "
+        "## Options of several commands\n\nIn a usage line, TARGET is `--broker`, `--namesrv` or `--context`, with "
         "or without `--tls`.\n\n"
         "| option | meaning |\n|---|---|")]
     parts += [f"| {names} | {text} |" for names, text in common]

@@ -76,10 +76,10 @@ def test_from_nothing_to_two_users(place):
         denied = run("acl", "test", store, "ann", "--on", "Topic:orders", "--action", "Delete", env=root, code=1)
         assert '"verdict":"denied","by":"no matched policies."' in denied
         use(server, ann)
-        connections = place / "connections.toml"
+        connections = place / "contexts.toml"
         connections.write_text(f'[shop]\nnamesrv = "{server.namesrv}"\ncredentials = "ann.credentials"\n')
-        sent = run("send", "--connection", "shop", "--topic", "orders", "by hand",
-                   env={"TAILRACE_CONNECTIONS": str(connections)})
+        sent = run("send", "--context", "shop", "--topic", "orders", "by hand",
+                   env={"TAILRACE_CONTEXTS": str(connections)})
         assert sent[0]["status"] == "SEND_OK"
         run("acl", "user", "update", store, "ann", "--status", "disable", env=root)
         with Producer(broker=server.broker, credentials=ann) as producer, pytest.raises(

@@ -36,10 +36,10 @@ def run(monkeypatch, capsys):
 def test_topics_and_groups_over_the_wire_and_in_the_directory(run, tailrace_broker, tmp_path, monkeypatch):
     server, path = tailrace_broker, tailrace_broker.store_path
     (tmp_path / "c.toml").write_text(f'default = "here"\n[here]\nnamesrv = "{server.namesrv}"\n')
-    monkeypatch.setenv("TAILRACE_CONNECTIONS", str(tmp_path / "c.toml"))
+    monkeypatch.setenv("TAILRACE_CONTEXTS", str(tmp_path / "c.toml"))
     monkeypatch.delenv("NAMESRV_ADDR")
 
-    # send: lines of stdin, a file, the default connection
+    # send: lines of stdin, a file, the default context
     code, sent, _ = run("topic", "create", "orders", "--queues", "1")
     assert code == 0
     code, sent, _ = run("send", "-", "--lines", "--topic", "orders", "--key", "k", stdin=b"a\nb\r\n\xff\n")

@@ -22,7 +22,7 @@ def report(*arguments, env=None):
     return subprocess.run(
         [sys.executable, "-m", "tailrace.cli", "doctor", "report", *map(str, arguments)], capture_output=True,
         text=True, check=False, timeout=120,
-        env={**os.environ, "TAILRACE_CONNECTIONS": "/nowhere", **(env or {})})
+        env={**os.environ, "TAILRACE_CONTEXTS": "/nowhere", **(env or {})})
 
 
 class Pearls:

@@ -50,7 +50,7 @@ def run_all(store, commands, before=()):
         for number, words in enumerate(commands)]
     done = subprocess.run(
         [*before, sys.executable, "-c", RUNNER, json.dumps(wanted)], capture_output=True, text=True, check=False,
-        timeout=180, env={**os.environ, "TAILRACE_CONNECTIONS": "/nowhere", "NAMESRV_ADDR": "127.0.0.1:1"})
+        timeout=180, env={**os.environ, "TAILRACE_CONTEXTS": "/nowhere", "NAMESRV_ADDR": "127.0.0.1:1"})
     if done.stderr.startswith(("unshare:", "mount:")):
         pytest.skip(f"no mounts here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr

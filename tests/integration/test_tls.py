@@ -97,7 +97,7 @@ def test_commands_use_tls(enforcing, tmp_path):
     def tailrace(*arguments, **env):
         return subprocess.run(
             [sys.executable, "-m", "tailrace.cli", *arguments], capture_output=True, text=True, timeout=WAIT_S,
-            check=False, env={**os.environ, "TAILRACE_CONNECTIONS": str(tmp_path / "connections.toml"), **env})
+            check=False, env={**os.environ, "TAILRACE_CONTEXTS": str(tmp_path / "contexts.toml"), **env})
 
     names = ("trust_cert_path", "cert_path", "key_path")
     options = {f"TAILRACE_TLS_{name.upper()}": getattr(tls, name) for name in names}
@@ -107,10 +107,10 @@ def test_commands_use_tls(enforcing, tmp_path):
                     TAILRACE_TLS="true", **options)
     assert json.loads(done.stdout)["body"] == "x", done.stderr
     table = ", ".join(f'{name} = "{getattr(tls, name)}"' for name in names)
-    (tmp_path / "connections.toml").write_text(f'[shop]\nbroker = "{ours.broker}"\ntls = {{ {table} }}\n')
-    done = tailrace("topic", "list", "--connection", "shop")
+    (tmp_path / "contexts.toml").write_text(f'[shop]\nbroker = "{ours.broker}"\ntls = {{ {table} }}\n')
+    done = tailrace("topic", "list", "--context", "shop")
     assert "commands" in {json.loads(line)["topicName"] for line in done.stdout.splitlines()}, done.stderr
-    done = tailrace("topic", "list", "--connection", "shop", "--no-tls")
+    done = tailrace("topic", "list", "--context", "shop", "--no-tls")
     assert done.returncode == 1
     store = str(ours.config.parent / "store")  # the server has the directory open
     done = tailrace("topic", "list", store, "--tls", **options)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from tailrace.auth.model import Acl, Resource, User, acl_of, user_of, with_end
 from tailrace.cli.admin import ask, server_of
-from tailrace.cli.connections import Target
+from tailrace.cli.contexts import Target
 from tailrace.client.admin import AdminClient
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem

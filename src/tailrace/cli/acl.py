@@ -11,7 +11,7 @@ import typer
 from tailrace.cli.arguments import (
     AsJson,
     Broker,
-    Connection,
+    Context,
     Namesrv,
     Tls,
     Where,
@@ -21,7 +21,7 @@ from tailrace.cli.arguments import (
     errors,
     usage,
 )
-from tailrace.cli.connections import Target, target_of
+from tailrace.cli.contexts import Target, target_of
 from tailrace.cli.output import show
 from tailrace.cli.problems import no_such
 from tailrace.errors import ConfigError, StoreError
@@ -55,10 +55,10 @@ Default = Annotated[
 
 
 def _split(
-    words: list[str], broker: str, namesrv: str, connection: str, tls: bool | None
+    words: list[str], broker: str, namesrv: str, context: str, tls: bool | None
 ) -> tuple[Target, str]:
     *directory, name = words
-    return target_of(directory, broker, namesrv, connection, tls=tls), name
+    return target_of(directory, broker, namesrv, context, tls=tls), name
 
 
 Generate = Annotated[
@@ -125,7 +125,7 @@ def _lines(acl: "Acl") -> list[dict[str, Any]]:
 def user_add(
     words: Words, password_file: PasswordFile = None, generate: Generate = False,
     is_super: Annotated[bool, typer.Option("--super", help="A super user, who may do everything.")] = False,
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
     """Add a user.
 
@@ -135,7 +135,7 @@ def user_add(
     from tailrace.cli.access import access_of  # noqa: PLC0415 - asyncio
 
     with errors():
-        target, name = _split(words, broker, namesrv, connection, tls)
+        target, name = _split(words, broker, namesrv, context, tls)
         user = user_of({"username": name, "password": _password(password_file, name, generate=generate),
                         "userType": "Super" if is_super else "Normal"})
         with access_of(target) as access:
@@ -147,7 +147,7 @@ def user_update(
     words: Words, password_file: PasswordFile = None, generate: Generate = False, keep_old: KeepOld = "",
     kind: Annotated[str, typer.Option("--type", help="Super or Normal.")] = "",
     status: Annotated[str, typer.Option(help="enable or disable.")] = "",
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
     """Change the password, the type or the status of a user.
 
@@ -166,7 +166,7 @@ def user_update(
     if keep_old:
         value[PREVIOUS_SECONDS] = _seconds(keep_old)
     with errors():
-        target, name = _split(words, broker, namesrv, connection, tls)
+        target, name = _split(words, broker, namesrv, context, tls)
         if has_new:
             value["password"] = _password(password_file, name, generate=generate)
         with access_of(target) as access:
@@ -178,7 +178,7 @@ def user_update(
 
 
 def user_remove(
-    words: Words, broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    words: Words, broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
     yes: Yes = False, as_json: AsJson = False,
 ) -> None:
     """Remove a user with its permissions.
@@ -188,7 +188,7 @@ def user_remove(
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
     with errors():
-        target, name = _split(words, broker, namesrv, connection, tls)
+        target, name = _split(words, broker, namesrv, context, tls)
         confirm(f"remove user {name} with its permissions", yes=yes)
         with access_of(target) as access:
             access.remove_user(name)
@@ -196,7 +196,7 @@ def user_remove(
 
 
 def user_list(
-    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
     as_json: AsJson = False,
 ) -> None:
     """List users, without passwords.
@@ -206,7 +206,7 @@ def user_list(
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
     target = [store] if store else []
-    with errors(), access_of(target_of(target, broker, namesrv, connection, tls=tls), look=True) as access:
+    with errors(), access_of(target_of(target, broker, namesrv, context, tls=tls), look=True) as access:
         found = access.users()
     show(map(_shown, found), as_json=as_json, empty="there is no user")
 
@@ -216,7 +216,7 @@ def user_list(
 
 def allow(
     words: Words, on: On, action: Actions, source: From = None, default: Default = False,
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
     """Allow a user to do something.
 
@@ -224,12 +224,12 @@ def allow(
 
     This command writes to STORE.
     """
-    _set(words, on, action, source, "Allow", (broker, namesrv, connection, tls), default=default, as_json=as_json)
+    _set(words, on, action, source, "Allow", (broker, namesrv, context, tls), default=default, as_json=as_json)
 
 
 def deny(
     words: Words, on: On, action: Actions = "All", source: From = None, default: Default = False,
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
     """Deny a user something, even if another entry allows it.
 
@@ -237,7 +237,7 @@ def deny(
 
     This command writes to STORE.
     """
-    _set(words, on, action, source, "Deny", (broker, namesrv, connection, tls), default=default, as_json=as_json)
+    _set(words, on, action, source, "Deny", (broker, namesrv, context, tls), default=default, as_json=as_json)
 
 
 def _set(
@@ -262,7 +262,7 @@ def _set(
 def list_entries(
     store: Where = "",
     user: Annotated[str, typer.Option(metavar="NAME", help="Only the permissions of this user.")] = "",
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
     """List permissions.
 
@@ -271,7 +271,7 @@ def list_entries(
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
     target = [store] if store else []
-    with errors(), access_of(target_of(target, broker, namesrv, connection, tls=tls), look=True) as access:
+    with errors(), access_of(target_of(target, broker, namesrv, context, tls=tls), look=True) as access:
         found = [acl for acl in access.acls() if user in {"", acl.name}]
     show((line for acl in found for line in _lines(acl)), as_json=as_json, empty="there is no permission")
 
@@ -280,7 +280,7 @@ def remove(
     words: Words,
     on: Annotated[str, typer.Option("--on", metavar="RESOURCE", help="Only the entry of this resource.")] = "",
     default: Default = False,
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove permissions of a user.
@@ -291,7 +291,7 @@ def remove(
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
     with errors():
-        target, name = _split(words, broker, namesrv, connection, tls)
+        target, name = _split(words, broker, namesrv, context, tls)
         resource = resource_of(on) if on else None
         policy = "Default" if default else "Custom"
         confirm(f"remove {'the permission on ' + on if on else 'all permissions'} of {name}", yes=yes)
@@ -306,7 +306,7 @@ def remove(
 def may(
     words: Words, on: On, action: Actions,
     source: Annotated[str, typer.Option("--from", metavar="ADDRESS", help="Address of the client.")] = "127.0.0.1",
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
     """Report whether a user may do something, and which entry decides.
 
@@ -321,7 +321,7 @@ def may(
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
     with errors():
-        target, name = _split(words, broker, namesrv, connection, tls)
+        target, name = _split(words, broker, namesrv, context, tls)
         resource = resource_of(on)
         wanted = next((mask for one, mask in ACTIONS.items() if one.lower() == action.lower()), None)
         if wanted is None or action.lower() == "all":
@@ -346,7 +346,7 @@ def may(
 def import_plain(
     words: Annotated[list[str], typer.Argument(
         metavar="[STORE] FILE", help="A store directory, if no server is named, and the plain_acl.yml.")],
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
     """Import users and permissions from RocketMQ 4.x (plain_acl.yml).
 
@@ -358,7 +358,7 @@ def import_plain(
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
     with errors():
-        target, file = _split(words, broker, namesrv, connection, tls)
+        target, file = _split(words, broker, namesrv, context, tls)
         import yaml  # noqa: PLC0415 - the extra acl
 
         try:

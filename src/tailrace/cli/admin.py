@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from tailrace.cli.connections import Target
+from tailrace.cli.contexts import Target
 from tailrace.cli.problems import no_such, serve_hint
 from tailrace.errors import RemotingCommandError, RemotingConnectError, StoreError, StoreLockedError
 
@@ -64,7 +64,7 @@ class explain_default:  # noqa: N801 - used as a function
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, RemotingConnectError) and self._target.chosen_by:
             raise StoreError(f"{error} (chosen by: {self._target.chosen_by}); name a target: STORE, --broker, "
-                             "--namesrv or --connection") from error
+                             "--namesrv or --context") from error
 
 
 def topic_or_nearest(target: Target, topic: str, error: RemotingCommandError) -> StoreError:

@@ -20,7 +20,7 @@ from tailrace.cli import (
 from tailrace.cli.arguments import group
 from tailrace.cli.backup import backup, restore
 from tailrace.cli.broker_status import status
-from tailrace.cli.connections import CREDENTIALS
+from tailrace.cli.contexts import CREDENTIALS
 from tailrace.cli.message_commands import send, tail
 from tailrace.cli.serve_command import serve
 from tailrace.cli.signals import stop_at_signals
@@ -74,7 +74,7 @@ def _options(
     ] = False,
     credentials: Annotated[
         str, typer.Option(metavar="FILE", help="File with accessKey and secretKey of the user for requests to "
-                          "servers. Default: the file of TAILRACE_CREDENTIALS or of the connection.")
+                          "servers. Default: the file of TAILRACE_CREDENTIALS or of the context.")
     ] = "",
 ) -> None:
     """A durable message store and broker that speaks Apache RocketMQ 5."""

@@ -15,7 +15,7 @@ from tailrace.errors import ConfigError, StoreError
 from tailrace.java_settings import refused_settings, unused_settings
 
 __all__ = [
-    "AsJson", "Broker", "Config", "Connection", "Create", "Namesrv", "Store", "Tls", "Topic", "Where", "Yes",
+    "AsJson", "Broker", "Config", "Context", "Create", "Namesrv", "Store", "Tls", "Topic", "Where", "Yes",
     "complain", "confirm", "errors", "finite", "group", "key_values", "note_unclean", "read_properties",
     "size_in_bytes", "usage",
 ]
@@ -28,11 +28,11 @@ Config = Annotated[
 Broker = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running broker.")]
 Namesrv = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="A running name server. If no target is named: that of NAMESRV_ADDR, "
-                      "of the default connection, or 127.0.0.1:9876.")]
-Connection = Annotated[str, typer.Option(metavar="NAME", help="A server by its name in the file of connections.")]
+                      "of the default context, or 127.0.0.1:9876.")]
+Context = Annotated[str, typer.Option(metavar="NAME", help="A server by its name in the file of contexts.")]
 Tls = Annotated[
     Optional[bool],  # noqa: UP045 - typer reads the annotation at run time
-    typer.Option("--tls/--no-tls", help="Use TLS, with the settings of TAILRACE_TLS_* or the file of connections.")]
+    typer.Option("--tls/--no-tls", help="Use TLS, with the settings of TAILRACE_TLS_* or the file of contexts.")]
 Where = Annotated[
     str, typer.Argument(metavar="STORE", help="A store directory, if no server is named.")
 ]

@@ -169,7 +169,7 @@ def _server(root: str) -> dict[str, Any]:
     """Return the settings that differ from the default, and the figures, of the server that has a directory open."""
     from tailrace.cli.admin import ask  # noqa: PLC0415
     from tailrace.cli.broker_status import FIGURES  # noqa: PLC0415
-    from tailrace.cli.connections import target_of  # noqa: PLC0415
+    from tailrace.cli.contexts import target_of  # noqa: PLC0415
     from tailrace.doctor.report import problem_of  # noqa: PLC0415
     from tailrace.doctor.report_settings import shown_settings  # noqa: PLC0415
     from tailrace.errors import StoreError  # noqa: PLC0415

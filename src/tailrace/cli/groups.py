@@ -8,7 +8,7 @@ from tailrace.cli.admin import ask
 from tailrace.cli.arguments import (
     AsJson,
     Broker,
-    Connection,
+    Context,
     Namesrv,
     Tls,
     Where,
@@ -17,7 +17,7 @@ from tailrace.cli.arguments import (
     errors,
     usage,
 )
-from tailrace.cli.connections import Target, target_of
+from tailrace.cli.contexts import Target, target_of
 from tailrace.cli.output import (
     deleted_line,
     local_time,
@@ -53,7 +53,7 @@ def _checked(target: Target, group: str) -> list[Any]:
 
 
 def list_all(
-    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
     as_json: AsJson = False,
 ) -> None:
     """List groups with topics and lag.
@@ -63,7 +63,7 @@ def list_all(
     Nothing in STORE changes.
     """
     with errors():
-        found = _groups(target_of([store] if store else [], broker, namesrv, connection, tls=tls))
+        found = _groups(target_of([store] if store else [], broker, namesrv, context, tls=tls))
     show(({
         "group": name, "topics": sorted({queue.topic for queue in queues}), "queues": len(queues),
         "lag": sum(queue.lag for queue in queues),
@@ -72,7 +72,7 @@ def list_all(
 
 def show_one(
     words: Words,
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
     """Show the queues and members of a group.
 
@@ -82,7 +82,7 @@ def show_one(
     """
     *directory, name = words
     with errors():
-        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        target = target_of(directory, broker, namesrv, context, tls=tls)
         queues = _checked(target, name)
         served = not target.store or _is_served(target.store)
         members = ask(target, lambda admin: admin.members(name)) if served else []
@@ -117,7 +117,7 @@ def reset(
         str, typer.Option("--to", help="first, last, an offset (with --queue), or a time: 2026-01-31T12:00 or "
                           "time:MILLISECONDS since 1970.")],
     queue: Annotated[Optional[int], typer.Option(min=0, help="Only this queue.")] = None,  # noqa: UP045
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Set the offsets of a group.
@@ -130,7 +130,7 @@ def reset(
     *directory, name = words
     offset, timestamp = _place(to, queue)
     with errors():
-        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        target = target_of(directory, broker, namesrv, context, tls=tls)
         _checked(target, name)
         confirm(f"set the offsets of {name} in {topic} to {to}", yes=yes)
         done = ask(target, lambda admin: admin.reset_group(
@@ -153,7 +153,7 @@ def _place(to: str, queue: int | None) -> tuple[int | None, int]:
 def delete(
     words: Words,
     keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep the offsets of the group.")] = False,
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a group with its offsets, its retries and its dead letters.
@@ -165,7 +165,7 @@ def delete(
     """
     *directory, name = words
     with errors():
-        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        target = target_of(directory, broker, namesrv, context, tls=tls)
         _checked(target, name)
         confirm(f"delete group {name}", yes=yes)
         done = ask(target, lambda admin: admin.delete_group(name, keep_offsets=keep_offsets))

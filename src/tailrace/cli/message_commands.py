@@ -12,7 +12,7 @@ from tailrace.cli.admin import topic_or_nearest
 from tailrace.cli.arguments import (
     AsJson,
     Broker,
-    Connection,
+    Context,
     Create,
     Namesrv,
     Tls,
@@ -22,7 +22,7 @@ from tailrace.cli.arguments import (
     key_values,
     usage,
 )
-from tailrace.cli.connections import target_of
+from tailrace.cli.contexts import target_of
 from tailrace.cli.output import print_lines, print_message, show, wants_table
 from tailrace.cli.signals import Stopped
 from tailrace.config import whole_number
@@ -64,7 +64,7 @@ def send(
         typer.Option("--file", metavar="FILE", help="Send the contents of this file, in place of BODY."),
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Send a message for each line of the file or stdin.")] = False,
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
     queue: Annotated[
         int, typer.Option(min=-1, help="Queue of the topic; -1: the client chooses one.")] = -1,
     tags: Annotated[str, typer.Option(help="Tag.")] = "",
@@ -84,7 +84,7 @@ def send(
     """Send messages; print the place of each.
 
     The target is the directory STORE (through its server, if one has it open), --broker, --namesrv or
-    --connection; without any of them it is the default name server. With --create a missing STORE is created.
+    --context; without any of them it is the default name server. With --create a missing STORE is created.
 
     This command writes to STORE.
     """
@@ -93,10 +93,10 @@ def send(
 
     directory = [*(words or ())]
     body = "" if file is not None or not directory else directory.pop()
-    if file is None and (not words or (not directory and not broker + namesrv + connection and (
+    if file is None and (not words or (not directory and not broker + namesrv + context and (
             os.sep in body and Path(body).is_dir()))):
         raise usage(f"BODY is missing{' after ' + body if words else ''}: add a text, - for stdin, or --file FILE")
-    if len(directory) > (0 if broker or namesrv or connection else 1):
+    if len(directory) > (0 if broker or namesrv or context else 1):
         if file is not None:
             raise usage(f"BODY and --file are both given, or STORE and a server: {' '.join(words or ())}")
         raise usage(f"BODY is one argument, quote it: {' '.join(words or ())}")
@@ -104,7 +104,7 @@ def send(
         raise usage("--lines needs --file FILE, or - as BODY for stdin")
     more = key_values(prop or []) | _timer_properties(delay, deliver_at, delay_level)
     with errors():
-        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        target = target_of(directory, broker, namesrv, context, tls=tls)
         messages = (
             Message(topic=topic, body=text, tags=tags or None, keys=key or (), properties=more)
             for text in _bodies(body, file, lines=lines))
@@ -114,7 +114,7 @@ def send(
 def tail(
     topic: Topic,
     store: Where = "",
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
     tags: Annotated[str, typer.Option(help='Only messages with these tags, such as "new || paid".')] = "*",
     start: Annotated[str, typer.Option("--from", help="first, last or an offset.")] = "last",
     most: Annotated[int, typer.Option("--max", min=0, help="End after this many messages; 0: no limit.")] = 0,
@@ -134,7 +134,7 @@ def tail(
     if tags != "*" and not any(tag.strip() for tag in tags.split("||")):
         raise usage(f'--tags {tags!r} names no tag; "new || paid" names two')
     with errors():
-        target = target_of([store] if store else [], broker, namesrv, connection, tls=tls)
+        target = target_of([store] if store else [], broker, namesrv, context, tls=tls)
         table = wants_table(as_json=as_json)
         try:
             for number, line in enumerate(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.cli.admin import ask, explain_default, server_of
 from tailrace.cli.arguments import note_unclean
-from tailrace.cli.connections import Target
+from tailrace.cli.contexts import Target
 from tailrace.cli.output import local_time
 from tailrace.cli.problems import no_such
 from tailrace.config import whole_number

@@ -20,7 +20,7 @@ from tailrace.cli.arguments import (
     read_properties,
     usage,
 )
-from tailrace.cli.connections import tls_of
+from tailrace.cli.contexts import tls_of
 from tailrace.cli.output import print_lines
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import OsFileSystem

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailrace.cli.connections import tls_of
+from tailrace.cli.contexts import tls_of
 from tailrace.cli.problems import serve_hint
 from tailrace.client.credentials import credentials_of
 from tailrace.config import StoreConfig

@@ -8,7 +8,7 @@ from tailrace.cli.admin import ask, topic_or_nearest
 from tailrace.cli.arguments import (
     AsJson,
     Broker,
-    Connection,
+    Context,
     Create,
     Namesrv,
     Tls,
@@ -19,7 +19,7 @@ from tailrace.cli.arguments import (
     key_values,
     usage,
 )
-from tailrace.cli.connections import target_of
+from tailrace.cli.contexts import target_of
 from tailrace.cli.output import (
     deleted_line,
     local_time,
@@ -46,7 +46,7 @@ def milliseconds(text: str, option: str = "--before") -> int:
 
 
 def list_all(
-    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
     as_json: AsJson = False,
 ) -> None:
     """List topics with their queues.
@@ -56,7 +56,7 @@ def list_all(
     from tailrace.cli.messages import list_topics  # noqa: PLC0415
 
     with errors():
-        found = [*list_topics(target_of([store] if store else [], broker, namesrv, connection, tls=tls))]
+        found = [*list_topics(target_of([store] if store else [], broker, namesrv, context, tls=tls))]
     if wants_table(as_json=as_json):
         names = ("topicName", "readQueueNums", "writeQueueNums", "perm", "attributes")
         print_table([{name: topic.get(name) for name in names} for topic in found], "there is no topic")
@@ -66,7 +66,7 @@ def list_all(
 
 def create(
     words: Words,
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
     queues: Annotated[int, typer.Option(min=1, max=1024, help="Number of queues.")] = 4,
     attribute: Annotated[
         Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="Attribute of the topic, "  # noqa: UP045
@@ -87,14 +87,14 @@ def create(
 
     *directory, name = words
     with errors():
-        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        target = target_of(directory, broker, namesrv, context, tls=tls)
         show([create_topic(name, target, queues, key_values(attribute or [], "--attribute"), create=create)],
              as_json=as_json)
 
 
 def stats(
     words: Words,
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
 ) -> None:
     """Show offsets and messages of each queue.
 
@@ -104,7 +104,7 @@ def stats(
 
     *directory, name = words
     with errors():
-        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        target = target_of(directory, broker, namesrv, context, tls=tls)
         try:
             found = topic_stats(name, target)
         except RemotingCommandError as error:
@@ -119,7 +119,7 @@ def stats(
 
 def delete(
     words: Words,
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a topic with its queues.
@@ -134,7 +134,7 @@ def delete(
 
     *directory, name = words
     with errors():
-        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        target = target_of(directory, broker, namesrv, context, tls=tls)
         confirm(f"delete topic {name} and its messages", yes=yes)
         try:
             done = delete_topic(name, target)
@@ -145,7 +145,7 @@ def delete(
 
 def purge(
     words: Words,
-    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
     queue: Annotated[Optional[int], typer.Option(min=0, help="Only this queue.")] = None,  # noqa: UP045
     before: Annotated[
         str, typer.Option(metavar="TIME", help="Only messages that were stored before: 2026-01-31T12:00 or "
@@ -165,7 +165,7 @@ def purge(
     *directory, name = words
     before_ms = milliseconds(before) if before else None
     with errors():
-        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        target = target_of(directory, broker, namesrv, context, tls=tls)
         if not target.store and not target.broker:
             [address, *more] = ask(target, lambda admin: admin.brokers()) or [""]
             if more or not address:

@@ -1,6 +1,6 @@
-"""Target of a command: a directory, an address, or a named connection.
+"""Target of a command: a directory, an address, or a context of the file of contexts.
 
-The file of connections is ``$TAILRACE_CONNECTIONS``, or ``tailrace/connections.toml`` in
+The file of contexts is ``$TAILRACE_CONTEXTS``, or ``tailrace/contexts.toml`` in
 ``$XDG_CONFIG_HOME`` (``~/.config``)::
 
     default = "test"
@@ -31,7 +31,7 @@ from tailrace.spellings import meant
 if TYPE_CHECKING:
     from tailrace.remoting.tls import TlsOptions
 
-__all__ = ["DEFAULT_NAMESRV", "Target", "connections_file", "target_of", "tls_of"]
+__all__ = ["DEFAULT_NAMESRV", "Target", "contexts_file", "target_of", "tls_of"]
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 """Default address of the name server of `tailrace serve`."""
@@ -56,7 +56,7 @@ class Target(NamedTuple):
 
 
 def target_of(
-    directory: list[str], broker: str = "", namesrv: str = "", connection: str = "", *, tls: bool | None = None
+    directory: list[str], broker: str = "", namesrv: str = "", context: str = "", *, tls: bool | None = None
 ) -> Target:
     """Return the target of a command. Ends with exit code 2 if several are named. Raises ConfigError.
 
@@ -64,19 +64,19 @@ def target_of(
     """
     named = {
         "STORE": directory[0] if directory else "", "--broker": broker, "--namesrv": namesrv,
-        "--connection": connection,
+        "--context": context,
     }
     said = [name for name, value in named.items() if value]
     if len(directory) > 1:
         raise usage(f"one STORE is expected, not {' '.join(directory)}")
     if len(said) > 1:
         raise usage(f"{' and '.join(said)} name different targets: use one of STORE, --broker, "
-                    "--namesrv and --connection")
-    if said and said[0] != "--connection":
+                    "--namesrv and --context")
+    if said and said[0] != "--context":
         return Target(named["STORE"], broker, namesrv, tls=tls_of(wanted=tls))
-    if not connection and (address := os.environ.get("NAMESRV_ADDR", "")):
+    if not context and (address := os.environ.get("NAMESRV_ADDR", "")):
         return Target(namesrv=address, chosen_by="NAMESRV_ADDR of the environment", tls=tls_of(wanted=tls))
-    return _named(connection, tls)
+    return _named(context, tls)
 
 
 def tls_of(
@@ -84,7 +84,7 @@ def tls_of(
 ) -> TlsOptions | None:
     """Return the TLS settings; None for connections without TLS. Raises ConfigError.
 
-    ``wanted`` is the option --tls or --no-tls. ``said`` is the value of the connection in the file ``where``; it
+    ``wanted`` is the option --tls or --no-tls. ``said`` is the value of the context in the file ``where``; it
     has precedence over the environment.
     """
     switch = os.environ.get(_TLS, "").strip().lower()
@@ -102,37 +102,37 @@ def tls_of(
     return tls_options(values | (said if isinstance(said, dict) else {}), where)
 
 
-def connections_file() -> Path:
-    """Return the path of the file of connections, which need not exist."""
-    if path := os.environ.get("TAILRACE_CONNECTIONS"):
+def contexts_file() -> Path:
+    """Return the path of the file of contexts, which need not exist."""
+    if path := os.environ.get("TAILRACE_CONTEXTS"):
         return Path(path)
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(home).expanduser() / "tailrace" / "connections.toml"
+    return Path(home).expanduser() / "tailrace" / "contexts.toml"
 
 
-def _named(connection: str, tls: bool | None) -> Target:
-    path = connections_file()
+def _named(context: str, tls: bool | None) -> Target:
+    path = contexts_file()
     known = _read(path)
-    name = connection or known.pop("default", "")
+    name = context or known.pop("default", "")
     known.pop("default", None)
     if not name:
         return Target(namesrv=DEFAULT_NAMESRV, chosen_by="the default, no STORE or server is named",
                       tls=tls_of(wanted=tls))
     if name not in known:
         if not path.exists():
-            raise ConfigError(f"there is no connection {name}: the file of connections {path} does not exist")
-        raise ConfigError(f"{path} has no connection {name}"
+            raise ConfigError(f"there is no context {name}: the file of contexts {path} does not exist")
+        raise ConfigError(f"{path} has no context {name}"
                           + (meant(str(name), known) or f"; it has: {', '.join(known) or 'none'}"))
     values = known[name]
     values = dict(values) if isinstance(values, dict) else {}
     said, credentials = values.pop("tls", None), values.pop("credentials", None)
-    where = f"connection {name} of {path}"
+    where = f"context {name} of {path}"
     if said is not None and not isinstance(said, bool | dict):
         raise ConfigError(f"{where}: tls is true, false or a table")
     if len(values) != 1 or not values.keys() <= {*_KINDS} or not all(
             isinstance(value, str) and value for value in (*values.values(), credentials or "-")):
         raise ConfigError(
-            f'{path}: connection {name} needs one line, namesrv = "HOST:PORT" or broker = "HOST:PORT", and may have '
+            f'{path}: context {name} needs one line, namesrv = "HOST:PORT" or broker = "HOST:PORT", and may have '
             'tls and credentials = "FILE"')
     if credentials:
         os.environ.setdefault(CREDENTIALS, str(path.parent / Path(credentials).expanduser()))
