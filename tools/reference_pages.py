@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from reference_errors import CODES, ERRORS, EXITS
+from reference_errors import CODE_LINKS, ERRORS, EXITS
 from reference_limits import GROUPS
 
 from tailrace import errors
 from tailrace.arrow.schema import COLUMN_MEANINGS, COLUMN_TYPES, arrow_schema
 from tailrace.cli.app import app
-from tailrace.formats.remoting import ResponseCode
+from tailrace.response_codes import MEANINGS, ResponseCode
 from tailrace.store.findings import COMPACTION_KINDS, STORE_KINDS, Remedy
 from tailrace.timer.verification import TIMER_KINDS
 
@@ -228,7 +228,8 @@ def error_page() -> str:
     """docs/reference/errors.md: exceptions, exit codes and response codes, with what to do."""
     classes = {name: getattr(errors, name) for name in errors.__all__}
     assert {*ERRORS} == {*classes}, {*ERRORS} ^ {*classes}
-    assert {*CODES} == answered_codes(), {*CODES} ^ answered_codes()
+    shown = {code.name for code in MEANINGS}
+    assert shown == answered_codes(), shown ^ answered_codes()
     parts = [(
         "# Errors\n\nLook up what an exception, an exit code or a response code means, and what to do.\n"
         "The fields of each exception are in [the API reference](api/errors.md).\n\n"
@@ -242,19 +243,23 @@ def error_page() -> str:
     parts.append("\n## Exit codes of commands\n\n| code | meaning | do |\n|---|---|---|")
     parts += [f"| {code} | {meaning} | {action} |" for code, (meaning, action) in EXITS.items()]
     parts.append(
-        "\n## Response codes\n\nA client of the remoting protocol shows these codes as `code N`. The remark has the "
+        "\n## Response codes\n\nA client of the remoting protocol shows the meaning, then `code N`. The remark has the "
         "reason. Clients handle the codes\nof polling (19, 20, 21, 208, 209, 210) themselves.\n\n"
         "| code | meaning | do |\n|---|---|---|")
-    for name, (meaning, action) in sorted(CODES.items(), key=lambda row: ResponseCode[row[0]]):
-        if meaning[:1] != "=":
-            names = [name, *(other for other, (text, _) in CODES.items() if text == f"={name}")]
-            shown = ", ".join(f"{ResponseCode[one].value} {one}" for one in names)
-            parts.append(f"| {shown} | {meaning} | {action} |")
+    for meaning in dict.fromkeys(MEANINGS[code] for code in sorted(MEANINGS)):
+        codes = sorted(code for code, other in MEANINGS.items() if other == meaning)
+        names = ", ".join(f"{code.value} {code.name}" for code in codes)
+        do = "; ".join(filter(None, (meaning.do, CODE_LINKS.get(codes[0].name))))
+        parts.append(f"| {names} | {_capital(meaning.says)} | {_capital(do)} |")
     return HEAD + "\n".join(parts) + "\n"
 
 
 _POLLING = {"SUCCESS", "PULL_NOT_FOUND", "PULL_RETRY_IMMEDIATELY", "PULL_OFFSET_MOVED", "NO_MESSAGE", "POLLING_FULL",
             "POLLING_TIMEOUT"}
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def answered_codes() -> set[str]:

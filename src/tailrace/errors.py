@@ -40,6 +40,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 
+from tailrace.response_codes import explained_code
+
 __all__ = [
     "BadMagicError",
     "ChecksumMismatchError",
@@ -289,11 +291,14 @@ class RemotingFrameError(RemotingError):
 
 
 class RemotingCommandError(RemotingError):
-    """A response whose ``code`` is not the success code; ``remark`` is the peer's text."""
+    """A response whose ``code`` is not the success code; ``remark`` is the peer's text.
 
-    def __init__(self, code: int, remark: str, address: str = "") -> None:
+    The text of the error says first what the answer means and what to do; ``says`` replaces this part.
+    """
+
+    def __init__(self, code: int, remark: str, address: str = "", says: str = "") -> None:
         self.code, self.remark, self.address = code, remark, address
-        super().__init__(f"code {code} from {address or 'peer'}: {remark}")
+        super().__init__(explained_code(code, remark, address, says))
 
 
 class RefusalError(RemotingError):

@@ -10,7 +10,7 @@ from typing import Any
 
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import read_hint
-from tailrace.errors import ConfigError, RemotingCommandError, StoreError, StoreLockedError
+from tailrace.errors import ConfigError, StoreError, StoreLockedError
 from tailrace.formats.filenames import SERVE
 from tailrace.properties import SETTINGS_FILE_MAX, repeated_settings, settings_in
 from tailrace.spellings import meant
@@ -18,23 +18,12 @@ from tailrace.spellings import meant
 __all__ = ["explained", "no_such", "read_config_file", "serve_hint"]
 
 SERVE_HINT_MAX = 4096
-NOT_SUPPORTED = 3
-"""Response code of a server that does not know a request."""
-GO_AWAY = 1500
-"""Response code of a server that is being stopped."""
 
 
 def explained(error: Exception) -> str:
     """Return the text for an error."""
     if isinstance(error, StoreLockedError):
         return f"{error}{_server(error.path)}"
-    if isinstance(error, RemotingCommandError):
-        text = str(error).splitlines()[0]
-        if error.code == NOT_SUPPORTED:
-            text += "; --broker takes the address of a broker, --namesrv that of a name server"
-        elif error.code == GO_AWAY:
-            text += "; the server is stopping, repeat the command when it runs again"
-        return text
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error) or type(error).__name__

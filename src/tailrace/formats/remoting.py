@@ -16,6 +16,7 @@ import orjson
 
 from tailrace.errors import RefusalError, RemotingFrameError
 from tailrace.formats.requests.custom_header import H, read_header
+from tailrace.response_codes import ResponseCode
 
 __all__ = [
     "FRAME_MAX",
@@ -210,50 +211,6 @@ class RequestCode(enum.IntEnum):
     """A request that only Tailrace has: release messages of ``topic``; optional ``queueId`` and ``beforeMs``."""
     FREE_BYTES = 329_002
     """A request that only Tailrace has: delete the oldest CommitLog files until ``freeBytes`` are freed."""
-
-
-class ResponseCode(enum.IntEnum):
-    """Result of a request (RocketMQ's ResponseCode)."""
-
-    SUCCESS = 0
-    SYSTEM_ERROR = 1
-    SYSTEM_BUSY = 2
-    REQUEST_CODE_NOT_SUPPORTED = 3
-    FLUSH_DISK_TIMEOUT = 10
-    SLAVE_NOT_AVAILABLE = 11
-    FLUSH_SLAVE_TIMEOUT = 12
-    MESSAGE_ILLEGAL = 13
-    SERVICE_NOT_AVAILABLE = 14
-    VERSION_NOT_SUPPORTED = 15
-    NO_PERMISSION = 16
-    TOPIC_NOT_EXIST = 17
-    TOPIC_EXIST_ALREADY = 18
-    PULL_NOT_FOUND = 19
-    PULL_RETRY_IMMEDIATELY = 20
-    PULL_OFFSET_MOVED = 21
-    QUERY_NOT_FOUND = 22
-    SUBSCRIPTION_PARSE_FAILED = 23
-    SUBSCRIPTION_NOT_EXIST = 24
-    SUBSCRIPTION_NOT_LATEST = 25
-    SUBSCRIPTION_GROUP_NOT_EXIST = 26
-    FILTER_DATA_NOT_EXIST = 27
-    FILTER_DATA_NOT_LATEST = 28
-    INVALID_PARAMETER = 29
-    TRANSACTION_SHOULD_COMMIT = 200
-    TRANSACTION_SHOULD_ROLLBACK = 201
-    TRANSACTION_STATE_UNKNOW = 202
-    TRANSACTION_STATE_GROUP_WRONG = 203
-    CONSUMER_NOT_ONLINE = 206
-    CONSUME_MSG_TIMEOUT = 207
-    NO_MESSAGE = 208
-    POLLING_FULL = 209
-    POLLING_TIMEOUT = 210
-    FLOW_CONTROL = 215
-    NOT_LEADER_FOR_QUEUE = 501
-    ILLEGAL_OPERATION = 604
-    GO_AWAY = 1500
-    LMQ_QUOTA_EXCEEDED = 2017
-    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 2018
 
 
 @final

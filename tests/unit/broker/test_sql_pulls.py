@@ -102,7 +102,9 @@ def test_an_expression_that_cannot_be_compiled_is_refused(made_broker, channel, 
 
 def test_without_the_setting_every_way_is_refused(real_store, loop, channel, kit):
     made, pulls, clients = enabled(real_store, loop, kit, BrokerConfig())
-    refused = (ResponseCode.SYSTEM_ERROR, "The broker does not support consumer to filter message by SQL92")
+    refused = (ResponseCode.SYSTEM_ERROR, (
+        "The broker does not support consumer to filter message by SQL92; set enablePropertyFilter=true in its "
+        "settings"))
     answer = pulls.pull(channel, kit.request(11, ext()))
     assert (answer.code, answer.remark) == refused
     beat(clients, kit, channel, "price > 95", 5)

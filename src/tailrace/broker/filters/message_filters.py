@@ -132,7 +132,7 @@ class MessageFilters:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR,
                 "The broker does not support consumer to filter message by "
-                f"{subscription.expression_type[:40]}")
+                f"{subscription.expression_type[:40]}; set enablePropertyFilter=true in its settings")
 
     def _filter(self, subscription: SubscriptionData, group: str, expression: SqlExpression) -> MessageFilter:
         if self._support_retry and subscription.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
