@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-__all__ = ["duration_ms", "meant", "time_ms"]
+__all__ = ["duration_ms", "meant", "nearest", "time_ms"]
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?(ms|s|m|h|d)", re.ASCII)
@@ -71,5 +71,10 @@ def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
 
     Return "" if no name is at least that similar: 0 is any name, 1 the name itself.
     """
-    near = difflib.get_close_matches(name, known, 1, likeness)
-    return f"; is {near[0]} meant?" if near else ""
+    near = nearest(name, known, likeness)
+    return f"; is {near} meant?" if near else ""
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """Return the most similar known name; "" if no name is at least that similar, as for `meant`."""
+    return next(iter(difflib.get_close_matches(name, known, 1, likeness)), "")

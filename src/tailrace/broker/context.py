@@ -36,6 +36,7 @@ from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.remoting.client import RemotingClient
+from tailrace.remoting.limits import ServerLimits
 
 if TYPE_CHECKING:
     from tailrace.node.message_store import MessageStore
@@ -73,6 +74,8 @@ class BrokerContext:
     """Returns the number of sends that wait for the disk."""
     waiting_pulls: Callable[[], int] = int
     """Returns the number of pulls that wait for a message."""
+    limits: ServerLimits | None = None
+    """Counts the memory of connections; None until the broker listens."""
     control: AccessControl | None = None
     """Checks what a request touches beyond its names (`AccessControl.require`); None if clients need no user."""
     audit_log: AuditLog | None = None

@@ -262,7 +262,7 @@ class BrokerController:
             self._audit.watch(server)
         listeners.serving()
         self._servers = listeners.servers
-        self.limits = listeners.limits
+        self.limits = self._broker.limits = listeners.limits
         self._store.set_message_arriving_listener(
             CountedArrivals(self._broker.traffic, self._pull.hold, self._pop, self._lite))
         self._scheduler.every(

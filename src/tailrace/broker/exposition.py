@@ -32,6 +32,7 @@ from prometheus_client.registry import Collector
 from tailrace import metrics
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.executors import BoundedExecutor, in_steps, no_pause
+from tailrace.broker.lags import queue_lags
 from tailrace.broker.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env import supervision
 from tailrace.formats.lite import parent_of
@@ -398,24 +399,16 @@ class Exposition(Collector):
 
 def _consumed(broker: BrokerContext, pause: Callable[[], None] = no_pause) -> dict[tuple[str, str], _Lag]:
     """Return the lag of each group on each topic that it has consumed and that still exists."""
-    store, offsets, lags = broker.store, broker.offsets, dict[tuple[str, str], _Lag]()
-    for topic, group, queue_id, consumed in in_steps(offsets.entries(), STEP, pause):
-        config = broker.topics.select(topic)
-        until = max(0, store.max_offset_in_queue(topic, queue_id))
-        # A queue that the topic has lost counts while it holds messages.
-        if config is None or consumed < 0 or not (0 <= queue_id < config.read_queue_nums or until):
-            continue
-        lag = lags.setdefault((group, parent_of(topic) or topic), _Lag())  # Lite topics may be very many
-        at = min(max(consumed, store.min_offset_in_queue(topic, queue_id)), until)
-        handed_out = min(max(at, offsets.query_pull(group, topic, queue_id)), until)
-        popped = broker.pop_metrics.in_flight(topic, group, queue_id)
-        first = max(at - popped, 0) if popped else at
-        lag.behind += until - first
-        lag.in_flight += handed_out - at + popped
-        lag.ready += until - handed_out
-        lag.oldest_ms = _older(lag.oldest_ms, broker, topic, queue_id, first, until)
+    lags = dict[tuple[str, str], _Lag]()
+    for queue in queue_lags(broker, pause=pause):
+        topic, queue_id, until = queue.topic, queue.queue_id, queue.until
+        lag = lags.setdefault((queue.group, parent_of(topic) or topic), _Lag())  # Lite topics may be very many
+        lag.behind += queue.behind
+        lag.in_flight += queue.handed_out - queue.first
+        lag.ready += until - queue.handed_out
+        lag.oldest_ms = _older(lag.oldest_ms, broker, topic, queue_id, queue.first, until)
         lag.oldest_ready_ms = _older(
-            lag.oldest_ready_ms, broker, topic, queue_id, handed_out, until)
+            lag.oldest_ready_ms, broker, topic, queue_id, queue.handed_out, until)
     return lags
 
 

@@ -5,20 +5,29 @@ There is no way to put a string into a page as HTML, so a topic, key or body can
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
-from urllib.parse import urlencode
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, final
+from urllib.parse import quote, urlencode
 from xml.etree import ElementTree as ET
 
-__all__ = ["Child", "address", "chart", "h", "page_text", "table"]
+__all__ = [
+    "BAD", "GOOD", "NOTE", "WARN", "Child", "Column", "Sorting", "address", "badge", "card", "facts", "fold", "form",
+    "h", "link", "notice", "page_text", "picker", "plural", "table",
+]
 
 Child = ET.Element | str | int | float | None | list[Any]
+GOOD: Final = "good"
+NOTE: Final = "note"
+WARN: Final = "warn"
+BAD: Final = "bad"
+_SIGNS: Final = {GOOD: "✓", NOTE: "i", WARN: "!", BAD: "✕"}
+_SIGN_TEXTS: Final = {GOOD: "good", NOTE: "note", WARN: "attention", BAD: "wrong"}
 
 
-def h(tag: str, *children: Child, **attributes: str | int) -> ET.Element:
-    """Return an element. ``class_`` and the like are written without the underscore at the end."""
+def h(tag: str, *children: Child, **attributes: str | int | None) -> ET.Element:
+    """Return an element. ``class_`` and the like are written without the underscore; an attribute None is left out."""
     made = ET.Element(tag, {name.rstrip("_").replace("_", "-"): _clean(str(value))
-                              for name, value in attributes.items()})
+                              for name, value in attributes.items() if value is not None})
     _append(made, children)
     return made
 
@@ -50,38 +59,138 @@ def page_text(root: ET.Element) -> bytes:
     return b"<!doctype html>\n" + ET.tostring(root, encoding="utf-8", method="html")
 
 
-def address(path: str, **query: str | int) -> str:
-    """Return the address of a page of the console."""
-    said = {name: value for name, value in query.items() if value not in ("", None)}
-    return f"/console/{path}" + (f"?{urlencode(said)}" if said else "")
+def address(path: str, *names: str, **query: str | int) -> str:
+    """Return the address of a page of the console; ``names`` are parts of the path, such as that of a topic."""
+    said = {name.rstrip("_"): value for name, value in query.items() if value not in ("", None)}
+    whole = "/".join((path, *(quote(name, safe="") for name in names)))
+    return f"/console/{whole}" + (f"?{urlencode(said)}" if said else "")
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[Child]], empty: str, caption: str) -> ET.Element:
-    """Return a table that a phone scrolls sideways, or a sentence if there is no row."""
+def plural(count: int, one: str, many: str = "") -> str:
+    """Return a number with its noun, such as ``1 message`` or ``2,000 messages``."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def link(text: Child, href: str, **attributes: str) -> ET.Element:
+    """Return a link."""
+    return h("a", text, href=href, **attributes)
+
+
+def badge(text: Child, level: str = NOTE) -> ET.Element:
+    """Return a short text in the colour of a level."""
+    return h("span", text, class_=f"badge {level}")
+
+
+def notice(level: str, *children: Child, more: Iterable[Child] = ()) -> ET.Element:
+    """Return a sentence with the sign and the colour of a level; ``more`` are links and buttons after it."""
+    extra = list(more)
+    return h(
+        "div", h("span", _SIGNS[level], class_="sign", role="img", aria_label=_SIGN_TEXTS[level]),
+        h("div", *children), h("div", *extra, class_="more") if extra else None, class_=f"notice {level}")
+
+
+def card(title: Child, *children: Child, more: Child = None, class_: str = "") -> ET.Element:
+    """Return a part of a page with a heading; ``more`` is a link or a button beside the heading."""
+    return h("section", h("div", h("h2", title), more, class_="head"), *children, class_=f"card {class_}".rstrip())
+
+
+def facts(pairs: Mapping[str, Child]) -> ET.Element:
+    """Return names and values; a value None is left out."""
+    shown: list[Child] = [
+        element for name, value in pairs.items() if value is not None
+        for element in (h("dt", name), h("dd", value))]
+    return h("dl", *shown)
+
+
+def fold(summary: Child, *children: Child, is_open: bool = False) -> ET.Element:
+    """Return a part that opens and closes."""
+    return h("details", h("summary", summary), *children, open="open" if is_open else None)
+
+
+# -- forms
+
+
+def picker(label: str, name: str, value: str, known: Sequence[str], **attributes: str | int) -> ET.Element:
+    """Return a field for a name with suggestions."""
+    options: list[Child] = [h("option", value=one) for one in known]
+    return h("label", label, h(
+        "input", name=name, value=value, list=f"known-{name}", autocomplete="off", autocapitalize="none",
+        spellcheck="false", **attributes), h("datalist", *options, id=f"known-{name}"))
+
+
+def form(path: str, *children: Child, hidden: Mapping[str, str] | None = None, button: str = "Show") -> ET.Element:
+    """Return a form that asks for a page. ``hidden`` are fields of the query that stay as they are."""
+    kept: list[Child] = [
+        h("input", type="hidden", name=name, value=value) for name, value in (hidden or {}).items() if value]
+    return h("form", *kept, *children, h("button", button), action=address(path), method="get", role="search")
+
+
+# -- tables
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    title: str
+    kind: str = ""
+    """``number``: aligned to the right. ``wide``: not shown on a phone. ``name``: long words break. May be combined."""
+    sort: str = ""
+    """Name by which the table can be sorted by it."""
+
+
+@final
+class Sorting:
+    """The order of a table, as the field ``sort`` of the query says it: a name, with ``-`` from the greatest down."""
+
+    def __init__(self, path: str, query: Mapping[str, str], default: str, known: Iterable[str]) -> None:
+        self._path, self._query = path, {name: value for name, value in query.items() if name not in {"sort", "from"}}
+        asked = query.get("sort", "")
+        self._default = default
+        self.name = asked if asked.removeprefix("-") in set(known) else default
+        self.asked = "" if self.name == default else self.name
+        """The field of the query; empty for the usual order."""
+
+    @property
+    def key(self) -> str:
+        """Name of the column."""
+        return self.name.removeprefix("-")
+
+    @property
+    def descending(self) -> bool:
+        """Whether the greatest come first."""
+        return self.name.startswith("-")
+
+    def head(self, column: Column) -> ET.Element:
+        """Return the heading of a column, as a link that sorts by it."""
+        is_by = column.sort == self.key
+        first = "-" if "number" in column.kind else ""
+        other = f"{'' if self.descending else '-'}{column.sort}" if is_by else f"{first}{column.sort}"
+        href = address(self._path, **self._query, sort="" if other == self._default else other)
+        arrow = (" ↓" if self.descending else " ↑") if is_by else ""
+        return h(
+            "th", link([column.title, h("span", arrow, aria_hidden="true") if arrow else None], href), scope="col",
+            class_=column.kind or None,
+            aria_sort=("descending" if self.descending else "ascending") if is_by else None)
+
+
+def table(
+    columns: Sequence[Column | str], rows: Iterable[Sequence[Child]], empty: str, caption: str,
+    sorting: Sorting | None = None, *, shown: bool = False,
+) -> ET.Element:
+    """Return a table that a phone scrolls sideways, or a sentence if there is no row.
+
+    ``shown``: the caption is a heading above the table, not only for screen readers.
+    """
+    known = [column if isinstance(column, Column) else Column(column) for column in columns]
     body = [
-        h("tr", *(h("td", cell, **({"class_": "number"} if isinstance(cell, int | float) else {})) for cell in row))
+        h("tr", *(h("td", cell, class_=column.kind or None) for column, cell in zip(known, row, strict=True)))
         for row in rows]
     if not body:
-        return h("p", empty)
-    heads: list[Child] = [h("th", title, scope="col") for title in titles]
+        return h("p", empty, class_="empty")
+    heads: list[Child] = [
+        sorting.head(column) if sorting is not None and column.sort
+        else h("th", column.title, scope="col", class_=column.kind or None) for column in known]
     return h("div", h(
-        "table", h("caption", caption), h("thead", h("tr", *heads)), h("tbody", *body)),
+        "table", h("caption", caption, class_=None if shown else "hidden"),
+        h("thead", h("tr", *heads)), h("tbody", *body)),
         class_="scroll", tabindex=0, role="region", aria_label=caption)
-
-
-_WIDTH: Final = 600
-_HEIGHT: Final = 120
-
-
-def chart(title: str, values: Sequence[float], unit: str) -> ET.Element:
-    """Return a line chart as SVG, with its last and highest value as text."""
-    if not values:
-        return h("p", f"{title}: no sample yet")
-    top = max(*values, 1.0)
-    step = _WIDTH / max(len(values) - 1, 1)
-    points = " ".join(
-        f"{number * step:.1f},{_HEIGHT - value / top * (_HEIGHT - 4):.1f}" for number, value in enumerate(values))
-    text = f"{title}: {values[-1]:,.0f} {unit} now, at most {max(values):,.0f} in {len(values)} s"
-    return h("figure", h("figcaption", text), h(
-        "svg", h("polyline", points=points), viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", aria_label=text,
-        preserveAspectRatio="none"))

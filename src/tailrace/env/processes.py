@@ -1,4 +1,4 @@
-"""Whether this process is a forked child, and which process listens on a port."""
+"""Whether this process is a forked child, its memory, and which process listens on a port."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["forks", "listener_of"]
+__all__ = ["forks", "listener_of", "memory_bytes", "memory_limit"]
 
 forks = 0
 """Number of forks between the first process and this one. Reading it costs less than ``os.getpid``, a system call."""
@@ -66,3 +66,31 @@ def _target(link: Path) -> str:
         return os.readlink(link)
     except OSError:
         return ""
+
+
+def memory_bytes(proc: Path = Path("/proc")) -> int | None:
+    """Return the memory that this process takes; None if there is no ``/proc`` of Linux."""
+    try:
+        return int((proc / "self" / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return the memory that the control groups (v2) of this process allow it; None without a limit."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), None)
+    if own is None:
+        return None
+    limits = []
+    for place in (cgroups / own, *(cgroups / own).parents):
+        if not place.is_relative_to(cgroups):
+            break
+        try:
+            limits.append(int((place / "memory.max").read_text()))
+        except (OSError, ValueError):  # the root has no limit, and "max" is none
+            continue
+    return min(limits, default=None)

@@ -15,7 +15,8 @@ from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owne
 from tailrace.node.topic_config import PERM_READ
 
 __all__ = [
-    "SubscriptionGroupConfig", "SubscriptionGroupManager", "merged_group_attributes", "validate_group",
+    "SubscriptionGroupConfig", "SubscriptionGroupManager", "is_system_group", "merged_group_attributes",
+    "validate_group",
 ]
 
 GROUP_MAX_LENGTH: Final = 120
@@ -32,6 +33,7 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _MEMBERS: Final = {
     "groupName": "group_name",
     "consumeEnable": "consume_enable",
@@ -129,6 +131,11 @@ class SubscriptionGroupConfig:
 
 
 GroupEdit = Callable[[Draft[str, SubscriptionGroupConfig]], SubscriptionGroupConfig]
+
+
+def is_system_group(group: str) -> bool:
+    """Return True if a group belongs to the broker and not to its users."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def validate_group(group: str) -> str:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.console.elements import address, chart, h, page_text, table
+from tailrace.console.charts import chart
+from tailrace.console.elements import address, h, page_text, table
 
 
 class Reader(HTMLParser):

@@ -1,0 +1,161 @@
+"""Figures that pages make of all queues of a broker, kept for a moment, because each needs a look at every queue."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar, final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.executors import in_steps, pause
+from tailrace.broker.lags import QueueLag, queue_lags
+from tailrace.console.viewer import Viewer
+from tailrace.formats.lite import parent_of
+from tailrace.node.subscription_group import is_system_group
+from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
+
+__all__ = ["DeadLetters", "Figures", "GroupLag", "TopicSize", "group_names", "is_own_topic", "oldest_ms"]
+
+_Kept = TypeVar("_Kept")
+KEPT_NS: Final = 1_000_000_000
+"""Time for which figures are kept."""
+REST: Final = 3
+"""They are kept for at least this many times the time that they took."""
+QUEUES_OF_PAIR: Final = 16
+"""Lagging queues of a group and a topic whose first waiting message is looked at, those with the greatest lag."""
+STEP: Final = 256
+
+
+@dataclass(slots=True)
+class GroupLag:
+    """Lag of a group on one topic, or on all its topics."""
+
+    behind: int = 0
+    queues: int = 0
+    """Queues that the group has consumed."""
+    topics: set[str] = field(default_factory=set)
+    lagging: list[QueueLag] = field(default_factory=list)
+    """Queues with the greatest lag, at most `QUEUES_OF_PAIR` for each topic."""
+
+    def add(self, other: GroupLag) -> None:
+        """Add the lag on another topic."""
+        self.behind += other.behind
+        self.queues += other.queues
+        self.topics |= other.topics
+        self.lagging += other.lagging
+
+
+@dataclass(slots=True)
+class TopicSize:
+    """What the queues of a topic hold."""
+
+    messages: int = 0
+    queues: list[tuple[int, int, int]] = field(default_factory=list)
+    """Queue id, first offset and end of each queue, by queue id."""
+
+
+class DeadLetters(NamedTuple):
+    """The dead letters of a group; those of ``TAILRACE_TIMER`` are timers that could not be delivered."""
+
+    group: str
+    topic: str
+    messages: int
+    last_ms: int
+    """When the last one was stored."""
+
+
+def is_own_topic(broker: BrokerContext, topic: str) -> bool:
+    """Return True if users have made a topic: it belongs neither to the broker nor to a group."""
+    return not broker.topics.is_system_topic(topic) and not topic.startswith(
+        (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX))
+
+
+def group_names(broker: BrokerContext) -> set[str]:
+    """Return the names of all groups that have a configuration or offsets, or a member."""
+    return broker.state.groups() | {info.group for info in broker.consumers.groups()}
+
+
+def oldest_ms(broker: BrokerContext, lagging: Iterable[QueueLag]) -> int:
+    """Return when the oldest of the waiting messages was stored, in ms; 0 if none waits."""
+    times = (broker.store.get_message_store_timestamp(queue.topic, queue.queue_id, queue.first) for queue in lagging)
+    return min((ms for ms in times if ms > 0), default=0)
+
+
+@final
+class Figures:
+    """Figures of one broker. Any thread may use it."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._kept: dict[str, tuple[int, Any]] = {}
+        self._locks = {"lags": threading.Lock(), "topics": threading.Lock()}
+
+    def _get(self, name: str, make: Callable[[], _Kept]) -> _Kept:
+        clock = self._broker.clock
+        with self._locks[name]:  # of two pages that need the same figures one makes them
+            began = clock.monotonic_ns()
+            until, found = self._kept.get(name, (0, None))
+            if found is None or began >= until:
+                found = make()
+                now = clock.monotonic_ns()
+                self._kept[name] = now + max(KEPT_NS, REST * (now - began)), found
+            kept: _Kept = found
+            return kept
+
+    def topics(self) -> dict[str, TopicSize]:
+        """Return the queues of every topic that has one."""
+        def make() -> dict[str, TopicSize]:
+            found: dict[str, TopicSize] = {}
+            for topic, queue_id, low, high in in_steps(self._broker.store.queues(), STEP, pause):
+                size = found.setdefault(topic, TopicSize())
+                size.messages += max(high - max(low, 0), 0)
+                size.queues.append((queue_id, max(low, 0), max(high, 0)))
+            return found
+        return self._get("topics", make)
+
+    def pairs(self) -> dict[tuple[str, str], GroupLag]:
+        """Return the lag of every group on every topic that it has consumed."""
+        def make() -> dict[tuple[str, str], GroupLag]:
+            found: dict[tuple[str, str], GroupLag] = {}
+            for queue in queue_lags(self._broker, pause=pause):
+                topic = parent_of(queue.topic) or queue.topic  # Lite topics may be very many
+                lag = found.setdefault((queue.group, topic), GroupLag(topics={topic}))
+                lag.behind += queue.behind
+                lag.queues += 1
+                if queue.behind:
+                    lag.lagging.append(queue)
+                    if len(lag.lagging) > 2 * QUEUES_OF_PAIR:
+                        lag.lagging = _worst(lag.lagging)
+            for lag in found.values():
+                lag.lagging = _worst(lag.lagging)
+            return found
+        return self._get("lags", make)
+
+    def groups(self, viewer: Viewer) -> dict[str, GroupLag]:
+        """Return the lag of each group, on the topics that a user may see."""
+        found: dict[str, GroupLag] = {}
+        for (group, topic), lag in self.pairs().items():
+            if viewer.group(group) and viewer.topic(topic):
+                found.setdefault(group, GroupLag()).add(lag)
+        return found
+
+    def own_lags(self, viewer: Viewer) -> dict[str, GroupLag]:
+        """Return the lag of each group of users that a user may see."""
+        return {group: lag for group, lag in self.groups(viewer).items() if not is_system_group(group)}
+
+    def dead_letters(self, viewer: Viewer) -> list[DeadLetters]:
+        """Return the dead letters that a user may see, the most first."""
+        return sorted(self._dead_letters(viewer), key=lambda one: (-one.messages, one.group))
+
+    def _dead_letters(self, viewer: Viewer) -> Iterator[DeadLetters]:
+        for topic, size in self.topics().items():
+            if topic.startswith(DLQ_GROUP_TOPIC_PREFIX) and size.messages and viewer.topic(topic):
+                last = max(
+                    (self._broker.store.get_message_store_timestamp(topic, queue_id, high - 1)
+                     for queue_id, low, high in size.queues if high > low), default=0)
+                yield DeadLetters(topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX), topic, size.messages, last)
+
+
+def _worst(lagging: list[QueueLag]) -> list[QueueLag]:
+    return sorted(lagging, key=lambda queue: -queue.behind)[:QUEUES_OF_PAIR]

@@ -1,0 +1,174 @@
+"""The answer to "is anything wrong?": the troubles of a broker, each with its reason and the page that shows more.
+
+The limits are those of the alerts in ``deploy/prometheus``, so that a page and an alert agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from tailrace.broker.context import BrokerContext
+from tailrace.console.disk import Disk, disk_troubles
+from tailrace.console.elements import BAD, NOTE, WARN, address, plural
+from tailrace.console.figures import DeadLetters, Figures, GroupLag, oldest_ms
+from tailrace.console.recovery import recovery_troubles
+from tailrace.console.troubles import Trouble
+from tailrace.console.viewer import Viewer
+from tailrace.console.words import span
+from tailrace.env import supervision
+from tailrace.env.processes import memory_bytes, memory_limit
+from tailrace.kernels import compiled
+from tailrace.store.retention.disk_state import size_text
+
+__all__ = ["LAG_MS", "LATE_MS", "Memory", "WaitingGroup", "members_of", "memory_of", "troubles", "waiting_groups"]
+
+LAG_MS: Final = 600_000
+"""A group whose oldest message waits longer is in trouble."""
+LATE_MS: Final = 10_000
+"""Timers that are delivered later than this are in trouble."""
+TO_QUEUES: Final = 256 << 20
+"""Bytes of the log without a place in their queues."""
+LAGS_MAX: Final = 200
+"""Groups with a lag whose oldest message is looked at, those with the greatest lag."""
+MEMORY_PERCENT: Final = 90
+
+
+class WaitingGroup(NamedTuple):
+    """A group with messages that wait."""
+
+    name: str
+    lag: GroupLag
+    oldest_ms: int
+    members: int
+
+
+class Memory(NamedTuple):
+    """Memory of the process in bytes."""
+
+    used: int | None
+    limit: int | None
+    clients: int
+    """Bytes of requests and answers of all clients."""
+    clients_max: int
+    waits: bool
+    """True while requests wait for memory."""
+
+
+def memory_of(broker: BrokerContext) -> Memory:
+    """Return the memory of the broker."""
+    limits = broker.limits
+    if limits is None:
+        return Memory(memory_bytes(), memory_limit(), 0, 0, waits=False)
+    return Memory(memory_bytes(), memory_limit(), limits.bytes + limits.stranger_bytes, limits.bytes_max, limits.tight)
+
+
+def members_of(broker: BrokerContext, group: str) -> int:
+    """Return the number of connected members of a group."""
+    info = broker.consumers.find(group)
+    return 0 if info is None else len(info.client_ids())
+
+
+def waiting_groups(broker: BrokerContext, figures: Figures, viewer: Viewer) -> list[WaitingGroup]:
+    """Return the groups of users with messages that wait, the greatest lag first, at most `LAGS_MAX`."""
+    lags = sorted(
+        ((name, lag) for name, lag in figures.own_lags(viewer).items() if lag.behind),
+        key=lambda one: (-one[1].behind, one[0]))
+    return [WaitingGroup(name, lag, oldest_ms(broker, lag.lagging), members_of(broker, name))
+            for name, lag in lags[:LAGS_MAX]]
+
+
+def troubles(
+    broker: BrokerContext, waiting: list[WaitingGroup], dead: list[DeadLetters], disk: Disk,
+) -> list[Trouble]:
+    """Return what is wrong, the worst first."""
+    stats = broker.store.stats()
+    found = [
+        *_sends(broker, disk), *disk_troubles(disk), *recovery_troubles(broker.store.recovery_report), *_loss(stats),
+        *_groups(broker, waiting), *_dead(dead), *_timers(stats), *_storage(broker, stats), *_process(broker)]
+    order = (BAD, WARN, NOTE)
+    return sorted(found, key=lambda trouble: order.index(trouble.level))
+
+
+def _sends(broker: BrokerContext, disk: Disk) -> Iterator[Trouble]:
+    store = broker.store
+    if store.read_only:
+        yield Trouble(BAD, f"Sends are refused: the store is {store.read_only}. Everything can be read.")
+    elif not store.is_writeable and not disk.verdict.full:  # disk_troubles has the reason
+        yield Trouble(BAD, f"Sends are refused: {store.not_writeable_reason}.")
+    elif store.refused_puts.failing:
+        yield Trouble(BAD, f"Sends fail: {store.refused_puts.failing}.", address("disk"), "Disk")
+    if waiting := broker.waiting_sends():
+        yield Trouble(NOTE, f"{plural(waiting, 'send')} wait for the disk.")
+
+
+def _loss(stats: dict[str, Any]) -> Iterator[Trouble]:
+    page = address("retention"), "Retention"
+    if lost := stats.get("forcedDeletedMessages", 0):
+        yield Trouble(WARN, f"{plural(lost, 'message')} {'was' if lost == 1 else 'were'} deleted before "
+                            f"{'its' if lost == 1 else 'their'} time since the start, for lack of room.", *page)
+    if lost := stats.get("forcedDeletedTimers", 0):
+        yield Trouble(BAD, f"{plural(lost, 'timer')} {'was' if lost == 1 else 'were'} deleted before "
+                           f"delivery, for lack of room.", *page)
+
+
+def _groups(broker: BrokerContext, waiting: list[WaitingGroup]) -> Iterator[Trouble]:
+    now = broker.clock.now_ms()
+    late = [group for group in waiting if group.oldest_ms and now - group.oldest_ms > LAG_MS]
+    for group in late[:3]:
+        who = "" if group.members else ", and no member is connected"
+        yield Trouble(
+            WARN, f"Group {group.name} is {plural(group.lag.behind, 'message')} behind, the oldest waits for "
+                  f"{span(now - group.oldest_ms)}{who}.", address("groups", group.name), "Group")
+    if late[3:]:
+        yield Trouble(WARN, f"{plural(len(late) - 3, 'other group')} {'has' if len(late) == 4 else 'have'} messages "
+                            f"that wait for more than {span(LAG_MS)}.", address("groups"), "Groups")
+
+
+def _dead(dead: list[DeadLetters]) -> Iterator[Trouble]:
+    count = sum(one.messages for one in dead)
+    if count:
+        of = f"of group {dead[0].group}" if len(dead) == 1 else f"of {len(dead):,} groups"
+        yield Trouble(
+            WARN, f"{plural(count, 'dead letter')} {of}: {'a message' if count == 1 else 'messages'} that no attempt "
+                  "could deliver.", address("dead-letters"), "Dead letters")
+
+
+def _timers(stats: dict[str, Any]) -> Iterator[Trouble]:
+    page = address("timers"), "Timers"
+    if (late := stats.get("timerReadBehindMs", 0)) > LATE_MS:
+        yield Trouble(WARN, f"Timers are delivered {span(late)} late.", *page)
+    if unread := stats.get("timerUnread", 0) + stats.get("scheduleUnread", 0):
+        yield Trouble(WARN, f"{plural(unread, 'timer')} cannot be read from the disk.", *page)
+
+
+def _storage(broker: BrokerContext, stats: dict[str, Any]) -> Iterator[Trouble]:
+    if failed := stats.get("hintSyncFailures", 0):
+        yield Trouble(WARN, f"The disk has failed to keep {plural(failed, 'small file')} since the start. "
+                            "Messages are safe, but the next start may take longer.")
+    if unread := stats.get("unreadableRecords", 0):
+        yield Trouble(BAD, f"{plural(unread, 'message')} cannot be read from the disk.")
+    behind = broker.store.dispatch_behind_bytes
+    if behind > TO_QUEUES:
+        yield Trouble(WARN, f"{size_text(behind)} of stored messages cannot be consumed yet, because the queues are "
+                            "behind the log.")
+    if damaged := stats.get("compactionDamaged", 0):
+        yield Trouble(WARN, f"{plural(damaged, 'damaged message')} in compacted topics.")
+
+
+def _process(broker: BrokerContext) -> Iterator[Trouble]:
+    memory = memory_of(broker)
+    if memory.waits:
+        yield Trouble(WARN, f"Requests wait for memory: clients hold {size_text(memory.clients)} of "
+                            f"{size_text(memory.clients_max)}.")
+    if memory.used and memory.limit and memory.used * 100 > memory.limit * MEMORY_PERCENT:
+        yield Trouble(WARN, f"The process takes {size_text(memory.used)} of memory; its limit is "
+                            f"{size_text(memory.limit)}.")
+    if failures := sum(list(supervision.FAILURES.values())):
+        yield Trouble(WARN, f"{plural(failures, 'background task')} failed since the start; the log says why.")
+    missing = [address for address, known in broker.registrations().items() if not known]
+    if missing:
+        yield Trouble(WARN, f"Clients may not find this broker: {', '.join(missing)} did not accept its last "
+                            "registration.")
+    if not compiled():
+        yield Trouble(WARN, "This installation was made without a compiler, so it is slow.")

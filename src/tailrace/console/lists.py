@@ -1,0 +1,61 @@
+"""Lists of topics and groups: own ones first, a filter, an order, pages of `ROWS_MAX` rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from tailrace.console.elements import Child, Sorting, address, form, h, link, picker, plural
+from tailrace.console.query import Query, whole_number
+from tailrace.console.viewer import SUGGESTED_MAX
+
+__all__ = ["ROWS_MAX", "Listing"]
+
+ROWS_MAX: Final = 200
+"""Rows of a table; a list that is longer has pages."""
+
+
+class Listing:
+    """The names of a list that a query asks for."""
+
+    def __init__(
+        self, path: str, noun: str, asked: Query, names: Iterable[str], is_own: Callable[[str], bool],
+        sorting: Sorting, keys: Mapping[str, Callable[[str], Any]],
+    ) -> None:
+        """``keys`` has for each name of a column what it is sorted by; names are the last key."""
+        self._path, self._noun, self.sorting = path, noun, sorting
+        self._text, self._start = asked.get("filter", ""), max(whole_number(asked, "from"), 0) if "from" in asked else 0
+        self._all = "all" in asked
+        every = sorted(names)
+        own = [name for name in every if is_own(name)]
+        self._hidden = 0 if self._all else len(every) - len(own)
+        self._known = (every if self._all else own)[:SUGGESTED_MAX]
+        self.found = sorted(
+            (name for name in (every if self._all else own) if self._text.lower() in name.lower()),
+            key=keys[sorting.key], reverse=sorting.descending)
+        self.shown = self.found[self._start : self._start + ROWS_MAX]
+
+    def around(self, more: Child = None) -> list[Child]:
+        """Return the filter, the number of names and links to the others; ``more`` are buttons beside the filter."""
+        query: dict[str, str | int] = {"filter": self._text, "sort": self.sorting.asked, "all": 1 if self._all else ""}
+        links: list[Child] = []
+        if self._start:
+            links.append(link("Previous", address(self._path, **query, from_=max(self._start - ROWS_MAX, 0) or "")))
+        if self._start + ROWS_MAX < len(self.found):
+            links.append(link("Next", address(self._path, **query, from_=self._start + ROWS_MAX)))
+        if self._all:
+            links.append(link("Hide those of the system", address(self._path, **{**query, "all": ""})))
+        elif self._hidden:
+            links.append(link(f"Show {self._hidden:,} of the system", address(self._path, **{**query, "all": 1})))
+        of = " found" if self._text else ""
+        text = f"{plural(len(self.found), self._noun)}{of}."
+        hidden = {"sort": self.sorting.asked, "all": "1" if self._all else ""}
+        looking = form(self._path, picker("Name contains", "filter", self._text, self._known), hidden=hidden,
+                       button="Filter")
+        return [h("div", looking, more, class_="tools"), h("p", text, *links, class_="links")]
+
+    def none(self) -> str:
+        """Return what the page says if nothing is shown."""
+        if self._text:
+            return f"No {self._noun} has {self._text} in its name."
+        return f"There is no {self._noun} yet."

@@ -1,0 +1,162 @@
+"""The first page: is anything wrong?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from tailrace import __version__
+from tailrace.broker.context import BrokerContext
+from tailrace.console.charts import bar, chart
+from tailrace.console.disk import Disk, disk_meter, disk_of
+from tailrace.console.elements import (
+    BAD,
+    GOOD,
+    NOTE,
+    WARN,
+    Child,
+    Column,
+    address,
+    badge,
+    card,
+    facts,
+    h,
+    link,
+    notice,
+    plural,
+    table,
+)
+from tailrace.console.figures import DeadLetters, Figures, is_own_topic
+from tailrace.console.health import (
+    LAG_MS,
+    LATE_MS,
+    WaitingGroup,
+    memory_of,
+    troubles,
+    waiting_groups,
+)
+from tailrace.console.recovery import recovery_card
+from tailrace.console.troubles import Trouble, worst_level
+from tailrace.console.viewer import Viewer
+from tailrace.console.words import clock_time, moment, span
+from tailrace.kernels import compiled
+from tailrace.store.retention.disk_state import size_text
+
+__all__ = ["REFRESH_S", "overview"]
+
+REFRESH_S: Final = 5
+ROWS: Final = 8
+"""Groups that the first page shows."""
+_HEADLINES: Final = {GOOD: "Nothing is wrong", NOTE: "Nothing is wrong"}
+
+
+def overview(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: Mapping[str, str]) -> list[Child]:
+    """Return the content of the page."""
+    waiting = waiting_groups(broker, figures, viewer)
+    dead, disk = figures.dead_letters(viewer), disk_of(broker)
+    live = link("Stop reloading", address("")) if "live" in asked else link(
+        f"Reload every {REFRESH_S} s", address("", live=1))
+    return [
+        _verdict(broker, troubles(broker, waiting, dead, disk), live),
+        h("div", _lag(broker, waiting, figures.own_lags(viewer)), _dead(broker, dead), _disk(disk),
+          _timers(broker, viewer), _rates(broker), recovery_card(broker.store.recovery_report),
+          _broker(broker, figures, viewer), class_="cards")]
+
+
+def _verdict(broker: BrokerContext, found: list[Trouble], live: Element) -> Element:
+    level = worst_level(found)
+    wrong = sum(trouble.level in {WARN, BAD} for trouble in found)
+    text = _HEADLINES.get(level) or f"{plural(wrong, 'thing')} {'needs' if wrong == 1 else 'need'} attention"
+    lines: list[Child] = [
+        notice(trouble.level, trouble.text, more=[link(trouble.more, trouble.page)] if trouble.page else [])
+        for trouble in found]
+    state = "read-only" if broker.store.read_only else "serves clients"
+    return h(
+        "section", h("div", h("h2", text, class_="verdict"), h("span", live), class_="head"),
+        h("p", f"The broker {state}, for {span(broker.clock.now_ms() - broker.boot_ms)}.") if not lines else None,
+        *lines, class_=f"health {level}", aria_label="State")
+
+
+def lag_level(behind: int, oldest: int, now_ms: int) -> str:
+    """Return the level of a lag."""
+    return (WARN if oldest and now_ms - oldest > LAG_MS else NOTE) if behind else GOOD
+
+
+def _lag(broker: BrokerContext, waiting: list[WaitingGroup], lags: Mapping[str, object]) -> Element:
+    now = broker.clock.now_ms()
+    most = max((group.lag.behind for group in waiting), default=1)
+    rows: list[list[Child]] = [
+        [link(group.name, address("groups", group.name)),
+         bar(group.lag.behind / most, lag_level(group.lag.behind, group.oldest_ms, now)), group.lag.behind,
+         clock_time(group.oldest_ms, now),
+         group.members or badge("none", WARN)]
+        for group in waiting[:ROWS]]
+    rest = len(lags) - len(rows)
+    columns = (Column("Group", "name"), Column("Share", "wide bars"), Column("Messages", "number"),
+               Column("Oldest", "number"), Column("Members", "number wide"))
+    empty = "No message waits." if lags else "No group has consumed anything yet."
+    return card(
+        "Lag", table(columns, rows, empty, "Groups with waiting messages"),
+        h("p", f"{plural(rest, 'other group')} {'waits' if rest == 1 else 'wait'} for less or for nothing.")
+        if rows and rest else None,
+        more=link("All groups", address("groups")))
+
+
+def _dead(broker: BrokerContext, dead: list[DeadLetters]) -> Element:
+    now = broker.clock.now_ms()
+    rows: list[list[Child]] = [
+        [link(one.group, address("messages", topic=one.topic)), one.messages, clock_time(one.last_ms, now)]
+        for one in dead[:ROWS]]
+    columns = (Column("Group", "name"), Column("Messages", "number"), Column("Last", "number"))
+    return card("Dead letters", table(columns, rows, "There is none.", "Dead letters by group"),
+                more=link("All dead letters", address("dead-letters")) if dead else None)
+
+
+def _disk(disk: Disk) -> Element:
+    return card("Disk", *disk_meter(disk), more=link("By kind of file", address("disk")))
+
+
+def _timers(broker: BrokerContext, viewer: Viewer) -> Element:
+    stats = broker.store.stats()
+    by_topic = {topic: count for topic, count in stats.get("timerPendingByTopic", {}).items()
+                if count > 0 and viewer.topic(topic)}
+    late = stats.get("timerReadBehindMs", 0)
+    overdue = stats.get("timerWaiting", 0) if late > LATE_MS else 0
+    levels = stats.get("schedulePending", 0) if viewer.lists else None
+    own = sum(count for topic, count in by_topic.items() if is_own_topic(broker, topic))
+    return card("Timers", facts({
+        "Pending": h("strong", own, class_="figure"),
+        "Retries": sum(by_topic.values()) - own or None,
+        "Of delay levels": levels or None,
+        "Overdue": badge(f"{overdue:,}, for up to {span(late)}", WARN) if overdue else "none",
+    }), more=link("All timers", address("timers")))
+
+
+def _rates(broker: BrokerContext) -> Element:
+    history = broker.store.rate_history()
+    return card(
+        "Rates", h("div", chart("Stored", [puts for puts, _ in history], "a second"),
+                   chart("Consumed", [reads for _, reads in history], "a second"), class_="charts"), class_="wide")
+
+
+def _broker(broker: BrokerContext, figures: Figures, viewer: Viewer) -> Element:
+    store, memory = broker.store, memory_of(broker)
+    messages = sum(size.messages for topic, size in figures.topics().items()
+                   if is_own_topic(broker, topic) and viewer.topic(topic))
+    limit = f" of {size_text(memory.limit)}" if memory.limit else ""
+    unsynced = max(0, store.max_phy_offset - store.flushed_where)
+    earliest = store.earliest_message_time()
+    return card("This broker", facts({
+        "Address": broker.address, "Name server": broker.namesrv_address or "none",
+        "Started": moment(broker.boot_ms), "Version": f"Tailrace {__version__}",
+        "Directory": store.path,
+        "Messages": f"{messages:,}", "Log": size_text(max(store.max_phy_offset - max(store.min_phy_offset, 0), 0)),
+        "Oldest message": moment(earliest) if earliest > 0 else "-",
+        "Not on the disk yet": size_text(unsynced),
+        "Not in queues yet": size_text(store.dispatch_behind_bytes),
+        "Memory": f"{size_text(memory.used)}{limit}" if memory.used else None,
+        "Held for clients": f"{size_text(memory.clients)} of {size_text(memory.clients_max)}"
+        if memory.clients_max else None,
+        "Kernels": None if compiled() else badge("interpreted, which is slow", WARN),
+    }))
