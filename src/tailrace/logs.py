@@ -1,4 +1,8 @@
-"""Loggers whose lines cannot be forged by the values in them; `tailrace.events` lists the lines."""
+"""Loggers whose lines cannot be forged by the values in them; `tailrace.events` lists the lines.
+
+No logger of Tailrace has a handler. So a program that configures logging decides where the lines go, and in another
+program Python's last-resort handler prints warnings and errors on stderr, as the message without level and time.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,6 @@ VALUE_MAX: Final = 4_096
 """Number of characters of a logged value. A longer value is cut, and its length is added."""
 RARE_S: Final = 60.0
 """Time in seconds in which `RareLines` logs at most one line for each reason."""
-
-
-# A program that does not configure logging gets no lines of Tailrace on its stderr.
-logging.getLogger("tailrace").addHandler(logging.NullHandler())
 
 
 def get_logger(name: str) -> logging.Logger:

@@ -8,6 +8,8 @@ import json
 import logging
 import logging.handlers
 import queue
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -92,6 +94,43 @@ def test_numbers_of_any_kind_keep_their_formats(shown):
     log.warning("broker stopped broker=%.1f", np.float32(0.5))
     log.warning("broker stopped broker=%d", True)
     assert [line for line in lines() if "broker=7" in line]
+
+
+def test_a_program_that_does_not_configure_logging_sees_warnings_and_errors_and_no_other_lines():
+    program = (
+        "from tailrace.logs import get_logger\n"
+        "log = get_logger('tailrace.client.somewhere')\n"
+        "log.info('not shown')\n"
+        "log.warning('pull failed topic=%s', 'orders\\nforged')\n"
+        "try:\n    {}['no']\nexcept KeyError as error:\n    log.error('listener failed', exc_info=error)\n")
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout == ""
+    lines = shown.stderr.splitlines()
+    assert lines[:3] == [
+        "pull failed topic=orders\\nforged", "listener failed", "    Traceback (most recent call last):"]
+    assert lines[-1] == "    KeyError: 'no'"
+
+
+def test_a_program_that_configures_logging_sees_each_line_once():
+    program = (
+        "import logging\n"
+        "from tailrace.logs import get_logger\n"
+        "logging.basicConfig(level='INFO')\n"
+        "get_logger('tailrace.client.somewhere').info('consumer started')\n")
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stderr == "INFO:tailrace.client.somewhere:consumer started\n"
+
+
+def test_a_store_that_a_program_opens_again_says_nothing(tmp_path):
+    program = (
+        "import sys\nfrom tailrace import Message, MessageStore\n"
+        "for _ in range(3):\n"
+        "    with MessageStore.open(sys.argv[1]) as store:\n"
+        "        store.put(Message(topic='orders', body=b'x', keys=['1']), queue_id=0)\n"
+        "        store.put(Message(topic='orders', body=b'x', delay=100), queue_id=0)\n")
+    shown = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "store")], capture_output=True, text=True, check=True)
+    assert (shown.stdout, shown.stderr) == ("", "")
 
 
 def test_numbers_names_and_long_values():

@@ -21,6 +21,7 @@ from tailrace.cli.arguments import group
 from tailrace.cli.backup import backup, restore
 from tailrace.cli.broker_status import status
 from tailrace.cli.contexts import CREDENTIALS
+from tailrace.cli.log_output import log_to_stderr
 from tailrace.cli.message_commands import send, tail
 from tailrace.cli.serve_command import serve
 from tailrace.cli.signals import stop_at_signals
@@ -102,6 +103,7 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):  # the locale may not have every character of a message
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    log_to_stderr("warning")
     try:
         app(prog_name="tailrace")
     except BrokenPipeError:

@@ -57,7 +57,10 @@ def _plain(value: object) -> object:
 
 
 def log_to_stderr(level: str, form: str = "", *, times: bool = False) -> None:
-    """Print log lines on stderr. Ends with exit code 2 if the level or the form is not known."""
+    """Print log lines on stderr, in the place of an earlier call. Ends with exit code 2 for an unknown level or form.
+
+    `app.run` calls it for every command, and a command may call it again.
+    """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise usage(f"--log-level {level} is not debug, info, warning or error")
@@ -66,4 +69,7 @@ def log_to_stderr(level: str, form: str = "", *, times: bool = False) -> None:
     handler = _StderrHandler()
     text = "%(asctime)s %(levelname)s %(name)s %(message)s" if times else "%(levelname)s %(message)s"
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(text))
+    root = logging.root
+    for earlier in [one for one in root.handlers if isinstance(one, _StderrHandler)]:
+        root.removeHandler(earlier)
     logging.basicConfig(level=number, handlers=[handler])

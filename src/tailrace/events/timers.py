@@ -10,8 +10,8 @@ TIMER_RECOVERY: Final = event(
     "info", "timer recovery", "mode reason units cut_at queue_offset read_time_ms",
     "Delivery continues at `read_time_ms`, enqueueing at `queue_offset`.")
 TIMERS_ARE_REBUILT_FROM_THE_COMMITLOG: Final = event(
-    "warning", "timers are rebuilt from the CommitLog", "reason",
-    "The timer files cannot be used.", do="Nothing.")
+    "info", "timers are rebuilt from the CommitLog", "reason",
+    "The timer files cannot be used, or were not written yet. No timer is lost.")
 TIMER_LOG_IS_CUT_AT_ITS_FIRST_BAD_UNIT: Final = event(
     "warning", "timer log is cut at its first bad unit", "pos",
     "Later timers are enqueued again from the log.", do="Nothing.")

@@ -184,6 +184,8 @@ def load_topics(
         if topics.table.get(topic) is None and not is_lmq(topic):
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
     for topic, count in sorted(queues.items()):
+        if topics.is_of_broker(topic):
+            continue  # only a broker writes its config: a program that stores messages itself has none
         events.A_TOPIC_HAS_QUEUES_AND_NO_CONFIG.log(_log, topic=topic, queues=count)
     make_configs(topics, queues, store.queues.has_batch_queues)
     return topics

@@ -213,11 +213,18 @@ def test_a_log_line_of_another_package_has_its_traceback_as_json():
     assert "OSError: gone" in line["traceback"]
 
 
-def test_a_library_logs_nothing_unless_it_is_asked_to(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", "import tailrace.logs; tailrace.logs.get_logger('tailrace.x').warning('hello')"],
-        capture_output=True, timeout=60, check=True)
-    assert done.stderr == b""
+def test_a_later_call_replaces_the_lines_of_an_earlier_one():
+    program = (
+        "from tailrace.cli.log_output import log_to_stderr\n"
+        "from tailrace.logs import get_logger\n"
+        "log_to_stderr('warning')\n"
+        "get_logger('tailrace.x').warning('one')\n"
+        "log_to_stderr('info', 'json')\n"
+        "get_logger('tailrace.x').info('two')\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=True)
+    first, second = done.stderr.decode().splitlines()
+    assert first == "WARNING one"
+    assert json.loads(second)["event"] == "two"
 
 
 def test_interpreted_kernels_are_said_and_the_version_says_which(store):

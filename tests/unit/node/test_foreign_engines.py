@@ -37,6 +37,7 @@ def left_by_java(path):
 
 
 def test_timers_that_only_rocksdb_has_are_found_in_the_log_once(tmp_path, caplog):
+    caplog.set_level("INFO", "tailrace")
     path = tmp_path / "store"
     java = left_by_java(path)
     with open_store(path) as store:
