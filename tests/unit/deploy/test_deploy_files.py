@@ -6,12 +6,14 @@ import configparser
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
+import promql
 import pytest
 
 from tailrace.env.supervisor import notify_supervisor
@@ -20,40 +22,84 @@ from tailrace.metrics import BASE_LABELS, METRICS, MetricKind
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 
 
-OF_PROMETHEUS = {"up": {"job", "instance"}}
+OF_PROMETHEUS = {"up": promql.ADDED}
 """What Prometheus itself knows of a target; a server that has ended has no metrics of its own."""
+OF_PROCESS = dict.fromkeys(("process_resident_memory_bytes", "process_cpu_seconds_total"), promql.ADDED)
+
+
+def board():
+    return json.loads((DEPLOY / "grafana" / "tailrace.json").read_text())
+
+
+def queries():
+    return [target["expr"] for panel in board()["panels"] for target in panel["targets"]]
 
 
 def expressions():
-    board = json.loads((DEPLOY / "grafana" / "tailrace.json").read_text())
-    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     rules = (DEPLOY / "prometheus" / "alerts.yaml").read_text()
-    return found + re.findall(r"^ +expr: (.*)$", rules, re.MULTILINE)
+    return queries() + re.findall(r"^ +expr: (.*)$", rules, re.MULTILINE)
 
 
 def exposed():
     """Names of samples, with their labels."""
-    found = dict(OF_PROMETHEUS)
+    found = {**OF_PROMETHEUS, **OF_PROCESS}
     for metric in METRICS:
         suffixes = ("_bucket", "_sum", "_count") if metric.kind is MetricKind.HISTOGRAM else ("",)
         for suffix in suffixes:
-            found[metric.exposed + suffix] = {*BASE_LABELS, *metric.labels, "le" if suffix == "_bucket" else ""}
+            found[metric.exposed + suffix] = {
+                *promql.ADDED, *BASE_LABELS, *metric.labels, "le" if suffix == "_bucket" else ""}
     return found
 
 
 def names_in(expression):
-    return set(re.findall(r"\b(?:(?:tailrace|rocketmq)_\w+|up(?=\{))", expression))
+    return {one.name for one in promql.selectors(expression)}
 
 
 @pytest.mark.parametrize("expression", expressions())
 def test_dashboards_and_rules_use_metrics_and_labels_that_exist(expression):
-    known = exposed()
-    names = names_in(expression)
-    assert names <= set(known)
-    assert names
-    labels = {label for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(", ")}
-    labels |= {name for group in re.findall(r"\{([^}]*)\}", expression) for name in re.findall(r"(\w+)=", group)}
-    assert labels <= set().union(*(known[name] for name in names))
+    known, selectors = exposed(), promql.selectors(expression)
+    assert selectors
+    for one in selectors:
+        assert one.labels <= known[one.name], one
+
+
+def test_every_query_of_the_dashboard_is_of_the_brokers_that_are_chosen():
+    variable = {one["name"]: one for one in board()["templating"]["list"]}["instance"]
+    assert variable["query"]["query"] == variable["definition"] == "label_values(tailrace_ready, instance)"
+    for query in queries():
+        assert query.count('instance=~"$instance"') == len(promql.selectors(query)), query
+
+
+def test_panels_do_not_overlap_and_each_has_a_name():
+    places = {}
+    for panel in board()["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        for x in range(at["x"], at["x"] + at["w"]):
+            for y in range(at["y"], at["y"] + at["h"]):
+                assert places.setdefault((x, y), panel["id"]) == panel["id"], panel["title"]
+    titles = [panel["title"] for panel in board()["panels"]]
+    assert len(set(titles)) == len(titles) > 20
+
+
+def test_alerts_have_no_figures_with_decimals():
+    """A bare value of increase() is 14.8225 of 15 dead letters."""
+    shown = re.findall(r"\{\{([^}]*\$value[^}]*)\}\}", (DEPLOY / "prometheus" / "alerts.yaml").read_text())
+    assert len(shown) > 8
+    assert {one.strip() for one in shown} == {"printf `%.0f` $value", "$value | humanizeDuration"}
+
+
+def test_prometheus_takes_the_rules(tmp_path):
+    """`alerts-test.yaml` has series and the alerts that they raise."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    for name, folder in (("alerts.yaml", DEPLOY / "prometheus"), ("alerts-test.yaml", Path(__file__).parent)):
+        shutil.copy(folder / name, tmp_path)
+    for command in (["check", "rules", "alerts.yaml"], ["test", "rules", "alerts-test.yaml"]):
+        done = subprocess.run(
+            [promtool, *command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_rule_says_what_to_do_and_how_grave_it_is():
@@ -63,13 +109,14 @@ def test_every_rule_says_what_to_do_and_how_grave_it_is():
         assert re.search(r"severity: (critical|warning)", rule), rule
         assert re.search(r'summary: ".{30,}"', rule), rule
         for label in re.findall(r"\$labels\.(\w+)", rule):
-            names = names_in(rule.partition("expr: ")[2].splitlines()[0])
+            names = names_in(rule.partition(" expr: ")[2].splitlines()[0])
             assert any(label in exposed()[name] for name in names), rule
 
 
 def test_a_server_that_has_ended_and_a_job_without_targets_raise_alerts():
     """Without the process none of its metrics exists, and a comparison with a missing metric is never true."""
-    rules = dict(re.findall(r"- alert: (\w+)\n +expr: (.*)", (DEPLOY / "prometheus" / "alerts.yaml").read_text()))
+    rules = dict(re.findall(
+        r"- alert: (\w+)\n(?: +#.*\n)* +expr: (.*)", (DEPLOY / "prometheus" / "alerts.yaml").read_text()))
     left = {name: rule for name, rule in rules.items() if names_in(rule) <= OF_PROMETHEUS.keys()}
     assert left == {"TailraceDown": 'up{job="tailrace"} == 0', "TailraceAbsent": 'absent(up{job="tailrace"})'}
     page = (DEPLOY.parent / "docs" / "how-to" / "operate" / "deploy.md").read_text()
