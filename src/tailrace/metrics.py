@@ -8,10 +8,11 @@ makes of a name and a unit. Names that begin with ``tailrace_`` have no counterp
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, final
 
-__all__ = ["BASE_LABELS", "METRICS", "Metric", "MetricKind"]
+__all__ = ["BASE_LABELS", "METRICS", "Histogram", "Metric", "MetricKind"]
 
 BASE_LABELS: Final = ("cluster", "node_type", "node_id")
 """On every sample: name of the cluster, ``broker``, name of the broker."""
@@ -46,6 +47,27 @@ class Metric:
         if not self.unit or self.unit in self.name:
             return self.name
         return f"{self.name}_{self.unit}"
+
+
+@final
+class Histogram:
+    """Values of a metric, counted by its buckets; the last count is of values above all of them."""
+
+    __slots__ = ("_buckets", "counts", "sum")
+
+    def __init__(self, metric: Metric) -> None:
+        self._buckets = metric.buckets
+        self.counts = [0] * (len(metric.buckets) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value, in the unit of the metric."""
+        self.counts[bisect_left(self._buckets, value)] += 1
+        self.sum += value
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts and the sum."""
+        return {"counts": list(self.counts), "sum": self.sum}
 
 
 def _counter(name: str, description: str, labels: tuple[str, ...]) -> Metric:
@@ -88,6 +110,12 @@ MESSAGE_SIZE: Final = Metric(
 SEND_TO_DLQ: Final = _counter(
     "rocketmq_send_to_dlq_messages_total", "Messages that became dead letters of a group.",
     ("consumer_group",))
+DEAD_LETTERS: Final = _gauge(
+    "tailrace_dead_letters", "Messages in the dead-letter topic of a group, handled or not.", ("consumer_group",))
+PUT_LATENCY: Final = Metric(
+    name="tailrace_put_latency", kind=MetricKind.HISTOGRAM, unit="milliseconds",
+    description="Time of a send from its put until its answer; with SYNC_FLUSH this includes the sync.",
+    buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000))
 PROCESSOR_WATERMARK: Final = _gauge(
     "rocketmq_processor_watermark",
     "Requests under way: sends that wait for the disk, pulls that wait for a message.",
@@ -150,6 +178,9 @@ STORAGE_SIZE: Final = _gauge(
 FLUSH_BEHIND: Final = _gauge(
     "rocketmq_storage_flush_behind_bytes", "Bytes of the log that are not synced yet.", _STORAGE,
     unit="bytes")
+LOG_SYNC: Final = Metric(
+    name="tailrace_log_sync", kind=MetricKind.HISTOGRAM, unit="milliseconds",
+    description="Time of a sync of the CommitLog.", buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000))
 DISPATCH_BEHIND: Final = _gauge(
     "rocketmq_storage_dispatch_behind_bytes", "Bytes of the log that cannot be read by queue yet.",
     _STORAGE, unit="bytes")
@@ -307,6 +338,11 @@ RETENTION_HUNG: Final = _gauge(
     "tailrace_retention_hung_files", "1 while the oldest CommitLog file is to be deleted and readers still hold it.")
 DISK_USED: Final = _gauge(
     "tailrace_disk_used_percent", "Use of the disk of a path, as the last check of retention saw it.", ("path",))
+DISK_LIMIT: Final = _gauge(
+    "tailrace_disk_limit_percent",
+    "Use of a disk above which files are deleted early (`delete`), the oldest files before they expire "
+    "(`delete_unexpired`), and puts are refused (`refuse_puts`), computed for the disk if the limit is in bytes.",
+    ("path", "limit"))
 DISK_FULL: Final = _gauge("tailrace_disk_full", "1 while puts are refused because a disk is too full.")
 ARCHIVE_LAG: Final = _gauge(
     "tailrace_archive_lag_bytes",

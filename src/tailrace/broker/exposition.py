@@ -38,7 +38,7 @@ from tailrace.env import supervision
 from tailrace.formats.lite import parent_of
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.limits import ServerLimits
 from tailrace.store.refused_puts import REASONS
@@ -157,7 +157,7 @@ class Exposition(Collector):
         audit = broker.audit_log
         yield self._family(metrics.AUDIT_LINES_WAITING, {(): audit.waiting if audit is not None else 0})
         yield self._family(metrics.AUDIT_LINES_LOST, {(): audit.lost if audit is not None else 0})
-        yield self._loop_lag(broker)
+        yield self._histogram(metrics.LOOP_LAG, {(): (broker.loop_lag.counts, broker.loop_lag.total_s)})
         yield from self._grpc(broker.rpc_latency)
 
     def _family(self, metric: Metric, samples: Samples) -> Family:
@@ -166,6 +166,16 @@ class Exposition(Collector):
             unit=metric.unit)
         for labels, value in in_steps(samples.items(), STEP, self._pause):
             family.add_metric([*self._base, *labels], float(value))
+        return family
+
+    def _histogram(self, metric: Metric, samples: Mapping[Labels, tuple[Iterable[float], float]]) -> Family:
+        """``samples`` has the numbers of values by bucket, and the sum of the values."""
+        family = HistogramMetricFamily(
+            metric.exposed, metric.description, labels=(*BASE_LABELS, *metric.labels), unit=metric.unit)
+        bounds = [*(f"{float(bound)}" for bound in metric.buckets), "+Inf"]
+        for labels, (counts, total) in in_steps(samples.items(), STEP // len(bounds), self._pause):
+            family.add_metric(
+                [*self._base, *labels], list(zip(bounds, map(float, accumulate(counts)), strict=True)), sum_value=total)
         return family
 
     def _connections(self, limits: ServerLimits) -> Iterator[Family]:
@@ -209,6 +219,8 @@ class Exposition(Collector):
         yield self._family(metrics.STORAGE_SIZE, {_LOCAL_DISK: usage.used})
         yield self._family(metrics.FLUSH_BEHIND, {
             _LOCAL_DISK: max(0, stats["commitLogMaxOffset"] - stats["flushedWhere"])})
+        syncs = stats.get("logSyncMs")
+        yield self._histogram(metrics.LOG_SYNC, {} if syncs is None else {(): (syncs["counts"], syncs["sum"])})
         yield self._family(metrics.DISPATCH_BEHIND, {_LOCAL_DISK: store.dispatch_behind_bytes})
         yield self._family(metrics.STORE_TIME_AHEAD, {(): stats.get("storeTimeAheadMs", 0)})
         forced = stats.get("forcedDeletedFiles", 0)
@@ -229,6 +241,9 @@ class Exposition(Collector):
         yield self._family(metrics.RETENTION_HUNG, {(): bool(stats.get("hangedFile"))})
         yield self._family(metrics.DISK_USED, {
             (path,): percent for path, percent in stats.get("diskUsedPercent", {}).items()})
+        yield self._family(metrics.DISK_LIMIT, {
+            (path, limit): percent for path, limits in stats.get("diskLimitsPercent", {}).items()
+            for limit, percent in limits.items()})
         yield self._family(metrics.DISK_FULL, {(): stats.get("diskFull", False)})
         yield self._family(metrics.ARCHIVE_LAG, {(): stats.get("archiveLagBytes", 0)})
         yield self._family(metrics.OPEN_FILES, {(): stats.get("openSegmentFiles", 0)})
@@ -252,18 +267,9 @@ class Exposition(Collector):
             (str(level),): n for level, n in stats.get("schedulePendingByLevel", {}).items()})
         yield self._family(metrics.TIMER_EVENTS, {
             (event,): stats[event] for event in _TIMER_EVENTS if event in stats})
-        lateness = metrics.TIMER_LATENESS
-        family = HistogramMetricFamily(
-            lateness.exposed, lateness.description, labels=(*BASE_LABELS, *lateness.labels),
-            unit=lateness.unit)
-        bounds = [*(f"{float(bound)}" for bound in lateness.buckets), "+Inf"]
-        for kind, name in (("timer", "timerLateness"), ("level", "scheduleLateness")):
-            if name in stats:
-                counts = map(float, accumulate(stats[name]["counts"]))
-                family.add_metric(
-                    [*self._base, kind], list(zip(bounds, counts, strict=True)),
-                    sum_value=stats[name]["sumMs"])
-        yield family
+        yield self._histogram(metrics.TIMER_LATENESS, {
+            (kind,): (stats[name]["counts"], stats[name]["sumMs"])
+            for kind, name in (("timer", "timerLateness"), ("level", "scheduleLateness")) if name in stats})
 
     def _transactions(self, broker: BrokerContext) -> Iterator[Family]:
         counts = broker.transactions.metrics
@@ -275,16 +281,9 @@ class Exposition(Collector):
         yield self._family(metrics.HALF_PENDING, {(): broker.transactions.queue.pending})
         yield self._family(metrics.TRANSACTION_EVENTS, {
             (event,): n for event, n in broker.transactions.events.items()})
-        latency = metrics.FINISH_LATENCY
-        family = HistogramMetricFamily(
-            latency.exposed, latency.description, labels=(*BASE_LABELS, *latency.labels),
-            unit=latency.unit)
-        bounds = [*(f"{float(bound)}" for bound in latency.buckets), "+Inf"]
-        for topic, seconds in list(counts.latencies.items()):
-            family.add_metric(
-                [*self._base, topic], list(zip(bounds, map(float, accumulate(seconds)), strict=True)),
-                sum_value=counts.latency_sums.get(topic, 0))
-        yield family
+        yield self._histogram(metrics.FINISH_LATENCY, {
+            (topic,): (seconds, counts.latency_sums.get(topic, 0))
+            for topic, seconds in list(counts.latencies.items())})
 
     def _traffic(self, broker: BrokerContext) -> Iterator[Family]:
         system = broker.topics.is_system_topic
@@ -304,20 +303,18 @@ class Exposition(Collector):
             (metrics.THROUGHPUT_IN, came_in), (metrics.THROUGHPUT_OUT, went_out),
         ):
             yield self._family(metric, {k: f.throughput for k, f in flows.items()})
-        size = metrics.MESSAGE_SIZE
-        sizes = HistogramMetricFamily(
-            size.exposed, size.description, labels=(*BASE_LABELS, *size.labels))
-        bounds = [*(f"{float(bound)}" for bound in size.buckets), "+Inf"]
-        for labels, flow in came_in.items():
-            sizes.add_metric(
-                [*self._base, *labels],
-                list(zip(bounds, map(float, accumulate(flow.sizes)), strict=True)),
-                sum_value=flow.throughput)
-            if not len(sizes.samples) % (8 * (len(bounds) + 2)):
-                self._pause()
-        yield sizes
+        yield self._histogram(
+            metrics.MESSAGE_SIZE, {labels: (flow.sizes, flow.throughput) for labels, flow in came_in.items()})
+        puts = broker.traffic.put_latency
+        yield self._histogram(metrics.PUT_LATENCY, {(): (list(puts.counts), puts.sum)})
         yield self._family(
             metrics.SEND_TO_DLQ, {(g,): n for g, n in list(broker.traffic.dead_letters.items())})
+        yield self._family(metrics.DEAD_LETTERS, {
+            (topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX),): sum(
+                max(broker.store.max_offset_in_queue(topic, n) - max(broker.store.min_offset_in_queue(topic, n), 0), 0)
+                for n in range(config.read_queue_nums))
+            for topic, config in in_steps(list(broker.topics.table.items()), STEP, self._pause)
+            if topic.startswith(DLQ_GROUP_TOPIC_PREFIX)})
 
     def _pop(self, broker: BrokerContext) -> Iterator[Family]:
         pop = broker.pop_metrics
@@ -360,26 +357,9 @@ class Exposition(Collector):
         up.add_metric([cluster, "proxy", node, "local"], float(rpc.clients is not None))
         yield up
         yield self._family(metrics.GRPC_CLIENTS, {(): rpc.clients() if rpc.clients is not None else 0})
-        latency = metrics.RPC_LATENCY
-        family = HistogramMetricFamily(
-            latency.exposed, latency.description, labels=(*BASE_LABELS, *latency.labels), unit=latency.unit)
-        bounds = [*(f"{float(bound)}" for bound in latency.buckets), "+Inf"]
-        for (name, code), counts in list(rpc.counts.items()):
-            family.add_metric(
-                [*self._base, "grpc", name, code, _flag(name in LONG_POLLING), "success"],
-                list(zip(bounds, map(float, accumulate(counts)), strict=True)),
-                sum_value=rpc.sums_ms.get((name, code), 0.0))
-        yield family
-
-    def _loop_lag(self, broker: BrokerContext) -> Family:
-        lag = metrics.LOOP_LAG
-        family = HistogramMetricFamily(
-            lag.exposed, lag.description, labels=BASE_LABELS, unit=lag.unit)
-        bounds = [*(f"{float(bound)}" for bound in lag.buckets), "+Inf"]
-        family.add_metric(
-            self._base, list(zip(bounds, map(float, accumulate(broker.loop_lag.counts)), strict=True)),
-            sum_value=broker.loop_lag.total_s)
-        return family
+        yield self._histogram(metrics.RPC_LATENCY, {
+            ("grpc", name, code, _flag(name in LONG_POLLING), "success"): (counts, rpc.sums_ms.get((name, code), 0.0))
+            for (name, code), counts in list(rpc.counts.items())})
 
     def _lags(self, broker: BrokerContext) -> Iterator[Family]:
         now = broker.clock.now_ms()

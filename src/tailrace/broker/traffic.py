@@ -15,7 +15,7 @@ from tailrace.broker.counters import Counters, Flow
 from tailrace.env.supervision import failed
 from tailrace.formats.commitlog import decode_properties
 from tailrace.kernels.unit_records import property_values
-from tailrace.metrics import MESSAGE_SIZE
+from tailrace.metrics import MESSAGE_SIZE, PUT_LATENCY, Histogram
 from tailrace.store.hooks import MessageArrivingListener
 
 __all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "is_delayed", "message_type", "type_of"]
@@ -109,6 +109,7 @@ class Traffic:
         self.user_arrived, self.user_out = Flow(), Flow()
         """As ``all_arrived`` and ``all_out``, without system topics."""
         self.dead_letters: Counter[str] = Counter()
+        self.put_latency = Histogram(PUT_LATENCY)
         self.get_time_max_ns = 0
         """Longest time of a pull that returned messages, in ns, since the start."""
 
@@ -171,6 +172,7 @@ class Traffic:
 
     def put_took(self, topic: str, queue_id: int, took_ns: int) -> None:
         """Count the time that a send took up to its answer."""
+        self.put_latency.add(took_ns / 1_000_000)
         if not topic.startswith(LMQ_PREFIX):
             self.counters.add("TOPIC_PUT_LATENCY", f"{queue_id}@{topic}", took_ns // 1_000_000)
 

@@ -564,6 +564,7 @@ class DefaultMessageStore:
             "commitLogMinOffset": self.min_phy_offset,
             "commitLogMaxOffset": self.max_phy_offset,
             "flushedWhere": self.commit_log.queue.flushed_where,
+            "logSyncMs": self.flush_commit_log.sync_times.as_dict(),
             "dispatchBehindBytes": self.reput.behind_bytes(),
             "openSegmentFiles": self.open_files.count,
             "openSegmentFilesMax": self.open_files.limit,

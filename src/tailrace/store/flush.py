@@ -24,6 +24,7 @@ from tailrace.env.scheduler import ServiceHandle
 from tailrace.errors import FatalStorageError
 from tailrace.formats.checkpoint import CHECKPOINT
 from tailrace.logs import get_logger
+from tailrace.metrics import LOG_SYNC, Histogram
 from tailrace.model import PutMessageStatus
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue_store import ConsumeQueueStore
@@ -67,6 +68,8 @@ class FlushCommitLogService:
         self.handle: ServiceHandle | None = None
         self.failed = False
         self._short = False
+        self.sync_times = Histogram(LOG_SYNC)
+        """Times of the syncs that returned."""
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
         """Call ``callback`` with the result when everything below ``until`` is durable or cannot become durable.
@@ -117,12 +120,14 @@ class FlushCommitLogService:
 
     def _flush(self, least_pages: int) -> None:
         timestamp = self._commit_log.last_store_timestamp
-        covered = self._commit_log.max_offset
+        covered, begun_ns = self._commit_log.max_offset, self._clock.monotonic_ns()
         try:
             flushed = self._commit_log.queue.flush(least_pages)
         except FatalStorageError as error:
             self._fail(error)
             raise
+        if flushed:
+            self.sync_times.add((self._clock.monotonic_ns() - begun_ns) / 1_000_000)
         if flushed and timestamp and self._commit_log.queue.flushed_where >= covered:
             self._checkpoint.update(physic_msg_timestamp=timestamp)
 

@@ -118,6 +118,10 @@ def test_metrics_show_what_went_in_and_out_and_what_waits(store, broker, kit):
         born_timestamp=0, born_host=b"\x7f\0\0\1\0\0\0\1", reconsume_times=0)
     for _ in range(5):
         store.put_inner(message)
+    broker.topics.create_if_missing("%DLQ%readers", 2)
+    for queue_id in (0, 1, 1):
+        store.put_inner(SimpleNamespace(**{**vars(message), "topic": "%DLQ%readers", "queue_id": queue_id}))
+    broker.traffic.put_took("orders", 0, 30_000_000)
     store.clock.ms += 1500
     broker.offsets.commit("readers", "orders", 0, 1)
     broker.offsets.commit_pull("readers", "orders", 0, 4)
@@ -149,6 +153,10 @@ def test_metrics_show_what_went_in_and_out_and_what_waits(store, broker, kit):
         out = {"topic": "orders", "consumer_group": "readers", "is_system": "false"}
         assert value(found, "rocketmq_messages_out_total", **out) == 2
         assert value(found, "rocketmq_send_to_dlq_messages_total", consumer_group="readers") == 3
+        assert value(found, "tailrace_dead_letters", consumer_group="readers") == 3
+        assert value(found, "tailrace_put_latency_milliseconds_bucket", le="20.0") == 0
+        assert value(found, "tailrace_put_latency_milliseconds_bucket", le="50.0") == 1
+        assert value(found, "tailrace_put_latency_milliseconds_sum") == 30
         lag = {**out, "is_retry": "false"}
         assert value(found, "rocketmq_consumer_lag_messages", **lag) == 4
         assert value(found, "rocketmq_consumer_inflight_messages", **lag) == 3
@@ -388,6 +396,8 @@ def full(store, broker, kit):
     pop.retried("readers", "orders", "PUT_OK")
     pop.revive_progress = lambda: {3: ReviveProgress(4, 50)}
     broker.topics.create_if_missing("orders", 2)
+    broker.topics.create_if_missing("%DLQ%readers", 1)
+    broker.traffic.put_took("orders", 0, 3_000_000)
     broker.offsets.commit("readers", "orders", 0, 0)
     request = kit.request(34, version=479)
     broker.producers.register(kit.FakeChannel(), request, "client", "senders")
@@ -404,7 +414,8 @@ def full(store, broker, kit):
     store.stats = lambda: {
         "commitLogMaxOffset": 700, "flushedWhere": 400, "deletedFiles": 2, "timerPutBack": 7,
         "timerLateness": lateness, "scheduleLateness": lateness, "timerPendingByTopic": {"orders": 3},
-        "timerPendingWithin": {60: 2}, "schedulePendingByLevel": {3: 1}, "diskUsedPercent": {"/store": 40}}
+        "timerPendingWithin": {60: 2}, "schedulePendingByLevel": {3: 1}, "diskUsedPercent": {"/store": 40},
+        "diskLimitsPercent": {"/store": {"delete": 75}}, "logSyncMs": {"counts": [1] * 12, "sum": 9.5}}
     return broker
 
 

@@ -10,6 +10,7 @@ import pytest
 from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.checkpoint import Checkpoint
+from tailrace.metrics import LOG_SYNC
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.store_checkpoint import StoreCheckpoint, read_checkpoint
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
@@ -51,6 +52,29 @@ def test_the_checkpoint_never_names_a_record_that_is_not_durable_itself():
         # Units and log are both durable by now, so the last record may be named.
         assert checkpoint.fields.logics_physical_offset == results[-1].phy_offset
         assert checkpoint.fields.logics_msg_timestamp == results[-1].store_timestamp
+    store.close()
+
+
+def test_syncs_are_timed_and_a_step_without_bytes_is_not_one(monkeypatch):
+    store, files, clock, steps = opened(FlushDiskType.SYNC_FLUSH)
+    times = store._store.flush_commit_log.sync_times
+    before = sum(times.counts)
+    sync = type(store._store.commit_log.queue).flush
+
+    def slow(self, least_pages=0):
+        clock.advance(70)
+        return sync(self, least_pages)
+
+    monkeypatch.setattr(type(store._store.commit_log.queue), "flush", slow)
+    steps["GroupCommitService"]()
+    assert sum(times.counts) == before
+    store.put_inner(inner())
+    steps["GroupCommitService"]()
+    counts = dict(zip((*LOG_SYNC.buckets, "more"), times.counts, strict=True))
+    assert sum(times.counts) == before + 1
+    assert counts[100] == 1
+    assert store.stats()["logSyncMs"] == {"counts": times.counts, "sum": times.sum}
+    assert times.sum >= 70
     store.close()
 
 

@@ -125,6 +125,7 @@ class Retention:
         return {
             **self.clean_commit_log.stats(),
             "diskUsedPercent": {usage.path: usage.percent for usage in usages},
+            "diskLimitsPercent": self.disk.limits_percent(),
             "diskFull": self.disk.verdict.full,
             **({} if self._archive_pins is None else {"archiveLagBytes": self._archive_pins.lag_bytes()}),
             "deletedQueueFiles": self.clean_consume_queue.deleted_queue_files,

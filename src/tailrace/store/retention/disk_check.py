@@ -60,6 +60,10 @@ class DiskCheckService:
         """Return the present room: for the CommitLog paths, then for the path of the queues. Nothing is decided."""
         return measure(self._file_system, self._log_directories, self._queue_directory, self._trash.bytes_of)
 
+    def limits_percent(self) -> dict[str, dict[str, float]]:
+        """Return the limits of each path that the last check measured, see `DiskLevels.limits_percent`."""
+        return {usage.path: self._levels.limits_percent(usage) for usage in self.usages}
+
     def check(self) -> DiskVerdict:
         """Measure, decide, set or clear the flag, and log what changed."""
         with self._lock:

@@ -97,6 +97,23 @@ class DiskLevels(NamedTuple):
                 return level
         return DiskLevel.OK
 
+    def limits_percent(self, usage: PathUsage) -> dict[str, float]:
+        """Return the used percent above which each level begins on a partition, by what then happens.
+
+        A level in free bytes is computed for the partition; it has no percentage if that could not be measured.
+        """
+        entire = usage.used - usage.trash + usage.available if usage.total > 0 else 0
+        found = {}
+        for name, percent, free_bytes in (
+            ("delete", self.clean, self.clean_bytes), ("delete_unexpired", self.forcible, self.forcible_bytes),
+            ("refuse_puts", self.warning, self.warning_bytes),
+        ):
+            if not free_bytes:
+                found[name] = percent
+            elif entire > 0:
+                found[name] = max(100 - free_bytes * 100 / entire, 0.0)
+        return found
+
     def stays_full(self, usage: PathUsage) -> bool:
         """Return True if a store that refuses puts because of this partition continues to refuse them."""
         level = self.level(usage)

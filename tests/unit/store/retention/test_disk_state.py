@@ -119,6 +119,18 @@ def test_levels_in_free_bytes_take_the_place_of_percentages():
     assert "writes return at 11 B free" in levels.describe(PathUsage("/d", TOTAL, 9, 9))
 
 
+def test_each_level_is_a_percentage_of_the_disk_also_one_in_free_bytes():
+    assert LEVELS.limits_percent(usage(50)) == {"delete": 75, "delete_unexpired": 85, "refuse_puts": 90}
+    levels = LEVELS._replace(warning_bytes=80, forcible_bytes=2 * TOTAL)
+    for trash in (0, 40):
+        limits = levels.limits_percent(usage(50, trash=trash))
+        assert limits == {"delete": 75, "delete_unexpired": 0, "refuse_puts": 92}
+        used = next(used for used in range(TOTAL) if levels.level(
+            PathUsage("/d", TOTAL, TOTAL - used, TOTAL - used)) is DiskLevel.WARNING)
+        assert used - 1 == limits["refuse_puts"] * TOTAL / 100
+    assert levels.limits_percent(usage(-1)) == {"delete": 75}
+
+
 def test_the_error_names_path_use_level_option_and_the_way_back():
     reason = decide(LEVELS, [usage(93, "/log")], usage(10), was_full=False).reason
     for part in ("disk full", "/log", "93 %", "diskSpaceWarningLevelRatio", "90 %", "at 89 %"):
