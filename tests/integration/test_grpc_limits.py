@@ -115,6 +115,30 @@ def test_a_greedy_client_leaves_calls_for_others(broker):
         assert sends(client)
 
 
+@pytest.mark.parametrize("broker", [True], ids=["users"], indirect=True)
+def test_a_flood_without_a_user_loses_its_connections_and_a_user_is_served(broker):
+    with client_of(broker) as client:
+        assert sends(client)
+        with silent_calls(broker, "SendMessage", 1_000, 4, {}) as ends:
+            assert all(sends(client) for _ in range(20))
+            codes = ends()
+        assert codes["UNAVAILABLE"] > 0, codes
+        assert sends(client)
+    assert refused(broker, "calls without user") > 100
+    assert "gRPC connections of an address not opened address=127.0.0.1" in broker.log_path.read_text()
+
+
+@pytest.mark.parametrize("broker", [True], ids=["users"], indirect=True)
+def test_calls_that_are_cancelled_before_they_are_refused_leave_no_traceback(broker):
+    """Each of them was three tracebacks in the log, which took most of the time of the server."""
+    with grpc.insecure_channel(broker.grpc_endpoint) as channel:
+        ask = channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
+        for _ in range(350):
+            ask.future(b"").cancel()
+        until(lambda: refused(broker, "calls without user") > 50)
+    assert "Traceback" not in broker.log_path.read_text()
+
+
 def test_a_greedy_client_leaves_room_in_the_table_of_clients(broker):
     with contextlib.ExitStack() as stack:
         taken, why = 0, ""

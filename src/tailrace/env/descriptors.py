@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import socket
@@ -12,8 +13,8 @@ from typing import Final, NamedTuple
 from tailrace.errors import ConfigError
 
 __all__ = [
-    "OpenSocket", "descriptor_limit", "open_descriptors", "raise_descriptor_limit", "segment_file_limit", "shut_down",
-    "sockets_of_port"]
+    "OpenSocket", "borrowed", "descriptor_limit", "listeners_of_port", "open_descriptors", "raise_descriptor_limit",
+    "segment_file_limit", "shut_down", "sockets_of_port"]
 
 _UNLIMITED: Final = 1 << 20
 _OWN: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
@@ -96,19 +97,41 @@ def sockets_of_port(
 
 
 def shut_down(found: OpenSocket, port: int) -> None:
-    """End the connection of a socket that a library owns; the library then closes its descriptor.
+    """End the connection of a socket that a library owns; the library then closes its descriptor."""
+    with borrowed(found, port) as taken:
+        if taken is not None:
+            taken.shutdown(socket.SHUT_RDWR)
 
-    Nothing happens if the descriptor is a different socket by now.
+
+def listeners_of_port(port: int) -> list[OpenSocket]:
+    """Return the listening sockets of this process on a port."""
+    found = []
+    for name in os.listdir(_OWN):
+        taken = _copy(int(name))
+        if taken is None:
+            continue
+        with taken, contextlib.suppress(OSError):
+            if (taken.family in {socket.AF_INET, socket.AF_INET6} and taken.getsockname()[1] == port
+                    and taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)):
+                found.append(OpenSocket(int(name), os.fstat(taken.fileno()).st_ino, ("", 0)))
+    return found
+
+
+@contextlib.contextmanager
+def borrowed(found: OpenSocket, port: int) -> Iterator[socket.socket | None]:
+    """Yield a socket that a library owns, for a moment; None if the descriptor is a different socket by now.
+
+    ``port`` is the socket's own port. An OSError of the block is suppressed: the socket may close at any time.
     """
     taken = _copy(found.descriptor)
     if taken is None:
+        yield None
         return
-    with taken:
-        try:
-            if os.fstat(taken.fileno()).st_ino == found.inode and taken.getsockname()[1] == port:
-                taken.shutdown(socket.SHUT_RDWR)
-        except (OSError, IndexError):
-            return  # it was closed, or is not a socket of TCP
+    with taken, contextlib.suppress(OSError):
+        is_same = False
+        with contextlib.suppress(OSError, IndexError):  # it was closed, or is not a socket of TCP
+            is_same = os.fstat(taken.fileno()).st_ino == found.inode and taken.getsockname()[1] == port
+        yield taken if is_same else None
 
 
 def _socket_of_port(descriptor: int, inode: int, port: int) -> OpenSocket | None:

@@ -89,7 +89,7 @@ class Admission:
         self._limits = limits
         self._connections = connections
         self._strangers = 0
-        self._budgets = _Budgets()
+        self._budgets, self._floods = _Budgets(), _Budgets()
 
     async def begin(self, call: str, context: Any) -> Admitted:
         """Count a call. ``call`` is the name of its request.
@@ -163,6 +163,8 @@ class Admission:
         if has_too_many:
             self._connections.close(connection, STRANGER_CALLS)
         if has_too_many or not self._budgets.take(connection.peer_ip, now):
+            if not self._floods.take(connection.peer_ip, now):
+                self._connections.hold(connection.peer_ip, STRANGER_CALLS)
             await self.refuse(
                 context, STRANGER_CALLS, Holder(connection.peer_ip), grpc.StatusCode.RESOURCE_EXHAUSTED,
                 "too many calls without a user")
@@ -181,6 +183,7 @@ class Admission:
 
 
 async def _abort(context: Any, code: grpc.StatusCode, why: str) -> NoReturn:
-    with contextlib.suppress(grpc.aio.InternalError):  # the client has gone
+    try:
         await context.abort(code, why)
-    raise grpc.aio.AbortError(why)
+    except grpc.aio.InternalError:  # the client has gone
+        raise asyncio.CancelledError from None  # gRPC logs any other error with a traceback

@@ -21,6 +21,7 @@ from typing import Final, final
 from tailrace.auth.addresses import network_of, parsed_address
 from tailrace.env.descriptors import OpenSocket, open_descriptors, shut_down, sockets_of_port
 from tailrace.env.supervision import supervised
+from tailrace.proxy.held import Held
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.limits import CAP, NO_CALL, ServerLimits
 
@@ -108,6 +109,7 @@ class GrpcConnections:
         self._sockets: dict[tuple[int, int], OpenSocket | None] = {}
         self._doomed: dict[GrpcConnection, str] = {}
         self._woken = asyncio.Event()
+        self._held = Held()
         self._swept_s = 0.0
         self._descriptors = 0
         self._task: asyncio.Task[None] | None = None
@@ -118,6 +120,7 @@ class GrpcConnections:
     def start(self, port: int) -> None:
         """Begin to watch a port."""
         self._port = port
+        self._held.start(port)
         self._task = asyncio.get_running_loop().create_task(
             supervised("connections of gRPC", self._look))
 
@@ -145,6 +148,14 @@ class GrpcConnections:
         elif not connection.closing:
             self._limits.close(connection, reason, asyncio.get_running_loop().time())
 
+    def hold(self, address: str, reason: str) -> None:
+        """Open no connections from an address for a while, and close those without a served call."""
+        if self._held.add(address, asyncio.get_running_loop().time()):
+            network = network_of(address)
+            for connection in list(self._by_place.values()):
+                if not connection.served and network_of(connection.peer_ip) == network:
+                    self.close(connection, reason)
+
     def shut_down(self, connection: GrpcConnection) -> None:
         """End a connection whose socket is known."""
         if connection.socket is not None:
@@ -159,6 +170,7 @@ class GrpcConnections:
         self._woken.clear()
         loop = asyncio.get_running_loop()
         now, descriptors = loop.time(), open_descriptors()
+        self._held.release(now)
         most = self._limits.grpc.connections_max
         if (self._doomed or now - self._swept_s >= SWEEP_S or not descriptors
                 or descriptors > self._descriptors + MANY or (most and len(self._by_place) > most // 2)):
@@ -211,7 +223,8 @@ class GrpcConnections:
             else:
                 self.close(connection, reason)
         for connection in list(self._by_place.values()):
-            if not connection.served and now - connection.since >= self._limits.grpc.first_call_s:
+            is_late = now - connection.since >= self._limits.grpc.first_call_s
+            if is_late and not (connection.served or connection.calls):
                 self.close(connection, NO_CALL)
         most = self._limits.grpc.connections_max
         stay = [c for c in self._by_place.values() if not c.closing]

@@ -65,6 +65,8 @@ class World:
         self.connections = GrpcConnections(self.limits, has_users=True)
         self.closed = []
         self.connections.close = lambda connection, reason: self.closed.append((connection.peer, reason))
+        self.held = []
+        self.connections.hold = lambda address, reason: self.held.append((address, reason))
         self.admission = Admission(Entry(), self.grpc, self.connections)
 
     async def begins(self, call):
@@ -141,6 +143,12 @@ def test_calls_without_a_user_have_a_budget_also_if_they_end(monkeypatch):
             assert call.status[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert not call.done, "it is not counted"
         assert not world.closed, "its client would connect again and again"
+        assert not world.held
+        for _ in range(18):
+            assert await world.begins(Call("ipv4:10.0.0.1:1")) == "too many calls without a user"
+        assert not world.held, "so many calls again are refused with an answer"
+        assert await world.begins(Call("ipv4:10.0.0.1:1")) == "too many calls without a user"
+        assert world.held == [("10.0.0.1", "calls without user")]
         assert await world.begins(Call("ipv4:10.0.0.1:2", "ann")) == "", "a user of the address is not concerned"
         assert "username" in await world.begins(Call("ipv4:10.0.0.2:1")), "nor another address"
 
@@ -181,7 +189,7 @@ def test_a_client_that_has_gone_is_refused_silently():
         world.connections.of(("10.0.0.1", 1), 0.0).doomed = True
         call = Call()
         call.abort = gone
-        with pytest.raises(grpc.aio.AbortError):
+        with pytest.raises(asyncio.CancelledError):  # what gRPC takes for the end of a call, without a log line
             await world.begins(call)
 
     run(test)

@@ -12,8 +12,9 @@ from patience import until_async
 pytest.importorskip("rocketmq.grpc_protocol")
 
 from tailrace.env.descriptors import OpenSocket, open_descriptors, shut_down, sockets_of_port
-from tailrace.proxy import connections
+from tailrace.proxy import connections, held
 from tailrace.proxy.connections import GrpcConnections
+from tailrace.proxy.held import HOLD_S, Held
 from tailrace.remoting.limits import CallLimits, ServerLimits
 
 
@@ -127,6 +128,26 @@ def test_connections_without_a_call_are_closed_in_time(port, monkeypatch):
     asyncio.run(test())
 
 
+def test_a_connection_whose_call_waits_for_its_request_is_closed_after_the_call(port, monkeypatch):
+    """A call that began late was cut off before its own time was over."""
+    async def test():
+        now = [100.0]
+        at(monkeypatch, now)
+        watched = watching(port, now, first_call_s=30.0)
+        place = port.connect()
+        await watched.sweep()
+        now[0] = 129.0
+        watched.of(place, now[0]).calls = 1
+        now[0] = 131.0
+        await watched.sweep()
+        assert port.open() == [0]
+        watched.of(place, now[0]).calls = 0
+        await watched.sweep()
+        assert port.open() == []
+
+    asyncio.run(test())
+
+
 def test_when_many_are_open_those_without_a_call_make_room(port, monkeypatch):
     async def test():
         now = [100.0]
@@ -156,6 +177,50 @@ def test_when_many_are_open_those_without_a_call_make_room(port, monkeypatch):
         assert watched._limits.closed["connections"] == 3 + 4
 
     asyncio.run(test())
+
+
+def test_an_address_that_is_held_keeps_served_connections_only_and_gets_no_new_ones(port, monkeypatch):
+    """Its client connected again and again."""
+    async def test():
+        now = [100.0]
+        at(monkeypatch, now)
+        watched = watching(port, now)
+        watched._held.start(port.number)
+        served = port.connect()
+        port.connect()
+        await watched.sweep()
+        watched.of(served, 100.0).served = True
+        unknown = watched.of(port.connect(), 100.0)
+        elsewhere = watched.of(("10.0.0.1", 1), 100.0)
+        watched.hold("127.0.0.1", "calls without user")
+        await watched.sweep()
+        assert port.open() == [0]
+        assert unknown.doomed
+        assert not elsewhere.doomed
+        assert watched._limits.closed["calls without user"] == 2
+        with socket.socket() as client:
+            client.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                client.connect(("127.0.0.1", port.number))
+        watched._held.release(100.0 + HOLD_S - 0.1)
+        watched._held.release(100.0 + HOLD_S)
+        port.connect()
+        watched.hold("10.0.0.1", "calls without user")
+        assert elsewhere.doomed
+        port.connect()
+
+    asyncio.run(test())
+
+
+def test_more_addresses_than_the_kernel_takes_end_the_oldest_one(monkeypatch):
+    monkeypatch.setattr(held, "NETWORKS_MAX", 3)
+    made = Held()
+    for number in range(5):
+        assert made.add(f"10.0.0.{number}", 100.0)
+    assert not made.add("10.0.0.4", 101.0), "it is there"
+    assert made.add("10.0.0.1", 101.0)
+    made.release(100.0 + HOLD_S)
+    assert list(made._networks) == ["10.0.0.1"]
 
 
 def test_a_flood_of_new_connections_does_not_close_those_that_are_served(port, monkeypatch):
