@@ -16,7 +16,7 @@ from tailrace import errors
 from tailrace.arrow.schema import COLUMN_MEANINGS, COLUMN_TYPES, arrow_schema
 from tailrace.cli.app import app
 from tailrace.response_codes import MEANINGS, ResponseCode
-from tailrace.store.findings import COMPACTION_KINDS, STORE_KINDS, Remedy
+from tailrace.store.findings import COMPACTION_KINDS, NOTES, STORE_KINDS, Remedy
 from tailrace.timer.verification import TIMER_KINDS
 
 HEAD = "<!-- Written by `make gen` from the code; change it there. -->\n\n"
@@ -175,7 +175,7 @@ def verify_findings() -> str:
             f"| `{name}` | {kind.meaning} | {_REMEDIES[kind.remedy]}.{f' {kind.note}' if kind.note else ''} |"
             for name, kind in kinds.items()]
         parts.append("")
-    parts.append(_FINDINGS_END)
+    parts.append(_FINDINGS_END.format(notes="\n".join(f"| `{name}` | {text} |" for name, text in NOTES.items())))
     return HEAD + "\n".join(parts)
 
 
@@ -208,7 +208,7 @@ or segments from an [archive](../how-to/data/archive.md). |
 
 **Continue** means that you start the server. Consumers then get all other messages. A Java broker ends the log at a
 damaged record. `tailrace repair --seal-damage STORE` writes a placeholder over the record. A Java broker then reads the
-whole log.
+whole log, and `verify` reports the record as a note.
 """
 _FINDINGS_END = """## Notes
 
@@ -216,8 +216,7 @@ A note is not a finding, and the exit code stays 0.
 
 | note | meaning |
 |---|---|
-| `foreign-file` | A file beside the segments is not a segment. Tailrace does not change it. |
-| `empty-file` | The last file was created before it was needed, and never used. The next open removes it. |
+{notes}
 
 If a server has the directory open, `verify` checks only messages that were durable when it started. It leaves out the
 checkpoint, the last slots of the index, links of timers and compaction logs, because they change all the time.

@@ -198,6 +198,7 @@ TIMER_DEQUEUE_LATENCY: Final = _gauge(
     "rocketmq_timer_dequeue_latency", "Time from the slot of the wheel that is read next until now.",
     _STORAGE, unit="milliseconds")
 TIMING_MESSAGES: Final = _gauge("rocketmq_timing_messages", "Pending timers.", ("topic",))
+TIMERS_OVERDUE: Final = _gauge("tailrace_timers_overdue", "Pending timers whose time has passed.", ())
 TIMER_SNAPSHOT: Final = _gauge(
     "rocketmq_timer_message_snapshot",
     "Pending timers by the time until they are due: up to the bound, above the one before.",

@@ -47,7 +47,7 @@ def run_query(files, clock):
 
 def run_timers(files, clock):
     del clock
-    return [timer.line() for timer in pending_timers(directory(files))]
+    return [timer.line(0) for timer in pending_timers(directory(files))]
 
 
 def run_topics(files, clock):

@@ -123,7 +123,7 @@ def test_verify_knows_the_precision_of_the_timer_files(tmp_path, config):
     path = timer_store(tmp_path / "s", StoreConfig(**SMALL, timer_precision_ms=100))
     assert findings(path, config)[0] == {}
     lines = list(verify(str(path), config))
-    assert lines[-1]["summary"]["timers"] > 30
+    assert lines[-1]["summary"]["timers"]["units"] > 30
 
 
 def test_a_rebuild_without_the_file_of_settings_keeps_delay_levels_and_precision(tmp_path):

@@ -99,6 +99,6 @@ def test_the_command_lists_what_is_to_come(tmp_path):
     assert tailrace("dump", store).stdout.count('"timer"') == 0
     summary = json.loads(tailrace("timers", store, "--summary").stdout)
     assert summary.pop("nextDueTime")
-    assert summary == {"topic": "T", "pending": 1, "nextDueMs": timer["dueMs"]}
+    assert summary == {"topic": "T", "pending": 1, "overdue": 0, "nextDueMs": timer["dueMs"]}
     assert tailrace(
         "send", store, "x", "--topic", "T", "--delay", "1", "--deliver-at", "5").returncode == 2

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shutil
 import struct
+import subprocess
+import sys
 import tarfile
 import time
 
@@ -12,6 +15,7 @@ import pytest
 from releases import CLEAN
 
 from tailrace import Message, MessageStore
+from tailrace.doctor.timers import pending_timers
 from tailrace.doctor.verify import verify
 from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.formats.timerwheel import SLOT
@@ -45,7 +49,7 @@ def poke(path, at, data):
 
 def found(path):
     *findings, summary = verify(str(path))
-    assert summary["summary"]["timers"] >= 0
+    assert summary["summary"]["timers"]["units"] >= 0
     return [(line["finding"]["kind"], line["finding"]["position"]) for line in findings]
 
 
@@ -59,7 +63,8 @@ def test_the_reference_s_timers_are_sound(made):
     assert found(made) == []
     assert len(coming(made)) > 100
     *_, summary = verify(str(made))
-    assert summary["summary"]["timers"] == 288
+    assert summary["summary"]["timers"] == {"pending": 151, "overdue": 151, "delivered": 137, "units": 288}
+    assert len(pending_timers(StoreDirectory(str(made)))) == 151
 
 
 def test_timers_that_we_went_on_with_are_sound(store_path):
@@ -101,3 +106,37 @@ def test_each_kind_of_damage_is_named(made, store_path):
         (store_path / name).write_bytes(kept)
     (store_path / "timerlog" / f"{65536:020d}").write_bytes(b"short")
     assert ("timer-log-length", 0) in found(store_path)
+
+
+def test_the_commands_agree_on_pending_overdue_and_delivered_timers(store_path):
+    with MessageStore.open(store_path) as store:
+        for number in range(3):
+            store.put(Message(topic="later", body=b"x", delay=3600 + number))
+        recalled = store.put(Message(topic="later", body=b"x", delay=3000))
+        store.recall(recalled.recall_handle)
+        for _ in range(1500):
+            stats = store.stats()
+            if store.wait_dispatched() and not stats["timerOffsetBehind"] and not stats["timerOverdue"]:
+                break
+            time.sleep(0.02)
+        assert stats["timerPending"] == 3
+
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "tailrace.cli", *words], capture_output=True, text=True, check=False)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    counts = run("verify", str(store_path))[-1]["summary"]["timers"]
+    assert (counts["pending"], counts["overdue"]) == (3, 0)
+    assert counts["delivered"] == 288
+    listed = [line["timer"] for line in run("timers", str(store_path)) if line["timer"]["state"] != "parked"]
+    assert [timer["state"] for timer in listed] == ["pending"] * 3
+    [later] = [line for line in run("timers", str(store_path), "--summary") if line["pending"]]
+    assert (later["topic"], later["pending"], later["overdue"]) == ("later", 3, 0)
+
+
+def test_timers_whose_time_passed_while_nothing_served_them_are_overdue(store_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tailrace.cli", "timers", str(store_path)], capture_output=True, text=True, check=True)
+    states = [json.loads(line)["timer"]["state"] for line in done.stdout.splitlines()]
+    assert states == ["overdue"] * 151

@@ -261,6 +261,7 @@ class Exposition(Collector):
             yield self._family(metric, {_LOCAL_DISK: stats.get(name, 0)})
         yield self._family(metrics.TIMING_MESSAGES, {
             (topic,): count for topic, count in stats.get("timerPendingByTopic", {}).items()})
+        yield self._family(metrics.TIMERS_OVERDUE, {(): stats.get("timerOverdue", 0)})
         yield self._family(metrics.TIMER_SNAPSHOT, {
             (*_LOCAL_DISK, str(bound)): count for bound, count in stats.get("timerPendingWithin", {}).items()})
         yield self._family(metrics.LEVEL_PENDING, {

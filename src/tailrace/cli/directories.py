@@ -184,32 +184,39 @@ def _open_once(
             print_lines([report])
 
 
-def verify(store: Store, as_json: AsJson = False, config: Config = None) -> None:
+def verify(
+    store: Store,
+    each: Annotated[bool, typer.Option(
+        "--all", help="Show each finding, not a count for each kind and file. A pipe always gets each one.")] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
     """Check a directory.
 
-    Nothing in STORE changes. Every record, queue unit and index entry is checked. Prints a line for each finding, and
-    a summary. The exit code is 1 if there are findings. A file that does not belong to the store is named in a note.
+    Nothing in STORE changes. Every record, queue unit and index entry is checked. Prints the findings of each kind
+    and file, what to do, and a summary; in a pipe a JSON line for each finding. The exit code is 1 if there are
+    findings. A note is not a finding: it names a file that does not belong to the store, or a sealed record.
     """
     from tailrace.doctor.verify import verify as audit  # noqa: PLC0415 - NumPy and kernels
 
     warn_if_interpreted()
+    table, findings, summary = wants_table(as_json=as_json), list[dict[str, Any]](), dict[str, Any]()
+    notes, count = list[dict[str, Any]](), 0
     with errors(), Progress("verify") as progress:
         settings = StoreConfig.from_properties(read_properties(config))
-        table, findings, summary = wants_table(as_json=as_json), list[dict[str, Any]](), dict[str, Any]()
-        notes = list[dict[str, Any]]()
         for line in audit(str(store), settings, progress=progress):
             summary = line.get("summary", summary)
-            findings += [line["finding"]] if "finding" in line else []
-            notes += [line["note"]] if "note" in line else []
+            count += "finding" in line
             if not table:
                 print_lines([line])
+                continue
+            findings += [line["finding"]] if "finding" in line else []
+            notes += [line["note"]] if "note" in line else []
     if table:
-        if notes:
-            print_table(notes)
-        if findings:
-            print_table(findings)
-        print_table([{"what": name, "value": value} for name, value in summary.items()])
-    if findings:
+        from tailrace.cli.findings_output import print_findings  # noqa: PLC0415
+
+        print_findings(str(store), str(store.absolute()), findings, notes, summary, each=each)
+    if count:
         raise typer.Exit(1)
 
 
@@ -340,11 +347,13 @@ def _free(store: Path, wanted: int, *, dry_run: bool, as_json: bool, config: Pat
 
 def timers(
     store: Store,
-    summary: Annotated[bool, typer.Option("--summary", help="Print only a count for each topic.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Print only counts for each topic.")] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
     """List pending timers by due time, and parked messages.
+
+    A pending timer whose time has passed is overdue. The counts of pending timers include those that are overdue.
 
     A message is parked if it can never be put into its topic, or if its topic was deleted while it waited. Such a
     message is in the topic %DLQ%TAILRACE_TIMER, with the reason. Nothing in STORE changes.
@@ -352,6 +361,7 @@ def timers(
     from collections import Counter  # noqa: PLC0415
 
     from tailrace.doctor.timers import parked_timers, pending_timers  # noqa: PLC0415 - NumPy and kernels
+    from tailrace.env.clock import SystemClock  # noqa: PLC0415
     from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
 
     with errors():
@@ -359,16 +369,19 @@ def timers(
         note_unclean(is_unclean=directory.state is DirectoryState.UNCLEAN)
         pending, parked = pending_timers(directory), parked_timers(directory)
         found = sorted([*pending, *parked], key=lambda timer: (timer.due_ms, timer.phy_offset))
+    now_ms = SystemClock().now_ms()
     if summary:
         counts, kept = Counter(timer.topic for timer in pending), Counter(timer.topic for timer in parked)
+        late = Counter(timer.topic for timer in pending if timer.is_overdue(now_ms))
         first = {timer.topic: timer.due_ms for timer in reversed(pending)}
-        show(({"topic": topic, "pending": counts[topic], **({"parked": kept[topic]} if parked else {}),
+        show(({"topic": topic, "pending": counts[topic], "overdue": late[topic],
+               **({"parked": kept[topic]} if parked else {}),
                "nextDueMs": first.get(topic, 0), "nextDueTime": local_time(first[topic]) if topic in first else ""}
               for topic in sorted({*counts, *kept})), as_json=as_json, empty="no timer is pending")
-    elif wants_table(as_json=as_json):
-        print_table([
-            {name: line[name] for name in ("dueMs", "topic", "queueId", "roll", "uniqKey", "state")}
-            for line in (timer.line()["timer"] for timer in found)], "no timer is pending")
+        return
+    lines = [timer.line(now_ms)["timer"] for timer in found]
+    if wants_table(as_json=as_json):
+        names = ("dueMs", "topic", "queueId", "roll", "uniqKey", "state")
+        print_table([{name: line[name] for name in names} for line in lines], "no timer is pending")
     else:
-        print_lines(
-            {"timer": {**timer.line()["timer"], "dueTime": local_time(timer.due_ms)}} for timer in found)
+        print_lines({"timer": {**line, "dueTime": local_time(line["dueMs"])}} for line in lines)

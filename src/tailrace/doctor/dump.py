@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from tailrace.doctor.timers import pending_timers
+from tailrace.env.clock import SystemClock
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import CHECKPOINT
@@ -99,9 +100,10 @@ def dump(
                     "file": file.path.rpartition("/")[2], "size": file.size,
                     **_spelled(INDEX_HEADER.unpack_from(header)._asdict())}}
     if "timers" in only and only is not KINDS:
+        now_ms = SystemClock().now_ms()
         for timer in pending_timers(directory):
             if not topic or timer.topic == topic:
-                yield timer.line()
+                yield timer.line(now_ms)
     for queue in directory.queues():
         if topic and queue.topic != topic:
             continue

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem
 from tailrace.store.compaction.verification import compaction_findings
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.verification import Verification, foreign_files
 from tailrace.timer.verification import verify_timers
 
-__all__ = ["repair_plan", "verify"]
+__all__ = ["repair_plan", "verify", "verify_directory"]
 
 
 def verify(
@@ -22,12 +23,19 @@ def verify(
 ) -> Iterator[dict[str, Any]]:
     """Yield a line for each finding, and a summary last; its ``findings`` is their number.
 
-    A line ``note`` names a file that does not belong to the store, or an empty last file. It is not a finding.
+    A line ``note`` has one of ``store.findings.NOTES``. It is not a finding.
 
     ``progress`` is called with the part of the log that was read, from 0 to 1. Of a directory that another process
     has open, only records that may be shown are verified. Raises NotAStoreError.
     """
-    directory = StoreDirectory(path, config=config, file_system=file_system, raw=True)
+    yield from verify_directory(
+        StoreDirectory(path, config=config, file_system=file_system, raw=True), progress, SystemClock())
+
+
+def verify_directory(
+    directory: StoreDirectory, progress: Callable[[float], None] | None = None, clock: Clock | None = None,
+) -> Iterator[dict[str, Any]]:
+    """As ``verify``, for a directory that was opened ``raw``. ``clock`` says which timers are overdue."""
     verification = Verification(directory, progress)
     for file in foreign_files(directory):
         yield {"note": {"kind": "foreign-file", "file": file, "detail": "not a segment file, it is left alone"}}
@@ -37,7 +45,11 @@ def verify(
     for finding in verification.findings():
         kinds[finding.kind] += 1
         yield finding.as_dict()
-    timers, found = verify_timers(directory)
+    for one in verification.sealed:
+        yield {"note": {
+            "kind": "sealed-record", "file": directory.log_path(one.phy_offset), "position": one.phy_offset,
+            "detail": f"{one.size} bytes"}}
+    timers, found = verify_timers(directory, (clock or SystemClock()).now_ms())
     if not directory.is_live:  # files of compaction change at any time
         found = [*found, *compaction_findings(directory.file_system, directory.path)]
     for finding in found:
@@ -46,7 +58,7 @@ def verify(
     yield {"summary": {
         "state": directory.state.value, "records": verification.records,
         "units": verification.units, "indexEntries": verification.entries,
-        "timers": timers,
+        "timers": timers._asdict(),
         "findings": sum(kinds.values()), "kinds": dict(sorted(kinds.items())),
     }}
 

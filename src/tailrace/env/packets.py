@@ -85,4 +85,3 @@ def _program(of_4: list[int], of_6: list[int]) -> Iterator[_Step]:
         yield _Step(_JUMP_IF_EQUAL, number & 0xFFFFFFFF, jf=1)
         yield _DROP
     yield _PASS
-

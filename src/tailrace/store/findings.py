@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-__all__ = ["COMPACTION_KINDS", "STORE_KINDS", "Finding", "FindingKind", "Remedy"]
+__all__ = ["COMPACTION_KINDS", "NOTES", "STORE_KINDS", "Finding", "FindingKind", "Remedy"]
 
 
 class Finding(NamedTuple):
@@ -31,6 +31,20 @@ class Remedy(enum.Enum):
     SEAL = "restore or seal"
     RESTORE = "restore"
     NOTHING = "nothing"
+
+    def advice(self, store: str) -> str:
+        """Return the sentence that ``tailrace verify`` prints about a kind of finding in the directory ``store``."""
+        return _ADVICE[self].format(store=store)
+
+
+_ADVICE: Final = {
+    Remedy.RECOVER: "Run tailrace recover {store}, or start the server.",
+    Remedy.REPAIR: "Run tailrace repair {store}.",
+    Remedy.TIMERS: "Delete {store}/config/timercheck, then run tailrace recover {store}.",
+    Remedy.SEAL: "Restore a backup, or run tailrace repair --seal-damage {store}: the finding becomes a note.",
+    Remedy.RESTORE: "Restore a backup, or continue without the messages.",
+    Remedy.NOTHING: "Nothing to do.",
+}
 
 
 class FindingKind(NamedTuple):
@@ -65,8 +79,7 @@ STORE_KINDS: Final[Mapping[str, FindingKind]] = {
     "wrong-unit": FindingKind(
         "A unit of a queue differs from the record that it names.", Remedy.REPAIR),
     "foreign-unit": FindingKind(
-        "A unit names no record of its queue.", Remedy.REPAIR,
-        "The unit of a record that `repair --seal-damage` has sealed stays."),
+        "A unit names no record of its queue.", Remedy.REPAIR),
     "index-file-length": FindingKind("An index file has a wrong length.", Remedy.REPAIR),
     "index-header": FindingKind("The number of entries of an index file is impossible.", Remedy.REPAIR),
     "index-chain": FindingKind("Entries of an index file are not linked as they must be.", Remedy.REPAIR),
@@ -87,3 +100,10 @@ COMPACTION_KINDS: Final[Mapping[str, FindingKind]] = {
         "The next compaction copies the bytes to quarantine and leaves them out. The last value of a key may be lost."),
 }
 """Kinds of `store.compaction.verification`."""
+
+NOTES: Final[Mapping[str, str]] = {
+    "foreign-file": "A file beside the segments is not a segment. Tailrace does not change it.",
+    "empty-file": "The last file was created before it was needed, and never used. The next open removes it.",
+    "sealed-record": "`repair --seal-damage` has written a placeholder over a damaged record. Its message is lost.",
+}
+"""Meaning of each note. A note is not a finding."""

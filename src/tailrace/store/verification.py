@@ -14,7 +14,7 @@ Memory: the index entries of a segment, two numbers for each run of units, and a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from tailrace.store.index_verification import (
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.queue_types import queue_directories
 from tailrace.store.record_batch import inner_counts, rows_by_queue
+from tailrace.store.sealing import sealed_rows
 from tailrace.store.store_checkpoint import read_checkpoint
 from tailrace.store.walk.log_walk import Damage, LogWalk
 from tailrace.store.walk.scan import LogChunk, LogEnd, Rows
@@ -110,12 +111,15 @@ class SegmentRules:
         self.claims = Claims()
         self.next: dict[Key, int] = {}
         """Offset after the last record of each queue that has records in the segment."""
+        self.sealed: list[Damage] = []
+        """Damage that placeholder records of the segment cover."""
         self.records = 0
         self.units = 0
 
     def verify(self, chunk: LogChunk) -> Iterator[Finding]:
         """Yield the findings about the records of a chunk."""
         self.records += len(chunk.rows)
+        self.sealed += sealed_rows(chunk.data, chunk.rows)
         yield from self._verify_properties(chunk)
         deliver_time_codes(chunk.data, chunk.rows, self._levels)
         rows = rows_with_lmq(chunk.data, chunk.rows)
@@ -173,7 +177,7 @@ class SegmentRules:
             else:
                 self._claim(key, offset, 1)
                 yield Finding("wrong-unit", _queue_path(self._directory, key), offset,
-                              f"{CQ_UNIT.unpack_from(there)} for the record at {phy_offset}")
+                              f"{_named(CQ_UNIT.unpack_from(there))}, for the record at {phy_offset}")
 
     def _verify_batches(
         self, queue: BatchQueueView, key: Key, rows: Rows, chosen: Any
@@ -203,7 +207,7 @@ class SegmentRules:
             else:
                 self.claims.add(key, offset, int(counts[number]))
                 yield Finding("wrong-unit", _queue_path(directory, key), offset,
-                              f"{BATCH_CQ_UNIT.unpack_from(there)} for the record at {phy_offset}")
+                              f"{_named(BATCH_CQ_UNIT.unpack_from(there))}, for the record at {phy_offset}")
 
     def _claim(self, key: Key, start: int, count: int) -> None:
         self.claims.add(key, start, count)
@@ -223,6 +227,9 @@ class Verification:
         self._next: dict[Key, int] = {}
         self._recent: dict[Key, int] = {}
         self._damage: list[Damage] = []
+        self._until = _expected_end(directory)
+        self.sealed: list[Damage] = []
+        """Damage that placeholders of ``repair --seal-damage`` cover."""
         self._end = LogEnd()
         self._foreign: list[Finding] = []
         self._index_files = directory.index_files()
@@ -244,7 +251,7 @@ class Verification:
         self._blocks = [block for check in index for block in check.blocks]
         self.entries = sum(check.entries for check in index)
         yield from self._verify_log()
-        yield from unclaimed_findings(directory, self._claims, self._damage)
+        yield from unclaimed_findings(directory, self._claims, [*self._damage, *self.sealed])
         for check in index:
             yield from check.findings
         yield from self._foreign[:MANY]
@@ -269,15 +276,21 @@ class Verification:
                 rules = self._rules(low, high)
             self._recent = rules.next
             yield from rules.verify(item)
-            if self._progress is not None:
-                start, until = directory.min_phy_offset, directory.readable_until
-                self._progress((item.base - start) / max(until - start, 1))
+            last = item.rows[-1]
+            self._report(int(last[record.C_PHY] + last[record.C_SIZE]))
         self._take(rules)
         for low, high in spans:
             self._take(self._rules(low, high))
         self._end = walk.end
         if directory.log_files:
             yield from tail_findings(directory, walk.end)
+
+    def _report(self, at: int) -> None:
+        """Report the part of the log that was read, up to the position ``at``."""
+        if self._progress is None:
+            return
+        start = self._directory.min_phy_offset
+        self._progress(min((at - start) / max(self._until - start, 1), 1.0))
 
     def _rules(self, low: int, high: int) -> SegmentRules:
         return SegmentRules(
@@ -287,6 +300,7 @@ class Verification:
 
     def _take(self, rules: SegmentRules) -> None:
         self._claims.join(rules.claims)
+        self.sealed += rules.sealed
         self._next.update(rules.next)
         self.records += rules.records
         self.units += rules.units
@@ -296,6 +310,14 @@ class Verification:
     def _next_of(self, topic: str, queue_id: int) -> int:
         key = topic, queue_id
         return self._recent.get(key, self._next.get(key, -1))
+
+
+def _expected_end(directory: StoreDirectory) -> int:
+    """Return about where a walk over the log ends. It may end later if damage is in the last segment."""
+    until = min(directory.max_phy_offset, directory.readable_until)
+    # Segments after that end have data if the queues that lead to the end of the log are missing.
+    later = (file for file in directory.log_files if until < file.file_from_offset < directory.readable_until)
+    return max((file.file_from_offset + file.data_end() for file in later if any(file.read(0, _LOOK))), default=until)
 
 
 def rows_with_odd_properties(chunk: LogChunk) -> list[int]:
@@ -384,8 +406,12 @@ def tail_findings(directory: StoreDirectory, end: LogEnd) -> Iterator[Finding]:
 def unclaimed_findings(
     directory: StoreDirectory, claims: Claims, damage: Iterable[Damage]
 ) -> Iterator[Finding]:
-    """Yield units that no record has, without pre-blank units, units over damage and units of deleted files."""
-    damaged = np.array(sorted(d.phy_offset for d in damage), dtype=np.int64)
+    """Yield units that no record has, without pre-blank units, units over damage and units of deleted files.
+
+    ``damage`` includes the damage that placeholders cover: the units of its messages stay.
+    """
+    ranges = np.array([(-1, -1), *sorted((one.phy_offset, one.until) for one in damage)], dtype=np.int64)
+    starts, ends = ranges[:, 0], np.maximum.accumulate(ranges[:, 1])
     for queue in directory.queues():
         key = queue.topic, queue.queue_id
         # A broker that does not know of a deletion builds the units of the ended life again, at other offsets.
@@ -399,11 +425,11 @@ def unclaimed_findings(
                 places = units["phy_offset"]
                 foreign = (
                     (units["size"] > 0) & (units["size"] < PRE_BLANK_SIZE) & (places >= low)
-                    & ~np.isin(places, damaged))
+                    & (places >= ends[np.searchsorted(starts, places, side="right") - 1]))
                 for number in np.flatnonzero(foreign).tolist():
                     unit = CQ_UNIT.unpack_from(data, number * _UNIT)
                     yield Finding("foreign-unit", _queue_path(directory, key), at + number,
-                                  f"{unit} names no record")
+                                  f"{_named(unit)}: no record is there")
                 at += count
 
 
@@ -427,6 +453,11 @@ def state_findings(directory: StoreDirectory, end: int) -> Iterator[Finding]:
 def _queue_path(directory: StoreDirectory, key: Key) -> str:
     queue = directory.queue(key) or QueueView(*key)
     return f"{directory.path}/{queue.directory}"
+
+
+def _named(unit: NamedTuple) -> str:
+    """Return the fields of a unit as text, with the names of the page on formats."""
+    return "the unit has " + ", ".join(f"{name} {value}" for name, value in unit._asdict().items())
 
 
 def _is_delayed(there: bytes, unit: bytes | bytearray) -> bool:

@@ -16,9 +16,13 @@ from tailrace.timer.properties import (
     due_ms,
 )
 
-__all__ = ["PARKED", "PENDING", "UNREADABLE", "PendingTimer", "parked_timer", "pending_timer", "unreadable_timer"]
+__all__ = [
+    "OVERDUE", "PARKED", "PENDING", "UNREADABLE", "PendingTimer", "parked_timer", "pending_timer", "unreadable_timer",
+]
 
 PENDING: Final = "pending"
+OVERDUE: Final = "overdue"
+"""A pending timer whose time has passed: a server delivers it after its start, or within a second."""
 PARKED: Final = "parked"
 UNREADABLE: Final = "unreadable"
 
@@ -44,12 +48,17 @@ class PendingTimer(NamedTuple):
     reason: str = ""
     """Why it was parked, or cannot be read."""
 
-    def line(self) -> dict[str, Any]:
-        """Return the line of ``tailrace timers --json``."""
+    def is_overdue(self, now_ms: int) -> bool:
+        """Return whether it is pending although its time has passed."""
+        return self.state == PENDING and self.due_ms <= now_ms
+
+    def line(self, now_ms: int) -> dict[str, Any]:
+        """Return the line of ``tailrace timers --json``, where a pending timer can be ``overdue``."""
         return {"timer": {
             "dueMs": self.due_ms, "topic": self.topic, "queueId": self.queue_id,
             "uniqKey": self.uniq_key, "keys": self.keys, "physicalOffset": self.phy_offset,
-            "timerLogPos": self.timer_log_pos, "roll": self.rounds, "state": self.state,
+            "timerLogPos": self.timer_log_pos, "roll": self.rounds,
+            "state": OVERDUE if self.is_overdue(now_ms) else self.state,
             **({"reason": self.reason} if self.reason else {}),
         }}
 

@@ -331,14 +331,16 @@ class TimerMessageStore:
     def stats(self) -> dict[str, Any]:
         """Return positions and counters."""
         now = self._clock.now_ms()
+        within, overdue = self._pending_within(now)
         return {
             "timerReadBehindMs": max(now - self.state.frontier_ms, 0),
             "timerOffsetBehind": self.enqueue.behind(),
             "timerWaiting": len(self.due) + self.due.backlog(),
             "timerPending": (
                 self.wheel.pending(self.state.frontier_ms) + len(self.due) + self.due.backlog()),
+            "timerOverdue": overdue,
             "timerPendingByTopic": self.metrics.counts(),
-            "timerPendingWithin": self._pending_within(now),
+            "timerPendingWithin": within,
             "timerLateness": self.put_back.lateness.as_dict(),
             "timerUnread": self.due.unread + len(self.state.skipped),
             "timerReadFailed": self.put_back.reads.failed,
@@ -376,20 +378,24 @@ class TimerMessageStore:
                     if time_ms >= self.state.frontier_ms and slot is not NO_SLOT else [])
             yield time_ms, [TimerUnit(*row) for row in rows]
 
-    def _pending_within(self, now: int) -> dict[int, int]:
-        """Return {bound, s: timers}; a timer counts for the smallest bound that its remaining time does not exceed."""
+    def _pending_within(self, now: int) -> tuple[dict[int, int], int]:
+        """Return {bound, s: timers}, and how many of the timers are overdue.
+
+        A timer counts for the smallest bound that its remaining time does not exceed.
+        """
         slots = list(self.due.slots.values())
         waiting = [pending.due_ms - now for slot in slots for pending in list(slot.waiting.values())]
         waiting += [due - now for slot in slots for due in slot.later.dues().tolist()]
-        ends = [now + bound * 1000 for bound in PENDING_BOUNDS_S]
-        totals = self.wheel.pending_until(self.state.frontier_ms, ends)
+        late = now - self.precision_ms + 1  # a slot is due at its end
+        overdue, *totals = self.wheel.pending_until(
+            self.state.frontier_ms, [late, *(now + bound * 1000 for bound in PENDING_BOUNDS_S)])
         found = {}
         below, before = -_NO_TIME, 0
         for bound, total in zip(PENDING_BOUNDS_S, totals, strict=True):
             begun = sum(below < left <= bound * 1000 for left in waiting)
             found[bound] = total - before + begun
             below, before = bound * 1000, total
-        return found
+        return found, overdue + sum(left <= 0 for left in waiting)
 
     # -- enqueue
 

@@ -19,7 +19,12 @@ import numpy as np
 
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import decode_message, java_string_hash
+from tailrace.formats.commitlog import (
+    PLAUSIBLE_LENGTH,
+    decode_message,
+    java_string_hash,
+    plausible_size,
+)
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.formats.timerlog import (
     MAGIC_DELETE,
@@ -34,12 +39,23 @@ from tailrace.formats.timerwheel import SLOT
 from tailrace.model import MessageExt
 from tailrace.store.directory import DirectoryState, FileView, StoreDirectory
 from tailrace.store.findings import Finding, FindingKind, Remedy
-from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
+from tailrace.timer.properties import (
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_TOPIC,
+    Identity,
+    identity_of,
+    named_by,
+    out_ms,
+)
 from tailrace.timer.timer_checkpoint import read_timer_checkpoint
 from tailrace.timer.timer_hint import read_geometry, read_suspicious_until_ms
 from tailrace.timer.timer_log import recognise_file_size
 
-__all__ = ["TIMER_KINDS", "TimerFileCheck", "check_timer_file", "join_timer_checks", "timer_files", "verify_timers"]
+__all__ = [
+    "TIMER_KINDS", "TimerCounts", "TimerFileCheck", "check_timer_file", "join_timer_checks", "timer_counts",
+    "timer_files", "verify_timers",
+]
 
 _UNIT: Final = TIMER_UNIT.size
 _READ: Final = 65_536
@@ -65,12 +81,54 @@ class TimerFileCheck(NamedTuple):
     """Units of one file of the timer log that later checks need, and the findings in it.
 
     ``rows`` are (slot time, position, previous position, position in the CommitLog, magic) of
-    units whose slot is to come; ``records`` the positions of all units' records.
+    units whose slot is to come; ``records`` the positions of all units' records; ``delivered`` the number of timers
+    in slots that the checkpoint counts as delivered; ``recalled`` has (timer, slot time) of each request to delete.
     """
 
     findings: list[Finding]
     rows: np.ndarray[Any, np.dtype[np.int64]]
     records: np.ndarray[Any, np.dtype[np.int64]]
+    delivered: int
+    recalled: list[tuple[Identity, int]]
+
+
+class TimerCounts(NamedTuple):
+    """Timers of a directory by the timer log and its checkpoint."""
+
+    pending: int
+    """Timers that are not delivered."""
+    overdue: int
+    """Pending timers whose time has passed: a server delivers them after its start."""
+    delivered: int
+    units: int
+    """Units of the timer log: timers, steps of far timers, and requests to recall one."""
+
+
+def timer_counts(directory: StoreDirectory, checks: Sequence[TimerFileCheck], now_ms: int) -> TimerCounts:
+    """Return the counts of checked files. A recalled timer is neither pending nor delivered."""
+    recalled = {identity for check in checks for identity, _ in check.recalled}
+    slots = {slot_ms for check in checks for _, slot_ms in check.recalled}
+    precision, read_time, pending, overdue = _precision_ms(directory), _read_time_ms(directory), 0, 0
+    for check in checks:
+        for slot_ms, _, _, phy_offset, magic in check.rows[check.rows[:, 4] & MAGIC_DELETE == 0].tolist():
+            if recalled and (slot_ms in slots or magic & MAGIC_ROLL) and (
+                _identity(directory, phy_offset) in recalled
+            ):
+                continue
+            pending += 1
+            overdue += slot_ms + precision <= now_ms and not magic & MAGIC_ROLL
+    gone = len({identity for check in checks for identity, slot_ms in check.recalled if slot_ms < read_time})
+    return TimerCounts(
+        pending, overdue, max(sum(check.delivered for check in checks) - gone, 0),
+        sum(len(check.records) for check in checks))
+
+
+def _identity(directory: StoreDirectory, phy_offset: int) -> Identity | None:
+    """Return the identity of the timer whose record is at a position; None if it cannot be read."""
+    size = plausible_size(directory.read(phy_offset, PLAUSIBLE_LENGTH), phy_offset)
+    message = _record(directory, phy_offset, size) if size else None
+    out = out_ms(message.properties) if message is not None else None
+    return identity_of(message.properties, out) if message is not None and out is not None else None
 
 
 def timer_files(directory: StoreDirectory) -> tuple[list[FileView], list[Finding]]:
@@ -92,17 +150,18 @@ def timer_files(directory: StoreDirectory) -> tuple[list[FileView], list[Finding
     return files, odd
 
 
-def verify_timers(directory: StoreDirectory) -> tuple[int, list[Finding]]:
-    """Return the number of units and all findings. A file that is deleted during the check counts as short."""
+def verify_timers(directory: StoreDirectory, now_ms: int) -> tuple[TimerCounts, list[Finding]]:
+    """Return the number of timers and all findings. A file that is deleted during the check counts as short."""
     files, odd = timer_files(directory)
     checks = [check_timer_file(directory, file, last=file is files[-1]) for file in files]
-    return sum(len(check.records) for check in checks), [*odd, *join_timer_checks(directory, checks)]
+    return timer_counts(directory, checks, now_ms), [*odd, *join_timer_checks(directory, checks)]
 
 
 def check_timer_file(directory: StoreDirectory, file: FileView, *, last: bool) -> TimerFileCheck:
     """Check every unit of one file."""
     read_time, precision = _read_time_ms(directory), _precision_ms(directory)
     found: list[Finding] = []
+    delivered, recalled = 0, list[tuple[Identity, int]]()
     rows, records = [np.empty((0, 5), dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     at = 0
     while at + _UNIT <= file.size:
@@ -118,6 +177,11 @@ def check_timer_file(directory: StoreDirectory, file: FileView, *, last: bool) -
         times = (part["write_time_ms"] + part["delay_ms"]).astype(np.int64)
         times -= times % precision
         coming = times >= read_time
+        delivered += int(np.count_nonzero(~coming & (part["magic"] & (MAGIC_ROLL | MAGIC_DELETE) == 0)))
+        for number in np.flatnonzero(part["magic"] & MAGIC_DELETE).tolist():
+            message = _record(directory, int(part[number]["phy_offset"]), int(part[number]["msg_size"]))
+            if message is not None and (out := out_ms(message.properties)) is not None:
+                recalled.append((named_by(message.properties, out)[-1], int(times[number])))
         rows.append(np.stack((
             times, positions, part["prev_pos"], part["phy_offset"], part["magic"]), axis=1)[coming])
         records.append(part["phy_offset"].astype(np.int64))
@@ -126,7 +190,7 @@ def check_timer_file(directory: StoreDirectory, file: FileView, *, last: bool) -
             break
     if not (last and directory.is_live):  # it grows
         found += _verify_end(file, at, last=last)
-    return TimerFileCheck(found, np.concatenate(rows), np.concatenate(records))
+    return TimerFileCheck(found, np.concatenate(rows), np.concatenate(records), delivered, recalled)
 
 
 def _precision_ms(directory: StoreDirectory) -> int:
@@ -253,7 +317,10 @@ def _verify_wheel(directory: StoreDirectory, rows: Any) -> Iterator[Finding]:
         data = file.read(at, SLOT.size)
         slot = SLOT.unpack_from(data.ljust(SLOT.size, b"\0"))
         if (slot.time, slot.last_pos, slot.num) != wanted:
-            yield Finding("timer-slot", path, at, f"{slot} for (time, last_pos, num) {wanted}")
+            yield Finding(
+                "timer-slot", path, at,
+                f"the slot has time {slot.time}, last_pos {slot.last_pos}, num {slot.num}; its list has "
+                f"time {wanted[0]}, last_pos {wanted[1]}, num {wanted[2]}")
     known = set(rows[:, 0].tolist())
     read_time = _read_time_ms(directory)
     for start, data in file.nonzero(0):

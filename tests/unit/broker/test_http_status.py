@@ -414,8 +414,9 @@ def full(store, broker, kit):
     store.stats = lambda: {
         "commitLogMaxOffset": 700, "flushedWhere": 400, "deletedFiles": 2, "timerPutBack": 7,
         "timerLateness": lateness, "scheduleLateness": lateness, "timerPendingByTopic": {"orders": 3},
-        "timerPendingWithin": {60: 2}, "schedulePendingByLevel": {3: 1}, "diskUsedPercent": {"/store": 40},
-        "diskLimitsPercent": {"/store": {"delete": 75}}, "logSyncMs": {"counts": [1] * 12, "sum": 9.5}}
+        "timerPendingWithin": {60: 2}, "timerOverdue": 1, "schedulePendingByLevel": {3: 1},
+        "diskUsedPercent": {"/store": 40}, "diskLimitsPercent": {"/store": {"delete": 75}},
+        "logSyncMs": {"counts": [1] * 12, "sum": 9.5}}
     return broker
 
 

@@ -99,7 +99,7 @@ def test_what_waits_does_not_bring_its_topic_back(wait_first, killed):
     opened.run(80_000_000, step=500_000)
     assert opened.names() == (set(), set())
     assert opened.bodies(PARKED_TOPIC) == [b"far", b"level", b"timer"]
-    assert all(timer.line()["timer"]["state"] == "parked" for timer in opened.store.timers())
+    assert all(timer.line(0)["timer"]["state"] == "parked" for timer in opened.store.timers())
     opened.store.close()
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from tailrace.config import StoreConfig
+from tailrace.env.clock import SystemClock
 from tailrace.store.compaction.verification import compaction_findings
 from tailrace.store.directory import FileView, StoreDirectory
 from tailrace.store.index_verification import (
@@ -52,7 +53,12 @@ from tailrace.store.walk.stitched import (
     first_piece,
     scan_pieces,
 )
-from tailrace.timer.verification import check_timer_file, join_timer_checks, timer_files
+from tailrace.timer.verification import (
+    check_timer_file,
+    join_timer_checks,
+    timer_counts,
+    timer_files,
+)
 
 if TYPE_CHECKING:
     from pyspark import RDD, Broadcast
@@ -93,6 +99,7 @@ class _Part:
     number: int
     pieces: list[tuple[Piece, dict[Key, int]]] = field(default_factory=list)
     claims: Claims = field(default_factory=Claims)
+    sealed: list[Damage] = field(default_factory=list)
     records: int = 0
     units: int = 0
     foreign: list[Finding] = field(default_factory=list)
@@ -146,7 +153,7 @@ def audit(
     rows += [(_LOG, damage.phy_offset, 0, *damage_finding(damage)) for damage in walk.damage]
     rest = [
         *(tail_findings(directory, walk.end) if directory.log_files else ()),
-        *unclaimed_findings(directory, claims, walk.damage),
+        *unclaimed_findings(directory, claims, [*walk.damage, *(d for part in parts.values() for d in part.sealed)]),
         *(finding for check in checks for finding in check.findings),
         *foreign[:MANY],
         *state_findings(directory, walk.end.phy_offset),
@@ -169,7 +176,7 @@ def audit(
         "state": directory.state.value, "records": sum(part.records for part in parts.values()),
         "units": sum(part.units for part in parts.values()),
         "indexEntries": sum(check.entries for check in checks),
-        "timers": sum(len(check.records) for check in timer_checks),
+        "timers": timer_counts(directory, timer_checks, SystemClock().now_ms())._asdict(),
         "findings": sum(kinds.values()), "kinds": dict(sorted(kinds.items())),
     })
 
@@ -205,6 +212,7 @@ def _verify_segment(look: _Look, task: _Task) -> Iterator[Any]:
                     part.kinds[finding.kind] += 1
                     yield (_LOG, item.base, number, *finding)
     part.claims, part.records, part.units = rules.claims, rules.records, rules.units
+    part.sealed = rules.sealed
     part.foreign = rules.foreign_keys()
     yield part
 
