@@ -199,6 +199,17 @@ def recorded():
     return {caller: {name: found.get(caller, "") for name, found in table.items()} for caller in CALLERS}
 
 
+STRICTER = {
+    (caller, f"CLONE_GROUP_OFFSET{topic}"): (
+        f"User:{caller} has no permission to access Group:{GROUP} from 127.0.0.1, no matched policies.")
+    for caller in ("may-update",) for topic in ("", f" %RETRY%{GROUP}")}
+"""Refusals of Tailrace where RocketMQ 5.5.0 refuses nothing, by caller and request.
+
+CLONE_GROUP_OFFSET reads the offsets of ``srcGroup``, which needs Get or Sub here. RocketMQ marks only ``destGroup`` and
+``topic`` as resources of its header, so Update on these is enough there.
+"""
+
+
 def as_here(remark):
     """Return a remark of a Java broker as Tailrace words it: it does not say which users there are."""
     return "check signature failed." if remark.endswith((" is not found.", " is disabled.")) else remark
