@@ -15,6 +15,7 @@ from tailrace.doctor.retention_report import answer_lines
 from tailrace.env import OsFileSystem
 from tailrace.env.clock import SystemClock
 from tailrace.errors import StoreNotWritableError
+from tailrace.node.store_opening import StoreParts
 
 __all__ = ["with_retention"]
 
@@ -79,7 +80,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def by_time(path: Path, say: Say) -> None:
     """A store whose clock advances by 72 hours."""
     clock, config = LaterClock(), settings()
-    with MessageStore.open(path, config=config, clock=clock) as store:
+    with MessageStore.open(path, config=config, parts=StoreParts(clock=clock)) as store:
         fill(store, "old", 4)
         clock.forward(config.file_reserved_time - 1)
         fill(store, "new", 3)
@@ -101,7 +102,7 @@ def by_time(path: Path, say: Say) -> None:
 def by_pressure(path: Path, say: Say) -> None:
     """A cap that the store outgrows, and a disk with less room than settings ask for."""
     clock, cap = LaterClock(), 5 * SEGMENT
-    with MessageStore.open(path, config=settings(maxStoreBytes=cap), clock=clock) as store:
+    with MessageStore.open(path, config=settings(maxStoreBytes=cap), parts=StoreParts(clock=clock)) as store:
         store.put(Message(topic="reminders", body=b"in ten minutes", delay_level=14))
         clock.forward(1 / 60)
         fill(store, "orders", 9)

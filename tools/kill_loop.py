@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from tailrace import FlushDiskType, MessageStore
+from tailrace.node.store_opening import StoreParts
 
 WRITERS = 4
 NESTED = 3
@@ -157,7 +158,7 @@ def starts_after_stops(directory: Path, stops: int, seed: int) -> collections.Co
             os.waitpid(process.pid, os.WUNTRACED)
             shutil.copytree(path, copy)
             process.send_signal(signal.SIGCONT)
-            with MessageStore.open(copy, services=False) as store:
+            with MessageStore.open(copy, parts=StoreParts(services=False)) as store:
                 report = store.recovery_report
                 decisions[report["decision"] if report["decision"] == "PROGRESS" else report["why"]] += 1
             shutil.rmtree(copy)

@@ -26,10 +26,11 @@ SAVES_MS = (10, 50, 5000)
 OPENER = """
 import sys
 from tailrace import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.recovery import passes
 passes._SAVE_NS = int(sys.argv[2]) * 1_000_000
 print("go", flush=True)
-MessageStore.open(sys.argv[1], services=False).close()
+MessageStore.open(sys.argv[1], parts=StoreParts(services=False)).close()
 """
 
 

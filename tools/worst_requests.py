@@ -36,6 +36,7 @@ from tailrace.env.clock import SystemClock
 from tailrace.formats.commitlog import encode_batch
 from tailrace.formats.remoting import RemotingCommand, RequestCode, decode_frame, encode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig
 
@@ -397,7 +398,7 @@ def registrations():
 def registered_codes(directory):
     """Codes that the broker and the name server answer, from their processors."""
     async def find():
-        with MessageStore.open(directory, services=False) as store:
+        with MessageStore.open(directory, parts=StoreParts(services=False)) as store:
             controller = BrokerController(store)
             await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
             codes = [set(server.processors) for server in controller._servers]

@@ -23,6 +23,7 @@ from results import ROOT, note, report
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 
 REFERENCE = ROOT / "tests" / "interop" / "reference" / "rocketmq"
 LARGE = 64 * 1024
@@ -147,7 +148,7 @@ def empty_pass(path: str, a: argparse.Namespace) -> dict[str, Any]:
         commit_log_allocate_step=4096, max_hash_slot_num=1000, max_index_num=4000,
         delete_when=";".join(map(str, range(24))))
     began = time.perf_counter()
-    with MessageStore.open(path, config=config, services=False) as store:
+    with MessageStore.open(path, config=config, parts=StoreParts(services=False)) as store:
         for number in range(a.queues):
             store.put_inner(MessageExtBrokerInner(
                 f"T{number // 10}", number % 10, b"x", b"", 0, 0, number))

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tailrace.node.store_opening import StoreParts
+
 COUNT = 60_000
 TOPICS = [f"Topic{number}" for number in range(8)]
 BODY = bytes(range(256)) * 4
@@ -36,7 +38,7 @@ def measures(path: str) -> dict[str, Callable[[], float]]:
             for n in range(count)]
 
     store = MessageStore.open(f"{path}/served")
-    quiet = MessageStore.open(f"{path}/quiet", services=False)  # its dispatch is run by hand
+    quiet = MessageStore.open(f"{path}/quiet", parts=StoreParts(services=False))  # its dispatch is run by hand
     for message, queue_id in messages(COUNT):
         store.put(message, queue_id=queue_id)
     store.wait_dispatched(120_000)

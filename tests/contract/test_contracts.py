@@ -1,8 +1,9 @@
 """The contracts of file systems and stores, on the real ones and on the simulated ones."""
 
 import pytest
+from flat_open import flat_open
 
-from tailrace import MessageStore, StoreConfig
+from tailrace import StoreConfig
 from tailrace.config import FlushDiskType
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.filesystem import LockState, OsFileSystem
@@ -82,7 +83,7 @@ class TestStoreOnDisk(StoreContract):
     on_disk = True
 
     def open(self, root, **options):
-        return MessageStore.open(root, config=StoreConfig(**SIZES), **options)
+        return flat_open(root, config=StoreConfig(**SIZES), **options)
 
 
 class TestSyncFlushStoreOnDisk(StoreContract):
@@ -90,14 +91,14 @@ class TestSyncFlushStoreOnDisk(StoreContract):
 
     def open(self, root, **options):
         config = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, **SIZES)
-        return MessageStore.open(root, config=config, **options)
+        return flat_open(root, config=config, **options)
 
 
 class TestStoreWithoutServices(StoreContract):
     on_disk = True
 
     def open(self, root, **options):
-        return MessageStore.open(root, config=StoreConfig(**SIZES), services=False, **options)
+        return flat_open(root, config=StoreConfig(**SIZES), services=False, **options)
 
 
 class TestSimulatedStore(StoreContract):
@@ -110,9 +111,9 @@ class TestSimulatedStore(StoreContract):
     def open(self, root, **options):
         self.seed += 1
         self.scheduler = SimScheduler(self.clock, SeededEntropy(self.seed))
-        return MessageStore.open(
-            root, config=StoreConfig(**SIZES), clock=self.clock, file_system=self.files,
-            scheduler=self.scheduler, entropy=SeededEntropy(self.seed), **options)
+        return flat_open(
+            root, config=StoreConfig(**SIZES), clock=self.clock, file_system=self.files, scheduler=self.scheduler,
+            entropy=SeededEntropy(self.seed), **options)
 
     def settle(self, store):
         while store.dispatch_behind_bytes:

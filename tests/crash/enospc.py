@@ -6,6 +6,7 @@ import errno
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 SIZE = 8192
@@ -73,8 +74,9 @@ class Life:
         self.scheduler = ManualScheduler()
         try:
             self.store = MessageStore.open(
-                "/s", config=CONFIG, clock=self.clock, file_system=self.files,
-                scheduler=self.scheduler, entropy=SeededEntropy(3))
+                "/s", config=CONFIG,
+                parts=StoreParts(clock=self.clock, file_system=self.files, scheduler=self.scheduler,
+                    entropy=SeededEntropy(3)))
         except (StoreError, OSError) as error:
             self.told(error, "open")
             return False

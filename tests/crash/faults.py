@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 
 ROOT = "/store"
@@ -114,8 +115,8 @@ class Source:
     def opened(self, files: CrashFileSystem) -> MessageStore:
         """Open it on such files."""
         return MessageStore.open(
-            ROOT, config=self.config, services=False, clock=self.clock, file_system=files,
-            entropy=SeededEntropy(5))
+            ROOT, config=self.config,
+            parts=StoreParts(services=False, clock=self.clock, file_system=files, entropy=SeededEntropy(5)))
 
     def image(self, mode: str) -> CrashFileSystem:
         """A copy of the files, as a stop of that kind leaves them."""

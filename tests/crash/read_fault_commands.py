@@ -11,7 +11,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from tailrace import MessageStore
+from flat_open import flat_open
+
 from tailrace.doctor.backup import back_up, read_manifest, verify_backup
 from tailrace.doctor.disk_usage import disk_usage
 from tailrace.doctor.dump import KINDS, dump, query
@@ -82,7 +83,7 @@ READING = {
 
 def contents(files, clock, **given):
     """What a directory has after an open."""
-    with _faults.small_wheel(), MessageStore.open(
+    with _faults.small_wheel(), flat_open(
         ROOT, config=CONFIG, services=False, clock=clock, file_system=files, entropy=SeededEntropy(5), must_write=True,
         **given,
     ) as store:

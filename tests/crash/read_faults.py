@@ -22,6 +22,7 @@ from tailrace.errors import StoreError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 from tailrace.timer.timer_message_store import TimerMessageStore
@@ -122,8 +123,9 @@ class Life:
             while True:
                 hits = self.hits
                 self.store = self.again("open", lambda: MessageStore.open(
-                    ROOT, config=self.config, clock=self.clock, file_system=self.files, scheduler=self.scheduler,
-                    entropy=SeededEntropy(3)))
+                    ROOT, config=self.config,
+                    parts=StoreParts(clock=self.clock, file_system=self.files, scheduler=self.scheduler,
+                        entropy=SeededEntropy(3))))
                 if not self.store.read_only:
                     break
                 if self.hits == hits:

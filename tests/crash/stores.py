@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import struct
 
-from tailrace import Message, MessageStore, StoreConfig
+from flat_open import flat_open
+
+from tailrace import Message, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.checkpoint import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from tailrace.formats.commitlog import BLANK_MAGIC, decode_message
@@ -19,7 +21,7 @@ CONFIG = StoreConfig(
 
 
 def opened(path, config=CONFIG, **given):
-    return MessageStore.open(path, config=config, services=False, entropy=SeededEntropy(7), **given)
+    return flat_open(path, config=config, services=False, entropy=SeededEntropy(7), **given)
 
 
 def message(number, topic="T", size=0):

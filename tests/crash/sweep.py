@@ -7,6 +7,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import FatalStorageError, StoreError
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
 ROOT = "/store"
@@ -27,8 +28,8 @@ def lmq_names(number, seed):
 
 def open_store(files, clock, seed=1):
     return MessageStore.open(
-        ROOT, config=CONFIG, services=False, clock=clock, file_system=files,
-        entropy=SeededEntropy(seed))
+        ROOT, config=CONFIG,
+        parts=StoreParts(services=False, clock=clock, file_system=files, entropy=SeededEntropy(seed)))
 
 
 def workload(files, clock, sent, acknowledged, *, puts=24, seed=1):

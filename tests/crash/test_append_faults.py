@@ -17,6 +17,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.store import commit_log
 from tailrace.testing import CrashFileSystem, SimClock
 
@@ -83,7 +84,7 @@ KINDS = [one_by_one, batches, many, table, multi_dispatch]
 
 def opened(files):
     store = MessageStore.open(
-        "/s", config=CONFIG, services=False, file_system=files, clock=SimClock())
+        "/s", config=CONFIG, parts=StoreParts(services=False, file_system=files, clock=SimClock()))
     store.topics.create_if_missing("T", 4)
     return store
 

@@ -15,6 +15,7 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import FaultyFileSystem
 from tailrace.testing.faulty_filesystem import Fault
 
@@ -24,13 +25,13 @@ CONFIG = StoreConfig(
 
 
 def fill(path, numbers):
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         for number in numbers:
             store.put(Message(topic="T", body=b"%04d" % number * 100, keys=[f"k{number}"]))
 
 
 def bodies(path):
-    with MessageStore.open(path, services=False) as store:
+    with MessageStore.open(path, parts=StoreParts(services=False)) as store:
         return [int(message.body[:4]) for message in store.read("T")]
 
 
@@ -117,7 +118,7 @@ def test_damage_another_store_and_places_that_are_taken_are_refused(tmp_path):
     fill(tmp_path / "young", range(1))
     with pytest.raises(StoreError, match="only up to"):
         back_up(str(tmp_path / "young"), target)
-    with MessageStore.open(tmp_path / "empty", config=CONFIG, services=False):
+    with MessageStore.open(tmp_path / "empty", config=CONFIG, parts=StoreParts(services=False)):
         pass  # as after the loss of a disk, when the broker was started on an empty directory
     with pytest.raises(StoreError, match="only up to 0"):
         back_up(str(tmp_path / "empty"), target)

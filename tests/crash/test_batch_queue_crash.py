@@ -13,6 +13,7 @@ from tailrace.errors import StoreError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
@@ -25,7 +26,8 @@ Messages = list[tuple[int, bytes]]
 
 def open_store(files, clock):
     return MessageStore.open(
-        "/store", config=CONFIG, services=False, clock=clock, file_system=files, entropy=SeededEntropy(1))
+        "/store", config=CONFIG,
+        parts=StoreParts(services=False, clock=clock, file_system=files, entropy=SeededEntropy(1)))
 
 
 def workload(files, clock, sent: Messages, acknowledged: Messages) -> None:

@@ -10,6 +10,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import FlushDiskType
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
 CONFIG = StoreConfig(
@@ -21,7 +22,8 @@ KEYS = 4
 
 def open_store(files, clock):
     return MessageStore.open(
-        "/store", config=CONFIG, services=False, clock=clock, file_system=files, entropy=SeededEntropy(1))
+        "/store", config=CONFIG,
+        parts=StoreParts(services=False, clock=clock, file_system=files, entropy=SeededEntropy(1)))
 
 
 def delete_oldest(store):

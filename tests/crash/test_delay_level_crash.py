@@ -11,6 +11,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.node.retention.timer_rescue import TimerRescue
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 _spec = importlib.util.spec_from_file_location("lives", pathlib.Path(__file__).with_name("lives.py"))
@@ -41,8 +42,8 @@ class Life:
         files.usage.free = files.usage.usable = (1 << 40) * (100 - used) // 100
         self.scheduler = ManualScheduler()
         return MessageStore.open(
-            "/s", config=CONFIG, clock=self.clock, file_system=files, scheduler=self.scheduler,
-            entropy=SeededEntropy(7))
+            "/s", config=CONFIG,
+            parts=StoreParts(clock=self.clock, file_system=files, scheduler=self.scheduler, entropy=SeededEntropy(7)))
 
     def run_services(self, *names):
         for name in names:

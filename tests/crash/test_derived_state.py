@@ -15,6 +15,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=400, max_hash_slot_num=32,
@@ -24,7 +25,7 @@ CASES = int(os.environ.get("CASES", "120"))
 
 
 def opened(path):
-    return MessageStore.open(path, config=CONFIG, services=False, entropy=SeededEntropy(7))
+    return MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False, entropy=SeededEntropy(7)))
 
 
 def make(path, *, close):

@@ -18,6 +18,7 @@ from tailrace.config import BrokerConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.store.default_message_store import HINTS
 from tailrace.testing import CrashFileSystem, FaultyFileSystem, ManualScheduler, SimClock
@@ -89,8 +90,9 @@ class Life:
 
     def open(self):
         self.store = MessageStore.open(
-            "/s", config=CONFIG, services=False, clock=self.clock, file_system=self.files,
-            entropy=SeededEntropy(self.clock.now_ms()))
+            "/s", config=CONFIG,
+            parts=StoreParts(services=False, clock=self.clock, file_system=self.files,
+                entropy=SeededEntropy(self.clock.now_ms())))
         self.steps = ManualScheduler()
         self.store._timers.start(self.steps)
         self.store.retention.start(self.steps)
@@ -248,8 +250,8 @@ def check(life):
     down = life.crash.power_lost(SeededEntropy(5), 0)
     life.clock.advance(1000)
     with MessageStore.open(
-        "/s", config=CONFIG, services=False, clock=life.clock, file_system=down,
-        entropy=SeededEntropy(9),
+        "/s", config=CONFIG,
+        parts=StoreParts(services=False, clock=life.clock, file_system=down, entropy=SeededEntropy(9)),
     ) as store:
         assert not store.read_only
         steps = ManualScheduler()

@@ -12,6 +12,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 pytestmark = pytest.mark.crash
@@ -26,8 +27,8 @@ TOPICS = ("T", "U")
 
 def opened(files, clock):
     store = MessageStore.open(
-        "/s", config=CONFIG, services=False, clock=clock, file_system=files,
-        entropy=SeededEntropy(clock.now_ms()))
+        "/s", config=CONFIG,
+        parts=StoreParts(services=False, clock=clock, file_system=files, entropy=SeededEntropy(clock.now_ms())))
     steps = ManualScheduler()
     store._timers.start(steps)
     return store, steps

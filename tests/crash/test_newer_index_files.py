@@ -12,6 +12,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
 CONFIG = StoreConfig(
@@ -25,7 +26,7 @@ CASES = int(os.environ.get("CASES", "40"))
 
 def opened(files, clock):
     return MessageStore.open(
-        "/s", config=CONFIG, services=False, clock=clock, file_system=files, entropy=SeededEntropy(2))
+        "/s", config=CONFIG, parts=StoreParts(services=False, clock=clock, file_system=files, entropy=SeededEntropy(2)))
 
 
 @pytest.fixture(scope="module")

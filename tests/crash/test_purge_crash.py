@@ -10,6 +10,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 
 _spec = importlib.util.spec_from_file_location("lives", pathlib.Path(__file__).with_name("lives.py"))
@@ -48,8 +49,8 @@ class Life:
 
     def run(self, files):
         store = MessageStore.open(
-            "/s", config=CONFIG, services=False, clock=self.clock, file_system=files,
-            entropy=SeededEntropy(7))
+            "/s", config=CONFIG,
+            parts=StoreParts(services=False, clock=self.clock, file_system=files, entropy=SeededEntropy(7)))
         try:
             self.put(store, 12)
             store.wait_dispatched()
@@ -65,7 +66,7 @@ class Life:
 
     def check(self, files, what):
         store = MessageStore.open(
-            "/s", config=CONFIG, services=False, clock=self.clock, file_system=files)
+            "/s", config=CONFIG, parts=StoreParts(services=False, clock=self.clock, file_system=files))
         low, high = store.min_offset_in_queue("t", 0), store.max_offset_in_queue("t", 0)
         assert low in {self.told, min(self.asked, high)} | ({0} if not self.told else set()), (
             what, low, high, self.told, self.asked)

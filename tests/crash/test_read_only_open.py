@@ -11,6 +11,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import FatalStorageError, StoreLockedError, StoreNotWritableError
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 from tailrace.testing import CrashFileSystem, Fault, FaultyFileSystem, SimClock, SimScheduler
 
@@ -24,8 +25,9 @@ CONFIG = StoreConfig(
 
 def opened(files, clock, scheduler=None):
     return MessageStore.open(
-        "/store", config=CONFIG, clock=clock, file_system=files, scheduler=scheduler,
-        services=scheduler is not None, entropy=SeededEntropy(1))
+        "/store", config=CONFIG,
+        parts=StoreParts(clock=clock, file_system=files, scheduler=scheduler, services=scheduler is not None,
+            entropy=SeededEntropy(1)))
 
 
 def fails_to_write(part, error_number, times):
@@ -151,8 +153,9 @@ def test_what_must_write_is_refused_where_nothing_can_be_written(unwritten):
     before = image(files)
     with pytest.raises(StoreNotWritableError, match=r"/store/lock: Read-only .* dump"):
         MessageStore.open(
-            "/store", config=CONFIG, clock=clock, services=False, must_write=True,
-            file_system=FaultyFileSystem.read_only(files))
+            "/store", config=CONFIG,
+            parts=StoreParts(clock=clock, services=False, must_write=True,
+                file_system=FaultyFileSystem.read_only(files)))
     assert image(files) == before
     view = StoreDirectory("/store", config=CONFIG, file_system=FaultyFileSystem.read_only(files))
     assert view.path == "/store"

@@ -2,6 +2,7 @@
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 
 CONFIG = StoreConfig(
@@ -16,8 +17,8 @@ def test_a_power_loss_after_a_deletion_leaves_queues_where_they_were():
 
     def opened():
         return MessageStore.open(
-            "/store", config=CONFIG, clock=clock, file_system=files, services=False,
-            entropy=SeededEntropy(1))
+            "/store", config=CONFIG,
+            parts=StoreParts(clock=clock, file_system=files, services=False, entropy=SeededEntropy(1)))
 
     store = opened()
     for n in range(60):

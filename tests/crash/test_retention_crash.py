@@ -11,6 +11,7 @@ import pytest
 from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.retention.trash import Trash
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
@@ -30,7 +31,7 @@ CONFIG = StoreConfig(
 
 def open_store(files, clock):
     return MessageStore.open(
-        "/s", config=CONFIG, services=False, clock=clock, file_system=files, entropy=SeededEntropy(7))
+        "/s", config=CONFIG, parts=StoreParts(services=False, clock=clock, file_system=files, entropy=SeededEntropy(7)))
 
 
 class Life:

@@ -15,6 +15,7 @@ from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import FatalStorageError, StoreError, StoreNotWritableError
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, IdleService, SimulatedCrash
 
 pytestmark = pytest.mark.crash
@@ -76,8 +77,8 @@ QUEUES = [("orders", 0), ("orders", 1), ("other", 0)]
 
 def open_store(fs):
     return MessageStore.open(
-        "/s", config=CONFIG, services=False, clock=CrashClock(fs), file_system=fs.inner,
-        entropy=SeededEntropy(fs.ms))
+        "/s", config=CONFIG,
+        parts=StoreParts(services=False, clock=CrashClock(fs), file_system=fs.inner, entropy=SeededEntropy(fs.ms)))
 
 
 def life(fs, sent=None, acked=None):

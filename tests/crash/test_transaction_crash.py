@@ -21,6 +21,7 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.retention.group_pins import TRANSACTION_GROUP
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 
 _spec = importlib.util.spec_from_file_location("lives", pathlib.Path(__file__).with_name("lives.py"))
@@ -47,7 +48,8 @@ class Broker:
 
     def __init__(self, files, clock):
         self.store = store = MessageStore.open(
-            "/s", config=CONFIG, clock=clock, file_system=files, services=False, entropy=SeededEntropy(7))
+            "/s", config=CONFIG,
+            parts=StoreParts(clock=clock, file_system=files, services=False, entropy=SeededEntropy(7)))
         self.offsets = ConsumerOffsetManager(store.file_system, store.config_dir, clock)
         self.offsets.load()
         self.service = TransactionService(

@@ -11,6 +11,7 @@ from tailrace.config import RecoveryMode
 from tailrace.doctor.dump import query
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import DirectoryState, StoreDirectory
 from tailrace.store.queue_search import first_stored
 from tailrace.testing import CrashFileSystem, FaultyFileSystem, SimClock, crash_filesystem
@@ -27,21 +28,22 @@ COUNT = 400
 
 def opened(files, config=CONFIG, clock=None):
     return MessageStore.open(
-        "/store", config=config, clock=clock or SimClock(), file_system=files, services=False,
-        entropy=SeededEntropy(1))
+        "/store", config=config,
+        parts=StoreParts(clock=clock or SimClock(), file_system=files, services=False, entropy=SeededEntropy(1)))
 
 
 def filled():
     """Files of a store with ten segments that was killed; its last progress is some segments old."""
     files, clock = CrashFileSystem(), SimClock()
     store = MessageStore.open(
-        "/store", config=CONFIG, clock=clock, file_system=files, services=False, entropy=SeededEntropy(1))
+        "/store", config=CONFIG,
+        parts=StoreParts(clock=clock, file_system=files, services=False, entropy=SeededEntropy(1)))
     for number in range(COUNT):
         if number == COUNT - 40:
             store.close()
             store = MessageStore.open(
-                "/store", config=CONFIG, clock=clock, file_system=files, services=False,
-                entropy=SeededEntropy(1))
+                "/store", config=CONFIG,
+                parts=StoreParts(clock=clock, file_system=files, services=False, entropy=SeededEntropy(1)))
         store.put(Message(topic=f"T{number % 3}", body=b"%d" % number * 40, keys=[f"k{number}"]), queue_id=number % 2)
     store.flush()
     return files.killed()
@@ -226,7 +228,8 @@ def test_a_time_before_a_missing_segment_is_found_by_stores_and_directories():
     files, clock = CrashFileSystem(), SimClock()
     times = []
     with MessageStore.open(
-        "/store", config=CONFIG, clock=clock, file_system=files, services=False, entropy=SeededEntropy(1)
+        "/store", config=CONFIG,
+        parts=StoreParts(clock=clock, file_system=files, services=False, entropy=SeededEntropy(1))
     ) as store:
         for number in range(100):
             times.append(clock.now_ms())

@@ -27,6 +27,7 @@ from tailrace.errors import (
 )
 from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 
 _spec = importlib.util.spec_from_file_location("stores", pathlib.Path(__file__).with_name("stores.py"))
@@ -523,7 +524,7 @@ def test_a_record_over_a_limit_that_was_lowered_since_is_kept(path):
     config = StoreConfig(
         mapped_file_size_commit_log=stores.SEGMENT, mapped_file_size_consume_queue=400,
         max_hash_slot_num=32, max_index_num=128, max_message_size=1024)
-    with MessageStore.open(path, config=config, services=False) as store:
+    with MessageStore.open(path, config=config, parts=StoreParts(services=False)) as store:
         assert is_right(store, range(4))
         with pytest.raises(StoreError):
             store.put(stores.message(4, size=4000))

@@ -32,6 +32,7 @@ from tailrace.model import Message
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.store.recovery.quarantine import Quarantine
 from tailrace.store.retention.forced_deletions import ForcedDeletions
@@ -123,7 +124,7 @@ def command(*arguments: str) -> tuple[int, str]:
 
 def contents(root: Path) -> tuple[list[bytes], int]:
     """Messages of the topic, and how many timers are pending."""
-    with MessageStore.open(root, config=CONFIG, services=False, must_write=True) as store:
+    with MessageStore.open(root, config=CONFIG, parts=StoreParts(services=False, must_write=True)) as store:
         bodies = [m.body for queue in range(4) for m in store.read("orders", queue)]
         pending = sum(1 for _ in store.timers())
     return sorted(bodies), pending
@@ -134,7 +135,7 @@ def opened(root: Path) -> tuple[int, str]:
     said = io.StringIO()
     logging.getLogger().handlers[:] = [logging.StreamHandler(said)]
     try:
-        with MessageStore.open(root, config=CONFIG, services=False) as store:
+        with MessageStore.open(root, config=CONFIG, parts=StoreParts(services=False)) as store:
             if store.read_only:
                 return 1, store.read_only
             for manager in (

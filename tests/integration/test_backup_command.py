@@ -12,6 +12,7 @@ import pytest
 from tailrace.client import Producer, PullConsumer
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = pytest.mark.integration
@@ -58,7 +59,7 @@ def test_a_backup_under_load_has_all_that_was_acknowledged_before_it(tailrace_br
     assert second["verified"]
     assert run("restore", tmp_path / "b", tmp_path / "r")["mode"] == "rebuild"
     assert run("verify", tmp_path / "r")["summary"]["findings"] == 0
-    with MessageStore.open(tmp_path / "r", services=False) as opened:
+    with MessageStore.open(tmp_path / "r", parts=StoreParts(services=False)) as opened:
         found = [int(message.body) for message in opened.read("orders", 0)]
         assert found == [*range(len(found))]
         assert len(found) >= acknowledged

@@ -19,6 +19,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.clock import SystemClock
 from tailrace.formats import filenames
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.node.store_opening import StoreParts
 from tailrace.properties import parse_properties
 from tailrace.pytest_plugin import TailraceBroker
 
@@ -171,7 +172,7 @@ def test_every_file_that_appears_is_on_the_page(tmp_path: Path) -> None:
         broker.kill()
     config = StoreConfig.from_properties(parse_properties(SETTINGS))
     tear_the_end(path)
-    with MessageStore.open(path, config=config, services=False) as store:
+    with MessageStore.open(path, config=config, parts=StoreParts(services=False)) as store:
         assert store.recovery_report["quarantinedBytes"]
         store.purge_topic("orders")
         files.look()
@@ -183,14 +184,14 @@ def test_every_file_that_appears_is_on_the_page(tmp_path: Path) -> None:
         store._store.compaction.step()
         files.look()
     small = dataclasses.replace(config, max_store_bytes=1 << 16)
-    with MessageStore.open(path, config=small, services=False) as store:
+    with MessageStore.open(path, config=small, parts=StoreParts(services=False)) as store:
         store.put_many([Message(topic="others", body=b"y" * 5000) for _ in range(30)])
         assert store.retention.delete_now()
         files.look()
         store.put_many([Message(topic="others", body=b"z" * 5000) for _ in range(30)])
     with MessageStore.open(path, config=dataclasses.replace(small, delete_rate=1)):
         files.wait_for("tailrace/trash/NUMBER")
-    with MessageStore.open(path, config=small, services=False, clock=CorrectedClock()):
+    with MessageStore.open(path, config=small, parts=StoreParts(services=False, clock=CorrectedClock())):
         files.look()
     assert not files.seen - documented()
     # These are made only with another setting, on executors of Spark, or on a foreign device.

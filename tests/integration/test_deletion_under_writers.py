@@ -9,6 +9,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.verification import Verification
 
@@ -89,7 +90,7 @@ def test_each_message_is_before_the_deletion_or_in_the_new_life(tmp_path, rebuil
         assert len(lmq) == len({m.body for m in lmq}) == sum(
             one[2] >= store.lives.deleted_up_to(LMQ) and int(one[1].partition(b":")[2]) % 4 > 0 for one in put)
     assert list(Verification(StoreDirectory(path, config=CONFIG, raw=True)).findings()) == []
-    with MessageStore.open(path, config=CONFIG, rebuild=rebuild) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(rebuild=rebuild)) as store:
         assert {topic: read(store, topic) for topic in expected} == expected
         assert [m.body for m in store.read(LMQ)] == [m.body for m in lmq]
     assert list(Verification(StoreDirectory(path, config=CONFIG, raw=True)).findings()) == []

@@ -14,6 +14,7 @@ from tailrace.client import Producer
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RemotingError
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import FaultyFileSystem
 
 CONFIG = StoreConfig(
@@ -76,7 +77,7 @@ def test_a_failed_sync_of_the_timer_files_ends_acknowledgements_and_is_told(tmp_
         await server.stop()
         await controller.stop()
 
-    store = MessageStore.open(tmp_path, config=CONFIG, file_system=files)
+    store = MessageStore.open(tmp_path, config=CONFIG, parts=StoreParts(file_system=files))
     try:
         asyncio.run(life(store))
     finally:
@@ -114,7 +115,7 @@ def test_consumer_offsets_are_a_hint_in_either_of_their_files(tmp_path, lmq):
 
     with MessageStore.open(
         tmp_path, config=replace(CONFIG, enable_lmq=lmq),
-        file_system=FaultyFileSystem(OsFileSystem(), error_of),
+        parts=StoreParts(file_system=FaultyFileSystem(OsFileSystem(), error_of)),
     ) as store:
         asyncio.run(life(store))
     assert '"T@g"' in (tmp_path / "config" / name).read_text()

@@ -16,6 +16,7 @@ from tailrace.doctor.verify import verify
 from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.formats.timerwheel import SLOT
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.findings import COMPACTION_KINDS, STORE_KINDS, Remedy
 from tailrace.timer.verification import TIMER_KINDS, check_timer_file, timer_files
@@ -61,7 +62,7 @@ class Stores:
 
     def __init__(self, top):
         self.path, self.own, self.java = top / "copy", top / "own", top / CLEAN
-        with MessageStore.open(self.own, config=CONFIG, services=False) as store:
+        with MessageStore.open(self.own, config=CONFIG, parts=StoreParts(services=False)) as store:
             self.put = [store.put(
                 Message(topic=f"T{n % 2}", body=b"%d" % n * 90, keys=[f"k{n}"]), queue_id=n % 3) for n in range(150)]
         with tarfile.open(FIXTURES / f"{CLEAN}.tar.xz") as archive:
@@ -102,12 +103,13 @@ class Stores:
 
 
 def odd_properties(s):
-    with MessageStore.open(s.path, config=CONFIG, services=False) as store:
+    with MessageStore.open(s.path, config=CONFIG, parts=StoreParts(services=False)) as store:
         store.put_inner(MessageExtBrokerInner("T0", 0, b"x", b"UNIQ_KEY\x01u\x02odd\x02"))
 
 
 def far_data(s):
-    with MessageStore.open(s.path, config=StoreConfig(mapped_file_size_commit_log=4 << 20), services=False) as store:
+    with MessageStore.open(s.path, config=StoreConfig(mapped_file_size_commit_log=4 << 20),
+        parts=StoreParts(services=False)) as store:
         store.put(Message(topic="T0", body=b"x"))
     [file] = (s.path / "commitlog").iterdir()
     s.poke(file, 3 << 20, b"data")
@@ -166,14 +168,15 @@ def test_the_finding_disappears_with_its_remedy(stores, kind):
     if remedy is Remedy.TIMERS:
         (stores.path / CHECK).unlink()
     with MessageStore.open(
-        stores.path, services=False, create=False, must_write=True,
-        rebuild=remedy in {Remedy.REPAIR, Remedy.SEAL}, seal_damage=remedy is Remedy.SEAL,
+        stores.path, create=False,
+        parts=StoreParts(services=False, must_write=True, rebuild=remedy in {Remedy.REPAIR, Remedy.SEAL},
+            seal_damage=remedy is Remedy.SEAL),
     ):
         pass
     assert (kind in stores.kinds()) is (remedy in {Remedy.NOTHING, Remedy.RESTORE})
     if remedy is Remedy.TIMERS:  # recover alone does not do it
         stores.copy(stores.java)
         SPOILT[kind](stores)
-        with MessageStore.open(stores.path, services=False, must_write=True):
+        with MessageStore.open(stores.path, parts=StoreParts(services=False, must_write=True)):
             pass
         assert kind in stores.kinds()

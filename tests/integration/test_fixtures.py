@@ -11,6 +11,7 @@ from releases import CLEAN, CRASHED
 
 from tailrace.doctor.dump import dump, query
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import DirectoryState, StoreDirectory
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
@@ -50,7 +51,7 @@ def test_a_dump_is_what_the_reference_sees(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_after_an_open_the_dump_is_still_what_the_reference_sees(name, tmp_path):
     path = unpack(name, tmp_path)
-    with MessageStore.open(path, services=False) as store:
+    with MessageStore.open(path, parts=StoreParts(services=False)) as store:
         report = store.recovery_report
     assert report["mode"] == ("normal" if name.startswith("clean") else "abnormal")
     assert (report["cut"], report["steppedOver"]) == ([], [])
@@ -62,7 +63,7 @@ def test_after_an_open_the_dump_is_still_what_the_reference_sees(name, tmp_path)
 @pytest.mark.parametrize("name", NAMES)
 def test_keys_are_found_as_the_reference_finds_them(name, tmp_path):
     path = unpack(name, tmp_path)
-    with MessageStore.open(path, services=False) as store:
+    with MessageStore.open(path, parts=StoreParts(services=False)) as store:
         directory = StoreDirectory(str(path))
         for question in asked(name):
             topic, key = question["topic"], question["key"]

@@ -27,9 +27,9 @@ from tailrace.cli import main
 from tailrace.node.message_store import MessageStore
 real = MessageStore.open
 def slow(*args, **options):
-    options["on_recovery"](0.25)
+    options["parts"].on_recovery(0.25)
     for line in iter(sys.stdin.readline, "go\\n"):
-        options["on_recovery"](float(line))
+        options["parts"].on_recovery(float(line))
         print("at", float(line), flush=True)
     return real(*args, **options)
 MessageStore.open = slow

@@ -16,6 +16,7 @@ path, limit, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import RecoveryMode
+from tailrace.node.store_opening import StoreParts
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
     max_index_num=100, commit_log_allocate_step=4096)
@@ -33,7 +34,7 @@ def told(**more):
     print(json.dumps({"most": most, **more}))
 """
 _WRITE = """
-with MessageStore.open(path, config=CONFIG, services=False) as store:
+with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
     n = 0
     while len(store._store.commit_log.queue.files) < wanted:
         store.put(Message(topic=f"T{n % 3}", body=body(n), keys=[f"k{n}"]))
@@ -49,7 +50,7 @@ told(messages=n, segments=segments)
 _USE = """
 n = int(sys.argv[4])
 strict = dataclasses.replace(CONFIG, recovery_mode=RecoveryMode.ABSOLUTE)
-with MessageStore.open(path, config=strict, services=False) as store:
+with MessageStore.open(path, config=strict, parts=StoreParts(services=False)) as store:
     report = store.recovery_report
     for at in random.Random(2).sample(range(n), 800):
         read(store, at)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from flat_open import flat_open
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import MESSAGE_DELAY_LEVEL
@@ -18,6 +19,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import NotAStoreError
 from tailrace.formats.consumequeue import CQ_UNIT
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.own_settings import remembered
 from tailrace.testing import SimClock, SimScheduler
@@ -40,7 +42,7 @@ def findings(path, config=None):
 
 def opened(path, **given):
     given.setdefault("config", StoreConfig(**SMALL))
-    return MessageStore.open(path, services=False, **given)
+    return flat_open(path, services=False, **given)
 
 
 # -- deleted topics
@@ -111,7 +113,7 @@ def test_an_unclean_directory_is_shown_without_the_deleted_topic(deleted):
 def timer_store(path, config):
     clock = SimClock()
     scheduler = SimScheduler(clock, SeededEntropy(1))
-    with MessageStore.open(path, config=config, clock=clock, scheduler=scheduler) as store:
+    with MessageStore.open(path, config=config, parts=StoreParts(clock=clock, scheduler=scheduler)) as store:
         for number in range(40):
             store.put(Message(topic="later", body=b"%d" % number, delay=1 + number * 0.43))
             scheduler.run(70)

@@ -15,6 +15,7 @@ from crashed_directories import KINDS, OF_JAVA
 
 from tailrace import Message, MessageStore
 from tailrace.errors import StoreLockedError, StoreNotWritableError
+from tailrace.node.store_opening import StoreParts
 
 pytestmark = pytest.mark.integration
 
@@ -116,4 +117,5 @@ def test_a_directory_that_is_opened_while_it_is_read_is_refused(tmp_path):
         store.put(Message(topic="orders", body=b"x"))
     with contextlib.ExitStack() as opened, pytest.raises(StoreLockedError, match="in the meantime"):
         MessageStore.open(
-            tmp_path / "s", read_only=True, on_lock=lambda: opened.enter_context(MessageStore.open(tmp_path / "s")))
+            tmp_path / "s", read_only=True,
+            parts=StoreParts(on_lock=lambda: opened.enter_context(MessageStore.open(tmp_path / "s"))))

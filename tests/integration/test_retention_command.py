@@ -15,6 +15,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.client import Producer
 from tailrace.errors import RemotingError
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 
 pytestmark = pytest.mark.integration
@@ -48,7 +49,7 @@ def store(tmp_path):
     config = StoreConfig(
         mapped_file_size_commit_log=SIZE, mapped_file_size_consume_queue=200,
         max_hash_slot_num=100, max_index_num=400)
-    with MessageStore.open(path, config=config, services=False) as store:
+    with MessageStore.open(path, config=config, parts=StoreParts(services=False)) as store:
         for _ in range(80):
             store.put(Message(topic="t", body=bytes(4000)))
     return path
@@ -94,7 +95,7 @@ def test_delete_now_makes_one_pass_under_the_lock_and_says_what_went(store, sett
     assert segments(store) == before[3:]
     assert not (store / "abort").exists()
     assert list((store / "tailrace" / "trash").iterdir()) == []
-    with MessageStore.open(store, services=False) as opened:
+    with MessageStore.open(store, parts=StoreParts(services=False)) as opened:
         assert opened.recovery_report["mode"] == "normal"
         assert opened.min_phy_offset == 3 * SIZE
         found = list(opened.read("t"))
@@ -223,7 +224,7 @@ def test_a_full_disk_is_told_to_producers_with_path_use_limit_option_and_the_way
 
 
 def test_a_delayed_message_and_a_shared_disk_are_explained(store, settings):
-    with MessageStore.open(store, services=False) as opened:
+    with MessageStore.open(store, parts=StoreParts(services=False)) as opened:
         place = opened.put(Message(topic="later", body=b"x", delay_level=18)).phy_offset
         for _ in range(40):
             opened.put(Message(topic="t", body=bytes(4000)))
@@ -244,7 +245,7 @@ def test_a_delayed_message_and_a_shared_disk_are_explained(store, settings):
 
 
 def test_delete_now_does_not_wait_for_a_holder_that_serves_nobody(store, settings):
-    with MessageStore.open(store, services=False):
+    with MessageStore.open(store, parts=StoreParts(services=False)):
         done = tailrace("retention", store, "--delete-now", "--config", settings(""))
     assert done.returncode == 1
     assert done.stderr.startswith("tailrace: ")
@@ -273,7 +274,7 @@ def test_what_is_no_store_is_one_line(tmp_path):
 
 def test_readers_without_the_lock_see_expired_messages_as_gone_never_as_garbage(store):
     config = StoreConfig(file_reserved_time=0.0, delete_file_batch_max=2, delete_rate=SIZE)
-    with MessageStore.open(store, config=config, services=False) as opened:
+    with MessageStore.open(store, config=config, parts=StoreParts(services=False)) as opened:
         opened.put(Message(topic="t", body=b"last"))
         opened.wait_dispatched()
         opened.flush()
@@ -311,7 +312,7 @@ def test_readers_without_the_lock_see_expired_messages_as_gone_never_as_garbage(
 
 
 def test_an_empty_store_is_explained(tmp_path):
-    with MessageStore.open(tmp_path / "empty", services=False):
+    with MessageStore.open(tmp_path / "empty", parts=StoreParts(services=False)):
         pass
     done = tailrace("retention", tmp_path / "empty", "--delete-now")
     assert done.returncode == 0, done.stderr

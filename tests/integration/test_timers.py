@@ -16,6 +16,7 @@ from tailrace.env.clock import SystemClock
 from tailrace.errors import MessageIllegalError
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
@@ -57,7 +58,7 @@ def test_pending_timers_of_the_reference_are_listed_and_arrive(tmp_path, name):
         archive.extractall(tmp_path, filter="data")
     listed = pending_timers(StoreDirectory(str(tmp_path / name)))
     assert len(listed) == 151
-    with MessageStore.open(tmp_path / name, clock=LaterClock(), create=False) as store:
+    with MessageStore.open(tmp_path / name, parts=StoreParts(clock=LaterClock()), create=False) as store:
         wanted = {timer.uniq_key for timer in listed}
         topics = {timer.topic for timer in listed}
 

@@ -10,6 +10,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.client import PullConsumer
+from tailrace.node.store_opening import StoreParts
 
 pytestmark = pytest.mark.integration
 
@@ -30,7 +31,7 @@ def store(tmp_path):
     config = StoreConfig(
         mapped_file_size_commit_log=SIZE, mapped_file_size_consume_queue=200,
         max_hash_slot_num=100, max_index_num=400)
-    with MessageStore.open(path, config=config, services=False) as store:
+    with MessageStore.open(path, config=config, parts=StoreParts(services=False)) as store:
         for number in range(60):
             store.put(Message(topic="t", body=bytes(4000)), queue_id=number % 2)
         store.put(Message(topic="u", body=b"stays"))
@@ -58,7 +59,7 @@ def test_a_purge_of_a_directory_and_the_mistakes_one_makes(store, tmp_path):
         "topic", "create", store, "u", "--attribute", "retention.ms=x", code=1)
     config.write_text(f"mappedFileSizeCommitLog={SIZE}\nfileReservedTime=0\n")
     assert tailrace("retention", store, "--config", config, "--delete-now")[0].count("0000") >= 3
-    with MessageStore.open(store, services=False) as opened:
+    with MessageStore.open(store, parts=StoreParts(services=False)) as opened:
         assert [m.body for m in opened.read("u")] == [b"stays"]
         assert opened.topics.select("u").attributes == {"retention.ms": "-1"}
 

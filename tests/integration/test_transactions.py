@@ -15,6 +15,7 @@ from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand, encode
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 
 pytestmark = pytest.mark.integration
 
@@ -115,7 +116,7 @@ def test_a_half_message_is_seen_once_it_is_committed_and_only_once(tmp_path, flu
             assert message.born_timestamp == stored.born_timestamp
             assert broker.transactions.queue.pending == 0
             assert broker.transactions.metrics.counts() == {"orders": 0}
-        with MessageStore.open(tmp_path, services=False) as store:
+        with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
             operation, = store.read(OP, 0)
             assert (operation.body, operation.tags) == (b"0,1,", "d")
         counts = json.loads((tmp_path / "config/transactionMetrics").read_bytes())

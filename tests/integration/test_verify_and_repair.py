@@ -12,6 +12,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.doctor.verify import verify
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 
 pytestmark = pytest.mark.integration
 CONFIG = StoreConfig(
@@ -29,7 +30,7 @@ def run(*arguments):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     path = tmp_path_factory.mktemp("verify") / "store"
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         put = [
             store.put(Message(topic=f"T{n % 2}", body=b"%d" % n * 90, tags="t" if n % 3 else None,
                               keys=[f"k{n}"]), queue_id=n % 3)
@@ -124,7 +125,7 @@ def test_repair_builds_anew_and_seals_so_that_the_log_is_whole(made, store_path)
     assert kinds(store_path) == set(), "the log is whole"
     units = []
     for _ in range(2):
-        with MessageStore.open(store_path, config=CONFIG, services=False) as store:
+        with MessageStore.open(store_path, config=CONFIG, parts=StoreParts(services=False)) as store:
             bodies = {
                 (topic, queue_id): [m.body for m in store.read(topic, queue_id)]
                 for topic, queue_id, _, _ in store.queues()

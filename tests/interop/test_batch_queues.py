@@ -18,6 +18,7 @@ from tailrace.errors import RemotingError
 from tailrace.formats.commitlog import decode_batch, encode_batch
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 from tailrace.pytest_plugin import TailraceBroker
 
@@ -92,7 +93,7 @@ def tell_topic(path: Path) -> None:
     """The reference's store, without a broker, writes no topics."""
     (path / "config").mkdir(exist_ok=True)
     topic = TopicConfig(topic_name=TOPIC, attributes={"queue.type": "BatchCQ"})
-    with MessageStore.open(path.parent / "scratch", config=CONFIG, services=False) as store:
+    with MessageStore.open(path.parent / "scratch", config=CONFIG, parts=StoreParts(services=False)) as store:
         store.topics.update(topic)
     shutil.copy(path.parent / "scratch" / "config" / "topics.json", path / "config" / "topics.json")
 
@@ -107,7 +108,7 @@ def test_a_java_store_is_read_and_its_units_are_rebuilt(reference, tmp_path, kil
     assert len(before) > 4
     if told:
         tell_topic(path)
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert we_see(store) == wanted(count)
         assert store.topics.has_batch_queues(TOPIC), "without topics.json its directory says what it is"
         found = store.query_message(TOPIC, "key7")
@@ -117,7 +118,7 @@ def test_a_java_store_is_read_and_its_units_are_rebuilt(reference, tmp_path, kil
                  f"batchconsumequeue/{TOPIC}/0/{46 * 50:020d}"):
         gone = path / lost
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
-        with MessageStore.open(path, config=CONFIG, services=False) as store:
+        with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
             assert we_see(store) == wanted(count)
         assert units(path) == before, f"not the same after the loss of {lost}"
     assert java(reference, path, conf, count, 0)[1] == wanted(count)
@@ -136,7 +137,7 @@ def test_a_java_store_comes_back_from_the_archive(reference, tmp_path):
     with ArchiveJob(str(path), str(tmp_path / "a"), local_runner(OsFileSystem()), config=CONFIG) as job:
         assert len(job.step()) > 1
     list(restore_segments(str(tmp_path / "a"), str(again), 0, 1 << 63))
-    with MessageStore.open(again, config=CONFIG, services=False) as store:
+    with MessageStore.open(again, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert store.topics.has_batch_queues(TOPIC)
         seen = we_see(store)
     for queue_id, bodies in wanted(900).items():
@@ -159,7 +160,7 @@ def test_both_go_on_at_the_right_queue_offsets(reference, tmp_path):
         at += 120
         if not round_:
             tell_topic(path)
-        store = MessageStore.open(path, config=CONFIG, services=False)
+        store = MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False))
         put_ours(store, at, 90)
         at += 90
         assert we_see(store) == wanted(at)
@@ -170,7 +171,7 @@ def test_both_go_on_at_the_right_queue_offsets(reference, tmp_path):
         assert java(reference, path, conf, at, 0)[1] == wanted(at)
     before = units(path)
     shutil.rmtree(path / "batchconsumequeue")
-    with MessageStore.open(path, config=CONFIG, services=False):
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)):
         pass
     assert units(path) == before
 

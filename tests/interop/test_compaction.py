@@ -12,6 +12,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.client import Producer
 from tailrace.errors import RemotingError
 from tailrace.formats.commitlog import decode_message
+from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.client import RemotingClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
@@ -118,7 +119,7 @@ def test_a_topic_goes_to_us_and_back(reference, tmp_path, kill):
         assert len(compacted) < 100
         send(address, 150, 10)
     expected = {f"k{n % KEYS}": b"%d" % n for n in range(160)}
-    store = MessageStore.open(path, config=CONFIG, services=False)
+    store = MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False))
     found = we_see(store)
     assert wanted(found) == expected
     assert len(found) < 100, "all messages are shown, not the compacted ones"

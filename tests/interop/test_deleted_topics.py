@@ -10,6 +10,7 @@ from java_peer import java_broker, patiently, tailrace
 
 from tailrace import Message, MessageStore
 from tailrace.client import Producer, PullConsumer
+from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.verification import Verification
@@ -109,7 +110,7 @@ def test_a_queue_that_a_java_broker_began_again_keeps_its_messages(reference, tm
         first = send(address, "c0", "c1")[0]
         assert first < second, "it does not know of the deletion, and may have built the old queue again from the log"
     for rebuild in (False, True):
-        with MessageStore.open(root, rebuild=rebuild) as store:
+        with MessageStore.open(root, parts=StoreParts(rebuild=rebuild)) as store:
             assert [(m.queue_offset, m.body) for m in store.read(TOPIC)] == [(first, b"c0"), (first + 1, b"c1")]
     with tailrace(root, kill=False) as address:
         assert send(address, "d0") == [first + 2]

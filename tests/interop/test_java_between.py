@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.node.store_opening import StoreParts
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 SEGMENT = 1 << 20
@@ -41,7 +42,7 @@ def java_count(reference, path):
 
 
 def put_ours(path, first=0, count=OURS):
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         for n in range(first, first + count):
             store.put(
                 Message(topic=f"Topic{n % 8}", body=b"x" * 600, tags="t", keys=[f"ours{n}"]),
@@ -69,7 +70,7 @@ def test_what_java_puts_between_is_there(reference, tmp_path, kill):
     put_ours(path)
     java_put(reference, path, kill=kill)
     assert (path / "abort").exists() == kill
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         # A broker that is killed within its first second leaves our checkpoint as it was: then what
         # it appended is walked from our progress on, which is as right.
         if not kill:
@@ -77,14 +78,14 @@ def test_what_java_puts_between_is_there(reference, tmp_path, kill):
         assert keys_of(store) == wanted(range(OURS), range(THEIRS))
     put_ours(path, OURS, 50)
     assert java_count(reference, path) == OURS + THEIRS + 50
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert keys_of(store) == wanted(range(OURS + 50), range(THEIRS))
 
 
 def test_what_java_truncates_between_stays_away(reference, tmp_path):
     path = tmp_path / "s"
     put_ours(path)
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         last = store.query_message(f"Topic{(OURS - 1) % 8}", f"ours{OURS - 1}")
     log = path / "commitlog" / f"{0:020d}"
     data = bytearray(log.read_bytes())
@@ -92,7 +93,7 @@ def test_what_java_truncates_between_stays_away(reference, tmp_path):
     log.write_bytes(data)
     (path / "abort").write_text("1")
     java_put(reference, path, kill=True)  # it cuts the damaged record and continues in its place
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert "own progress does not match" in store.recovery_report["why"]
         assert keys_of(store) == wanted(range(OURS - 1), range(THEIRS))
         assert not store.query_message(f"Topic{(OURS - 1) % 8}", f"ours{OURS - 1}")
@@ -104,7 +105,7 @@ def test_java_is_not_misled_by_our_checkpoint(reference, tmp_path, what):
     put_ours(path)
     left = OURS + 100
     if what != "stopped":
-        with MessageStore.open(path, config=CONFIG, services=False) as store:
+        with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
             for n in range(OURS, left):
                 store.put(Message(topic=f"Topic{n % 8}", body=b"x" * 600, keys=[f"ours{n}"]),
                           queue_id=n // 8 % 4)
@@ -117,7 +118,7 @@ def test_java_is_not_misled_by_our_checkpoint(reference, tmp_path, what):
             data = bytearray(log.read_bytes())
             data[last.phy_offset + 200] ^= 1
             log.write_bytes(data)
-            with MessageStore.open(copy, config=CONFIG, services=False) as store:
+            with MessageStore.open(copy, config=CONFIG, parts=StoreParts(services=False)) as store:
                 assert store.max_phy_offset == last.phy_offset
             (copy / "abort").write_text("1")
         path = copy

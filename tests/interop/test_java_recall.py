@@ -9,6 +9,7 @@ import pytest
 
 from tailrace import MessageStore
 from tailrace.client import PullConsumer
+from tailrace.node.store_opening import StoreParts
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
 SECONDS = 8
@@ -33,7 +34,7 @@ def test_a_java_producer_takes_back_a_timer_of_its_topic_only(reference, tailrac
             time.sleep(0.2)
     time.sleep(1.5)  # an open in the second of its slot lists a timer that was delivered just before
     tailrace_broker.stop()
-    with MessageStore.open(tailrace_broker.store_path, services=False) as store:
+    with MessageStore.open(tailrace_broker.store_path, parts=StoreParts(services=False)) as store:
         found = [m.body for topic, queue_id, *_ in store.queues() if topic in {"orders", "others"}
                  for m in store.read(topic, queue_id)]
         assert found == [b"others"]

@@ -10,6 +10,7 @@ import pytest
 
 from tailrace import MessageStore
 from tailrace.client import Credentials, Producer
+from tailrace.node.store_opening import StoreParts
 from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
@@ -28,7 +29,7 @@ def test_a_java_producer_gets_the_replies_of_a_java_consumer(reference, tailrace
         *["reply SEND_OK"] * COUNT,
     ]
     tailrace_broker.stop()
-    with MessageStore.open(tailrace_broker.store_path, services=False) as store:
+    with MessageStore.open(tailrace_broker.store_path, parts=StoreParts(services=False)) as store:
         stored = list(store.read(TOPIC, 0))
         assert [m.body for m in stored] == [b"re:%d" % n for n in range(COUNT)]
         # The names that a Java broker stores.

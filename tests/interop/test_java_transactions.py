@@ -11,6 +11,7 @@ import pytest
 from java_peer import SIZES, java_broker, java_name_server, properties, wait_for_route
 
 from tailrace import MessageStore, StoreConfig
+from tailrace.node.store_opening import StoreParts
 from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
@@ -52,7 +53,7 @@ def java(tmp_path, reference, settings, *, kill=False):
 
 def delivered(tmp_path):
     config = StoreConfig.from_properties({name: str(size) for name, size in SIZES.items()})
-    with MessageStore.open(tmp_path / "store", config=config, services=False) as store:
+    with MessageStore.open(tmp_path / "store", config=config, parts=StoreParts(services=False)) as store:
         return Counter(m.body.decode() for q in range(8) for m in store.read("orders", q))
 
 

@@ -17,6 +17,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.client import MessageQueue, Producer, PullConsumer
 from tailrace.errors import RemotingError
 from tailrace.formats import fastjson
+from tailrace.node.store_opening import StoreParts
 from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
@@ -107,7 +108,7 @@ def test_units_of_a_java_store_stay_and_are_rebuilt(reference, tmp_path, kill, c
     assert not [name for name in before if "null" in name]
     for config in (OFF, ON):
         caplog.clear()
-        with MessageStore.open(path, config=config, services=False) as store:
+        with MessageStore.open(path, config=config, parts=StoreParts(services=False)) as store:
             assert we_see(store) == wanted(range(COUNT))
             assert not any(topic.startswith("%LMQ%") for topic in store.topics.table)
         assert units(path) == before, "opening changed queue files"
@@ -116,7 +117,7 @@ def test_units_of_a_java_store_stay_and_are_rebuilt(reference, tmp_path, kill, c
     for lost in ("consumequeue", "consumequeue/%LMQ%all", "consumequeue/%LMQ%q1/0/00000000000000000000"):
         gone = path / lost
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
-        with MessageStore.open(path, config=OFF, services=False) as store:
+        with MessageStore.open(path, config=OFF, parts=StoreParts(services=False)) as store:
             assert we_see(store) == wanted(range(COUNT))
         assert units(path) == before, f"not the same after the loss of {lost}"
     assert java_sees(reference, path, conf, tmp_path) == wanted(range(COUNT))
@@ -131,14 +132,14 @@ def test_both_go_on_at_the_right_queue_offsets(reference, tmp_path):
         have = wanted(range(at))
         for n, offsets in said.items():
             assert offsets == [have[name].index(n) for name in lmq_names(n)]
-        with MessageStore.open(path, config=ON, services=False) as store:
+        with MessageStore.open(path, config=ON, parts=StoreParts(services=False)) as store:
             put_ours(store, at, 200)
             at += 200
             assert we_see(store) == wanted(range(at))
         assert java_sees(reference, path, conf, tmp_path) == wanted(range(at))
     before = units(path)
     shutil.rmtree(path / "consumequeue")
-    with MessageStore.open(path, config=ON, services=False):
+    with MessageStore.open(path, config=ON, parts=StoreParts(services=False)):
         pass
     assert units(path) == before
 

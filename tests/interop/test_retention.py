@@ -11,6 +11,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.clock import SystemClock
+from tailrace.node.store_opening import StoreParts
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
 
@@ -27,7 +28,7 @@ def make(path, **more):
     config = StoreConfig(
         mapped_file_size_commit_log=SIZE, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
         max_index_num=200, **more)
-    with MessageStore.open(path, config=config, services=False) as store:
+    with MessageStore.open(path, config=config, parts=StoreParts(services=False)) as store:
         for number in range(240):
             topic = "early" if number < 70 else f"t{number % 3}"
             store.put(
@@ -75,7 +76,7 @@ def test_the_same_files_go_as_by_the_reference(reference, tmp_path, ages_h, batc
         timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     config = StoreConfig(expire_by="mtime", delete_file_batch_max=batch, delete_rate=0)
-    with MessageStore.open(ours, config=config, services=False) as store:
+    with MessageStore.open(ours, config=config, parts=StoreParts(services=False)) as store:
         count = store.retention.delete_now()
         queues = {(topic, queue): (low, high) for topic, queue, low, high in store.queues()}
         low = store.min_phy_offset
@@ -90,7 +91,7 @@ def test_the_reference_opens_a_log_with_our_trash_in_it_and_an_empty_last_file(r
     store, conf = tmp_path / "store", tmp_path / "store.properties"
     make(store)
     conf.write_text(CONF)
-    with MessageStore.open(store, services=False) as opened:
+    with MessageStore.open(store, parts=StoreParts(services=False)) as opened:
         trash = opened.retention.trash
         trash._elsewhere.update(trash._directories)  # a rename to another device fails
         trash._rate = 1  # nothing is given back yet
@@ -114,7 +115,7 @@ def test_several_paths_and_a_purge_as_the_reference_sees_them(reference, tmp_pat
     names = [sorted(p.name for p in (tmp_path / f"disk{n}").iterdir()) for n in (1, 2, 3)]
     assert all(len(found) > 2 for found in names)
     config = StoreConfig.from_properties({"storePathCommitLog": paths, "expireBy": "mtime"})
-    with MessageStore.open(store, config=config, services=False) as opened:
+    with MessageStore.open(store, config=config, parts=StoreParts(services=False)) as opened:
         queues = {(topic, queue): (low, high) for topic, queue, low, high in opened.queues()}
         assert opened.purge_topic("early")
         assert opened.min_offset_in_queue("early", 0) == opened.max_offset_in_queue("early", 0) > 0
@@ -127,7 +128,7 @@ def test_several_paths_and_a_purge_as_the_reference_sees_them(reference, tmp_pat
         [reference, "store-expire", store, conf, "72", "10"], capture_output=True, text=True,
         timeout=120, check=False)
     assert f"deleted=4 minPhyOffset={4 * SIZE}" in done.stdout, done.stderr[-2000:]
-    with MessageStore.open(store, config=config, services=False) as opened:
+    with MessageStore.open(store, config=config, parts=StoreParts(services=False)) as opened:
         assert opened.recovery_report["mode"] == "normal"
         assert opened.min_phy_offset == 4 * SIZE
         again = {(topic, queue): (low, high) for topic, queue, low, high in opened.queues()}

@@ -16,6 +16,7 @@ from tailrace.formats.commitlog import encode_batch
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 
 UNIT = BATCH_CQ_UNIT.size
@@ -29,7 +30,7 @@ TOLD = re.compile(r"topic=B queue_id=0 queue_offset=(\d+)")
 
 
 def opened(path) -> MessageStore:
-    return MessageStore.open(path, config=CONFIG, services=False)
+    return MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def test_each_message_is_read_once_or_named(made, tmp_path, caplog, field, seed)
         if lost:
             low, high = starts[max(number - len(damaged), 0)], starts[min(number + len(damaged), RECORDS - 1)]
             assert any(low <= offset <= high + counts[-1] for offset in named), (number, starts[number], named)
-    with MessageStore.open(path, config=CONFIG, services=False, rebuild=True) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False, rebuild=True)) as store:
         assert len(list(store.read("B"))) == sum(counts), "a rebuild brings all of them back"
 
 

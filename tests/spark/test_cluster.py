@@ -11,6 +11,7 @@ import pytest
 from tailrace.config import StoreConfig
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 CONFIG = StoreConfig(
@@ -61,7 +62,7 @@ PROGRAM = textwrap.dedent("""
 
 @pytest.mark.long
 def test_executors_read_audit_and_rebuild_a_store(spark_home, tmp_path):
-    with MessageStore.open(str(tmp_path / "store"), config=CONFIG, services=False) as store:
+    with MessageStore.open(str(tmp_path / "store"), config=CONFIG, parts=StoreParts(services=False)) as store:
         for number in range(200):
             store.put(Message(topic="a", body=b"%d" % number))
     queue = tmp_path / "store" / "consumequeue" / "a" / "0" / "0".zfill(20)

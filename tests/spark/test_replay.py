@@ -12,6 +12,7 @@ from tailrace.errors import ConfigError, CorruptionError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 CONFIG = StoreConfig(mapped_file_size_commit_log=1 << 16, commit_log_allocate_step=4096)
@@ -20,7 +21,7 @@ CONFIG = StoreConfig(mapped_file_size_commit_log=1 << 16, commit_log_allocate_st
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     path = tmp_path_factory.mktemp("replay") / "store"
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         for n in range(200):
             store.put(
                 Message(topic=f"T{n % 2}", body=b"%d" % n, tags=f"g{n % 5}", keys=[f"k{n}", "all"],
@@ -31,7 +32,7 @@ def made(tmp_path_factory):
 
 
 def contents(path):
-    with MessageStore.open(path, services=False, create=False) as store:
+    with MessageStore.open(path, parts=StoreParts(services=False), create=False) as store:
         return {
             (topic, queue_id): list(store.read(topic, queue_id))
             for topic, queue_id, low, high in store.queues() if high > low
@@ -131,7 +132,7 @@ def test_no_message_of_an_inner_batch_is_left_out_by_a_second_run(spark, tmp_pat
     """A window ends inside a record of several messages, which have one position."""
     from tailrace.spark.pipeline.replay import Replay, replay
 
-    with MessageStore.open(tmp_path / "store", config=CONFIG, services=False) as store:
+    with MessageStore.open(tmp_path / "store", config=CONFIG, parts=StoreParts(services=False)) as store:
         store.create_topic("B", 1, {"queue.type": "BatchCQ"})
         for n in range(12):
             body = encode_batch([(0, b"%d-%d" % (n, at), b"") for at in range(7)])
@@ -160,7 +161,7 @@ def test_a_directory_that_was_replaced_is_not_continued(spark, tmp_path):
     path, progress = tmp_path / "store", tmp_path / "progress.json"
 
     def fill(name):
-        with MessageStore.open(path, config=CONFIG, services=False) as store:
+        with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
             for n in range(40):
                 store.put(Message(topic="T", body=b"%s%d" % (name, n)))
 

@@ -17,6 +17,7 @@ from tailrace.cli.app import app
 from tailrace.doctor.timers import pending_timers as told_timers
 from tailrace.env import OsFileSystem
 from tailrace.errors import ConfigError
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.archive_manifest import Manifest, write_manifest
 from tailrace.store.directory import StoreDirectory
 
@@ -40,7 +41,7 @@ def fixture(tmp_path_factory):
 def made(tmp_path_factory):
     """Four segments, two groups that have come to different places, timers in the first segment."""
     path = tmp_path_factory.mktemp("tables") / "store"
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         for n in range(10):
             store.put(Message(topic="late", body=b"x", delay=3600 + n, keys=[f"t{n}"]))
         for n in range(240):

@@ -37,6 +37,7 @@ from tailrace.formats.remoting import (
 from tailrace.kernels.properties import encode_properties
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.timer.timer_message_store import TimerMessageStore
 
@@ -210,8 +211,8 @@ class BrokerWorld:
             "tailrace.node.timers.TimerMessageStore", partial(TimerMessageStore, slots_total=WHEEL_SLOTS)
         ):
             self.store = store = MessageStore.open(
-                ROOT, config=store_config, broker_config=self.config, services=False, clock=clock, file_system=files,
-                entropy=entropy or SeededEntropy(7))
+                ROOT, config=store_config, broker_config=self.config,
+                parts=StoreParts(services=False, clock=clock, file_system=files, entropy=entropy or SeededEntropy(7)))
         self.loop = Turns(clock)
         self.connection = Connection()
         self.opaque = 0

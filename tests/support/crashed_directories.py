@@ -10,6 +10,7 @@ import tarfile
 from releases import CRASHED, FIXTURES
 
 from tailrace import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 
 __all__ = ["KINDS", "OF_JAVA"]
@@ -67,7 +68,7 @@ def of_java(path):
 
 
 def closed(path):
-    with MessageStore.open(filled(path), services=False):
+    with MessageStore.open(filled(path), parts=StoreParts(services=False)):
         pass
     (path / "lock").unlink()  # as a copy by another tool
     return path

@@ -60,6 +60,7 @@ from tailrace.formats.remoting import (
 from tailrace.formats.requests.table import REQUESTS, Role
 from tailrace.kernels import hashes, header, record
 from tailrace.kernels.properties import encode_properties
+from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.in_process import InProcessConnection
 from tailrace.testing import CrashFileSystem, SimClock
 from tailrace.timer.timer_message_store import TimerMessageStore
@@ -365,7 +366,8 @@ def _open(files, config=SIZES):
     """Open a store with a small timer wheel."""
     with mock.patch("tailrace.node.timers.TimerMessageStore", partial(TimerMessageStore, slots_total=WHEEL_SLOTS)):
         return MessageStore.open(
-            ROOT, config=config, services=False, clock=SimClock(), file_system=files, entropy=SeededEntropy(5))
+            ROOT, config=config,
+            parts=StoreParts(services=False, clock=SimClock(), file_system=files, entropy=SeededEntropy(5)))
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 HOUR = 3_600_000
@@ -33,8 +34,8 @@ class Place:
 
     def open(self):
         self.store = MessageStore.open(
-            "/s", config=self.config, clock=self.clock, file_system=self.files,
-            scheduler=self.scheduler)
+            "/s", config=self.config,
+            parts=StoreParts(clock=self.clock, file_system=self.files, scheduler=self.scheduler))
         self.log = self.store._store.commit_log
         self.clean = self.store.retention.clean_commit_log
 

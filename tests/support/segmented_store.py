@@ -3,9 +3,12 @@
 import json
 import shutil
 
+from flat_open import flat_open
+
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.kernels import record
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.record_batch import RecordBatch
 from tailrace.store.verification import CHECK, queue_ends
 from tailrace.store.walk.log_walk import Damage, LogWalk
@@ -33,7 +36,7 @@ def same_recovery(spark, path, tmp_path, **given):
     for copy in (local, here):
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(path, copy, copy_function=shutil.copy2)
-    with MessageStore.open(local, services=False, create=False, **given) as store:
+    with flat_open(local, services=False, create=False, **given) as store:
         wanted = store.recovery_report
     report = recover(spark, str(here), **given)
     told = [
@@ -50,7 +53,7 @@ def same_recovery(spark, path, tmp_path, **given):
 
 def sound_store(path):
     """A store that was closed, and where its messages are in the log."""
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         put = [
             store.put(Message(topic=f"T{n % 2}", body=b"%d" % n * 90, keys=[f"k{n}"]), queue_id=n % 3)
             for n in range(150)
@@ -60,7 +63,7 @@ def sound_store(path):
 
 def killed_store(path):
     """The same after a kill, with other kinds of records, and nothing that recovery would continue from."""
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         put = [
             store.put(Message(topic=f"T{n % 2}", body=b"%d" % n * 90, tags="t" if n % 3 else None,
                               keys=[f"k{n}", "same"] if n % 5 else []), queue_id=n % 3)

@@ -9,6 +9,7 @@ from tailrace.broker.controller import BrokerController
 from tailrace.config import BrokerConfig
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 
 WAIT_S = 20
 
@@ -55,7 +56,7 @@ class Served(NamedTuple):
 async def serving(path, store_config=None, *, client=Client, file_system=None, **broker_config):
     """A broker until the context ends; ``connect`` makes a ``client``, which is closed then."""
     with (
-        MessageStore.open(path, config=store_config, file_system=file_system) as store,
+        MessageStore.open(path, config=store_config, parts=StoreParts(file_system=file_system)) as store,
         contextlib.ExitStack() as stack,
     ):
         controller = BrokerController(store, BrokerConfig(**broker_config))

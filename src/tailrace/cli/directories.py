@@ -168,13 +168,14 @@ def _open_once(
 ) -> None:
     """Open a store, which recovers or rebuilds it, close it, and print the report."""
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415 - NumPy and kernels
+    from tailrace.node.store_opening import StoreParts  # noqa: PLC0415
 
     warn_if_interpreted()
     with errors():
         settings = StoreConfig.from_properties(read_properties(config))
         with Progress(what) as progress, MessageStore.open(
-            store, config=settings, services=False, create=False, must_write=True, on_recovery=progress,
-            rebuild=rebuild, seal_damage=seal_damage,
+            store, config=settings, create=False, parts=StoreParts(
+                services=False, must_write=True, on_recovery=progress, rebuild=rebuild, seal_damage=seal_damage),
         ) as opened:
             report = opened.recovery_report
         if wants_table(as_json=as_json):

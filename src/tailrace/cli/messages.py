@@ -37,15 +37,17 @@ __all__ = [
 def _opened(store: str, *, create: bool = False) -> MessageStore:
     """Open a store directory to change it; this recovers a directory that was not closed."""
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415 - NumPy and the store
+    from tailrace.node.store_opening import StoreParts  # noqa: PLC0415
 
-    return MessageStore.open(store, services=False, create=create, must_write=True)
+    return MessageStore.open(store, create=create, parts=StoreParts(services=False, must_write=True))
 
 
 def _looked_at(store: str) -> MessageStore:
     """Open a store directory to read it; nothing in it changes."""
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415 - NumPy and the store
+    from tailrace.node.store_opening import StoreParts  # noqa: PLC0415
 
-    opened = MessageStore.open(store, services=False, create=False, read_only=True)
+    opened = MessageStore.open(store, read_only=True, parts=StoreParts(services=False))
     note_unclean(is_unclean=(Path(store) / ABORT).exists())
     return opened
 

@@ -83,12 +83,13 @@ def timers(
     """
     if revise:
         from tailrace.node.message_store import MessageStore  # noqa: PLC0415
+        from tailrace.node.store_opening import StoreParts  # noqa: PLC0415
 
         with errors():
             settings = StoreConfig.from_properties(read_properties(config))
             # Each open counts the timers of the timer log. Without services it delivers nothing.
             MessageStore.open(
-                store, config=settings, services=False, create=False, must_write=True).close()
+                store, config=settings, create=False, parts=StoreParts(services=False, must_write=True)).close()
     with run_job("timers", master, conf, [store]) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 

@@ -20,6 +20,7 @@ from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import FreeBytesRequestHeader
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_paths import log_paths
@@ -76,7 +77,9 @@ def free(store: str, config: StoreConfig, wanted_bytes: int, *, dry_run: bool) -
 @contextmanager
 def _opened(store: str, config: StoreConfig) -> Iterator[MessageStore]:
     """Yield a store whose pins are those of the offsets on disk."""
-    with MessageStore.open(store, config=config, services=False, create=False, must_write=True) as opened:
+    with MessageStore.open(
+        store, config=config, create=False, parts=StoreParts(services=False, must_write=True)
+    ) as opened:
         offsets = ConsumerOffsetManager.of_stopped(OsFileSystem(), opened.config_dir, SystemClock())
         offsets.load()
         opened.keep_unconsumed(offsets)

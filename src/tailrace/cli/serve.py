@@ -39,6 +39,7 @@ from tailrace.formats.filenames import SERVE
 from tailrace.logs import get_logger
 from tailrace.node.lock import LOCK_CHECK_MS
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.client import split_address
 from tailrace.remoting.entrance import ENFORCING, Entrance
@@ -175,7 +176,7 @@ def serve_store(
         high_water=broker_config.write_buffer_high_water_mark or HIGH_WATER)
     opening = partial(
         MessageStore.open, path, config=store_config, broker_config=broker_config,
-        on_recovery=progress.say)
+        parts=StoreParts(on_recovery=progress.say))
 
     endpoint: list[GrpcListener] = []
 

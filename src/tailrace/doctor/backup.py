@@ -30,6 +30,7 @@ from tailrace.env.whole_files import is_directory, read_if_there, replace_file, 
 from tailrace.errors import CorruptionError, NotAStoreError, StoreError
 from tailrace.formats import filenames
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.compaction.verification import only_in_compaction_log
 from tailrace.store.directory import FileView, StoreDirectory
 
@@ -327,7 +328,8 @@ def restore(
     for folder in (filenames.COMMITLOG, filenames.CONFIG, filenames.OWN, "."):
         file_system.sync_dir(f"{making}/{folder}" if folder != "." else making)
     with MessageStore.open(
-        making, file_system=file_system, clock=clock, services=False, create=False, rebuild=True, must_write=True
+        making, create=False,
+        parts=StoreParts(file_system=file_system, clock=clock, services=False, rebuild=True, must_write=True)
     ) as opened:
         report = opened.recovery_report
     if file_system.exists(store):

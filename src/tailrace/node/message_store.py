@@ -1,9 +1,7 @@
 """An open store directory: lock, abort file, store, topics, services. `MessageStore` is the public class.
 
-Order of an open: lock, geometry, check of a strict recovery mode, abort file written, load and recovery, topics,
-services. The directory is not changed before the lock is held and the recovery mode allows the open. Only
-``lock`` is changed before the abort file exists. Order of a close: services end, the remaining records are
-dispatched and flushed, the abort file is removed if the stop was clean, and the lock is released last.
+``node.store_opening`` opens it. Order of a close: services end, the remaining records are dispatched and flushed,
+the abort file is removed if the stop was clean, and the lock is released last.
 """
 
 from __future__ import annotations
@@ -12,23 +10,16 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
 
 from tailrace import events
-from tailrace.config import BrokerConfig, RecoveryMode, StoreConfig
+from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env import processes
-from tailrace.env.clock import Clock, SystemClock
-from tailrace.env.entropy import Entropy, SystemEntropy
-from tailrace.env.filesystem import FileSystem, LockHandle, LockState, OsFileSystem
-from tailrace.env.memory_overlay import OverlayFileSystem
-from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import (
     MessageIllegalError,
     StoreClosedError,
     StoreError,
-    StoreLockedError,
     StoreNotWritableError,
 )
 from tailrace.formats import filenames
@@ -49,20 +40,9 @@ from tailrace.node.arrow_table import arrow_table, check_not_negative, chosen_sc
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.deletion import Deleted, Deletion
-from tailrace.node.directory_opening import (
-    ONLY_READ,
-    check_directory,
-    has_log,
-    load_topics,
-    make_directory,
-    make_log_directories,
-    remove_abort,
-    why_read_only,
-    write_abort,
-)
+from tailrace.node.directory_opening import remove_abort
 from tailrace.node.embedded_topics import EmbeddedTopics
 from tailrace.node.left_over_queues import LeftOverQueue
-from tailrace.node.lock import LOCK_CHECK_MS, LockWatch, lock_store
 from tailrace.node.put_forms import (
     PutResults,
     by_topic,
@@ -75,16 +55,11 @@ from tailrace.node.put_forms import (
 )
 from tailrace.node.put_table import PutTableResult, TablePut
 from tailrace.node.queue_messages import READ_BYTES, messages_of
-from tailrace.node.retention.services import Retention
-from tailrace.node.timers import Timers
-from tailrace.node.topic_config import TopicConfig, TopicConfigManager
+from tailrace.node.store_opening import OpenStore, StoreParts, open_store
+from tailrace.node.topic_config import TopicConfig
 from tailrace.segments import Lease
-from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
-from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener, PropertyFilter, TopicLives
-from tailrace.store.own_settings import remembered, write_settings
-from tailrace.store.walk.stitched import LogScanner
 from tailrace.timer.pending_timer import PendingTimer
 
 if TYPE_CHECKING:
@@ -103,32 +78,26 @@ class MessageStore:
     Every method may be called from any thread. A store must not be used after a fork.
     """
 
-    def __init__(
-        self, path: str, store: DefaultMessageStore, topics: TopicConfigManager, retention: Retention,
-        timers: Timers, lock: LockHandle, lock_watch: LockWatch, file_system: FileSystem,
-        clock: Clock, entropy: Entropy, scheduler: Scheduler | None, read_only: str,
-    ) -> None:
-        self.path = path
-        self.read_only = read_only
+    def __init__(self, opened: OpenStore) -> None:
+        store, entropy = opened.store, opened.entropy
+        self.path = opened.root
+        self.read_only = opened.read_only
         """Why nothing is written to the directory; empty if the store is not read-only."""
-        self.topics = topics
-        self.retention = retention
+        self.topics = opened.topics
+        self.retention = opened.retention
         """The service that deletes expired files and checks the disks."""
         self._store, self._plain_writer, self._append = store, store.plain_writer, store.append
-        self._embedded = EmbeddedTopics(topics, store, self.left_over_queues)
+        self._embedded = EmbeddedTopics(opened.topics, store, self.left_over_queues)
         self.refused_puts = store.refused_puts
         self.rate_history = store.stats.history
         """Returns (puts, messages read) per second, for each second of the last ten minutes, oldest first."""
-        self._timers = timers
-        self.deletion = Deletion(file_system, store, topics, retention.topics, timers)
+        self._timers = opened.timers
+        self.deletion = Deletion(opened.file_system, store, opened.topics, opened.retention.topics, opened.timers)
         """Deletes topics and groups."""
-        self._lock = lock
-        self._lock_watch = lock_watch
-        self.file_system = file_system
+        self._lock, self._lock_watch = opened.lock, opened.lock_watch
+        self.file_system = opened.file_system
         """The file system of the store. A broker on the store must use the same one."""
-        self._clock = clock
-        self._entropy = entropy
-        self._scheduler = scheduler
+        self._clock, self._entropy, self._scheduler = opened.clock, entropy, opened.scheduler
         self._forks = processes.forks
         self._closed = False
         self._at_hand: tuple[int, bytes | None] = -1, None
@@ -140,24 +109,9 @@ class MessageStore:
 
     @classmethod
     def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        config: StoreConfig | None = None,
-        broker_config: BrokerConfig | None = None,
-        services: bool = True,
-        create: bool = True,
-        clock: Clock | None = None,
-        file_system: FileSystem | None = None,
-        scheduler: Scheduler | None = None,
-        entropy: Entropy | None = None,
-        on_lock: Callable[[], None] | None = None,
-        on_recovery: Callable[[float], None] | None = None,
-        rebuild: bool = False,
-        seal_damage: bool = False,
-        scan: LogScanner | None = None,
-        must_write: bool = False,
-        read_only: bool = False,
+        cls, path: str | os.PathLike[str], *, config: StoreConfig | None = None,
+        broker_config: BrokerConfig | None = None, create: bool = True, read_only: bool = False,
+        parts: StoreParts | None = None,
     ) -> Self:
         """Open a store directory and recover it if it was not closed. Create it if it does not exist.
 
@@ -166,94 +120,16 @@ class MessageStore:
         read-only file system, no permission, no room), the store is read-only until it is opened again,
         see ``read_only``: it recovers in memory, everything can be read, and puts are refused.
 
-        ``services=False``, for tools, runs no background service: the store dispatches and flushes when it is read
-        or closed. ``on_lock`` is called when the lock is held, before any change, and may raise. ``on_recovery`` gets
-        the part of a recovery that is done, 0 to 1, about once a second. ``rebuild`` builds queues and index from the
-        log. ``seal_damage`` writes placeholder records over damage, for Java brokers. ``scan`` reads the log for
-        recovery. ``must_write`` raises StoreNotWritableError instead of opening read-only.
-
         ``read_only`` changes nothing in the directory, which must be a store: no lock is taken, and recovery runs
         in memory. Another process may then open the directory and change files that are read here.
+
+        ``parts`` are for tests and tools.
 
         Raises StoreLockedError, NotAStoreError, StoreNotWritableError (including when a new store cannot be
         made), ConfigError, CorruptionError or OSError. After an error everything is closed again.
         """
-        root = os.path.abspath(os.fspath(path))
-        clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
-        file_system = file_system or OsFileSystem()
-        config = remembered(file_system, root, config or StoreConfig())
-        if read_only:  # a recovery mode refuses to open, not to show
-            create, config = False, replace(config, recovery_mode=RecoveryMode.TOLERATE_ANY)
-        check_directory(file_system, root, config, create=create)
-        is_store = has_log(file_system, root, config)
-        to_call = [on_lock] if on_lock is not None else []  # called once, even if a second attempt opens read-only
-        opening = partial(
-            cls._open, root, config, broker_config or BrokerConfig(), clock, entropy, to_call,
-            (lambda: scheduler or ThreadScheduler()) if services else None,
-            partial(DefaultMessageStore.check_mode, rebuild=rebuild, scan=scan),
-            partial(DefaultMessageStore.load, tell=on_recovery, rebuild=rebuild,
-                    seal_damage=seal_damage, scan=scan))
-        if read_only:
-            return opening(OverlayFileSystem(file_system, takes_locks=False), ONLY_READ)
-        try:
-            return opening(file_system)
-        except BaseException as error:  # noqa: BLE001 - raised again unless the store can be read
-            why = why_read_only(error, root, may_be=is_store and not must_write)
-        return opening(OverlayFileSystem(file_system), why)
-
-    @classmethod
-    def _open(
-        cls, root: str, config: StoreConfig, broker: BrokerConfig, clock: Clock, entropy: Entropy,
-        on_lock: list[Callable[[], None]], make_scheduler: Callable[[], Scheduler] | None,
-        check_mode: Callable[..., None], load: Callable[..., None],
-        file_system: FileSystem, read_only: str = "",
-    ) -> Self:
-        """Open the store on ``file_system``, which must be an overlay if ``read_only`` has a reason."""
-        make_directory(file_system, root, config)
-        lock = lock_store(file_system, root, read_only=bool(read_only))
-        store, running = None, None
-        try:
-            config = recognise(file_system, root, config)  # may refuse the directory; nothing is changed yet
-            while on_lock:
-                on_lock.pop()()
-            last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
-            store = DefaultMessageStore(clock, file_system, config, root)
-            check_mode(store, last_exit_ok=last_exit_ok)
-            file_system = store.file_system  # rule F6 (a failed sync is final) holds for all later writes
-            write_abort(file_system, root)
-            make_log_directories(file_system, root, config)
-            load(store, last_exit_ok=last_exit_ok, read_only=read_only)
-            write_geometry(file_system, root, config)
-            write_settings(file_system, root, config)
-            topics = load_topics(file_system, root, broker, clock, store)
-            store.queues.is_batch = topics.has_batch_queues
-            store.compaction.load(topics.compacted())
-            topics.on_change(lambda: store.compaction.follow(topics.compacted()))
-            retention = Retention(clock, file_system, store, topics)
-            timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
-            timers.load()
-            retention.follow_timers(timers.pending(), timers.schedule)
-            watch = LockWatch(lock, root, store.give_up)
-            if read_only and lock.check() is LockState.LOST:
-                raise StoreLockedError(root, "a process that has opened it in the meantime")
-            if make_scheduler is not None:
-                running = make_scheduler()
-                store.start(running, os.getpid())
-                if not read_only:  # a read-only store deletes and delivers nothing
-                    watch.stop_services = running.stop_all
-                    running.every("StoreLockService", LOCK_CHECK_MS, watch.step)
-                    retention.start(running)
-                    timers.start(running)
-            return cls(
-                root, store, topics, retention, timers, lock, watch, file_system, clock, entropy,
-                running, read_only)
-        except BaseException:
-            if running is not None:
-                running.stop_all()
-            if store is not None:
-                store.release()
-            lock.release()
-            raise
+        return cls(open_store(
+            path, config, broker_config, parts or StoreParts(), create=create, read_only=read_only))
 
     def close(self) -> bool:
         """Make everything durable and close; a second call does nothing. Return False if the next open must recover."""

@@ -31,6 +31,7 @@ from tailrace.model import (
     PutMessageStatus,
 )
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing.crash_filesystem import CrashFileSystem, SimulatedCrash
 from tailrace.testing.sent import MAY_BE_THERE, Sent, State, ViolationError
 from tailrace.testing.sim_clock import SimClock
@@ -232,8 +233,8 @@ class Simulation:
             self._scheduler = SimScheduler(self._clock, self._entropy)
             try:
                 self._store = self._open_store(
-                    ROOT, config=self._config, clock=self._clock, file_system=self._files,
-                    scheduler=self._scheduler, entropy=self._entropy)
+                    ROOT, config=self._config, parts=StoreParts(
+                        clock=self._clock, file_system=self._files, scheduler=self._scheduler, entropy=self._entropy))
             except SimulatedCrash:
                 image, power = self._image, self._chance(50)
                 self._count("crash while opening")

@@ -10,6 +10,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.retention.pins import PinKind
 from tailrace.store.retention.rules import Rule
 from tailrace.testing import CrashFileSystem, SimClock
@@ -32,7 +33,7 @@ def later(broker, channel, processor, request):
 
 def opened(files, clock, **config):
     return MessageStore.open(
-        "/s", services=False, file_system=files, clock=clock, config=StoreConfig(
+        "/s", parts=StoreParts(services=False, file_system=files, clock=clock), config=StoreConfig(
             mapped_file_size_commit_log=8192, mapped_file_size_consume_queue=200,
             max_hash_slot_num=16, max_index_num=64, commit_log_allocate_step=4096, delete_rate=0,
             **config))

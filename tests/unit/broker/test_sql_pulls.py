@@ -20,6 +20,7 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import ResponseCode
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 
 CONFIG = BrokerConfig(enable_property_filter=True, filter_support_retry=True)
@@ -28,7 +29,7 @@ RETRY = "%RETRY%g"
 
 @pytest.fixture
 def real_store(tmp_path):
-    with MessageStore.open(tmp_path / "real", services=False) as made:
+    with MessageStore.open(tmp_path / "real", parts=StoreParts(services=False)) as made:
         made.put_many([
             Message(topic="orders", body=b"%d" % n, properties={"price": str(n)}) for n in range(100)])
         made.wait_dispatched()
@@ -196,7 +197,7 @@ async def settle():
 
 def test_a_held_pull_is_answered_when_a_message_that_it_wants_arrives(tmp_path, channel, kit):
     async def test():
-        with MessageStore.open(tmp_path / "held", services=False) as store:
+        with MessageStore.open(tmp_path / "held", parts=StoreParts(services=False)) as store:
             _, pulls, _ = enabled(store, asyncio.get_running_loop(), kit)
             store.set_message_arriving_listener(pulls.hold)
 

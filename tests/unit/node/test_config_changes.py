@@ -15,6 +15,7 @@ from tailrace.broker.kv_config import KVConfigManager
 from tailrace.config import BrokerConfig
 from tailrace.errors import StoreError
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.testing import CrashFileSystem, Fault, FaultyFileSystem, SimClock
@@ -260,13 +261,13 @@ def test_a_large_file_has_the_same_text_as_one_that_is_written_in_one_piece(tmp_
 @pytest.mark.parametrize("error", [0, errno.ENOSPC])
 def test_topics_that_only_have_queues_are_there_after_an_open_whatever_the_limit_and_the_disk(error):
     disk = CrashFileSystem()
-    with MessageStore.open("/s", file_system=disk, services=False, clock=SimClock()) as store:
+    with MessageStore.open("/s", parts=StoreParts(file_system=disk, services=False, clock=SimClock())) as store:
         for name in ("a", "b", "c"):
             store.put(Message(topic=name, body=b"x"))
     for name in ("topics.json", "topics.json.bak"):
         disk.remove(f"/s/config/{name}")
     files = FaultyFileSystem(disk, lambda _, name, path: error if path.endswith("topics.json.tmp") else 0)
-    with MessageStore.open("/s", file_system=files, services=False, clock=SimClock(),
+    with MessageStore.open("/s", parts=StoreParts(file_system=files, services=False, clock=SimClock()),
                            broker_config=BrokerConfig(max_topics=1)) as store:
         assert {"a", "b", "c"} <= set(store.topics.table)
         assert store.topics.writes == (0 if error else 1)

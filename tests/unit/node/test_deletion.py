@@ -13,6 +13,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import FatalStorageError, StoreError
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 from tailrace.testing.faulty_filesystem import FaultyFileSystem
@@ -29,7 +30,7 @@ def files():
 
 
 def opened(files):
-    return MessageStore.open("/s", config=CONFIG, clock=SimClock(), file_system=files, services=False)
+    return MessageStore.open("/s", config=CONFIG, parts=StoreParts(clock=SimClock(), file_system=files, services=False))
 
 
 def state(files, name, **members):

@@ -8,11 +8,12 @@ import pytest
 
 from tailrace import Message, MessageStore
 from tailrace.errors import ConfigError, MessageIllegalError
+from tailrace.node.store_opening import StoreParts
 
 
 @pytest.fixture
 def store(tmp_path):
-    with MessageStore.open(tmp_path / "store", services=False) as opened:
+    with MessageStore.open(tmp_path / "store", parts=StoreParts(services=False)) as opened:
         yield opened
 
 

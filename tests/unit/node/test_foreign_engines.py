@@ -8,6 +8,7 @@ import time
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.formats.timercheckpoint import TimerCheckpointFields
+from tailrace.node.store_opening import StoreParts
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
 
 CONFIG = StoreConfig(
@@ -16,7 +17,7 @@ COUNT = 20
 
 
 def open_store(path):
-    return MessageStore.open(path, config=CONFIG, services=False)
+    return MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False))
 
 
 def left_by_java(path):

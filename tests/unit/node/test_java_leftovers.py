@@ -9,6 +9,7 @@ from tailrace.errors import MessageIllegalError
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node import foreign_engines
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 
 CONFIG = StoreConfig(
@@ -19,7 +20,7 @@ REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 
 
 def opened(path, config=CONFIG):
-    return MessageStore.open(path, config=config, services=False)
+    return MessageStore.open(path, config=config, parts=StoreParts(services=False))
 
 
 def put(store, topic, body, queue_id=0, **properties):

@@ -7,6 +7,7 @@ import pytest
 from tailrace import Message, MessageStore
 from tailrace.config import StoreConfig
 from tailrace.errors import LockLostError, StoreNotWritableError
+from tailrace.node.store_opening import StoreParts
 
 
 def state(root):
@@ -35,7 +36,8 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_after_the_lock_is_lost_nothing_is_changed(tmp_path, change):
     root = tmp_path / "s"
-    store = MessageStore.open(root, services=False, config=StoreConfig(mapped_file_size_commit_log=65_536))
+    store = MessageStore.open(root,
+        parts=StoreParts(services=False), config=StoreConfig(mapped_file_size_commit_log=65_536))
     grow(store)
     store.delay_offsets.update(1, 1)
     store.wait_dispatched()

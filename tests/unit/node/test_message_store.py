@@ -4,6 +4,7 @@ import os
 import pathlib
 
 import pytest
+from flat_open import flat_open
 
 import tailrace
 from tailrace.errors import (
@@ -14,6 +15,7 @@ from tailrace.errors import (
     StoreNotWritableError,
 )
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, Message
+from tailrace.node.store_opening import StoreParts
 
 SMALL = tailrace.StoreConfig(
     mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
@@ -26,7 +28,7 @@ def path(tmp_path):
 
 
 def small(path, **options):
-    return tailrace.MessageStore.open(path, config=SMALL, **options)
+    return flat_open(path, config=SMALL, **options)
 
 
 def test_the_tour_of_the_package_works(path):
@@ -268,7 +270,7 @@ def test_a_failed_sync_is_final(path, monkeypatch):
     config = tailrace.StoreConfig(
         mapped_file_size_commit_log=16384, flush_disk_type=tailrace.FlushDiskType.SYNC_FLUSH,
         max_hash_slot_num=50, max_index_num=200)
-    store = tailrace.MessageStore.open(path, config=config, services=False)
+    store = tailrace.MessageStore.open(path, config=config, parts=StoreParts(services=False))
     store.put(Message(topic="t", body=b"good"))
     real = _OsFile.sync_data
 
@@ -295,7 +297,7 @@ def test_a_small_store_takes_little_disk(path):
 @pytest.mark.parametrize(("field", "value"), [
     ("delay", float("nan")), ("delay", float("inf")), ("deliver_at", float("inf")), ("deliver_at", "soon")])
 def test_a_time_that_is_not_a_number_is_refused(tmp_path, field, value):
-    with tailrace.MessageStore.open(tmp_path / "s", config=SMALL, services=False) as store:
+    with tailrace.MessageStore.open(tmp_path / "s", config=SMALL, parts=StoreParts(services=False)) as store:
         with pytest.raises(MessageIllegalError, match=f"{field}: .* is not a finite number"):
             store.put(tailrace.Message(topic="t", body=b"x", **{field: value}))
         with pytest.raises(MessageIllegalError, match=f"{field}: .* is not a finite number"):

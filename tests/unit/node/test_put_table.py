@@ -18,6 +18,7 @@ from tailrace.errors import (
     TimerFlowControlError,
 )
 from tailrace.node import table_columns
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 
 CONFIG = StoreConfig(
@@ -29,8 +30,8 @@ WORDS = ("a", "bc", "d" * 40, "ü", "日本")
 
 def opened(path="/s", files=None, config=CONFIG, clock=None):
     return MessageStore.open(
-        path, config=config, services=False, file_system=files or CrashFileSystem(),
-        clock=clock or SimClock())
+        path, config=config,
+        parts=StoreParts(services=False, file_system=files or CrashFileSystem(), clock=clock or SimClock()))
 
 
 @pytest.fixture

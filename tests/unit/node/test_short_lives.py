@@ -5,6 +5,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import SimClock, SimScheduler
 
 HOUR_MS = 3_600_000
@@ -26,7 +27,7 @@ class Life:
     def __init__(self, path, clock, settings, seed=1):
         self.scheduler = SimScheduler(clock, SeededEntropy(seed))
         self.store = MessageStore.open(
-            path, config=settings, clock=clock, scheduler=self.scheduler, entropy=SeededEntropy(seed))
+            path, config=settings, parts=StoreParts(clock=clock, scheduler=self.scheduler, entropy=SeededEntropy(seed)))
 
     def __enter__(self):
         return self

@@ -8,6 +8,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import StoreError
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.recovery import passes
 
 CONFIG = StoreConfig(
@@ -22,7 +23,7 @@ class StopError(StoreError):
 def test_an_open_that_is_stopped_at_any_report_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(passes, "_REPORT_NS", 0)
     killed = tmp_path / "killed"
-    with MessageStore.open(tmp_path / "s", config=CONFIG, services=False) as store:
+    with MessageStore.open(tmp_path / "s", config=CONFIG, parts=StoreParts(services=False)) as store:
         for n in range(300):
             store.put(Message(topic="t", body=b"%d" % n * 50, keys=[f"k{n}"]))
         shutil.copytree(tmp_path / "s", killed)  # as a kill leaves it
@@ -39,13 +40,14 @@ def test_an_open_that_is_stopped_at_any_report_loses_nothing(tmp_path, monkeypat
                 raise StopError("stopped")
 
         try:
-            MessageStore.open(here, config=CONFIG, services=False, on_recovery=report, rebuild=True).close()
+            MessageStore.open(here, config=CONFIG,
+                parts=StoreParts(services=False, on_recovery=report, rebuild=True)).close()
         except StopError:
             stopped += 1
         else:
             break
         assert (here / "abort").exists()
-        with MessageStore.open(here, config=CONFIG, services=False) as again:
+        with MessageStore.open(here, config=CONFIG, parts=StoreParts(services=False)) as again:
             assert [m.body for m in again.read("t", 0, 0)] == [
                 b"%d" % n * 50 for n in range(300)]
     assert stopped > 0
@@ -56,6 +58,6 @@ def test_the_lock_is_given_back(tmp_path, monkeypatch):
         raise StopError("stopped")
 
     with pytest.raises(StopError):
-        MessageStore.open(tmp_path / "s", config=CONFIG, on_lock=refuse)
+        MessageStore.open(tmp_path / "s", config=CONFIG, parts=StoreParts(on_lock=refuse))
     assert {p.name for p in (tmp_path / "s").iterdir()} == {"lock"}
     MessageStore.open(tmp_path / "s", config=CONFIG).close()

@@ -9,6 +9,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.scheduler import period_of
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import (
     CrashFileSystem,
     FaultyFileSystem,
@@ -46,8 +47,9 @@ class Place:
         self.clock = SimClock(START)
         self.scheduler = Only(SimScheduler(self.clock, SeededEntropy(1)), *names)
         self.store = MessageStore.open(
-            "/s", config=config, clock=self.clock, file_system=CrashFileSystem(),
-            entropy=SeededEntropy(2), scheduler=self.scheduler)
+            "/s", config=config,
+            parts=StoreParts(clock=self.clock, file_system=CrashFileSystem(), entropy=SeededEntropy(2),
+                scheduler=self.scheduler))
         self.timers = self.store._timers.messages
 
     def run(self, ms):
@@ -203,8 +205,9 @@ def test_a_file_that_could_not_be_written_is_written_by_the_next_step(service, n
 
     steps = ManualScheduler()
     store = MessageStore.open(
-        "/s", config=CONFIG, clock=SimClock(START), entropy=SeededEntropy(2), scheduler=steps,
-        file_system=FaultyFileSystem(CrashFileSystem(), error_of))
+        "/s", config=CONFIG,
+        parts=StoreParts(clock=SimClock(START), entropy=SeededEntropy(2), scheduler=steps,
+            file_system=FaultyFileSystem(CrashFileSystem(), error_of)))
     store._timers.messages.metrics.add("T", 5)
     store.delay_offsets.update(1, 7)
     failing.append(True)
@@ -241,8 +244,8 @@ def test_a_timer_log_file_with_a_unit_of_the_next_slot_is_not_deleted():
 def test_a_written_delay_offset_is_never_after_a_message_that_a_power_loss_removes():
     def opened():
         return MessageStore.open(
-            "/s", config=CONFIG, clock=clock, file_system=files, entropy=SeededEntropy(2),
-            scheduler=scheduler)
+            "/s", config=CONFIG,
+            parts=StoreParts(clock=clock, file_system=files, entropy=SeededEntropy(2), scheduler=scheduler))
 
     def run(*names):
         for name in names:
@@ -283,8 +286,9 @@ def test_what_a_purge_has_released_is_not_delivered_again_if_the_progress_is_los
         files.remove(path)
     again = SimScheduler(place.clock, SeededEntropy(1))
     store = MessageStore.open(
-        "/s", config=CONFIG, clock=place.clock, file_system=files, entropy=SeededEntropy(2),
-        scheduler=Only(again, *DELIVERY))
+        "/s", config=CONFIG,
+        parts=StoreParts(clock=place.clock, file_system=files, entropy=SeededEntropy(2), scheduler=Only(again,
+            *DELIVERY)))
     again.run(10_000)
     assert not list(store.read("T"))
     store.close()

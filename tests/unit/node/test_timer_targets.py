@@ -8,6 +8,7 @@ from tailrace import Message, MessageStore
 from tailrace.config import StoreConfig
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 from tailrace.timer.properties import PARKED_TOPIC
 
@@ -26,7 +27,7 @@ class Opened:
 
     def open(self):
         self.store = MessageStore.open(
-            ROOT, config=CONFIG, services=False, clock=self.clock, file_system=self.files)
+            ROOT, config=CONFIG, parts=StoreParts(services=False, clock=self.clock, file_system=self.files))
         self.inner, self.timers = self.store._store, self.store._timers
         return self.store
 

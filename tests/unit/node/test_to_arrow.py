@@ -15,6 +15,7 @@ from tailrace.errors import MissingPackageError
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node import arrow_table
+from tailrace.node.store_opening import StoreParts
 from tailrace.store import queue_scan
 
 pa = pytest.importorskip("pyarrow")
@@ -40,7 +41,7 @@ quick = settings(
 
 
 def opened(path, config=SMALL):
-    return MessageStore.open(path, config=config, services=False)
+    return MessageStore.open(path, config=config, parts=StoreParts(services=False))
 
 
 def time_of(ms):
@@ -284,7 +285,7 @@ def test_a_table_is_made_with_interpreted_kernels_too(tmp_path, monkeypatch):
         "import sys, pyarrow as pa\n"
         "from tailrace import MessageStore, kernels\n"
         "assert not kernels.compiled()\n"
-        "with MessageStore.open(sys.argv[1], services=False) as store:\n"
+        "with MessageStore.open(sys.argv[1]) as store:\n"
         "    with pa.ipc.new_stream(sys.argv[2], store.to_arrow('T').schema) as out:\n"
         "        out.write_table(store.to_arrow('T'))\n")
     monkeypatch.setenv("TAILRACE_INTERPRETED", "1")

@@ -9,6 +9,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import DiskFullError, OddFileError
+from tailrace.node.store_opening import StoreParts
 from tailrace.segments import MappedFile, OpenFiles
 from tailrace.store.compaction.file_pair import FilePair, Sizes
 from tailrace.testing import CrashFileSystem, SimClock
@@ -76,7 +77,8 @@ def config():
 def test_an_open_store_goes_on_beside_a_left_over_file(path, caplog):
     """For example the segment or queue file that a removal in another thread or program has left."""
     files = CrashFileSystem()
-    store = MessageStore.open("/s", config=config(), services=False, clock=SimClock(), file_system=files)
+    store = MessageStore.open("/s", config=config(),
+        parts=StoreParts(services=False, clock=SimClock(), file_system=files))
     store.put(Message(topic="t", body=b"0"))
     store.wait_dispatched()
     files.open(path, writable=True, create=True).pwrite(OLD, 0)
@@ -87,7 +89,8 @@ def test_an_open_store_goes_on_beside_a_left_over_file(path, caplog):
     store.close()
     assert content(files, f"{path}.left-1") == OLD
     caplog.clear()
-    with MessageStore.open("/s", config=config(), services=False, clock=SimClock(), file_system=files) as store:
+    with MessageStore.open("/s", config=config(),
+        parts=StoreParts(services=False, clock=SimClock(), file_system=files)) as store:
         assert store.max_offset_in_queue("t", 0) == 40
         assert store.recovery_report["cut"] == []
     assert f"{path}.left-1" in caplog.text, "a recovery names it"

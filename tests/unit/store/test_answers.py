@@ -10,6 +10,7 @@ from tailrace import FlushDiskType, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import FatalStorageError
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 
@@ -19,7 +20,7 @@ def opened():
         "/s", config=StoreConfig(
             flush_disk_type=FlushDiskType.SYNC_FLUSH, mapped_file_size_commit_log=16384,
             mapped_file_size_consume_queue=400, max_hash_slot_num=16, max_index_num=64),
-        clock=clock, file_system=files, scheduler=scheduler, entropy=SeededEntropy(1))
+        parts=StoreParts(clock=clock, file_system=files, scheduler=scheduler, entropy=SeededEntropy(1)))
     return store, files, clock, scheduler.steps
 
 

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from flat_open import flat_open
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.doctor.verify import verify
@@ -16,6 +17,7 @@ from tailrace.formats.commitlog import encode_batch, tags_code
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import BoundaryType, GetMessageStatus, MessageExtBrokerInner, PutMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 from tailrace.testing import CrashFileSystem, SimClock
 
@@ -27,7 +29,7 @@ SIZES = [1, 3, 1, 5, 2, 1, 8, 1, 1, 4] * 6
 
 
 def opened(path, **options) -> MessageStore:
-    return MessageStore.open(path, config=CONFIG, services=False, **options)
+    return flat_open(path, config=CONFIG, services=False, **options)
 
 
 def put(store, number: int, count: int, *, topic="B", queue_id=0, tags="", **properties):
@@ -129,7 +131,7 @@ def test_units_look_like_those_of_a_consume_queue(path):
 
 def test_offsets_by_time_are_those_of_records(tmp_path):
     clock = SimClock()
-    with MessageStore.open(tmp_path / "s", config=CONFIG, services=False, clock=clock) as store:
+    with MessageStore.open(tmp_path / "s", config=CONFIG, parts=StoreParts(services=False, clock=clock)) as store:
         create(store)
         times = []
         for number, count in enumerate(SIZES):
@@ -275,7 +277,7 @@ def test_retention_deletes_files_and_the_offsets_stay():
         CONFIG, file_reserved_time=1.0, delete_when=";".join(map(str, range(24))), timer_wheel_enable=False)
 
     def open_it():
-        return MessageStore.open("/s", config=config, clock=clock, file_system=files, services=False)
+        return MessageStore.open("/s", config=config, parts=StoreParts(clock=clock, file_system=files, services=False))
 
     def queue_files():
         return files.list("/s/batchconsumequeue/B/0")

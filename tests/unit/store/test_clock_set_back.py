@@ -13,6 +13,7 @@ from segmented_store import CONFIG, SEGMENT, overwrite, plain, sound_store
 from tailrace import MessageStore
 from tailrace.config import RecoveryMode
 from tailrace.errors import CorruptionError
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.verification import Verification
 from tailrace.store.walk import parallel as parallel_walk
@@ -89,8 +90,8 @@ def test_one_damaged_record_costs_one_record(made, tmp_path, monkeypatch, field,
     assert plain(shown)[2].phy_offset == made_end(made)
     assert sum(queue.max_offset for queue in shown.queues()) == 150
     with pytest.raises(CorruptionError, match="damage in the middle"):
-        MessageStore.open(path, config=strict(), services=False)
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+        MessageStore.open(path, config=strict(), parts=StoreParts(services=False))
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         report = store.recovery_report
         assert (report["scanned"], report["cut"], len(report["steppedOver"])) == (149, [], 1)
 

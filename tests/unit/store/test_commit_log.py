@@ -16,6 +16,7 @@ from tailrace.formats.commitlog import (
     encode_batch,
 )
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 
 CONFIG = StoreConfig(
@@ -33,7 +34,7 @@ def files():
 @pytest.fixture
 def store(files):
     with MessageStore.open(
-        "/s", config=CONFIG, services=False, file_system=files, clock=SimClock()
+        "/s", config=CONFIG, parts=StoreParts(services=False, file_system=files, clock=SimClock())
     ) as store:
         yield store
 
@@ -76,7 +77,7 @@ def test_a_record_may_fill_a_file_but_for_the_blank(files):
         mapped_file_size_commit_log=8192, commit_log_allocate_step=4096, max_index_num=64,
         max_hash_slot_num=16)
     with MessageStore.open(
-        "/f", config=config, services=False, file_system=files, clock=SimClock()
+        "/f", config=config, parts=StoreParts(services=False, file_system=files, clock=SimClock())
     ) as store:
         results = [store.put_inner(inner(body=bytes(size))) for size in (0, most, 0)]
         assert [r.phy_offset for r in results] == [0, 8192, 16384]
@@ -182,7 +183,7 @@ def test_every_record_can_carry_a_checksum_of_itself(files):
         mapped_file_size_commit_log=8192, enabled_append_prop_crc=True, max_hash_slot_num=16,
         max_index_num=64, commit_log_allocate_step=4096)
     with MessageStore.open(
-        "/c", config=config, services=False, file_system=files, clock=SimClock()
+        "/c", config=config, parts=StoreParts(services=False, file_system=files, clock=SimClock())
     ) as store:
         store.put(Message(topic="t", body=b"1", tags="a"))
         store.put_many([Message(topic="t", body=b"2", tags="a", keys=["k"])] * 2)
@@ -197,7 +198,7 @@ def test_store_timestamps_never_step_back(files):
 
     def opened():
         return MessageStore.open(
-            "/s", config=CONFIG, services=False, file_system=files, clock=clock)
+            "/s", config=CONFIG, parts=StoreParts(services=False, file_system=files, clock=clock))
 
     with opened() as store:
         first = store.put_inner(inner()).store_timestamp
@@ -216,7 +217,7 @@ def test_store_timestamps_never_step_back(files):
 def test_nothing_is_stored_in_blocks_that_were_not_allocated(files):
     """M3: a store into a hole of a mapped file on a full disk ends the process."""
     with MessageStore.open(
-        "/s", config=CONFIG, services=False, file_system=files, clock=SimClock()
+        "/s", config=CONFIG, parts=StoreParts(services=False, file_system=files, clock=SimClock())
     ) as store:
         assert store.put_inner(inner(body=bytes(500))).status.appended
 

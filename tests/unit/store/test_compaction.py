@@ -17,6 +17,7 @@ from tailrace.errors import ConfigError, MessageIllegalError, StoreError
 from tailrace.formats.commitlog import tags_code
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT
 from tailrace.model import GetMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.compaction.file_pair import Sizes
 from tailrace.store.compaction.replacement import RULES
 from tailrace.testing import CrashFileSystem, SimClock
@@ -30,7 +31,7 @@ CONFIG = StoreConfig(
 
 def opened(files, config=CONFIG, clock=None) -> MessageStore:
     store = MessageStore.open(
-        "/s", config=config, services=False, file_system=files, clock=clock or SimClock())
+        "/s", config=config, parts=StoreParts(services=False, file_system=files, clock=clock or SimClock()))
     if store.topics.select("C") is None:
         store.create_topic("C", 2, {"cleanup.policy": "COMPACTION"})
     return store

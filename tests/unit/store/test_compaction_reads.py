@@ -6,6 +6,7 @@ import errno
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 
 CONFIG = StoreConfig(
@@ -23,7 +24,7 @@ def test_a_queue_that_cannot_be_read_while_messages_are_copied_gets_none_of_them
 
     files.before_read, files.cold = before_read, True
     with MessageStore.open(
-        "/s", config=CONFIG, services=False, file_system=files, clock=SimClock(),
+        "/s", config=CONFIG, parts=StoreParts(services=False, file_system=files, clock=SimClock()),
     ) as store:
         store.create_topic("C", 1, {"cleanup.policy": "COMPACTION"})
         for number in range(40):

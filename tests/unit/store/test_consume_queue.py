@@ -10,6 +10,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env import OsFileSystem
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.segments import OpenFiles
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.testing import CrashFileSystem
@@ -116,7 +117,7 @@ def test_thousands_of_queues_share_a_few_descriptors(tmp_path):
 
 
 def test_reading_a_queue_that_does_not_exist_makes_none(tmp_path):
-    with MessageStore.open(tmp_path / "s", services=False) as store:
+    with MessageStore.open(tmp_path / "s", parts=StoreParts(services=False)) as store:
         store.get_message("none", 3, 0, 32)
         assert list(store.read("none", 3)) == []
         assert store.get_offset_in_queue_by_time("none", 3, 0) == 0
@@ -125,7 +126,7 @@ def test_reading_a_queue_that_does_not_exist_makes_none(tmp_path):
 
 
 def test_a_pull_looks_at_a_bounded_part_of_the_queue(tmp_path):
-    with MessageStore.open(tmp_path / "s", services=False) as store:
+    with MessageStore.open(tmp_path / "s", parts=StoreParts(services=False)) as store:
         store.put_many([Message(topic="t", body=b"x", tags="a", keys=["k"])] * 2000)
         store.put_inner(MessageExtBrokerInner("t", 0, b"last", b"TAGS\x01z\x02"))
         store.wait_dispatched()

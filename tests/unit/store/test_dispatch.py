@@ -9,6 +9,7 @@ from tailrace.formats.commitlog import SysFlag, decode_message
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.kernels import record
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 
 CONFIG = StoreConfig(
@@ -23,7 +24,7 @@ def files():
 
 def opened(files):
     return MessageStore.open(
-        "/s", config=CONFIG, services=False, file_system=files, clock=SimClock())
+        "/s", config=CONFIG, parts=StoreParts(services=False, file_system=files, clock=SimClock()))
 
 
 def inner(body=b"x", topic="t", queue_id=0, **fields):

@@ -12,6 +12,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.checkpoint import Checkpoint
 from tailrace.metrics import LOG_SYNC
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.store_checkpoint import StoreCheckpoint, read_checkpoint
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
@@ -25,8 +26,8 @@ def opened(kind=FlushDiskType.ASYNC_FLUSH, files=None):
     files = files or CrashFileSystem()
     clock, scheduler = SimClock(), ManualScheduler()
     store = MessageStore.open(
-        "/s", config=StoreConfig(flush_disk_type=kind, **SMALL), clock=clock, file_system=files,
-        scheduler=scheduler, entropy=SeededEntropy(1))
+        "/s", config=StoreConfig(flush_disk_type=kind, **SMALL),
+        parts=StoreParts(clock=clock, file_system=files, scheduler=scheduler, entropy=SeededEntropy(1)))
     return store, files, clock, scheduler.steps
 
 
@@ -286,8 +287,8 @@ def test_waiting_for_dispatch_wakes_it_and_does_not_wait_for_its_period():
             pass
 
     store = MessageStore.open(
-        "/s", config=StoreConfig(**SMALL), clock=SimClock(), file_system=CrashFileSystem(),
-        scheduler=Woken(), entropy=SeededEntropy(1))
+        "/s", config=StoreConfig(**SMALL),
+        parts=StoreParts(clock=SimClock(), file_system=CrashFileSystem(), scheduler=Woken(), entropy=SeededEntropy(1)))
     log = store._store.commit_log
     log.append(log.message_writer(inner()))  # like a put while dispatch is running, which wakes no service
     assert store.wait_dispatched(0)

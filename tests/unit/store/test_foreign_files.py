@@ -9,6 +9,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.doctor.dump import dump
 from tailrace.doctor.verify import repair_plan, verify
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 
 SEGMENT = 16384
@@ -24,7 +25,7 @@ NAMES = ["notes.txt", "zz.tar", ".swp", "00readme", "20240101", "123456789012345
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     path = tmp_path_factory.mktemp("foreign") / "store"
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         for n in range(30):
             store.put(Message(topic="T", body=b"%d" % n, keys=["k"]), queue_id=0)
         store.put(Message(topic="T", body=b"later", delay=86_400), queue_id=0)
@@ -71,7 +72,7 @@ def test_a_foreign_file_is_named_and_left_alone(made, tmp_path, caplog, place, n
     assert len([*dump(StoreDirectory(str(path), config=CONFIG))]) > 30
     for _ in range(2):
         caplog.clear()
-        with MessageStore.open(path, config=CONFIG, services=False) as store:
+        with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
             assert store.max_offset_in_queue("T", 0) == 30
             assert len(store.query_message("T", "k")) == 30
             report = store.recovery_report
@@ -85,17 +86,17 @@ def test_a_topic_is_deleted_although_its_directory_has_a_foreign_file(made, tmp_
     path = copy(made, tmp_path, killed=False)
     foreign = path / "consumequeue" / "T" / "0" / "notes.txt"
     foreign.write_bytes(b"x\n")
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         store.delete_topics({"T"})
     assert [file.name for file in foreign.parent.iterdir()] == ["notes.txt"]
     assert str(foreign) in caplog.text
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert "T" not in {topic for topic, *_ in store.queues()}
 
 
 def test_a_link_to_nothing_beside_topics_is_left_alone(made, tmp_path):
     path = copy(made, tmp_path, killed=True)
     (path / "consumequeue" / "old").symlink_to(tmp_path / "gone")
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert store.max_offset_in_queue("T", 0) == 30
     assert (path / "consumequeue" / "old").is_symlink()

@@ -8,6 +8,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.formats.commitlog import SysFlag, encode_batch
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 from tailrace.testing import CrashFileSystem, SimClock
 
@@ -26,7 +27,7 @@ HARMLESS = [
 @pytest.fixture
 def store():
     with MessageStore.open(
-        "/s", config=CONFIG, services=False, file_system=CrashFileSystem(), clock=SimClock()
+        "/s", config=CONFIG, parts=StoreParts(services=False, file_system=CrashFileSystem(), clock=SimClock())
     ) as store:
         store.topics.update(TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}))
         yield store

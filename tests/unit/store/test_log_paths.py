@@ -11,6 +11,7 @@ from retention_place import HOUR, SIZE, Place
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import ConfigError, CorruptionError, NotAStoreError, StoreNotWritableError
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_paths import LogPaths, log_paths
 
@@ -199,7 +200,7 @@ def test_a_part_of_the_log_that_settings_leave_out_is_noticed(place):
         settings = dataclasses.replace(place.config, store_path_commit_log=wrong) if wrong else StoreConfig(
             mapped_file_size_commit_log=SIZE, store_path_commit_log=wrong)
         with pytest.raises(error, match=words):
-            MessageStore.open("/s", config=settings, file_system=place.files, clock=place.clock)
+            MessageStore.open("/s", config=settings, parts=StoreParts(file_system=place.files, clock=place.clock))
         with pytest.raises(error, match=words):
             StoreDirectory("/s", config=settings, file_system=place.files)
     place.open()
@@ -212,7 +213,7 @@ def test_files_of_the_store_itself_are_not_left_out():
     place.store.close()
     settings = dataclasses.replace(place.config, store_path_commit_log="/disk1/log")
     with pytest.raises(ConfigError, match="/s/commitlog"):
-        MessageStore.open("/s", config=settings, file_system=place.files, clock=place.clock)
+        MessageStore.open("/s", config=settings, parts=StoreParts(file_system=place.files, clock=place.clock))
 
 
 def test_the_same_segment_in_two_places_opens_nothing(place):

@@ -1,8 +1,9 @@
 """The CommitLog is gone and the queues are there: offsets continue, and nothing old is shown."""
 
 import pytest
+from flat_open import flat_open
 
-from tailrace import Message, MessageStore, StoreConfig
+from tailrace import Message, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.model import GetMessageStatus
@@ -16,9 +17,8 @@ COUNTS = {("A", 0): 47, ("A", 1): 20, ("B", 0): 1}
 
 
 def opened(files, clock, **given):
-    return MessageStore.open(
-        "/s", config=CONFIG, services=False, clock=clock, file_system=files, entropy=SeededEntropy(1),
-        **given)
+    return flat_open(
+        "/s", config=CONFIG, services=False, clock=clock, file_system=files, entropy=SeededEntropy(1), **given)
 
 
 def body(topic, queue_id, offset):

@@ -9,8 +9,9 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from flat_open import flat_open
 
-from tailrace import Message, MessageStore, StoreConfig
+from tailrace import Message, StoreConfig
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import decode_message, decode_properties, encode_batch
 from tailrace.formats.consumequeue import CQ_UNIT
@@ -34,8 +35,7 @@ def files():
 
 
 def opened(files, config=ON, clock=None, **options):
-    return MessageStore.open(
-        "/s", config=config, services=False, file_system=files, clock=clock or SimClock(), **options)
+    return flat_open("/s", config=config, services=False, file_system=files, clock=clock or SimClock(), **options)
 
 
 def stored(names, **more):

@@ -11,6 +11,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.kernels import record
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
 from tailrace.store.recovery import passes
@@ -41,7 +42,7 @@ def body(number):
 def store_and_files(tmp_path_factory):
     """A store whose derived files are gone, as a kill and a careless hand leave it; what they held."""
     path = tmp_path_factory.mktemp("batches") / "store"
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         store.topics.create_if_missing("orders", 3)
         for number in range(COUNT):
             store.put(Message(topic="orders", body=body(number), keys=[f"k{number}"]), queue_id=number % 3)
@@ -77,7 +78,7 @@ def all_is_there(store):
 
 
 def test_queues_and_index_are_rebuilt_byte_for_byte(path, store_and_files):
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert store.recovery_report["scanned"] == COUNT
         all_is_there(store)
     rebuilt = derived(path)
@@ -96,9 +97,9 @@ def test_queues_and_index_are_rebuilt_byte_for_byte(path, store_and_files):
 def test_a_batch_that_cannot_be_written_is_not_lost(path, part, number):
     fault = Fault(number, errno.ENOSPC, for_good=True, path=part)
     full = FaultyFileSystem.failing(OsFileSystem(), fault)
-    with MessageStore.open(path, config=CONFIG, services=False, file_system=full) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False, file_system=full)) as store:
         assert "No space left" in store.recovery_report["readOnly"]
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         all_is_there(store)
 
 
@@ -114,7 +115,7 @@ def test_memory_is_used_again(path, monkeypatch):
     monkeypatch.setattr(Dispatcher, "new_batch", lambda self: count("batches", lambda: new_batch(self)))
     monkeypatch.setattr(
         ParallelWalk, "_scan", lambda self, goal: (scanned.append(goal), scan(self, goal))[1])
-    with MessageStore.open(path, config=CONFIG, services=False):
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)):
         pass
     assert len(scanned) >= 18
     assert made["rooms"] <= parallel.HELPERS + 1, "one a thread"
@@ -133,11 +134,11 @@ def test_the_index_goes_no_further_than_its_first_error(path, monkeypatch):
 
     monkeypatch.setattr(IndexService, "put", failing)
     with pytest.raises(RuntimeError, match="broken"):
-        MessageStore.open(path, config=CONFIG, services=False)
+        MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False))
     assert len(seen) == 3
     assert not [thread for thread in threading.enumerate() if thread.name == "in-order"]
     monkeypatch.undo()
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         all_is_there(store)
 
 
@@ -161,7 +162,7 @@ def test_what_cannot_be_read_ends_the_open_in_its_place(path, monkeypatch, numbe
     monkeypatch.setattr(Dispatcher, "dispatch_batch", lambda self, batch: (
         taken.append(int(batch.rows[-1, record.C_PHY] + batch.rows[-1, record.C_SIZE])),
         dispatch(self, batch)))
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert "Input/output error" in store.recovery_report["readOnly"]
         all_is_there(store)
     assert failed[0] in {0, *taken}

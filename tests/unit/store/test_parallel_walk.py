@@ -12,6 +12,7 @@ from segmented_store import CONFIG, SEGMENT, Seen, damaged_copy, overwrite, plai
 
 from tailrace import Message, MessageStore
 from tailrace.kernels import record
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.lives import EndedLives
@@ -72,7 +73,7 @@ def test_random_damage_is_decided_alike(made, tmp_path):
 def test_messages_that_look_like_records_are_messages(tmp_path, monkeypatch):
     """Bodies full of records that were made for just these places, so that guesses are wrong."""
     path, put = tmp_path / "store", []
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         put = [
             store.put(Message(topic="T", body=b"%04d" % n * 400), queue_id=0).phy_offset for n in range(90)]
     check = CHECK & ~record.CHECK_BODY_CRC  # the checksums of these bodies do not fit
@@ -97,7 +98,7 @@ def test_messages_that_look_like_records_are_messages(tmp_path, monkeypatch):
 def test_a_range_without_a_head_nearby_is_scanned_in_pieces(tmp_path, monkeypatch):
     """Long records: few guesses hit, and what is between them has no end to a batch."""
     path = tmp_path / "store"
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         for number in range(400):
             store.put(Message(topic="T", body=b"x" * (12_000 if number % 40 == 7 else 30)), queue_id=0)
     monkeypatch.setattr(parallel_walk, "_LOOK", (50,))
@@ -109,7 +110,7 @@ def test_a_range_without_a_head_nearby_is_scanned_in_pieces(tmp_path, monkeypatc
 
 def odd_store(path, count, *, follows=False):
     """Records of which each may be torn, by its properties; perhaps one that cannot be."""
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         put = [
             store.put(Message(topic="T", body=b"%02d" % n * 30, properties={"odd": "a\0b"}), queue_id=0)
             for n in range(count)]

@@ -8,6 +8,7 @@ from tailrace import Message, MessageStore
 from tailrace.config import StoreConfig
 from tailrace.formats.commitlog import decode_message
 from tailrace.model import GetMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.store import reading
 
 COUNT = 3000
@@ -32,7 +33,7 @@ class Keep:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     config = StoreConfig(mapped_file_size_commit_log=1 << 16)
-    with MessageStore.open(tmp_path_factory.mktemp("store"), config=config, services=False) as made:
+    with MessageStore.open(tmp_path_factory.mktemp("store"), config=config, parts=StoreParts(services=False)) as made:
         made.put_many([
             Message(topic="T", body=bytes(50), tags="a", keys=[f"k{n}"],
                     properties={"n": str(n), **({"color": "röd"} if n % 3 == 0 else {})})
@@ -107,7 +108,7 @@ def test_long_records_are_looked_at_up_to_a_bound(store, monkeypatch):
 
 @pytest.mark.parametrize("damaged", [(0,), (7, 8), (31, 64, 65), tuple(range(100, 140))])
 def test_damaged_messages_are_skipped_and_the_others_kept(tmp_path, damaged):
-    with MessageStore.open(tmp_path, services=False) as store:
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
         puts = [store.put(Message(topic="T", body=bytes(40), properties={"n": str(3 * n + 1)}))
                 for n in range(COUNT // 10)]
         store.wait_dispatched()

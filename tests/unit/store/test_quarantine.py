@@ -7,6 +7,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import StoreNotWritableError
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.recovery.quarantine import Quarantine
 from tailrace.testing import CrashFileSystem, SimClock
 
@@ -21,7 +22,8 @@ def config(limit):
 
 
 def opened(files, limit, clock=None):
-    return MessageStore.open("/s", config=config(limit), services=False, clock=clock or SimClock(), file_system=files)
+    return MessageStore.open("/s", config=config(limit),
+        parts=StoreParts(services=False, clock=clock or SimClock(), file_system=files))
 
 
 def damaged_store(*numbers):

@@ -13,6 +13,7 @@ from tailrace.env import linux_calls
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import unit_records
+from tailrace.node.store_opening import StoreParts
 from tailrace.segments import MappedFile, MappedFileQueue
 from tailrace.store import reading
 from tailrace.store.commit_log import CommitLog
@@ -27,7 +28,7 @@ def damage(log: CommitLog, phy_offset: int) -> None:
 
 @pytest.mark.parametrize("damaged", [(3,), (0, 1, 2), (5, 6, 7, 20), tuple(range(9, 19)), (39,)])
 def test_no_message_is_pulled_twice_and_none_is_left_out(tmp_path, damaged):
-    with MessageStore.open(tmp_path, services=False) as store:
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
         puts = [store.put(Message(topic="T", body=b"%02d" % n * 8)) for n in range(40)]
         store.wait_dispatched()
         for number in damaged:
@@ -47,7 +48,7 @@ def test_no_message_is_pulled_twice_and_none_is_left_out(tmp_path, damaged):
 @pytest.mark.parametrize("place", [-(1 << 63) + 500, -1, (1 << 63) - 1, 1 << 62])
 def test_a_unit_that_names_a_position_that_no_log_has_is_stepped_over(tmp_path, place):
     """A flipped sign bit of a position: the difference of two positions must not overflow."""
-    with MessageStore.open(tmp_path, services=False) as store:
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
         puts = [store.put(Message(topic="T", body=b"%d" % n)) for n in range(8)]
         store.wait_dispatched()
         queue = store._store.queues.get("T", 0)
@@ -59,7 +60,7 @@ def test_a_unit_that_names_a_position_that_no_log_has_is_stepped_over(tmp_path, 
 
 
 def test_a_pull_for_a_tag_without_messages_continues_after_the_messages_that_it_examined(tmp_path):
-    with MessageStore.open(tmp_path, services=False) as store:
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
         for n in range(5):
             store.put(Message(topic="T", body=b"%d" % n, tags="a"))
         store.wait_dispatched()
@@ -78,7 +79,7 @@ def evict(path) -> None:
 
 @pytest.mark.skipif(not kernels.compiled(), reason="the interpreted kernel does not look at the page cache")
 def test_records_that_are_not_cached_are_read_by_a_system_call(tmp_path, monkeypatch):
-    with MessageStore.open(tmp_path, services=False) as store:
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
         store.put_many([Message(topic="T", body=b"%04d" % n * 1000) for n in range(500)])
     (segment,) = (tmp_path / "commitlog").iterdir()
     calls = []
@@ -89,7 +90,7 @@ def test_records_that_are_not_cached_are_read_by_a_system_call(tmp_path, monkeyp
         return hold(self, offset, n, mapped=mapped)
 
     monkeypatch.setattr(MappedFileQueue, "hold_around", counted)
-    with MessageStore.open(tmp_path, services=False) as store:
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
         evict(segment)
         none = store.get_message("T", 0, 100, 32, only_cached=True)
         cold = store.get_message("T", 0, 100, 32)
@@ -107,10 +108,10 @@ def test_records_that_are_not_cached_are_read_by_a_system_call(tmp_path, monkeyp
 
 @pytest.mark.skipif(not kernels.compiled(), reason="the interpreted kernel does not look at the page cache")
 def test_a_read_that_may_not_wait_returns_what_is_cached(tmp_path):
-    with MessageStore.open(tmp_path, services=False) as store:
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
         store.put_many([Message(topic="T", body=b"%04d" % n * 4000) for n in range(500)])
     (segment,) = (tmp_path / "commitlog").iterdir()
-    with MessageStore.open(tmp_path, services=False) as store:
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
         evict(segment)
         if not store.get_message("T", 0, 0, 1, only_cached=True).is_cold:
             pytest.skip("this file system keeps what should leave the page cache")
@@ -124,11 +125,11 @@ def test_a_read_that_may_not_wait_returns_what_is_cached(tmp_path):
 
 @pytest.mark.skipif(not kernels.compiled(), reason="the interpreted kernel does not look at the page cache")
 def test_pages_that_were_cached_are_not_looked_up_again_for_a_moment(tmp_path):
-    with MessageStore.open(tmp_path, services=False) as store:
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
         store.put_many([Message(topic="T", body=b"%04d" % n * 1000) for n in range(200)])
     (segment,) = (tmp_path / "commitlog").iterdir()
     clock = SimClock()
-    with MessageStore.open(tmp_path, services=False, clock=clock) as store:
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False, clock=clock)) as store:
         seen = store._store.reader._seen
         evict(segment)
         if not store.get_message("T", 0, 100, 32, only_cached=True).is_cold:
@@ -172,7 +173,7 @@ def test_a_read_from_the_disk_finds_what_a_read_from_memory_finds(tmp_path, monk
     """Topics that alternate, gaps of all sizes, tags, ends of segments, damaged and removed records."""
     rng = random.Random(seed)
     config = StoreConfig(mapped_file_size_commit_log=1 << 18)
-    with MessageStore.open(tmp_path, config=config, services=False) as store:
+    with MessageStore.open(tmp_path, config=config, parts=StoreParts(services=False)) as store:
         puts = []
         for number in range(400):
             size = rng.choice((10, 500, 4_000, 20_000))
@@ -203,7 +204,7 @@ def test_a_read_from_the_disk_finds_what_a_read_from_memory_finds(tmp_path, monk
 def test_a_read_from_the_disk_starts_all_that_it_needs_and_a_consumer_s_next_read(tmp_path, monkeypatch, far):
     """The first read asks for its own records. One that continues asks for twice as many, near ones in one piece."""
     config, between = StoreConfig(mapped_file_size_commit_log=16 << 20), 66_000 if far else 20_000
-    with MessageStore.open(tmp_path, config=config, services=False) as store:
+    with MessageStore.open(tmp_path, config=config, parts=StoreParts(services=False)) as store:
         for number in range(140):
             store.put(Message(topic="T", body=b"%03d" % number, tags="ab"[number % 2]), queue_id=0)
             store.put(Message(topic="U", body=bytes(between)), queue_id=0)
@@ -238,7 +239,7 @@ def test_a_read_from_the_disk_starts_all_that_it_needs_and_a_consumer_s_next_rea
 
 
 def test_queue_units_that_are_not_cached_are_not_waited_for(tmp_path, monkeypatch):
-    with MessageStore.open(tmp_path, services=False) as store:
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
         store.put(Message(topic="T", body=b"x"))
         store.wait_dispatched()
         assert store.get_message("T", 0, 0, 1, only_cached=True).message_count == 1

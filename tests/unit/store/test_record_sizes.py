@@ -4,6 +4,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.formats.commitlog import MIN_RECORD_LENGTH, PLAUSIBLE_LENGTH, plausible_size
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.walk.scan import is_record
 from tailrace.testing import CrashFileSystem, SimClock
 
@@ -14,7 +15,7 @@ SIZES = (-1, -8, -(1 << 31), 0, 1, MIN_RECORD_LENGTH - 1, 8193, (1 << 31) - 1)
 
 
 def opened(files):
-    return MessageStore.open("/s", config=CONFIG, services=False, file_system=files, clock=SimClock())
+    return MessageStore.open("/s", config=CONFIG, parts=StoreParts(services=False, file_system=files, clock=SimClock()))
 
 
 @pytest.mark.parametrize("size", SIZES)

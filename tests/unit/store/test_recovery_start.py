@@ -8,6 +8,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.checkpoint import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 
 SEGMENT = 8192
@@ -30,7 +31,7 @@ def written():
 
 def opened(files, clock, config=CONFIG):
     return MessageStore.open(
-        "/s", config=config, services=False, clock=clock, file_system=files, entropy=SeededEntropy(1))
+        "/s", config=config, parts=StoreParts(services=False, clock=clock, file_system=files, entropy=SeededEntropy(1)))
 
 
 def start(written, *fields, config=CONFIG, missing=None):

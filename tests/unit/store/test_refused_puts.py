@@ -11,6 +11,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import MessageIllegalError, StoreNotWritableError
 from tailrace.model import PutMessageResult, PutMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.refused_puts import REASONS
 from tailrace.testing import CrashFileSystem, FaultyFileSystem, ManualScheduler, SimClock
 
@@ -28,8 +29,8 @@ class Place:
         disk = FaultyFileSystem(
             self.files, lambda _n, name, path: self.full if "commitlog" in path and name in {"open", "allocate"} else 0)
         self.store = MessageStore.open(
-            "/store", config=CONFIG, clock=self.clock, file_system=disk, scheduler=self.scheduler,
-            entropy=SeededEntropy(1))
+            "/store", config=CONFIG,
+            parts=StoreParts(clock=self.clock, file_system=disk, scheduler=self.scheduler, entropy=SeededEntropy(1)))
 
     def put(self):
         return self.store.put(Message(topic="orders", body=bytes(3000)))
@@ -122,7 +123,8 @@ def test_a_file_system_that_is_too_small_is_named_at_the_start(caplog):
     place.store.close()
     place.files.usage.total, place.files.usage.free, place.files.usage.usable = 30_000, 30_000, 30_000
     MessageStore.open(
-        "/store", config=CONFIG, clock=place.clock, file_system=place.files, scheduler=ManualScheduler(),
-        entropy=SeededEntropy(1)).close()
+        "/store", config=CONFIG,
+        parts=StoreParts(clock=place.clock, file_system=place.files, scheduler=ManualScheduler(),
+            entropy=SeededEntropy(1))).close()
     [line] = lines(caplog, "a file system is too small for the log")
     assert "path=/store/commitlog bytes=30000 needed=36864 settings=mappedFileSizeCommitLog=1048576," in line

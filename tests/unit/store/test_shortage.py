@@ -16,6 +16,7 @@ from tailrace.env.shortage import DirectorySyncs, is_shortage
 from tailrace.env.sync_guard import SyncGuard
 from tailrace.errors import ConfigError, DiskFullError, FatalStorageError, StoreNotWritableError
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.segments.mapped_file import MappedFile
 from tailrace.segments.mapped_file_queue import MappedFileQueue
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
@@ -56,8 +57,8 @@ class Short:
 def opened(files, kind=FlushDiskType.ASYNC_FLUSH):
     clock, scheduler = SimClock(), ManualScheduler()
     store = MessageStore.open(
-        "/s", config=StoreConfig(flush_disk_type=kind, **SMALL), clock=clock, file_system=files,
-        scheduler=scheduler, entropy=SeededEntropy(1))
+        "/s", config=StoreConfig(flush_disk_type=kind, **SMALL),
+        parts=StoreParts(clock=clock, file_system=files, scheduler=scheduler, entropy=SeededEntropy(1)))
     return store, clock, scheduler.steps
 
 

@@ -2,6 +2,7 @@
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 NAMES = (
@@ -13,7 +14,7 @@ def test_counters_start_at_zero_and_rates_follow_them():
     clock, scheduler = SimClock(), ManualScheduler()
     store = MessageStore.open(
         "/s", config=StoreConfig(mapped_file_size_commit_log=65_536, max_hash_slot_num=16, max_index_num=64),
-        clock=clock, file_system=CrashFileSystem(), scheduler=scheduler, entropy=SeededEntropy(1))
+        parts=StoreParts(clock=clock, file_system=CrashFileSystem(), scheduler=scheduler, entropy=SeededEntropy(1)))
     assert [store.stats()[name] for name in NAMES] == [0] * 6
     scheduler.steps["StoreStatsService"]()
     for _ in range(20):

@@ -8,6 +8,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.unreadable import PATIENCE_MS, TRIES, UnreadableRecords
 from tailrace.testing import CrashFileSystem, SimClock
 
@@ -60,7 +61,7 @@ def store():
     """Three full segments, of which a record in the first one cannot be read; they are not mapped."""
     files, clock = CrashFileSystem(), SimClock()
     with MessageStore.open(
-        "/s", config=CONFIG, services=False, clock=clock, file_system=files, entropy=SeededEntropy(1)
+        "/s", config=CONFIG, parts=StoreParts(services=False, clock=clock, file_system=files, entropy=SeededEntropy(1))
     ) as opened:
         places = [opened.put(Message(topic="t", body=b"%04d" % n + bytes(400), keys=[f"k{n}"])) for n in range(20)]
         opened.wait_dispatched()

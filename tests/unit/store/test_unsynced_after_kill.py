@@ -7,6 +7,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import FlushDiskType
 from tailrace.env.entropy import SeededEntropy
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 
 
@@ -20,7 +21,7 @@ def test_a_power_loss_after_a_recovery_takes_nothing(kind, open_files):
 
     def opened(files, flush):
         return MessageStore.open(
-            "/s", services=False, clock=clock, file_system=files, entropy=SeededEntropy(1),
+            "/s", parts=StoreParts(services=False, clock=clock, file_system=files, entropy=SeededEntropy(1)),
             config=replace(config, flush_disk_type=flush, max_open_files=open_files))
 
     files, clock = CrashFileSystem(), SimClock()

@@ -9,6 +9,7 @@ import pytest
 from tailrace import MessageStore, StoreConfig
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import BoundaryType, MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.wall_times import Mark, WallTimes, read_wall_times
 from tailrace.testing import CrashFileSystem, SimClock
@@ -29,7 +30,7 @@ class Log:
 
     def open(self):
         self.store = MessageStore.open(
-            "/s", config=CONFIG, services=False, file_system=self.files, clock=self.clock)
+            "/s", config=CONFIG, parts=StoreParts(services=False, file_system=self.files, clock=self.clock))
 
     def again(self):
         self.store.close()

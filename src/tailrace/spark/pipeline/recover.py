@@ -21,6 +21,7 @@ from tailrace.errors import StoreError
 from tailrace.formats.filenames import STAGING
 from tailrace.logs import get_logger
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.spark.pipeline.staging import (
     StagedSegment,
     piece_chunks,
@@ -56,8 +57,8 @@ def recover(
     scan = SparkScan(spark, str(place), tell)
     try:
         with MessageStore.open(
-            path, config=config, services=False, create=False, rebuild=rebuild, scan=scan,
-            must_write=True,
+            path, config=config, create=False,
+            parts=StoreParts(services=False, rebuild=rebuild, scan=scan, must_write=True),
         ) as opened:
             return opened.recovery_report
     finally:

@@ -32,6 +32,7 @@ from tailrace.formats.inner_batch import INNER_BATCH_BITS
 from tailrace.formats.lite import LITE_TOPIC
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from tailrace.remoting.tls import TlsOptions
 from tailrace.store.directory import StoreDirectory
@@ -115,7 +116,7 @@ class StoreTarget(AbstractContextManager["StoreTarget"]):
     """A store directory that no process has open; it is created if it is missing."""
 
     def __init__(self, path: str, config: StoreConfig | None = None) -> None:
-        self._store = MessageStore.open(path, config=config, services=False, must_write=True)
+        self._store = MessageStore.open(path, config=config, parts=StoreParts(services=False, must_write=True))
 
     def __exit__(self, *_: object) -> None:
         self._store.close()

@@ -23,6 +23,7 @@ from tailrace.formats.pop import ExtraInfo
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.kernels.properties import encode_properties
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import SimClock
 
 CONFIG = StoreConfig(
@@ -50,8 +51,8 @@ class LiteWorld:
 
     def open(self):
         self.store = MessageStore.open(
-            self.path, config=self.config, broker_config=self.broker_config, services=False, clock=self.clock,
-            entropy=SeededEntropy(7))
+            self.path, config=self.config, broker_config=self.broker_config,
+            parts=StoreParts(services=False, clock=self.clock, entropy=SeededEntropy(7)))
         self.broker = broker = self.kit.make_broker(
             self.store, self.loop, self.broker_config, self.clock, executors_in_place())
         broker.offsets.load()

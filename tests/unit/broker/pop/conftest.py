@@ -15,6 +15,7 @@ from tailrace.formats.remoting import RemotingCommand
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import SimClock
 
 CONFIG = StoreConfig(
@@ -34,8 +35,8 @@ class PopWorld:
 
     def open(self):
         self.store = MessageStore.open(
-            self.path, config=self.config, broker_config=self.broker_config, services=False, clock=self.clock,
-            entropy=SeededEntropy(7))
+            self.path, config=self.config, broker_config=self.broker_config,
+            parts=StoreParts(services=False, clock=self.clock, entropy=SeededEntropy(7)))
         self.broker = self.kit.make_broker(self.store, self.loop, self.broker_config, self.clock)
         self.broker.offsets.load()
         self.pop_part = PopConsumption(self.broker, self.store.file_system)

@@ -18,6 +18,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 import pyarrow.parquet as pq
 
+from tailrace.node.store_opening import StoreParts
 from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions, local_runner
 from tailrace.spark.archive.restore import restore_segments
 from tailrace.spark.data_source import TailraceDataSource
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.slow  # each opens and closes stores
 
 
 def opened(path, **settings):
-    return MessageStore.open(path, services=False, config=StoreConfig(
+    return MessageStore.open(path, parts=StoreParts(services=False), config=StoreConfig(
         mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=4000, file_reserved_time=0,
         mapper_file_size_batch_consume_queue=46 * 40, **settings))
 

@@ -15,6 +15,7 @@ from tailrace.doctor.verify import verify
 
 pytest.importorskip("pyspark")
 
+from tailrace.node.store_opening import StoreParts
 from tailrace.spark.pipeline.audit import audit
 
 INTEROP = pathlib.Path(__file__).parents[3] / "interop"
@@ -89,7 +90,7 @@ def test_a_store_without_a_log(one_process, made, tmp_path):
 
 def test_damage_in_a_compaction_log_is_found(one_process, tmp_path):
     path = tmp_path / "store"
-    with MessageStore.open(path, services=False) as store:
+    with MessageStore.open(path, parts=StoreParts(services=False)) as store:
         store.create_topic("C", 1, {"cleanup.policy": "COMPACTION"})
         for n in range(20):
             store.put(Message(topic="C", body=b"value %d" % n, keys=[f"k{n}"]))

@@ -10,6 +10,7 @@ from tailrace.doctor.verify import verify
 from tailrace.formats.commitlog import encode_batch
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 
 pytest.importorskip("pyspark")
@@ -21,7 +22,7 @@ CONFIG = StoreConfig(
 @pytest.fixture
 def path(tmp_path):
     place = tmp_path / "store"
-    with MessageStore.open(place, config=CONFIG, services=False) as store:
+    with MessageStore.open(place, config=CONFIG, parts=StoreParts(services=False)) as store:
         store.topics.update(TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}))
         for number in range(120):
             count = number % 6 + 1
@@ -65,7 +66,7 @@ def test_the_source_reads_each_message_of_two_ranges_once(one_process, path, cut
             for batch in read_scan(task, options):
                 for row in batch.select(["topic", "queueOffset", "body"]).to_pylist():
                     found[row["topic"]].append((row["queueOffset"], row["body"]))
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert found["B"] == [(m.queue_offset, m.body) for m in store.read("B")]
         assert len(found["T"]) == min(cut, store.max_offset_in_queue("T", 0))
 

@@ -13,6 +13,7 @@ from tailrace import MessageStore, StoreConfig
 from tailrace.config import RecoveryMode
 from tailrace.doctor.verify import verify
 from tailrace.errors import CorruptionError
+from tailrace.node.store_opening import StoreParts
 
 pytest.importorskip("pyspark")
 FIXTURES = pathlib.Path(__file__).parents[3] / "interop" / "fixtures"
@@ -75,7 +76,7 @@ def test_rows_that_are_not_what_the_task_wrote_are_not_used(one_process, stopped
         second.unlink()
         return source
 
-    with MessageStore.open(path, services=False, rebuild=True, scan=spoiled) as store:
+    with MessageStore.open(path, parts=StoreParts(services=False, rebuild=True, scan=spoiled)) as store:
         assert store.recovery_report["scanned"] == 152
     assert sum("scanned here" in line for line in told) == 2
     assert [line for line in verify(str(path)) if "finding" in line] == []
@@ -90,7 +91,7 @@ def test_a_strict_mode_refuses_what_it_refuses_locally(one_process, stopped, tmp
     poke_log(path, stopped[1][20] + 100, b"\xff")
     config = StoreConfig(recovery_mode=RecoveryMode.TOLERATE_TAIL)
     with pytest.raises(CorruptionError) as local:
-        MessageStore.open(path, config=config, services=False)
+        MessageStore.open(path, config=config, parts=StoreParts(services=False))
     with pytest.raises(CorruptionError) as apart:
         recover(one_process, str(path), config=config)
     assert str(apart.value) == str(local.value)
@@ -107,7 +108,7 @@ def test_a_scan_that_fails_has_changed_nothing(stopped, tmp_path):
         raise OSError("no executor is left")
 
     with pytest.raises(OSError, match="no executor"):
-        MessageStore.open(path, services=False, scan=scan)
+        MessageStore.open(path, parts=StoreParts(services=False, scan=scan))
     after = {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
     changed = {name for name in before | after if before.get(name) != after.get(name)}
     assert {pathlib.Path(name).name for name in changed} <= {"abort", "lock", "geometry.json"}

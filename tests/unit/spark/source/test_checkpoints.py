@@ -15,6 +15,7 @@ from tailrace.errors import DataLossError, StoreError
 from tailrace.formats.commitlog import decode_message
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.spark.offset_ranges import units_of
 from tailrace.spark.source.checkpoints import Checkpoint, LastMessage, from_json, to_json
 from tailrace.spark.source.offsets import (
@@ -90,7 +91,7 @@ def bodies_of(name, count, first=0):
 
 
 def fill(path, bodies, clock, queue_id=0, delete=False):
-    with MessageStore.open(path, config=CONFIG, services=False, clock=clock) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False, clock=clock)) as store:
         if delete:
             store.delete_topics({"orders"})
         if bodies:
@@ -222,7 +223,7 @@ def test_a_directory_that_was_replaced_is_an_error_or_read_from_its_first_messag
         expected = bodies_of(b"old", 20) + bodies_of(b"new", count - 20)
         fill(path, expected[20:], clock)
     else:  # the queue begins at 0 again, in the same log
-        with MessageStore.open(path, config=CONFIG, services=False, clock=clock) as store:
+        with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False, clock=clock)) as store:
             store._store.queues.delete({("orders", 0)})
             store._store.commit_log.queue_offsets.pop(("orders", 0), None)
             for body in expected:
@@ -255,11 +256,11 @@ def test_a_batch_that_was_planned_before_its_directory_was_replaced_is_noticed(p
 def test_an_expired_message_before_the_offset_is_no_loss(path, clock):
     stream = Stream(path, subscribe="orders")
     stream.run()
-    with MessageStore.open(path, config=CONFIG, services=False, clock=clock) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False, clock=clock)) as store:
         store.purge_topic("orders")
     fill(path, bodies_of(b"more", 5), clock)
     assert stream.run() == bodies_of(b"more", 5)
-    with MessageStore.open(path, config=CONFIG, services=False, clock=clock) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False, clock=clock)) as store:
         store.put(Message(topic="orders", body=b"lost"), queue_id=0)
         store.purge_topic("orders")
     fill(path, bodies_of(b"last", 5), clock)
@@ -291,7 +292,7 @@ def test_a_batch_read_that_names_an_offset_of_the_ended_topic(path, clock, caplo
 def test_a_clock_that_is_corrected_after_the_checkpoint_makes_no_other_queue(tmp_path):
     """The time by the wall clock of messages from before a correction changes with it; their stored time does not."""
     path, clock = tmp_path / "s", SimClock()
-    with MessageStore.open(path, config=CONFIG, clock=clock) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(clock=clock)) as store:
         store.create_topic("orders", 1)
         store.put(Message(topic="orders", body=b"one"), queue_id=0)
         end, now_ms = store.max_phy_offset, clock.now_ms()
@@ -299,6 +300,6 @@ def test_a_clock_that_is_corrected_after_the_checkpoint_makes_no_other_queue(tmp
     assert stream.run() == [b"one"]
     (path / "tailrace" / "wall-times.json").write_text(
         json.dumps({"v": 1, "marks": [[end, now_ms - 3_600_000, now_ms]]}))
-    with MessageStore.open(path, config=CONFIG, clock=clock) as store:
+    with MessageStore.open(path, config=CONFIG, parts=StoreParts(clock=clock)) as store:
         store.put(Message(topic="orders", body=b"two"), queue_id=0)
     assert stream.run() == [b"two"]

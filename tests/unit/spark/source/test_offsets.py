@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tailrace.errors import StoreError
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.spark.source.checkpoints import Checkpoint
 from tailrace.spark.source.offsets import batch_ranges, share, starts, stream_ranges
 from tailrace.spark.source.options import parse_options
@@ -121,7 +122,7 @@ def test_lmq_queues_are_left_out_and_refused_by_name(tmp_path, caplog):
 
     path = str(tmp_path / "lmq")
     config = StoreConfig(enable_lmq=True, enable_multi_dispatch=True)
-    with MessageStore.open(path, config=config, services=False) as store:
+    with MessageStore.open(path, config=config, parts=StoreParts(services=False)) as store:
         for _ in range(3):
             store.put(Message(topic="a", body=b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%q"}))
     assert batch_ranges(look(path), options(path)) == {("s", "a", 0): (0, 3)}
@@ -140,7 +141,7 @@ def test_staged_rows_keep_their_lmq_units(tmp_path):
 
     path = str(tmp_path / "lmq")
     config = StoreConfig(enable_lmq=True, enable_multi_dispatch=True)
-    with MessageStore.open(path, config=config, services=False) as store:
+    with MessageStore.open(path, config=config, parts=StoreParts(services=False)) as store:
         for n in range(9):
             names = {"INNER_MULTI_DISPATCH": "%LMQ%q,%LMQ%r"} if n % 2 else {}
             store.put(Message(topic="a", body=b"x", properties=names), queue_id=n % 3)
@@ -160,7 +161,7 @@ def test_topics_with_compaction_are_left_out_and_refused_by_name(tmp_path, caplo
     from tailrace.errors import ConfigError
 
     path = str(tmp_path / "compacted")
-    with MessageStore.open(path, services=False) as store:
+    with MessageStore.open(path, parts=StoreParts(services=False)) as store:
         store.create_topic("c", 1, {"cleanup.policy": "COMPACTION"})
         store.put(Message(topic="c", body=b"x", keys=["k"]))
         store.put(Message(topic="a", body=b"x"))

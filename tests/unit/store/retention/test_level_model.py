@@ -10,6 +10,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
+from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 SEED = int(os.environ.get("SEED", "1"))
@@ -37,8 +38,9 @@ class World:
         self.scheduler = ManualScheduler()
         self.set_used(self.used)
         self.store = MessageStore.open(
-            "/s", clock=self.clock, file_system=self.files, scheduler=self.scheduler,
-            entropy=SeededEntropy(self.seed), config=StoreConfig(
+            "/s",
+            parts=StoreParts(clock=self.clock, file_system=self.files, scheduler=self.scheduler,
+                entropy=SeededEntropy(self.seed)), config=StoreConfig(
                 mapped_file_size_commit_log=SIZE, mapped_file_size_consume_queue=400,
                 max_hash_slot_num=64, max_index_num=1000, commit_log_allocate_step=SIZE,
                 delete_when="3", delete_rate=0, commit_log_roll_time=0.0,

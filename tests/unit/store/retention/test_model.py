@@ -11,6 +11,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.retention.forced_deletions import ForcedDeletions
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
@@ -66,8 +67,9 @@ class World:
     def open(self):
         self.scheduler = ManualScheduler()
         self.store = MessageStore.open(
-            "/s", clock=self.clock, file_system=self.disk.inner, scheduler=self.scheduler,
-            entropy=SeededEntropy(self.seed), config=StoreConfig(
+            "/s",
+            parts=StoreParts(clock=self.clock, file_system=self.disk.inner, scheduler=self.scheduler,
+                entropy=SeededEntropy(self.seed)), config=StoreConfig(
                 mapped_file_size_commit_log=SIZE, mapped_file_size_consume_queue=400,
                 max_hash_slot_num=8, max_index_num=16, commit_log_allocate_step=SIZE,
                 file_reserved_time=RESERVED_MS / 3_600_000, delete_when=";".join(map(str, range(24))),

@@ -11,6 +11,7 @@ from retention_place import HOUR, MINUTE, SIZE, Place, at_hour
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import FatalStorageError, StoreNotWritableError
 from tailrace.model import GetMessageStatus, MessageExtBrokerInner, PutMessageStatus
+from tailrace.node.store_opening import StoreParts
 from tailrace.store.retention.forced_deletions import ForcedDeletions
 from tailrace.store.retention.pins import Pin, PinKind
 from tailrace.store.retention.rules import Rule
@@ -433,7 +434,7 @@ def test_a_cap_on_the_store_is_kept():
 
 def test_an_index_file_counts_with_what_it_takes_of_the_disk_not_with_its_length(tmp_path):
     config = StoreConfig(mapped_file_size_commit_log=1 << 20, commit_log_allocate_step=1 << 16)
-    with MessageStore.open(tmp_path / "s", config=config, services=False) as store:
+    with MessageStore.open(tmp_path / "s", config=config, parts=StoreParts(services=False)) as store:
         store.put(Message(topic="t", body=b"x", keys=["k"]))
         store.wait_dispatched()
         [index] = (tmp_path / "s/index").iterdir()
@@ -500,7 +501,7 @@ def test_a_file_that_ended_by_age_gives_its_unused_blocks_back(tmp_path):
         mapped_file_size_commit_log=size, commit_log_allocate_step=size, commit_log_roll_time=1.0,
         max_hash_slot_num=16, max_index_num=64)
     clock = SimClock(at_hour(12))
-    with MessageStore.open(tmp_path / "s", config=config, services=False, clock=clock) as store:
+    with MessageStore.open(tmp_path / "s", config=config, parts=StoreParts(services=False, clock=clock)) as store:
         store.put(Message(topic="t", body=bytes(9000)))
         file = tmp_path / "s" / "commitlog" / ("0" * 20)
         assert file.stat().st_blocks * 512 >= size
@@ -510,7 +511,7 @@ def test_a_file_that_ended_by_age_gives_its_unused_blocks_back(tmp_path):
         assert file.stat().st_blocks * 512 <= 64 << 10
         store.put(Message(topic="t", body=b"next"))
         assert [len(m.body) for m in store.read("t")] == [9000, 4]
-    with MessageStore.open(tmp_path / "s", services=False) as store:
+    with MessageStore.open(tmp_path / "s", parts=StoreParts(services=False)) as store:
         assert [len(m.body) for m in store.read("t")] == [9000, 4]
 
 
