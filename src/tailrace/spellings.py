@@ -1,4 +1,4 @@
-"""Durations, times and names as people write them."""
+"""Durations, times, sizes and names as people write and read them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-__all__ = ["duration_ms", "meant", "nearest", "time_ms"]
+__all__ = ["duration_ms", "meant", "nearest", "size_text", "time_ms"]
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?(ms|s|m|h|d)", re.ASCII)
@@ -78,3 +78,11 @@ def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
 def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """Return the most similar known name; "" if no name is at least that similar, as for `meant`."""
     return next(iter(difflib.get_close_matches(name, known, 1, likeness)), "")
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes for people, in the form that RocketMQ's tools read, such as ``1.5 KiB``."""
+    if count < 1024:
+        return f"{count} B"
+    place = (count.bit_length() - 1) // 10
+    return f"{count / (1 << 10 * place):.1f} {'KMGTPE'[place - 1]}iB"

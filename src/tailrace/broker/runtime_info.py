@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import zip_longest
 from typing import Any, Final, final
 
+from tailrace import __version__
 from tailrace.broker.context import BrokerContext
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.filenames import CONSUMEQUEUE
@@ -46,7 +47,8 @@ class RuntimeInfo:
         roomiest = min(logs, key=lambda usage: usage.percent)  # the path of which the ratio is shown
         to_flush = max(0, stats.get("commitLogMaxOffset", 0) - stats.get("flushedWhere", 0))
         figures: dict[str, Any] = {
-            "brokerVersionDesc": "V5_3_3", "brokerActive": "true",
+            "brokerVersionDesc": "V5_3_3", "tailraceVersion": __version__, "brokerActive": "true",
+            **({"readOnly": store.read_only} if store.read_only else {}),
             "putTps": _rates(stats.get("putTps", ())),
             "getFoundTps": _rates(found), "getMissTps": _rates(miss),
             "getTotalTps": _rates(a + b for a, b in zip_longest(found, miss, fillvalue=0.0)),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from tailrace.cli import (
     acl,
@@ -23,6 +24,7 @@ from tailrace.cli.broker_status import status
 from tailrace.cli.contexts import CREDENTIALS
 from tailrace.cli.log_output import log_to_stderr
 from tailrace.cli.message_commands import send, tail
+from tailrace.cli.output import layout
 from tailrace.cli.serve_command import serve
 from tailrace.cli.signals import stop_at_signals
 
@@ -43,7 +45,8 @@ _GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., Any]]]]] = {
         "list": topics.list_all, "create": topics.create, "stats": topics.stats, "delete": topics.delete,
         "purge": topics.purge}),
     "group": ("List and change the consumer groups of a directory or broker.", {
-        "list": groups.list_all, "show": groups.show_one, "reset": groups.reset, "delete": groups.delete}),
+        "list": groups.list_all, "show": groups.show_one, "create": groups.create, "reset": groups.reset,
+        "delete": groups.delete}),
     "acl": ("List and change users and permissions.", {
         "allow": acl.allow, "deny": acl.deny, "list": acl.list_entries, "remove": acl.remove, "test": acl.may,
         "import": acl.import_plain}),
@@ -57,6 +60,21 @@ _GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., Any]]]]] = {
         "traffic": pipeline_tables.traffic, "lag": pipeline_tables.lag, "timers": pipeline_tables.timers,
         "retention": pipeline_tables.retention}),
 }
+
+
+class _Command(TyperCommand):
+    """A command; if it prints tables, which its option --json shows, it has the option --wide as well."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if any("--json" in param.opts for param in self.params):
+            self.params.append(TyperOption(
+                param_decls=["--wide"], is_flag=True, default=False, expose_value=False, callback=_set_wide,
+                help="Print each row of a table on one line, with all columns."))
+
+
+def _set_wide(context: object, param: object, wanted: bool) -> None:
+    layout.wide = wanted
 
 
 def _version(wanted: bool) -> None:
@@ -84,12 +102,12 @@ def _options(
 
 
 for _command in _COMMANDS:
-    app.command(_command.__name__.replace("_", "-"))(_command)
+    app.command(_command.__name__.replace("_", "-"), cls=_Command)(_command)
 _groups: dict[str, typer.Typer] = {"": app}
 for _name, (_text, _members) in _GROUPS.items():
     _group = _groups[_name] = group(_text)
     for _word, _command in _members.items():
-        _group.command(_word)(_command)
+        _group.command(_word, cls=_Command)(_command)
     _above, _, _word = _name.rpartition(" ")
     _groups[_above].add_typer(_group, name=_word)
 

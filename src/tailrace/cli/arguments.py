@@ -15,7 +15,7 @@ from tailrace.errors import ConfigError, StoreError
 from tailrace.java_settings import refused_settings, unused_settings
 
 __all__ = [
-    "AsJson", "Broker", "Config", "Context", "Create", "Namesrv", "Store", "Tls", "Topic", "Where", "Yes",
+    "AsJson", "Broker", "Config", "Context", "Create", "Every", "Namesrv", "Store", "Tls", "Topic", "Where", "Yes",
     "complain", "confirm", "errors", "finite", "group", "key_values", "note_unclean", "read_properties",
     "size_in_bytes", "usage",
 ]
@@ -40,6 +40,7 @@ Topic = Annotated[str, typer.Option("--topic", help="Name of a topic.")]
 Create = Annotated[
     bool, typer.Option("--create", help="Make the directory STORE a store if it is not one yet.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines also on a terminal; a pipe always gets them.")]
+Every = Annotated[bool, typer.Option("--all", help="Show the names of the system in the table as well.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 

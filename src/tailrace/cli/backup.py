@@ -7,7 +7,7 @@ import typer
 
 from tailrace.cli.arguments import AsJson, Config, Store, errors, read_properties
 from tailrace.cli.log_output import log_to_stderr
-from tailrace.cli.output import Progress, local_time, print_lines, print_table, wants_table
+from tailrace.cli.output import Progress, local_time, print_fields, print_lines, wants_table
 from tailrace.config import StoreConfig
 
 __all__ = ["backup", "restore"]
@@ -66,6 +66,6 @@ def restore(
 
 def _show(report: dict[str, object], *, as_json: bool) -> None:
     if wants_table(as_json=as_json):
-        print_table([{"what": name, "value": value} for name, value in report.items() if value not in (None, "", [])])
+        print_fields(report)
     else:
         print_lines([report])

@@ -1,20 +1,23 @@
 """``tailrace broker status``: figures of running brokers."""
 
-from typing import Final
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 from tailrace.cli.admin import ask
 from tailrace.cli.arguments import AsJson, Broker, Context, Namesrv, Tls, errors
 from tailrace.cli.contexts import target_of
-from tailrace.cli.output import print_lines, print_table, wants_table
+from tailrace.cli.output import print_fields, print_lines, wants_table
 
-__all__ = ["FIGURES", "status"]
+__all__ = ["FIGURES", "fields_of", "status"]
 
 FIGURES: Final = (
-    "brokerVersionDesc", "runtime", "putTps", "getTotalTps", "putLatency99", "commitLogMinOffset",
-    "commitLogMaxOffset", "dispatchBehindBytes", "remainHowManyDataToFlush", "commitLogDirCapacity",
-    "commitLogDiskRatio", "timerReadBehind", "timerCongestNum",
+    "tailraceVersion", "brokerVersionDesc", "readOnly", "runtime", "putTps", "getTotalTps", "putLatency99",
+    "commitLogMinOffset", "commitLogMaxOffset", "dispatchBehindBytes", "remainHowManyDataToFlush",
+    "commitLogDirCapacity", "commitLogDiskRatio", "timerReadBehind", "timerCongestNum",
 )
 """The most important figures of a broker."""
+_CAPACITY: Final = re.compile(r"Total : (.+?), Free : (.+?)\.$")
 
 
 def status(
@@ -22,13 +25,70 @@ def status(
 ) -> None:
     """Show the figures of one broker, or of every broker of a name server.
 
-    The table has the most important figures; with --json all of them are printed, as by mqadmin brokerStatus.
+    The table has the most important figures; with --json all of them are printed, as by mqadmin brokerStatus. Rates
+    are those of the last 10 seconds, minute and 10 minutes.
     """
     with errors():
         found = ask(target_of([], broker, namesrv, context, tls=tls), lambda admin: admin.runtime_info())
     if not wants_table(as_json=as_json):
         print_lines({"broker": address, **table} for address, table in found.items())
         return
-    for address, table in found.items():
-        print(f"broker {address}")
-        print_table([{"what": name, "value": table[name].strip()} for name in FIGURES if name in table])
+    for place, (address, table) in enumerate(found.items()):
+        if place:
+            print()
+        print_fields(fields_of(address, table))
+
+
+def fields_of(address: str, table: Mapping[str, str]) -> dict[str, Any]:
+    """Return the figures of a broker, Tailrace or Java, for people: with units, and with the names that they use."""
+    figures = {name: value.strip() for name, value in table.items()}
+    seen = figures.get("brokerVersionDesc", "")
+    own = figures.get("tailraceVersion", "")
+    first, end = _number(figures, "commitLogMinOffset"), _number(figures, "commitLogMaxOffset")
+    pending, behind = figures.get("timerCongestNum"), figures.get("timerReadBehind")
+    latency, dispatch = figures.get("putLatency99"), figures.get("dispatchBehindBytes", "")
+    return {
+        "broker": address,
+        "version": f"Tailrace {own}; Java clients see {seen}" if own else seen,
+        "readOnly": figures.get("readOnly", ""),
+        "runningFor": _running(figures.get("runtime", "")),
+        "messagesIn": _rates(figures.get("putTps", "")), "messagesOut": _rates(figures.get("getTotalTps", "")),
+        "99PercentOfPutsWithin": f"{latency} ms" if latency else "",
+        "logBytes": None if first is None or end is None else end - first,
+        "logPositions": "" if first is None or end is None else f"{first:,} to {end:,}",
+        "notSynced": figures.get("remainHowManyDataToFlush", ""),
+        "notDispatchedBytes": int(dispatch) if dispatch.isdecimal() else None,
+        "disk": _disk(figures),
+        "timers": f"{int(pending):,} pending, {behind or 0} ms behind" if pending and pending.isdecimal() else "",
+    }
+
+
+def _number(figures: Mapping[str, str], name: str) -> int | None:
+    text = figures.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _running(text: str) -> str:
+    """Return ``1 h 40 min`` for ``[ 0 days, 1 hours, 40 minutes, 40 seconds ]``."""
+    parts = [(int(number), unit) for number, unit in re.findall(r"(\d{1,9}) (day|hour|minute|second)s", text)]
+    short = {"day": "d", "hour": "h", "minute": "min", "second": "s"}
+    told = [f"{number} {short[unit]}" for number, unit in parts if number]
+    return " ".join(told[:2]) or ("0 s" if parts else text)
+
+
+def _rates(text: str) -> str:
+    """Return ``7.1/s, 0.4/s, 0.0/s`` for the rates of several periods; "" without any."""
+    try:
+        return ", ".join(f"{float(rate):,.1f}/s" for rate in text.split())
+    except ValueError:
+        return text
+
+
+def _disk(figures: Mapping[str, str]) -> str:
+    room = _CAPACITY.match(figures.get("commitLogDirCapacity", ""))
+    text = f"{room[2]} of {room[1]} free" if room else figures.get("commitLogDirCapacity", "")
+    try:
+        share = float(figures.get("commitLogDiskRatio", "-1"))
+    except ValueError:
+        share = -1
+    return f"{share:.0%} used, {text}".replace("%", " %") if share >= 0 else text

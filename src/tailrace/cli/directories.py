@@ -24,8 +24,11 @@ from tailrace.cli.output import (
     Progress,
     camel,
     local_time,
+    print_fields,
+    print_kinds,
     print_lines,
     print_table,
+    print_text,
     show,
     wants_table,
 )
@@ -51,9 +54,10 @@ def dump(
     body: Annotated[
         bool, typer.Option("--body", help="Print bodies, not only their hash: text as body, other bytes as bodyBase64.")
     ] = False,
+    as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Print the contents of a directory as JSON lines.
+    """Print the contents of a directory.
 
     Nothing in STORE changes. A directory that was not closed cleanly is shown as recovery would leave it.
     """
@@ -71,7 +75,7 @@ def dump(
             _check_topic(directory, topic)
         note_unclean(is_unclean=directory.state is DirectoryState.UNCLEAN and not raw)
         lines = doctor.dump(directory, only=kinds, topic=topic, body=body)
-        print_lines(_followed(lines, directory, progress))
+        (print_kinds if wants_table(as_json=as_json) else print_lines)(_followed(lines, directory, progress))
 
 
 def _followed(
@@ -158,7 +162,7 @@ def recover(
     if spark:
         from tailrace.cli.pipeline import recover_store  # noqa: PLC0415
 
-        recover_store("recover", store, master or "local[*]", conf, staging, config, rebuild=False)
+        recover_store("recover", store, master or "local[*]", conf, staging, config, rebuild=False, as_json=as_json)
         return
     _open_once("recover", store, config, as_json=as_json)
 
@@ -179,8 +183,7 @@ def _open_once(
         ) as opened:
             report = opened.recovery_report
         if wants_table(as_json=as_json):
-            print_table([
-                {"what": name, "value": value} for name, value in report.items() if value not in (None, "", [], {})])
+            print_fields(report)
         else:
             print_lines([report])
 
@@ -325,9 +328,8 @@ def retention(
         print_lines(json_lines(view))
         return
     if delete:
-        print(f"deleted by {by}: {' '.join(gone) or 'nothing'}")
-    for line in answer_lines(view, str(store), settings):
-        print(line)
+        print_text([f"deleted by {by}: {' '.join(gone) or 'nothing'}"])
+    print_text(answer_lines(view, str(store), settings))
 
 
 def _free(store: Path, wanted: int, *, dry_run: bool, as_json: bool, config: Path | None) -> None:
@@ -341,7 +343,7 @@ def _free(store: Path, wanted: int, *, dry_run: bool, as_json: bool, config: Pat
     if as_json:
         print_lines([{"kind": "freed", "by": by, "dryRun": dry_run, **request.to_json()}])
     else:
-        print(free_line(request, by, dry_run=dry_run))
+        print_text([free_line(request, by, dry_run=dry_run)])
     if not request.done and not dry_run:
         raise typer.Exit(1)
 

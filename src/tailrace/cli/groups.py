@@ -9,28 +9,33 @@ from tailrace.cli.arguments import (
     AsJson,
     Broker,
     Context,
+    Create,
+    Every,
     Namesrv,
     Tls,
     Where,
     Yes,
     confirm,
     errors,
+    key_values,
     usage,
 )
 from tailrace.cli.contexts import Target, target_of
 from tailrace.cli.output import (
     deleted_line,
     local_time,
+    print_fields,
     print_lines,
     print_table,
     show,
+    show_listing,
     wants_table,
 )
 from tailrace.cli.problems import no_such
 from tailrace.cli.topics import milliseconds
 from tailrace.config import whole_number
 
-__all__ = ["delete", "list_all", "reset", "show_one"]
+__all__ = ["create", "delete", "list_all", "reset", "show_one"]
 
 Words = Annotated[list[str], typer.Argument(
     metavar="[STORE] GROUP", help="A store directory, if no server is named, and the name of a consumer group.")]
@@ -41,7 +46,7 @@ def _groups(target: Target) -> dict[str, list[Any]]:
     from tailrace.cli.offline_groups import groups_of_directory  # noqa: PLC0415 - NumPy
 
     found = groups_of_directory(target.store) if target.store else None
-    return ask(target, lambda admin: admin.groups()) if found is None else found
+    return ask(target, lambda admin: admin.groups()) if found is None else found.queues
 
 
 def _checked(target: Target, group: str) -> list[Any]:
@@ -54,20 +59,20 @@ def _checked(target: Target, group: str) -> list[Any]:
 
 def list_all(
     store: Where = "", broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
-    as_json: AsJson = False,
+    every: Every = False, as_json: AsJson = False,
 ) -> None:
-    """List groups with topics and lag.
+    """List groups with lag, dead letters, members and topics.
 
-    The lag is the number of messages that the group has not consumed yet.
+    The lag is the number of messages that the group has not consumed yet. Only a running broker knows the members.
+    A table leaves out the groups of the system, unless --all is given.
 
     Nothing in STORE changes.
     """
+    from tailrace.cli.listings import group_listing, group_row  # noqa: PLC0415
+
     with errors():
-        found = _groups(target_of([store] if store else [], broker, namesrv, context, tls=tls))
-    show(({
-        "group": name, "topics": sorted({queue.topic for queue in queues}), "queues": len(queues),
-        "lag": sum(queue.lag for queue in queues),
-    } for name, queues in found.items()), as_json=as_json, empty="there is no group")
+        found = group_listing(target_of([store] if store else [], broker, namesrv, context, tls=tls))
+    show_listing("group", found, group_row, every=every, as_json=as_json)
 
 
 def show_one(
@@ -96,10 +101,57 @@ def show_one(
         print_lines({"queue": line} for line in lines)
         print_lines({"member": member} for member in members)
         return
-    print_table([*lines], f"{name} has consumed nothing yet")
+    several = len({queue.broker_name for queue in queues}) > 1
+    print_table([
+        {"topic": line["topic"], "broker": line["brokerName"] if several else "", "queue": line["queueId"],
+         "consumed": line["consumerOffset"], "end": line["brokerOffset"], "lag": line["lag"],
+         "lastTimestamp": line["lastTimestamp"]} for line in lines],
+        f"{name} has consumed nothing yet", may_hide=("lastTimestamp",))
     print_table([
         {"member": member["clientId"], "address": member["clientAddr"], "language": member["language"]}
         for member in members], "no member is connected")
+
+
+def create(
+    words: Words,
+    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
+    retries: Annotated[Optional[int], typer.Option(  # noqa: UP045
+        min=0, max=(1 << 31) - 1, help="Deliveries after the first one before a message becomes a dead letter; "
+        "16 for a new group.")] = None,
+    enabled: Annotated[Optional[bool], typer.Option(  # noqa: UP045
+        "--enable/--disable", help="Whether the group may consume; a new group may.")] = None,
+    in_order: Annotated[Optional[bool], typer.Option(  # noqa: UP045
+        "--ordered/--unordered", help="Whether POP delivers the messages of a queue in order; not for a new group."
+    )] = None,
+    attribute: Annotated[Optional[list[str]], typer.Option(  # noqa: UP045
+        metavar="NAME=VALUE", help="Attribute of the group, such as lite.bind.topic=chats; may be repeated.")] = None,
+    create: Create = False, as_json: AsJson = False,
+) -> None:
+    """Create or change a group, as mqadmin updateSubGroup.
+
+    What no option names stays as it is. A broker with autoCreateSubscriptionGroup=true, the default, creates the group
+    of a consumer by itself.
+
+    With --create a missing STORE is created.
+
+    This command writes to STORE.
+    """
+    from tailrace.cli.group_changes import save_group  # noqa: PLC0415
+
+    *directory, name = words
+    changes = {
+        member: value for member, value in (
+            ("retryMaxTimes", retries), ("consumeEnable", enabled), ("consumeMessageOrderly", in_order))
+        if value is not None}
+    with errors():
+        target = target_of(directory, broker, namesrv, context, tls=tls)
+        made = save_group(name, target, changes, key_values(attribute or [], "--attribute"), create=create)
+    if wants_table(as_json=as_json):
+        print_fields({
+            "group": name, "mayConsume": made["consumeEnable"], "inOrder": made["consumeMessageOrderly"],
+            "retries": made["retryMaxTimes"], "attributes": made["attributes"]})
+    else:
+        print_lines([made])
 
 
 def _is_served(store: str) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tailrace.node.message_store import MessageStore
 
 __all__ = [
-    "create_topic", "delete_topic", "list_topics", "purge_topic", "send_messages", "tail_messages",
+    "create_topic", "delete_topic", "looked_at", "opened_or_made", "purge_topic", "send_messages", "tail_messages",
     "topic_stats",
 ]
 
@@ -42,7 +42,7 @@ def _opened(store: str, *, create: bool = False) -> MessageStore:
     return MessageStore.open(store, create=create, parts=StoreParts(services=False, must_write=True))
 
 
-def _looked_at(store: str) -> MessageStore:
+def looked_at(store: str) -> MessageStore:
     """Open a store directory to read it; nothing in it changes."""
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415 - NumPy and the store
     from tailrace.node.store_opening import StoreParts  # noqa: PLC0415
@@ -52,7 +52,7 @@ def _looked_at(store: str) -> MessageStore:
     return opened
 
 
-def _opened_or_made(store: str, *, create: bool) -> MessageStore:
+def opened_or_made(store: str, *, create: bool) -> MessageStore:
     """Open a store directory. A directory that is not a store is made one only with --create: it may be a typo."""
     try:
         return _opened(store, create=create)
@@ -70,7 +70,7 @@ def send_messages(
     store, broker = target.store, target.broker
     if store:
         try:
-            opened = _opened_or_made(store, create=create)
+            opened = opened_or_made(store, create=create)
         except StoreLockedError as error:
             broker = server_of(store, error)
         else:
@@ -115,7 +115,7 @@ def tail_messages(
     if store:
         wanted = Subscription.of(topic, tags)
         try:
-            with _looked_at(store) as opened:
+            with looked_at(store) as opened:
                 queues = [entry for entry in opened.queues() if entry[0] == topic]
                 if not queues and opened.topics.select(topic) is None:
                     raise no_such("topic", topic, _topics_of(opened), store)
@@ -145,26 +145,13 @@ def _topics_of(opened: MessageStore) -> list[str]:
     return [one.topic_name for one in opened.topics.items() if not opened.topics.is_system_topic(one.topic_name)]
 
 
-def list_topics(target: Target) -> Iterator[dict[str, Any]]:
-    """Yield topics with their settings."""
-    if target.store:
-        try:
-            with _looked_at(target.store) as opened:
-                for config in sorted(opened.topics.items(), key=lambda c: c.topic_name):
-                    yield config.to_json()
-                return
-        except StoreLockedError as error:
-            target = Target(broker=server_of(target.store, error), tls=target.tls)
-    yield from ask(target, lambda admin: admin.topic_configs())
-
-
 def topic_stats(name: str, target: Target) -> list[TopicQueue]:
     """Return the queues of a topic. Raises StoreError or RemotingCommandError."""
     from tailrace.client.admin import TopicQueue as Queue  # noqa: PLC0415 - asyncio
 
     if target.store:
         try:
-            with _looked_at(target.store) as opened:
+            with looked_at(target.store) as opened:
                 found = [entry for entry in opened.queues() if entry[0] == name]
                 if not found and opened.topics.select(name) is None:
                     raise no_such("topic", name, _topics_of(opened), target.store)
@@ -215,7 +202,7 @@ def create_topic(
         raise StoreError(str(error)) from None
     if store:
         try:
-            with _opened_or_made(store, create=create) as opened:
+            with opened_or_made(store, create=create) as opened:
                 before = opened.topics.select(name)
                 made = opened.create_topic(name, queues, attributes).to_json()
                 if before is not None and queues < before.read_queue_nums:

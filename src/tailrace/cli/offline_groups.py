@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tailrace.cli.arguments import note_unclean
 from tailrace.client.admin import GroupQueue
 from tailrace.config import BrokerConfig, StoreConfig
@@ -10,12 +12,22 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.formats.filenames import CONFIG, LOCK
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX
 from tailrace.store.directory import DirectoryState, StoreDirectory
 
-__all__ = ["groups_of_directory"]
+__all__ = ["OfflineGroups", "groups_of_directory"]
 
 
-def groups_of_directory(store: str) -> dict[str, list[GroupQueue]] | None:
+class OfflineGroups(NamedTuple):
+    """The groups of a directory."""
+
+    queues: dict[str, list[GroupQueue]]
+    """The queues that each group has consumed."""
+    dead_letters: dict[str, int]
+    """Messages in the dead-letter topic of a group, if it has one."""
+
+
+def groups_of_directory(store: str) -> OfflineGroups | None:
     """Return every group with the queues that it has consumed; None if a server has the directory open."""
     file_system, clock = OsFileSystem(), SystemClock()
     directory = StoreDirectory(store, config=StoreConfig())
@@ -33,4 +45,7 @@ def groups_of_directory(store: str) -> dict[str, list[GroupQueue]] | None:
         low, high = queues.get((topic, queue_id), (0, 0))
         consumed = max(offset, low)  # an offset before the first message counts as that of the first message
         found.setdefault(group, []).append(GroupQueue(topic, "", queue_id, max(high, consumed), consumed, 0))
-    return {name: sorted(found[name]) for name in sorted(found)}
+    dead = {
+        name: queues[topic, 0][1] - queues[topic, 0][0] for name in found
+        if ((topic := DLQ_GROUP_TOPIC_PREFIX + name), 0) in queues}
+    return OfflineGroups({name: sorted(found[name]) for name in sorted(found)}, dead)

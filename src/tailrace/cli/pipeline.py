@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from tailrace.cli.arguments import (
+    AsJson,
     Config,
     Store,
     errors,
@@ -21,7 +22,7 @@ from tailrace.cli.arguments import (
     usage,
 )
 from tailrace.cli.contexts import tls_of
-from tailrace.cli.output import print_lines
+from tailrace.cli.output import print_fields, print_kinds, print_lines, show, wants_table
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import NotAStoreError, StoreError, StoreLockedError
@@ -43,25 +44,33 @@ Conf = Annotated[
 
 
 class Job:
-    """A run of a job: it has a Spark session, prints progress lines on stderr and a JSON report on stdout."""
+    """A run of a job: it has a Spark session, prints progress lines on stderr and a report on stdout."""
 
-    def __init__(self, name: str, spark: "Session") -> None:
+    def __init__(self, name: str, spark: "Session", *, as_json: bool) -> None:
         self.name = name
         self.spark = spark
+        self._as_json = as_json
 
     def tell(self, text: str) -> None:
         """Print a progress line."""
         print(f"tailrace pipeline {self.name}: {text}", file=sys.stderr, flush=True)
 
-    @staticmethod
-    def report(*lines: dict[str, Any]) -> None:
-        """Print JSON lines."""
-        print_lines(lines)
+    def report(self, *lines: dict[str, Any]) -> None:
+        """Print JSON lines in a pipe; on a terminal a table, or the members of a single line below each other."""
+        if wants_table(as_json=self._as_json) and len(lines) == 1:
+            print_fields(lines[0])
+        else:
+            show(lines, as_json=self._as_json)
+
+    def report_kinds(self, lines: Iterable[dict[str, Any]]) -> None:
+        """Print lines with one member each, which names their kind."""
+        (print_kinds if wants_table(as_json=self._as_json) else print_lines)(lines)
 
 
 @contextmanager
 def run_job(
-    name: str, master: str, conf: list[str] | None, stores: Iterable[Path] = (), *, stage_bar: bool = True
+    name: str, master: str, conf: list[str] | None, stores: Iterable[Path] = (), *, as_json: bool = False,
+    stage_bar: bool = True,
 ) -> Iterator[Job]:
     """Yield a job with its session. An error is printed as one line, with exit code 1 or 3.
 
@@ -102,7 +111,7 @@ def run_job(
         mine = SparkSession.getActiveSession() is None
         try:
             spark = local_session(master, app_name=f"tailrace {name}", conf=settings)
-            yield Job(name, spark)
+            yield Job(name, spark, as_json=as_json)
         except (StoreError, OSError, typer.Exit):
             raise
         except Exception as error:
@@ -123,16 +132,16 @@ def audit(
     ] = None,
     master: Master = "local[*]",
     conf: Conf = None,
+    as_json: AsJson = False,
     config: Config = None,
 ) -> None:
     """Check a directory as `tailrace verify`, with Spark.
 
-    Each task checks a segment. Prints a JSON line for each finding, and a summary. The exit code is 1 if there are
-    findings.
+    Each task checks a segment. Prints each finding, and a summary. The exit code is 1 if there are findings.
 
     Nothing in STORE changes.
     """
-    with run_job("audit", master, conf, [store]) as job:
+    with run_job("audit", master, conf, [store], as_json=as_json) as job:
         from tailrace.spark.pipeline.audit import audit as run_audit  # noqa: PLC0415
 
         settings = StoreConfig.from_properties(read_properties(config))
@@ -140,23 +149,22 @@ def audit(
         if out is not None:
             done.findings.write.parquet(str(out))
         else:
-            for row in done.findings.toLocalIterator():
-                job.report({"finding": row.asDict()})
+            job.report_kinds({"finding": row.asDict()} for row in done.findings.toLocalIterator())
         job.tell(f"{done.summary['findings']} findings")
-        job.report({"summary": done.summary})
+        job.report_kinds([{"summary": done.summary}])
         if done.summary["findings"]:
             raise typer.Exit(1)
 
 
 def recover_store(
     name: str, store: Path, master: str, conf: list[str] | None, staging: str, config: Path | None,
-    *, rebuild: bool,
+    *, rebuild: bool, as_json: bool,
 ) -> None:
     """Run the job of `tailrace recover --spark` and `tailrace pipeline rebuild`."""
     with errors():
         if OsFileSystem().lock_holder(f"{store}/{LOCK}") is not None:
             raise StoreLockedError(str(store))  # the open would also raise it, but only after the start of Spark
-    with run_job(name, master, conf, [store]) as job:
+    with run_job(name, master, conf, [store], as_json=as_json) as job:
         from tailrace.spark.pipeline.recover import recover  # noqa: PLC0415
 
         settings = StoreConfig.from_properties(read_properties(config))
@@ -171,6 +179,7 @@ def rebuild(
                           "default: inside the store.")] = "",
     master: Master = "local[*]",
     conf: Conf = None,
+    as_json: AsJson = False,
     config: Config = None,
 ) -> None:
     """Rebuild queues and index as `tailrace repair`, with Spark.
@@ -180,7 +189,7 @@ def rebuild(
 
     This command writes to STORE.
     """
-    recover_store("rebuild", store, master, conf, staging, config, rebuild=True)
+    recover_store("rebuild", store, master, conf, staging, config, rebuild=True, as_json=as_json)
 
 
 def replay(
@@ -210,6 +219,7 @@ def replay(
     ] = None,
     master: Master = "local[*]",
     conf: Conf = None,
+    as_json: AsJson = False,
     config: Config = None,
 ) -> None:
     """Send selected messages of a directory again.
@@ -229,7 +239,7 @@ def replay(
         options |= {"fallback": "archive", "archive": archive}
     if config is not None:
         options["config"] = str(config)
-    with run_job("replay", master, conf, [store]) as job:
+    with run_job("replay", master, conf, [store], as_json=as_json) as job:
         from tailrace.spark.pipeline import replay as jobs  # noqa: PLC0415
 
         wanted = jobs.Replay(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tailrace.cli.arguments import Config, Store, errors, finite, read_properties, usage
-from tailrace.cli.output import Progress, print_lines
+from tailrace.cli.arguments import AsJson, Config, Store, errors, finite, read_properties, usage
+from tailrace.cli.output import Progress, show
 from tailrace.cli.pipeline import Conf, Job, Master, run_job
 from tailrace.cli.signals import ending_signals
 from tailrace.config import StoreConfig
@@ -52,13 +52,14 @@ def archive(
     ] = 64,
     master: Master = "local[*]",
     conf: Conf = None,
+    as_json: AsJson = False,
     config: Config = None,
 ) -> None:
     """Write sealed CommitLog files as Parquet.
 
     Each segment has a manifest. Segments that are in the archive are skipped, unless one of their files is missing.
-    The last file of the log is not archived, because it is still written. The last line is a report in JSON. The
-    exit code is 1 if a segment could not be archived or stays damaged.
+    The last file of the log is not archived, because it is still written. The exit code is 1
+    if a segment could not be archived or stays damaged.
 
     Nothing in STORE changes.
     """
@@ -76,7 +77,7 @@ def archive(
 
         check_places(str(store), str(target))
     signals = _set_by_signals() if follow else nullcontext(threading.Event())
-    with run_job("archive", master, conf, [store], stage_bar=follow) as job, signals as ended:
+    with run_job("archive", master, conf, [store], as_json=as_json, stage_bar=follow) as job, signals as ended:
         done: list[Manifest] = []
         began = time.perf_counter()  # noqa: TID251 - a duration for people
 
@@ -175,11 +176,12 @@ def restore(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="The directory to create.")],
     first: Annotated[int, typer.Option("--from", min=0, help="Position of the first segment.")] = 0,
     until: Annotated[int, typer.Option(min=0, help="Position after the last segment; 0: up to the last one.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Write archived CommitLog files back.
 
     The files are the same as before, byte for byte. Then run `tailrace recover STORE`, which creates their queues
-    and index. Prints a line of JSON for each file.
+    and index. Prints a line for each file.
 
     This command writes to STORE.
     """
@@ -188,4 +190,4 @@ def restore(
     with errors():
         from tailrace.spark.archive.restore import restore_segments  # noqa: PLC0415 - PyArrow
 
-        print_lines(restore_segments(str(source), str(store), first, until or 1 << 63))
+        show(restore_segments(str(source), str(store), first, until or 1 << 63), as_json=as_json)

@@ -1,4 +1,4 @@
-"""``tailrace pipeline traffic|lag|timers|retention``: tables as JSON lines or Parquet."""
+"""``tailrace pipeline traffic|lag|timers|retention``: tables on a terminal, as JSON lines or as Parquet."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tailrace.cli.arguments import Config, Store, errors, read_properties
+from tailrace.cli.arguments import AsJson, Config, Store, errors, read_properties
 from tailrace.cli.pipeline import Conf, Job, Master, run_job
 from tailrace.config import StoreConfig
 
@@ -38,13 +38,13 @@ def _show(job: Job, table: "DataFrame", out: Path | None) -> list[dict[str, Any]
 
 def traffic(
     store: Store, by: By = "hour", out: Out = None, master: Master = "local[*]", conf: Conf = None,
-    config: Config = None,
+    as_json: AsJson = False, config: Config = None,
 ) -> None:
     """Print messages and bytes of each topic over store time.
 
     Nothing in STORE changes.
     """
-    with run_job("traffic", master, conf, [store]) as job:
+    with run_job("traffic", master, conf, [store], as_json=as_json) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 
         _show(job, tables.traffic(
@@ -53,7 +53,7 @@ def traffic(
 
 def lag(
     store: Store, out: Out = None, master: Master = "local[*]", conf: Conf = None,
-    config: Config = None,
+    as_json: AsJson = False, config: Config = None,
 ) -> None:
     """Print the lag of consumer groups.
 
@@ -61,7 +61,7 @@ def lag(
 
     Nothing in STORE changes.
     """
-    with run_job("lag", master, conf, [store]) as job:
+    with run_job("lag", master, conf, [store], as_json=as_json) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 
         _show(job, tables.lag(job.spark, str(store), config_file=str(config or "")), out)
@@ -72,7 +72,8 @@ def timers(
     revise: Annotated[
         bool, typer.Option("--revise", help="First rewrite config/timermetrics from a new count; no server may have "
                            "the directory open.")] = False,
-    out: Out = None, master: Master = "local[*]", conf: Conf = None, config: Config = None,
+    out: Out = None, master: Master = "local[*]", conf: Conf = None,
+    as_json: AsJson = False, config: Config = None,
 ) -> None:
     """Print pending timers.
 
@@ -90,7 +91,7 @@ def timers(
             # Each open counts the timers of the timer log. Without services it delivers nothing.
             MessageStore.open(
                 store, config=settings, create=False, parts=StoreParts(services=False, must_write=True)).close()
-    with run_job("timers", master, conf, [store]) as job:
+    with run_job("timers", master, conf, [store], as_json=as_json) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 
         rows = _show(job, tables.timers_by_time(
@@ -112,7 +113,8 @@ def retention(
     every: Annotated[
         bool, typer.Option("--all", help="All segments except the last, not only those that may be deleted.")
     ] = False,
-    out: Out = None, master: Master = "local[*]", conf: Conf = None, config: Config = None,
+    out: Out = None, master: Master = "local[*]", conf: Conf = None,
+    as_json: AsJson = False, config: Config = None,
 ) -> None:
     """Print what the next deletions remove.
 
@@ -121,7 +123,7 @@ def retention(
 
     Nothing in STORE changes.
     """
-    with run_job("retention", master, conf, [store]) as job:
+    with run_job("retention", master, conf, [store], as_json=as_json) as job:
         from tailrace.cli.retention import explain_retention  # noqa: PLC0415
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 

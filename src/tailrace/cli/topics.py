@@ -10,6 +10,7 @@ from tailrace.cli.arguments import (
     Broker,
     Context,
     Create,
+    Every,
     Namesrv,
     Tls,
     Where,
@@ -26,6 +27,7 @@ from tailrace.cli.output import (
     print_lines,
     print_table,
     show,
+    show_listing,
     wants_table,
 )
 from tailrace.errors import RemotingCommandError
@@ -47,21 +49,20 @@ def milliseconds(text: str, option: str = "--before") -> int:
 
 def list_all(
     store: Where = "", broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
-    as_json: AsJson = False,
+    every: Every = False, as_json: AsJson = False,
 ) -> None:
-    """List topics with their queues.
+    """List topics with messages, size and lag.
+
+    The lag is that of the group with the largest one. A size with ~ is an estimate from the last messages. A table
+    leaves out topics of the system, retry topics and empty dead-letter topics, unless --all is given.
 
     Nothing in STORE changes.
     """
-    from tailrace.cli.messages import list_topics  # noqa: PLC0415
+    from tailrace.cli.listings import topic_listing, topic_row  # noqa: PLC0415
 
     with errors():
-        found = [*list_topics(target_of([store] if store else [], broker, namesrv, context, tls=tls))]
-    if wants_table(as_json=as_json):
-        names = ("topicName", "readQueueNums", "writeQueueNums", "perm", "attributes")
-        print_table([{name: topic.get(name) for name in names} for topic in found], "there is no topic")
-    else:
-        print_lines(found)
+        found = topic_listing(target_of([store] if store else [], broker, namesrv, context, tls=tls))
+    show_listing("topic", found, topic_row, every=every, as_json=as_json)
 
 
 def create(
@@ -109,12 +110,20 @@ def stats(
             found = topic_stats(name, target)
         except RemotingCommandError as error:
             raise topic_or_nearest(target, name, error) from error
-    show(({
+    lines = [{
         "topic": name, "brokerName": queue.broker_name, "queueId": queue.queue_id, "minOffset": queue.min_offset,
         "maxOffset": queue.max_offset, "messages": queue.max_offset - queue.min_offset,
         "lastUpdateTimestamp": queue.last_update_timestamp,
         "lastUpdateTime": local_time(queue.last_update_timestamp) if queue.last_update_timestamp > 0 else "",
-    } for queue in found), as_json=as_json, empty=f"{name} has no queue with a message")
+    } for queue in found]
+    if wants_table(as_json=as_json):
+        several = len({queue.broker_name for queue in found}) > 1
+        print_table([
+            {"broker": line["brokerName"] if several else "", "queue": line["queueId"], "messages": line["messages"],
+             "first": line["minOffset"], "end": line["maxOffset"], "lastUpdateTimestamp": line["lastUpdateTimestamp"]}
+            for line in lines], f"{name} has no queue with a message")
+    else:
+        print_lines(lines)
 
 
 def delete(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import Any, Final, Self, TypeVar, final
 
 from tailrace.auth.signature import Credentials
 from tailrace.client.credentials import credentials_of
@@ -26,7 +27,11 @@ from tailrace.formats.requests.name_server_headers import DeleteTopicFromNamesrv
 from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.tls import TlsOptions
 
-__all__ = ["AdminClient", "Deleted", "GroupQueue", "TopicQueue"]
+__all__ = ["AdminClient", "Deleted", "GroupQueue", "TopicQueue", "TopicTotals"]
+
+_AT_ONCE: Final = 16
+"""Requests under way at a time, for questions about many topics or groups."""
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,6 +62,18 @@ class GroupQueue:
     def lag(self) -> int:
         """Number of messages that the group has not consumed yet."""
         return max(self.broker_offset - self.consumer_offset, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTotals:
+    """The messages of all queues of a topic."""
+
+    messages: int
+    last_update_timestamp: int
+    """Store time of the last message in ms, 0 without one."""
+    size_bytes: int | None
+    """Bytes of the records; None from a Java broker."""
+    size_is_exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +147,34 @@ class AdminClient:
                     place["lastUpdateTimestamp"]))
         return sorted(found)
 
+    async def topic_totals(self, topics: Iterable[str]) -> dict[str, TopicTotals]:
+        """Return the totals of topics over all brokers; a topic that this user may not read is left out."""
+        brokers = await self.brokers()
+
+        async def totals(topic: str) -> TopicTotals:
+            found = []
+            for address in brokers:
+                answer = await self._ask(
+                    address, RequestCode.GET_TOPIC_STATS_INFO, b.GetTopicStatsInfoRequestHeader(topic),
+                    ok=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST))
+                found += [fastjson.loads(answer.body)] if answer.code == ResponseCode.SUCCESS else []
+            places = [place for body in found for _, place in _pairs(body["offsetTable"])]
+            sizes = [body.get("sizeBytes") for body in found]
+            return TopicTotals(
+                sum(max(place["maxOffset"] - place["minOffset"], 0) for place in places),
+                max((place["lastUpdateTimestamp"] for place in places), default=0),
+                None if None in sizes else sum(sizes), all(body.get("sizeIsExact") for body in found))
+
+        return await _each(topics, totals)
+
+    async def system_topics(self) -> set[str]:
+        """Return the names of the topics that belong to brokers and not to their users."""
+        found: set[str] = set()
+        for address in await self.brokers():
+            answer = await self._ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+            found.update(fastjson.loads(answer.body)["topicList"])
+        return found
+
     async def delete_topic(self, topic: str) -> Deleted:
         """Delete a topic, with everything that belongs to it, on every broker that has it."""
         answers = await self._ask_having(
@@ -189,13 +234,8 @@ class AdminClient:
 
     async def groups(self) -> dict[str, list[GroupQueue]]:
         """Return every group with the queues that it has consumed."""
-        found: dict[str, list[GroupQueue]] = {}
+        found: dict[str, list[GroupQueue]] = {name: [] for name in await self.group_configs()}
         for address in await self.brokers():
-            answer = await self._ask(
-                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-                c.GetAllSubscriptionGroupRequestHeader(group_seq=0))
-            for name in fastjson.loads(answer.body)["subscriptionGroupTable"]:
-                found.setdefault(name, [])
             answer = await self._ask(
                 address, RequestCode.GET_BROKER_CONSUME_STATS, c.GetConsumeStatsInBrokerHeader(is_order=False))
             for named in fastjson.loads(answer.body)["consumeStatsList"]:
@@ -224,6 +264,30 @@ class AdminClient:
                 for member in fastjson.loads(answer.body)["connectionSet"]:
                     found[member["clientId"]] = member
         return [found[name] for name in sorted(found)]
+
+    async def member_counts(self, groups: Iterable[str]) -> dict[str, int]:
+        """Return the number of connected clients of groups; a group that this user may not read is left out."""
+
+        async def count(group: str) -> int:
+            return len(await self.members(group))
+
+        return await _each(groups, count)
+
+    async def save_group(self, group: dict[str, Any]) -> None:
+        """Create or change a group, given with RocketMQ's member names, on every broker."""
+        for address in await self.brokers():
+            await self._ask(
+                address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=fastjson.dumps(group))
+
+    async def group_configs(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of every group, with RocketMQ's member names."""
+        found: dict[str, dict[str, Any]] = {}
+        for address in await self.brokers():
+            answer = await self._ask(
+                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                c.GetAllSubscriptionGroupRequestHeader(group_seq=0))
+            found |= fastjson.loads(answer.body)["subscriptionGroupTable"]
+        return found
 
     async def reset_group(
         self, group: str, topic: str, *, timestamp_ms: int, queue_id: int = -1, offset: int | None = None
@@ -294,6 +358,19 @@ class AdminClient:
             with contextlib.suppress(RemotingConnectError, RemotingTimeoutError):
                 return await self._ask(address, code)
         return await self._ask(last, code)
+
+
+async def _each(names: Iterable[str], ask: Callable[[str], Awaitable[_Result]]) -> dict[str, _Result]:
+    """Return an answer for each name, with a bounded number of requests at a time; refused ones are left out."""
+    slots, found = asyncio.Semaphore(_AT_ONCE), dict[str, _Result]()
+
+    async def one(name: str) -> None:
+        async with slots:
+            with contextlib.suppress(RemotingCommandError):
+                found[name] = await ask(name)
+
+    await asyncio.gather(*map(one, names))
+    return found
 
 
 def _deleted(brokers: list[str], answers: list[RemotingCommand]) -> Deleted:

@@ -9,9 +9,9 @@ from typing import Any
 
 from tailrace.config import StoreConfig
 from tailrace.doctor.retention import RetentionView
+from tailrace.spellings import size_text
 from tailrace.store.directory import DirectoryState
 from tailrace.store.retention import Pin, Rule, SegmentVerdict
-from tailrace.store.retention.disk_state import size_text
 from tailrace.store.retention.free_request import FreeRequest
 
 __all__ = ["answer_lines", "free_line", "json_lines"]

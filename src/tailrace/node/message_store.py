@@ -60,6 +60,7 @@ from tailrace.node.topic_config import TopicConfig
 from tailrace.segments import Lease
 from tailrace.store.flush import DurableCallback
 from tailrace.store.hooks import MessageArrivingListener, PropertyFilter, TopicLives
+from tailrace.store.queue_sizes import QueueSize, queue_size
 from tailrace.timer.pending_timer import PendingTimer
 
 if TYPE_CHECKING:
@@ -621,6 +622,13 @@ class MessageStore:
         readable = self._store.compaction.max_offset(
             topic, queue_id, queue.max_offset if queue is not None else self.begin_of_life(topic, queue_id))
         return readable if committed else max(readable, self._store.next_queue_offset(topic, queue_id))
+
+    def queue_size(self, topic: str, queue_id: int) -> QueueSize:
+        """Return the bytes of the messages of a queue, an estimate if it has more than a thousand."""
+        queue = self._store.queues.get(topic, queue_id)
+        if queue is None:
+            return QueueSize(0, is_exact=True)
+        return queue_size(queue, max(0, self.min_offset_in_queue(topic, queue_id)))
 
     def execute_delete_files_manually(self) -> None:
         """Let the next 20 passes delete expired files at any hour (request 329)."""

@@ -135,7 +135,7 @@ GroupEdit = Callable[[Draft[str, SubscriptionGroupConfig]], SubscriptionGroupCon
 
 def is_system_group(group: str) -> bool:
     """Return True if a group belongs to the broker and not to its users."""
-    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+    return group in SYSTEM_GROUPS or group.upper().startswith(SYSTEM_GROUP_PREFIX)
 
 
 def validate_group(group: str) -> str:

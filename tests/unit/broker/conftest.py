@@ -37,6 +37,7 @@ from tailrace.node.deletion import Deleted
 from tailrace.node.left_over_queues import LeftOverQueue
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfigManager
+from tailrace.store.queue_sizes import QueueSize
 from tailrace.store.refused_puts import RefusedPuts
 from tailrace.store.retention.disk_check import measure
 from tailrace.store.running_flags import RunningFlags
@@ -221,6 +222,9 @@ class FakeStore:
 
     def max_offset_in_queue(self, topic, queue_id, *, committed=True):
         return len(self.queues_of.get((topic, queue_id), ()))
+
+    def queue_size(self, topic, queue_id):
+        return QueueSize(100 * len(self.queues_of.get((topic, queue_id), ())), is_exact=True)
 
     def left_over_queues(self, topics):
         found = {}

@@ -15,7 +15,16 @@ from fcntl import ioctl
 import pytest
 
 from tailrace.cli.log_output import JsonFormatter
-from tailrace.cli.output import Progress, camel, local_time
+from tailrace.cli.output import (
+    About,
+    Progress,
+    _cell,
+    _styled,
+    _title,
+    camel,
+    local_time,
+    print_kinds,
+)
 from tailrace.cli.pipeline_archive import _once
 from tailrace.logs import get_logger
 from tailrace.model import Message
@@ -34,13 +43,14 @@ def store(tmp_path_factory):
     return path
 
 
-def on_terminal(*arguments, columns=80):
+def on_terminal(*arguments, columns=80, environment=()):
     """Run a command with a pseudo-terminal as stdout and stderr; return its exit code and text."""
     leader, follower = pty.openpty()
     ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = subprocess.Popen(
         [*RUN, *map(str, arguments)], stdin=follower, stdout=follower, stderr=follower,
-        env={k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}} | {"TERM": "xterm"})
+        env={k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}} | {"TERM": "xterm"}
+        | dict(environment))
     os.close(follower)
     text = b""
     while True:
@@ -61,16 +71,66 @@ def piped(*arguments, **environment):
         env=os.environ | environment)
 
 
-@pytest.mark.parametrize("columns", [80, 20])
+@pytest.mark.parametrize("columns", [200, 80, 20])
 def test_a_terminal_gets_tables_and_no_escape_of_a_message(store, columns):
     code, text = on_terminal("query", store, "--topic", "orders", "--key", "k", "--body", columns=columns)
     assert code == 0
     assert not text.startswith("{")
-    assert "\x1b[31m" not in text
-    if columns == 80:
-        assert "queue" in text.splitlines()[0]
-    else:
-        assert all(len(line) <= columns for line in text.splitlines())
+    assert "42 äpfel\x1b[31m" not in text
+    first, *_ = text.splitlines()
+    assert ("offset" in first) == (columns == 200)  # a table, or the fields of each message below each other
+
+
+@pytest.mark.parametrize("words", [(), ("--wide",)])
+@pytest.mark.parametrize("columns", [80, 20])
+def test_an_id_is_never_cut(store, columns, words):
+    [line] = map(json.loads, piped("query", store, "--topic", "orders", "--key", "k").stdout.splitlines()[:1])
+    unique = line["message"]["properties"]["UNIQ_KEY"]
+    assert len(unique) == 32
+    text = on_terminal("query", store, "--topic", "orders", "--key", "k", *words, columns=columns)[1]
+    assert unique in text
+    assert (len(text.splitlines()) == 3) == bool(words)  # one line for each message
+
+
+def test_a_table_that_is_too_wide_leaves_out_what_may_be_hidden_and_wide_shows_it(store):
+    assert "last update" not in on_terminal("topic", "list", store, columns=45)[1]
+    assert "last update" in on_terminal("topic", "list", store, "--wide", columns=45)[1]
+    assert "last update" in on_terminal("topic", "list", store, columns=80)[1]
+
+
+def test_values_have_units_and_those_that_need_somebody_a_colour(monkeypatch):
+    row = {"sizeBytes": 3 << 30, "usedPercent": 24, "bodySize": About(1536), "lag": 1200, "dueMs": 0, "checkCRC": True}
+    assert {_title(name): _cell(name, value) for name, value in row.items()} == {
+        "size": "3.0 GiB", "used": "24 %", "body size": "~1.5 KiB", "lag": "1,200", "due": "-", "check crc": "yes"}
+    assert [str(_styled("lag", lag, str(lag)).style) for lag in (0, 7)] == ["", "yellow"]
+
+
+@pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_a_lag_is_coloured_on_a_terminal_unless_colours_are_off(tmp_path, variables, coloured):
+    with MessageStore.open(tmp_path / "s") as opened:
+        opened.put(Message(topic="orders", body=b"x"))
+    (tmp_path / "s/config/consumerOffset.json").write_text('{"offsetTable":{"orders@stock":{0:0}}}')
+    text = on_terminal("group", "list", tmp_path / "s", environment=variables)[1]
+    assert ("\x1b[33m" in text) == coloured
+    assert "\x1b" not in piped("group", "list", tmp_path / "s").stdout.decode()
+
+
+def test_a_dump_on_a_terminal_is_tables_that_are_printed_as_they_are_read(store, capsys):
+    text = on_terminal("dump", store, "--topic", "orders", "--body")[1]
+    assert text.startswith("store:\n")
+    assert "position" in text
+    assert "42 äpfel" in text
+    read = []
+
+    def lines():
+        for number in range(250):
+            read.append(number)
+            yield {"queue": {"topic": "t", "queueId": number}}
+            if number == 220:
+                assert capsys.readouterr().out.count("queue:\n") == 2
+
+    print_kinds(lines())
+    assert capsys.readouterr().out.count("queue:\n") == 1
 
 
 def test_a_tail_on_a_terminal_is_a_line_a_message_cut_to_the_width(store):
@@ -83,7 +143,7 @@ def test_a_tail_on_a_terminal_is_a_line_a_message_cut_to_the_width(store):
 
 
 @pytest.mark.parametrize("command", [
-    ("topic", "list"), ("disk-usage",), ("timers",), ("verify",), ("group", "list"),
+    ("topic", "list"), ("dump",), ("disk-usage",), ("timers",), ("verify",), ("group", "list"),
     ("query", "--topic", "orders", "--key", "k")])
 def test_json_is_the_same_on_a_terminal_with_json_and_in_a_pipe(store, command):
     words = (*command[:2], store) if command[0] in {"topic", "group"} else (command[0], store, *command[1:])

@@ -285,12 +285,15 @@ class AdminTopicsProcessor:
         return request.answer(body=fastjson.dumps(found))
 
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return the offsets and times of the queues of a topic: request 202."""
+        """Return the offsets and times of the queues of a topic: request 202.
+
+        The members ``sizeBytes`` and ``sizeIsExact`` are Tailrace's; a Java client skips them.
+        """
         name = request.read(GetTopicStatsInfoRequestHeader).topic
         config = self._broker.topics.select(name)
         if config is None:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
-        entries = []
+        entries, size, is_exact = [], 0, True
         for queue_id in self._queue_ids(name, max(config.read_queue_nums, config.write_queue_nums)):
             first, until = self._bounds(name, queue_id)
             timestamp = 0
@@ -302,9 +305,12 @@ class AdminTopicsProcessor:
                 self._queue(name, queue_id),
                 {"lastUpdateTimestamp": timestamp, "maxOffset": until, "minOffset": first},
             ))
+            found = self._broker.store.queue_size(name, queue_id)
+            size, is_exact = size + found.size_bytes, is_exact and found.is_exact
         table = fastjson.object_keyed(entries)
-        rate = fastjson.dumps(self._broker.stats.topic_put_tps(name))
-        return request.answer(body=b'{"offsetTable":%b,"topicPutTps":%b}' % (table, rate))
+        rate, exact = map(fastjson.dumps, (self._broker.stats.topic_put_tps(name), is_exact))
+        return request.answer(body=b'{"offsetTable":%b,"topicPutTps":%b,"sizeBytes":%d,"sizeIsExact":%b}' % (
+            table, rate, size, exact))
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the names of the system topics: request 305."""

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tailrace.config import StoreConfig
+from tailrace.spellings import size_text
 
 __all__ = [
     "DiskLevel", "DiskLevels", "DiskVerdict", "PathUsage", "decide", "disk_levels", "logical_ratio_of", "size_text",
@@ -163,14 +164,6 @@ class DiskVerdict(NamedTuple):
     """CommitLog paths above the forcible level, where no new file should be made."""
     errors: tuple[str, ...] = ()
     """Paths that could not be measured."""
-
-
-def size_text(count: int) -> str:
-    """Return a number of bytes for people, in the form that RocketMQ's tools read, such as ``1.5 KiB``."""
-    if count < 1024:
-        return f"{count} B"
-    place = (count.bit_length() - 1) // 10
-    return f"{count / (1 << 10 * place):.1f} {'KMGTPE'[place - 1]}iB"
 
 
 def disk_levels(config: StoreConfig) -> DiskLevels:
