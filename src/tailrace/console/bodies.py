@@ -116,25 +116,26 @@ def _dump(data: bytes) -> Iterator[str]:
         yield f"{at:06x}  {part.hex(' '):47}  {signs}"
 
 
-def _tree(value: Any, depth: int, left: list[int]) -> Element:
-    """Return a value as an element. ``left[0]`` is the number of values that may still be shown."""
+def _tree(value: Any, depth: int, left: list[int], name: str | None = None) -> Element:
+    """Return a value with its name as an element. ``left[0]`` is the number of values that may still be shown."""
     left[0] -= 1
+    named: list[Child] = [] if name is None else [h("span", name[:VALUE_MAX], class_="k"), ": "]
     if not isinstance(value, list):
-        return h("span", _leaf(value), class_=f"v is-{_kind(value)}")
+        return h("span", *named, h("span", _leaf(value), class_=f"is-{_kind(value)}"))
     is_object = isinstance(value, _Object)
     if not value:
-        return h("span", "{}" if is_object else "[]", class_="v")
+        return h("span", *named, "{}" if is_object else "[]")
     count = plural(len(value), "member") if is_object else plural(len(value), "value")
     if depth >= DEPTH_MAX:
-        return h("span", f"… {count}", class_="v")
+        return h("span", *named, f"… {count}")
     rows: list[Child] = []
     for number, one in enumerate(value):
         if left[0] <= 0:
             rows.append(h("li", f"… {len(value) - number:,} more"))
             break
-        name, inner = one if is_object else (f"{number}", one)
-        rows.append(h("li", h("span", name[:VALUE_MAX], class_="k"), ": ", _tree(inner, depth + 1, left)))
-    return h("details", h("summary", f"{{{count}}}" if is_object else f"[{count}]"), h("ul", *rows),
+        member, inner = one if is_object else (f"{number}", one)
+        rows.append(h("li", _tree(inner, depth + 1, left, member)))
+    return h("details", h("summary", *named, f"{{{count}}}" if is_object else f"[{count}]"), h("ul", *rows),
              open="open" if depth < OPEN_DEPTH else None)
 
 

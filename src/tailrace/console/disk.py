@@ -87,7 +87,8 @@ def disk_meter(disk: Disk) -> list[Child]:
     if usage.percent < 0:
         return [h("p", f"The disk of {usage.path} cannot be measured: {usage.error or 'it has no size'}.")]
     stops = disk.lines[-1]
-    text = f"{usage.percent} % of {size_text(usage.total)} used, {size_text(usage.usable)} free"
+    entire = size_text(_entire(usage))
+    text = f"{usage.percent} % of {entire} used, {size_text(usage.available)} free"
     left = (
         f"Sends stop {stops.where}, after {size_text(disk.left)} more." if disk.left > 0
         else f"Sends stop {stops.where}.")
@@ -95,8 +96,8 @@ def disk_meter(disk: Disk) -> list[Child]:
         h("li", h("span", class_=f"key m{number}", aria_hidden="true"), f"{line.where}: {line.what}")
         for number, line in enumerate(disk.lines)]
     return [
-        h("p", h("strong", f"{usage.percent} %", class_="figure"), f" used, {size_text(usage.usable)} of "
-          f"{size_text(usage.total)} free. {left}"),
+        h("p", h("strong", f"{usage.percent} %", class_="figure"), f" of {entire} used, {size_text(usage.available)} "
+          f"free. {left}"),
         meter(f"{text}. {left}", usage.percent, disk.colour, [line.percent for line in disk.lines]),
         h("ul", *rows, class_="keys")]
 

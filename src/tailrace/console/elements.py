@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 __all__ = [
     "BAD", "GOOD", "NOTE", "WARN", "Child", "Column", "Sorting", "address", "badge", "card", "facts", "fold", "form",
-    "h", "link", "notice", "page_text", "picker", "plural", "table",
+    "Titled", "h", "link", "notice", "page_text", "picker", "plural", "stats", "table",
 ]
 
 Child = ET.Element | str | int | float | None | list[Any]
@@ -102,9 +102,22 @@ def facts(pairs: Mapping[str, Child]) -> ET.Element:
     return h("dl", *shown)
 
 
+def stats(pairs: Mapping[str, Child]) -> ET.Element:
+    """Return the main figures of a page, side by side; a value None is left out."""
+    return h("dl", *(h("div", h("dt", name), h("dd", value)) for name, value in pairs.items() if value is not None),
+             class_="stats")
+
+
 def fold(summary: Child, *children: Child, is_open: bool = False) -> ET.Element:
     """Return a part that opens and closes."""
     return h("details", h("summary", summary), *children, open="open" if is_open else None)
+
+
+class Titled(NamedTuple):
+    """The content of a page with a title of its own."""
+
+    title: str
+    content: list[Child]
 
 
 # -- forms
@@ -191,6 +204,6 @@ def table(
         sorting.head(column) if sorting is not None and column.sort
         else h("th", column.title, scope="col", class_=column.kind or None) for column in known]
     return h("div", h(
-        "table", h("caption", caption, class_=None if shown else "hidden"),
+        "table", h("caption", caption, class_=None if shown else "unseen"),
         h("thead", h("tr", *heads)), h("tbody", *body)),
         class_="scroll", tabindex=0, role="region", aria_label=caption)

@@ -17,13 +17,13 @@ from tailrace.console.elements import (
     address,
     badge,
     card,
-    facts,
     h,
     link,
     plural,
+    stats,
     table,
 )
-from tailrace.console.figures import Figures, GroupLag, group_names, oldest_ms
+from tailrace.console.figures import Figures, GroupLag, group_names, is_own_topic, oldest_ms
 from tailrace.console.health import members_of
 from tailrace.console.lists import ROWS_MAX, Listing
 from tailrace.console.overview import lag_level
@@ -83,13 +83,14 @@ def group_page(broker: BrokerContext, figures: Figures, viewer: Viewer, name: st
     info, config = broker.consumers.find(name), broker.groups.select(name)
     members = [] if info is None else list(info.members.values())
     return [
-        facts({
+        stats({
             "Lag": [h("strong", lag.behind, class_="figure"), _waits(lag.behind, oldest, now)],
             "Members": len(members) if members else badge("none is connected", WARN if lag.behind else "note"),
             "Dead letters": link(plural(dead, "message"), address("messages", topic=dlq)) if dead else "none",
             "Attempts": f"at most {config.retry_max_times + 1} for each message" if config is not None else None,
             "Delivery": _delivery(info)}),
-        _topics(broker, figures, viewer, name), _members(members, now), _queues(broker, viewer, name)]
+        h("div", _topics(broker, figures, viewer, name), _members(members, now), class_="cards"),
+        _queues(broker, viewer, name)]
 
 
 def _waits(behind: int, oldest: int, now: int) -> Child:
@@ -138,7 +139,8 @@ def _queues(broker: BrokerContext, viewer: Viewer, group: str) -> Element:
     """Return the queues of a group, those that are furthest behind first."""
     entries = [entry for entry in broker.offsets.entries() if entry[1] == group and viewer.topic(entry[0])]
     found: list[QueueLag] = sorted(
-        queue_lags(broker, entries), key=lambda queue: (-queue.behind, queue.topic, queue.queue_id))
+        queue_lags(broker, entries),
+        key=lambda queue: (-queue.behind, not is_own_topic(broker, queue.topic), queue.topic, queue.queue_id))
     rows: list[list[Child]] = [
         [topic_link(queue.topic), queue.queue_id, queue.committed, queue.until, queue.behind]
         for queue in found[:ROWS_MAX]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, NamedTuple
 from xml.etree.ElementTree import Element
 
@@ -10,6 +11,7 @@ from tailrace.console.bodies import preview, shown_body
 from tailrace.console.elements import (
     WARN,
     Child,
+    Titled,
     address,
     badge,
     card,
@@ -30,6 +32,7 @@ from tailrace.console.viewer import SUGGESTED_MAX, NotThereError, Viewer, only_i
 from tailrace.console.words import clock_time, moment
 from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.model import MessageExt
+from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX
 from tailrace.spellings import time_ms
 
@@ -60,9 +63,9 @@ class Shown(NamedTuple):
     """Topic from which a retry or a dead letter comes."""
 
 
-def _shown(message: MessageExt, offset: int) -> Shown:
+def _shown(store: MessageStore, message: MessageExt, offset: int) -> Shown:
     return Shown(
-        message.topic, message.store_timestamp, message.queue_id, offset, (message.tags or "")[:NAME_MAX],
+        message.topic, store.wall_time_of(message), message.queue_id, offset, (message.tags or "")[:NAME_MAX],
         [key[:NAME_MAX] for key in message.keys[:KEYS_MAX]], preview(message), message.reconsume_times,
         next((message.properties[name] for name in ORIGIN_TOPICS if name in message.properties), ""))
 
@@ -128,9 +131,10 @@ def _found(broker: BrokerContext, topic: str, asked: Query) -> tuple[str, list[S
         keyed = broker.store.query_message(topic, asked["key"], KEYED_MAX)
         more = f", the newest {KEYED_MAX}" if len(keyed) == KEYED_MAX else ""
         return (f"{plural(len(keyed), 'message')} with the key {asked['key'][:NAME_MAX]}{more}",
-                [_shown(one, one.queue_offset) for one in reversed(keyed)], [])
+                [_shown(broker.store, one, one.queue_offset) for one in reversed(keyed)], [])
     queue = whole_number(asked, "queue") if asked.get("queue") else -1
-    timeline = Timeline(broker.store, topic, _queues_of(broker, topic) if queue < 0 else [queue], _shown)
+    timeline = Timeline(
+        broker.store, topic, _queues_of(broker, topic) if queue < 0 else [queue], partial(_shown, broker.store))
     count, is_newest, goes_on = MESSAGES_MAX + 1, False, False
     if asked.get("before"):
         found = timeline.before(Place.parse(asked["before"], "before"), count)
@@ -190,7 +194,7 @@ def _row(broker: BrokerContext, topic: str, one: Shown) -> Element:
 # -- one message
 
 
-def message_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> list[Child]:
+def message_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> Titled:
     """Return the page of one message. Raises ValueError for a wrong field."""
     topic = asked.get("topic", "")
     only_if(viewer.reads(topic), f"Get or Sub on Topic:{topic}")
@@ -199,12 +203,13 @@ def message_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> list[Ch
     queue_id, offset = (whole_number({name: asked.get(name, "")}, name) for name in ("queue", "offset"))
     found = Timeline(broker.store, topic, [queue_id], lambda one, _: one).at(offset)
     if found is None or (found.shown.topic != topic and not viewer.reads(found.shown.topic)):
-        return [notice(WARN, f"Queue {queue_id} of {topic} has no message with the offset {offset:,}. It may have "
-                             "expired."), h("p", link("Messages of the topic", address("messages", topic=topic)))]
+        return Titled("Message", [
+            notice(WARN, f"Queue {queue_id} of {topic} has no message with offset {offset:,}. It may have expired."),
+            h("p", link("Messages of the topic", address("messages", topic=topic)))])
     message = found.shown
-    return [
+    return Titled(f"Message {message.queue_id}:{offset} of {topic}", [
         _neighbours(broker, viewer, topic, found.place),
-        card("Body", *shown_body(message)), _about(broker, viewer, topic, message, offset), _properties(message)]
+        card("Body", *shown_body(message)), _about(broker, viewer, topic, message, offset), _properties(message)])
 
 
 def _neighbours(broker: BrokerContext, viewer: Viewer, topic: str, place: Place) -> Element:
@@ -226,7 +231,7 @@ def _about(broker: BrokerContext, viewer: Viewer, topic: str, message: MessageEx
     unique = next((properties[name] for name in UNIQUE_KEYS if name in properties), "")
     keys = message.keys
     host, port = message.born_host
-    now = broker.clock.now_ms()
+    now, stored_ms = broker.clock.now_ms(), broker.store.wall_time_of(message)
     original = link("Look for the original", address("messages", topic=origin, key=unique)) if (
         origin and unique and viewer.reads(origin)) else None
     return card("About", facts({
@@ -236,7 +241,7 @@ def _about(broker: BrokerContext, viewer: Viewer, topic: str, message: MessageEx
         "Keys": h("span", *_key_links(origin or topic, [key[:NAME_MAX] for key in keys[:KEYS_MAX]]), class_="keys-of")
         if keys else "none",
         "Tag": badge(message.tags) if message.tags else "none",
-        "Stored": [moment(message.store_timestamp, "milliseconds"), " ", clock_time(message.store_timestamp, now)],
+        "Stored": [moment(stored_ms, "milliseconds"), " ", clock_time(stored_ms, now)],
         "Sent": [moment(message.born_timestamp, "milliseconds"), f" by {host}:{port}"],
         "Queue and offset": f"{message.queue_id}:{offset}",
         "Message id": h("code", unique) if unique else None,

@@ -17,6 +17,7 @@ from tailrace.console.elements import (
     WARN,
     Child,
     Column,
+    Titled,
     address,
     badge,
     card,
@@ -25,6 +26,7 @@ from tailrace.console.elements import (
     link,
     notice,
     plural,
+    stats,
     table,
 )
 from tailrace.console.figures import DeadLetters, Figures, is_own_topic
@@ -48,34 +50,35 @@ __all__ = ["REFRESH_S", "overview"]
 REFRESH_S: Final = 5
 ROWS: Final = 8
 """Groups that the first page shows."""
-_HEADLINES: Final = {GOOD: "Nothing is wrong", NOTE: "Nothing is wrong"}
 
 
-def overview(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: Mapping[str, str]) -> list[Child]:
-    """Return the content of the page."""
+def overview(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: Mapping[str, str]) -> Titled:
+    """Return the page, whose title says whether anything is wrong."""
     waiting = waiting_groups(broker, figures, viewer)
     dead, disk = figures.dead_letters(viewer), disk_of(broker)
     live = link("Stop reloading", address("")) if "live" in asked else link(
         f"Reload every {REFRESH_S} s", address("", live=1))
-    return [
-        _verdict(broker, troubles(broker, waiting, dead, disk), live),
+    found = troubles(broker, waiting, dead, disk)
+    wrong = sum(trouble.level in {WARN, BAD} for trouble in found)
+    title = f"{plural(wrong, 'thing')} {'needs' if wrong == 1 else 'need'} attention" if wrong else "Nothing is wrong"
+    return Titled(title, [
+        _state(broker, found, live),
         h("div", _lag(broker, waiting, figures.own_lags(viewer)), _dead(broker, dead), _disk(disk),
           _timers(broker, viewer), _rates(broker), recovery_card(broker.store.recovery_report),
-          _broker(broker, figures, viewer), class_="cards")]
+          _broker(broker, figures, viewer), class_="cards")])
 
 
-def _verdict(broker: BrokerContext, found: list[Trouble], live: Element) -> Element:
-    level = worst_level(found)
-    wrong = sum(trouble.level in {WARN, BAD} for trouble in found)
-    text = _HEADLINES.get(level) or f"{plural(wrong, 'thing')} {'needs' if wrong == 1 else 'need'} attention"
+def _state(broker: BrokerContext, found: list[Trouble], live: Element) -> Element:
+    """Return what is wrong, or that the broker serves clients."""
+    state = "is read-only" if broker.store.read_only else "serves clients"
+    running = f"{broker.address} {state}, since {span(broker.clock.now_ms() - broker.boot_ms)}."
     lines: list[Child] = [
         notice(trouble.level, trouble.text, more=[link(trouble.more, trouble.page)] if trouble.page else [])
         for trouble in found]
-    state = "read-only" if broker.store.read_only else "serves clients"
-    return h(
-        "section", h("div", h("h2", text, class_="verdict"), h("span", live), class_="head"),
-        h("p", f"The broker {state}, for {span(broker.clock.now_ms() - broker.boot_ms)}.") if not lines else None,
-        *lines, class_=f"health {level}", aria_label="State")
+    if worst_level(found) in {GOOD, NOTE}:
+        lines.insert(0, notice(GOOD, "Sends and reads work, and nothing waits for long."))
+    return h("section", *lines, h("p", h("span", running), live, class_="links soft"),
+             class_="health", aria_label="State")
 
 
 def lag_level(behind: int, oldest: int, now_ms: int) -> str:
@@ -118,14 +121,14 @@ def _disk(disk: Disk) -> Element:
 
 
 def _timers(broker: BrokerContext, viewer: Viewer) -> Element:
-    stats = broker.store.stats()
-    by_topic = {topic: count for topic, count in stats.get("timerPendingByTopic", {}).items()
+    figures = broker.store.stats()
+    by_topic = {topic: count for topic, count in figures.get("timerPendingByTopic", {}).items()
                 if count > 0 and viewer.topic(topic)}
-    late = stats.get("timerReadBehindMs", 0)
-    overdue = stats.get("timerWaiting", 0) if late > LATE_MS else 0
-    levels = stats.get("schedulePending", 0) if viewer.lists else None
+    late = figures.get("timerReadBehindMs", 0)
+    overdue = figures.get("timerWaiting", 0) if late > LATE_MS else 0
+    levels = figures.get("schedulePending", 0) if viewer.lists else None
     own = sum(count for topic, count in by_topic.items() if is_own_topic(broker, topic))
-    return card("Timers", facts({
+    return card("Timers", stats({
         "Pending": h("strong", own, class_="figure"),
         "Retries": sum(by_topic.values()) - own or None,
         "Of delay levels": levels or None,

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tailrace import __version__
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.http_status import Answer, May
-from tailrace.console.elements import WARN, Child, address, h, link, notice, page_text
+from tailrace.console.elements import WARN, Child, Titled, address, h, link, notice, page_text
 from tailrace.console.figures import Figures, group_names
 from tailrace.console.groups import dead_letters_page, group_page, groups_page
 from tailrace.console.messages import message_page, messages_page, search_form
@@ -54,7 +54,7 @@ class _Asked(NamedTuple):
     query: Query
 
 
-_CONTENTS: Final[dict[str, Callable[[_Asked], list[Child]]]] = {
+_CONTENTS: Final[dict[str, Callable[[_Asked], list[Child] | Titled]]] = {
     "": lambda one: overview(one.broker, one.figures, one.viewer, one.query),
     "topics": lambda one: topic_page(one.broker, one.figures, one.viewer, one.name) if one.name else topics_page(
         one.broker, one.figures, one.viewer, one.query),
@@ -96,7 +96,9 @@ class Console:
         asked = _Asked(broker, self._figures_of(broker), viewer, name, query)
         now = broker.clock.now_ms()
         try:
-            return _page(HTTPStatus.OK, title, at, _CONTENTS[page](asked), live="live" in query, now_ms=now)
+            found = _CONTENTS[page](asked)
+            title, content = found if isinstance(found, Titled) else (title, found)
+            return _page(HTTPStatus.OK, title, at, content, live="live" in query, now_ms=now)
         except ForbiddenError as error:
             return _page(HTTPStatus.FORBIDDEN, title, at, [notice(WARN, str(error))])
         except NotThereError as error:

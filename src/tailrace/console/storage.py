@@ -19,6 +19,7 @@ from tailrace.console.elements import (
     h,
     notice,
     plural,
+    stats,
     table,
 )
 from tailrace.console.viewer import Viewer, only_if
@@ -27,6 +28,7 @@ from tailrace.doctor.disk_usage import disk_usage
 from tailrace.doctor.retention import RetentionView, explain_directory
 from tailrace.store.retention import Pin, Rule, SegmentVerdict
 from tailrace.store.retention.disk_state import size_text
+from tailrace.store.retention.pins import PinKind
 
 __all__ = ["disk_page", "retention_page"]
 
@@ -36,6 +38,7 @@ _KINDS: Final = {
     "commitlog": "Messages", "consumequeue": "Queues", "index": "Index of keys", "compaction": "Compacted topics",
     "config": "Topics, groups and offsets", "timer": "Timers", "quarantine": "Damaged bytes that were kept",
     "trash": "Deleted, about to be removed", "hints": "Notes for a faster start", "other": "Other files"}
+_HOLDERS: Final = {PinKind.TIMER: "a timer", PinKind.ARCHIVE: "the archive", PinKind.GROUP: "group"}
 
 
 def retention_page(broker: BrokerContext, viewer: Viewer) -> list[Child]:
@@ -52,7 +55,7 @@ def retention_page(broker: BrokerContext, viewer: Viewer) -> list[Child]:
     columns = (Column("Messages up to"), Column("Size", "number"), Column("Leaves", ""), Column("Why", "wide"))
     return [
         _next(view, deletable, store.config.delete_when),
-        facts({
+        stats({
             "Messages are kept for": span(store.config.file_reserved_time * 3_600_000),
             "They are deleted": _hours(store.config.delete_when),
             "The log has": f"{plural(len(view.segments), 'file')}, {size_text(view.log_bytes)}"}),
@@ -65,6 +68,8 @@ def _next(view: RetentionView, deletable: list[SegmentVerdict], delete_when: str
     """Return what happens next."""
     count = plural(len(deletable), "file")
     size = size_text(sum(verdict.facts.allocated or verdict.facts.size for verdict in deletable))
+    if not deletable and view.disk.clean:
+        return notice(BAD, f"The disk needs room, but no file of the log may be deleted. {_why_nothing(view)}")
     if not deletable:
         return notice(GOOD, f"Nothing is to be deleted now. {_why_nothing(view)}")
     if view.trigger.clean_at_once and any(verdict.forced for verdict in deletable):
@@ -112,12 +117,12 @@ def _reason(verdict: SegmentVerdict, view: RetentionView) -> str:
     elif rule is Rule.KEPT_BY_TOPIC and view.topics is not None:
         text = f"kept by the rule of topic {view.topics.own_holder}"
     else:
-        text = rule.value
+        text = "" if rule is Rule.LAST_FILE else rule.value
     return "; ".join(filter(None, (text, held)))
 
 
 def _pin(pin: Pin) -> str:
-    return f"needed by {pin.kind.value} {pin.holder}"
+    return f"needed by {_HOLDERS[pin.kind]} {pin.holder}"
 
 
 def _hours(delete_when: str) -> str:
@@ -180,4 +185,5 @@ def disk_page(broker: BrokerContext) -> list[Child]:
 
 
 def _share(size: int, total: int) -> str:
-    return f"{size * 100 / total:.1f} %" if total > 0 else "-"
+    share = size * 100 / total if total > 0 else 0
+    return "0 %" if not size else "< 0.1 %" if share < 0.1 else f"{share:.1f} %"

@@ -13,11 +13,11 @@ from tailrace.console.elements import (
     Column,
     address,
     badge,
-    facts,
     form,
     h,
     link,
     picker,
+    stats,
     table,
 )
 from tailrace.console.figures import is_own_topic
@@ -67,7 +67,7 @@ def timers_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> list[Chi
     elif retries and not topic:
         links.append(link(f"Show {retries:,} retries of groups", address("timers", all=1)))
     return [
-        facts({
+        stats({
             "Pending": h("strong", f"{pending:,}{at_least}", class_="figure"),
             "Overdue": badge(f"{overdue:,}", WARN) if overdue else "none",
             "Could not be delivered": badge(f"{parked:,}", BAD) if parked else None}),

@@ -15,10 +15,9 @@ from tailrace.console.elements import (
     address,
     badge,
     card,
-    facts,
     h,
     link,
-    plural,
+    stats,
     table,
 )
 from tailrace.console.figures import Figures, TopicSize, is_own_topic, oldest_ms
@@ -129,23 +128,22 @@ def topic_page(broker: BrokerContext, figures: Figures, viewer: Viewer, name: st
     if config is None:
         raise NotThereError("topic", name)
     size = figures.topics().get(name) or TopicSize()
-    rows: list[list[Child]] = [
-        [queue_id, high - low, low, high,
-         clock_time(store.get_message_store_timestamp(name, queue_id, high - 1) if high > low else 0, now),
-         link("Messages", address("messages", topic=name, queue=queue_id))]
-        for queue_id, low, high in size.queues[:ROWS_MAX]]
     owner, looks = owner_of(name), viewer.reads(name)
-    look = link("Look at its messages", address("messages", topic=name)) if looks else None
+    rows: list[list[Child]] = [
+        [link(queue_id, address("messages", topic=name, queue=queue_id)) if looks else queue_id, high - low, low, high,
+         clock_time(store.get_message_store_timestamp(name, queue_id, high - 1) if high > low else 0, now)]
+        for queue_id, low, high in size.queues[:ROWS_MAX]]
+    look = link("Newest messages", address("messages", topic=name)) if looks else None
     columns = (Column("Queue", "number"), Column("Messages", "number"), Column("First", "number wide"),
-               Column("End", "number wide"), Column("Last message", "number"), Column("Look"))
-    queues = plural(config.write_queue_nums, "queue") if config.read_queue_nums == config.write_queue_nums else (
+               Column("End", "number wide"), Column("Last message", "number"))
+    queues: Child = config.write_queue_nums if config.read_queue_nums == config.write_queue_nums else (
         f"{config.write_queue_nums} to write, {config.read_queue_nums} to read")
     return [
-        h("div", facts({
+        stats({
             "Messages": h("strong", size.messages, class_="figure"), "Queues": queues,
             "Kind": _kind(broker, config) or None,
-            "Group": link(owner, address("groups", owner)) if owner and viewer.group(owner) else None}),
-          look, class_="tools"),
+            "Group": link(owner, address("groups", owner)) if owner and viewer.group(owner) else None,
+            "Look": look}),
         _groups_of(broker, figures, viewer, name),
         card("Queues", table(columns, rows, "It has no message.", "Queues of the topic"),
              h("p", f"The first {ROWS_MAX} of {len(size.queues):,} queues.") if len(size.queues) > ROWS_MAX else None)]
