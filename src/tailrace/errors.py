@@ -12,6 +12,7 @@
     │  ├─ ChecksumMismatchError
     │  ├─ ImpossibleLengthError
     │  └─ UnsupportedVersionError
+    ├─ UnknownTopicError           a store or server has no topic of that name; with the most similar one
     ├─ OddFileError                not a regular file, or too large; an OSError as well
     ├─ MissingPackageError         an optional package is not installed; an ImportError as well
     ├─ FatalStorageError           a sync failed; the process must stop writing
@@ -38,9 +39,10 @@ exceptions.
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tailrace.response_codes import explained_code
+from tailrace.spellings import no_such
 
 __all__ = [
     "BadMagicError",
@@ -72,6 +74,7 @@ __all__ = [
     "StoreStateError",
     "TimerFlowControlError",
     "TransientError",
+    "UnknownTopicError",
     "UnsupportedVersionError",
 ]
 
@@ -164,6 +167,14 @@ class ImpossibleLengthError(CorruptionError):
 
 class UnsupportedVersionError(CorruptionError):
     """A version that is newer than this software."""
+
+
+class UnknownTopicError(StoreError):
+    """``where`` has no topic ``topic``. ``known`` are the names of its topics, for the text."""
+
+    def __init__(self, where: str, topic: str, known: Iterable[str] = ()) -> None:
+        self.where, self.topic = where, topic
+        super().__init__(no_such("topic", topic, known, where))
 
 
 class OddFileError(StoreError, OSError):

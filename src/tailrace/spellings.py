@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-__all__ = ["duration_ms", "meant", "nearest", "size_text", "time_ms"]
+__all__ = ["duration_ms", "meant", "nearest", "no_such", "size_text", "time_ms"]
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?(ms|s|m|h|d)", re.ASCII)
@@ -86,3 +86,10 @@ def size_text(count: int) -> str:
         return f"{count} B"
     place = (count.bit_length() - 1) // 10
     return f"{count / (1 << 10 * place):.1f} {'KMGTPE'[place - 1]}iB"
+
+
+def no_such(kind: str, name: str, known: Iterable[str], where: str) -> str:
+    """Return the text for a topic or group that does not exist: with the most similar name, or all if they are few."""
+    known = list(known)
+    few = f"; it has {', '.join(sorted(known))}" if 0 < len(known) < 10 else ""
+    return f"{where} has no {kind} {name}" + (meant(name, known) or few)

@@ -312,7 +312,7 @@ class Exposition(Collector):
             metrics.SEND_TO_DLQ, {(g,): n for g, n in list(broker.traffic.dead_letters.items())})
         yield self._family(metrics.DEAD_LETTERS, {
             (topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX),): sum(
-                max(broker.store.max_offset_in_queue(topic, n) - max(broker.store.min_offset_in_queue(topic, n), 0), 0)
+                max(broker.store.queue_offsets.max(topic, n) - max(broker.store.queue_offsets.min(topic, n), 0), 0)
                 for n in range(config.read_queue_nums))
             for topic, config in in_steps(list(broker.topics.table.items()), STEP, self._pause)
             if topic.startswith(DLQ_GROUP_TOPIC_PREFIX)})
@@ -399,7 +399,7 @@ def _older(
     """Return the earlier of ``known_ms`` (0: none) and the store time of the message at ``offset``."""
     if offset >= until:
         return known_ms
-    stored_ms = broker.store.get_message_store_timestamp(topic, queue_id, offset)
+    stored_ms = broker.store.queue_offsets.store_timestamp(topic, queue_id, offset)
     return min(known_ms or stored_ms, stored_ms) if stored_ms > 0 else known_ms
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tailrace import spellings
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import read_hint
 from tailrace.errors import ConfigError, StoreError, StoreLockedError
 from tailrace.formats.filenames import SERVE
 from tailrace.properties import SETTINGS_FILE_MAX, repeated_settings, settings_in
-from tailrace.spellings import meant
 
 __all__ = ["explained", "no_such", "read_config_file", "serve_hint"]
 
@@ -57,6 +57,4 @@ def read_config_file(path: Path) -> tuple[dict[str, str], list[str]]:
 
 def no_such(kind: str, name: str, known: Iterable[str], where: str) -> StoreError:
     """Return the error for a topic or group that does not exist, with the most similar name."""
-    known = list(known)
-    few = f"; it has {', '.join(sorted(known))}" if 0 < len(known) < 10 else ""
-    return StoreError(f"{where} has no {kind} {name}" + (meant(name, known) or few))
+    return StoreError(spellings.no_such(kind, name, known, where))

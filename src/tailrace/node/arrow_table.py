@@ -1,4 +1,4 @@
-"""Messages of a queue as an Arrow table, for ``MessageStore.to_arrow``."""
+"""Messages of queues as an Arrow table, for ``MessageStore.to_arrow``."""
 
 from __future__ import annotations
 
@@ -29,18 +29,24 @@ _SIZE: Final = np.dtype(">i4")
 
 
 def arrow_table(
-    reader: MessageReader, schema: pa.Schema, label: str, topic: str, queue_id: int, offset: int, until: int,
-    count: int,
+    reader: MessageReader, schema: pa.Schema, label: str, topic: str, ranges: Sequence[tuple[int, int, int]],
+    count: int | None,
 ) -> pa.Table:
-    """Return at most ``count`` messages of a queue with offsets in [``offset``, ``until``).
+    """Return the messages of ``ranges`` of a topic: (queue id, first offset, end offset); at most ``count`` if given.
 
     ``label`` is the value of the column ``store``. A record batch has at most 16,384 messages with 16 MiB of bodies, or
     one message, so the call needs the memory of its result and little more. Inner batches are unwrapped.
     """
-    within = (offset, until) if reader.has_batch_queues(topic) else None
-    pack = _Pack(schema, label, count, within)
-    reader.scan(topic, queue_id, offset, until, pack)
-    return pyarrow().Table.from_batches(pack.batches(), schema=schema)
+    batches: list[pa.RecordBatch] = []
+    left = sum(until for *_, until in ranges) if count is None else count
+    for queue_id, offset, until in ranges:
+        pack = _Pack(schema, label, left, (offset, until) if reader.has_batch_queues(topic) else None)
+        reader.scan(topic, queue_id, offset, until, pack)
+        batches += pack.batches()
+        left = pack.left
+        if not left:
+            break
+    return pyarrow().Table.from_batches(batches, schema=schema)
 
 
 @final

@@ -1,14 +1,20 @@
-"""Topics and queues of an embedded program: creation, and the queue of a message."""
+"""Topics and queues of an embedded program: creation, the queue of a message, and the queues that are read."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import final
+from typing import Final, final
 
-from tailrace.errors import ConfigError, MessageIllegalError, StoreNotWritableError
+from tailrace.errors import (
+    ConfigError,
+    MessageIllegalError,
+    StoreNotWritableError,
+    UnknownTopicError,
+)
 from tailrace.formats.commitlog import java_string_hash
+from tailrace.node.arrow_table import check_not_negative
 from tailrace.node.directory_opening import DEFAULT_QUEUES
 from tailrace.node.left_over_queues import LeftOverQueue, log_left_over
 from tailrace.node.topic_config import (
@@ -22,6 +28,9 @@ from tailrace.node.topic_config import (
 from tailrace.store.default_message_store import DefaultMessageStore
 
 __all__ = ["EmbeddedTopics"]
+
+DISPATCH_MS: Final = 10_000
+"""Time that a look at a topic without a config waits for messages that were put before."""
 
 
 @final
@@ -63,6 +72,48 @@ class EmbeddedTopics:
             log_left_over(topic, queues, self._left_over({topic: queues}).get(topic, []), {})
         return made
 
+    def check_known(self, topic: str) -> None:
+        """Raise UnknownTopicError for a topic that has neither a config nor a queue, TypeError for another type.
+
+        The queue of an LMQ makes it known, and a system topic always is. A topic that was deleted is unknown until it
+        is created again.
+        """
+        if not isinstance(topic, str):
+            raise TypeError(f"topic is a text, not {topic!r}")
+        if topic in self._topics.table or self._topics.has_state_of_broker(topic) or self._has_queue(topic):
+            return
+        self._store.wait_dispatched(DISPATCH_MS)  # an LMQ has a queue once its first message is dispatched
+        if self._has_queue(topic):
+            return
+        raise UnknownTopicError(self._store.root, topic, [
+            name for name in self._topics.table if not self._topics.is_system_topic(name)])
+
+    def _has_queue(self, topic: str) -> bool:
+        return any(name == topic for name, _ in list(self._store.queues.table))
+
+    def check_queue(self, topic: str, queue_id: int) -> None:
+        """Raise what `queue_ids` raises for a queue that does not exist."""
+        config = self._topics.table.get(topic)
+        if config is None or not 0 <= queue_id < config.read_queue_nums:
+            self.queue_ids(topic, queue_id)
+
+    def queue_ids(self, topic: str, queue_id: int | None = None) -> list[int]:
+        """Return the queues of a topic that are read, in order: all that it has or that have files, or the given one.
+
+        Raises UnknownTopicError, ValueError for a queue that does not exist, TypeError for another type.
+        """
+        self.check_known(topic)
+        check_not_negative(queue_id=queue_id)
+        config = self._topics.table.get(topic)
+        found = sorted({
+            *range(config.read_queue_nums if config is not None else 0),
+            *(number for name, number in list(self._store.queues.table) if name == topic)})
+        if queue_id is None:
+            return found
+        if queue_id not in found:
+            raise ValueError(f"{topic} has no queue {queue_id}; it has {_numbers(found)}")
+        return [queue_id]
+
     def queue_of(self, topic: str, queue_id: int | None, ordering_key: str | None = None) -> int:
         """Return the queue of a message: of its key, as Java producers choose, the given one, or each in turn.
 
@@ -91,3 +142,8 @@ class EmbeddedTopics:
         if queue_id is None or not 0 <= queue_id < count:
             raise MessageIllegalError("queueId", f"{queue_id}, {topic} has queues 0 to {count - 1}")
         return queue_id
+
+
+def _numbers(found: list[int]) -> str:
+    """Return the text for the queues that a topic has."""
+    return f"queue {found[0]}" if len(found) == 1 else f"queues {found[0]} to {found[-1]}"

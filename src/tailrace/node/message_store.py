@@ -10,6 +10,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -55,9 +56,11 @@ from tailrace.node.put_forms import (
 )
 from tailrace.node.put_table import PutTableResult, TablePut
 from tailrace.node.queue_messages import READ_BYTES, messages_of
+from tailrace.node.queue_offsets import QueueOffsets
 from tailrace.node.store_opening import OpenStore, StoreParts, open_store
 from tailrace.node.topic_config import TopicConfig
 from tailrace.segments import Lease
+from tailrace.spellings import time_ms
 from tailrace.store.flush import DurableCallback
 from tailrace.store.hooks import MessageArrivingListener, PropertyFilter, TopicLives
 from tailrace.store.queue_sizes import QueueSize, queue_size
@@ -89,6 +92,8 @@ class MessageStore:
         """The service that deletes expired files and checks the disks."""
         self._store, self._plain_writer, self._append = store, store.plain_writer, store.append
         self._embedded = EmbeddedTopics(opened.topics, store, self.left_over_queues)
+        self.queue_offsets = QueueOffsets(store, self._check_open)
+        """Offsets of queues for a broker, to which an unknown topic is empty."""
         self.refused_puts = store.refused_puts
         self.rate_history = store.stats.history
         """Returns (puts, messages read) per second, for each second of the last ten minutes, oldest first."""
@@ -480,36 +485,53 @@ class MessageStore:
         return result
 
     def read(
-        self, topic: str, queue_id: int = 0, offset: int | None = None, *, max_count: int | None = None,
+        self, topic: str, queue_id: int | None = None, offset: int | None = None, *, max_count: int | None = None,
     ) -> Iterator[MessageExt]:
-        """Yield the messages of a queue from ``offset``, or its first one, to the present end of the queue.
+        """Return an iterator over the messages of a topic, or of one of its queues, up to their ends at the call.
 
-        A message decodes a field when it is first used. Messages of inner batches are yielded one by one.
+        Queues follow each other by their ids, those included that the topic had before; ``queue_id`` chooses one.
+        Only then ``offset`` may name the first message. ``max_count`` limits the messages of all queues together.
+
+        A message decodes a field when it is first used. Messages of inner batches are yielded one by one. Raises
+        UnknownTopicError, ValueError for a queue that does not exist, a negative number, or ``offset`` alone.
         """
+        check_not_negative(offset=offset, max_count=max_count)
+        ranges = self._ranges(topic, queue_id, offset)
+        return itertools.islice(itertools.chain.from_iterable(
+            self._messages(topic, *one, max_count) for one in ranges), max_count)
+
+    def _messages(
+        self, topic: str, queue_id: int, offset: int, until: int, max_count: int | None
+    ) -> Iterator[MessageExt]:
+        return messages_of(
+            partial(self.get_message, topic, queue_id, max_bytes=READ_BYTES), topic, offset, until,
+            until if max_count is None else max_count, has_batches=self._store.queues.has_batch_queues(topic))
+
+    def _ranges(self, topic: str, queue_id: int | None, offset: int | None) -> list[tuple[int, int, int]]:
+        """Return (queue id, first offset, end offset) of the queues to read."""
+        if offset is not None and queue_id is None:
+            raise ValueError(f"offset={offset} is a place in one queue: name the queue with queue_id")
+        self._embedded.check_known(topic)
         self.wait_dispatched()
-        until, batches = self.max_offset_in_queue(topic, queue_id), self._store.queues.has_batch_queues(topic)
-        at = self.min_offset_in_queue(topic, queue_id) if offset is None else offset
-        get = partial(self.get_message, topic, queue_id, max_bytes=READ_BYTES)
-        yield from messages_of(
-            get, topic, at, until, until if max_count is None else max_count, has_batches=batches)
+        at = self.queue_offsets
+        return [(one, at.min(topic, one) if offset is None else offset, at.max(topic, one))
+                for one in self._embedded.queue_ids(topic, queue_id)]
 
     def to_arrow(
-        self, topic: str, queue_id: int = 0, offset: int | None = None, count: int | None = None, *,
+        self, topic: str, queue_id: int | None = None, offset: int | None = None, count: int | None = None, *,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """Return what ``read`` yields, at most ``count`` messages, in the columns of the Spark source.
 
-        ``columns`` chooses columns and their order; None means all of them. Raises ValueError for a negative argument
-        or an unknown column, TypeError for another type, MissingPackageError if pyarrow is not installed.
+        ``columns`` chooses columns and their order; None means all of them. Raises what ``read`` raises, ValueError
+        for an unknown column, TypeError for another type, MissingPackageError if pyarrow is not installed.
         """
         check_not_negative(queue_id=queue_id, offset=offset, count=count)
         schema = chosen_schema(columns)
         if topic in self._store.compaction.topics:
             raise StoreError(f"{topic} has cleanup.policy=COMPACTION, which to_arrow does not read; use read")
-        self.wait_dispatched()
-        until = self.max_offset_in_queue(topic, queue_id)
-        return arrow_table(self._store.reader, schema, os.path.basename(self.path), topic, queue_id,
-                           offset or 0, until, until if count is None else count)
+        return arrow_table(self._store.reader, schema, os.path.basename(self.path), topic,
+                           self._ranges(topic, queue_id, offset), count)
 
     def select_record(self, phy_offset: int) -> bytes | None:
         """Return the stored record at a position of the log, or None."""
@@ -544,8 +566,9 @@ class MessageStore:
     ) -> list[MessageExt]:
         """Return the newest ``max_num`` messages with a key or unique key, the oldest of them first.
 
-        ``begin`` and ``end`` limit the store time, in ms. ``index_type`` T looks for a tag.
+        ``begin`` and ``end`` limit the store time, in ms. ``index_type`` T looks for a tag. Raises UnknownTopicError.
         """
+        self._embedded.check_known(topic)
         self.wait_dispatched()
         found = self._store.reader.query(topic, key, max_num, begin, end, index_type)
         return [message for message, _ in found]
@@ -568,18 +591,20 @@ class MessageStore:
         return [data for _, data in found]
 
     def get_offset_in_queue_by_time(
-        self, topic: str, queue_id: int, timestamp_ms: int,
+        self, topic: str, queue_id: int, timestamp_ms: int | str | datetime,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
-        """Return the offset of the first message stored at or after a time; with UPPER the last at or before it."""
-        self._check_open()
-        found = self._store.reader.offset_by_time(topic, queue_id, timestamp_ms, boundary)
-        return self._store.compaction.offset_by_time(topic, queue_id, timestamp_ms, boundary, found)
+        """Return the offset of the first message stored at or after a time; with UPPER the last at or before it.
+
+        The time is in ms, a ``datetime`` or a text of ISO 8601. Raises UnknownTopicError or ValueError.
+        """
+        self._embedded.check_queue(topic, queue_id)
+        return self.queue_offsets.by_time(topic, queue_id, time_ms(timestamp_ms, "timestamp_ms"), boundary)
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the store time of a message in ms, -1 if it does not exist."""
-        self._check_open()
-        return self._store.reader.message_store_timestamp(topic, queue_id, offset)
+        """Return the store time of a message in ms, -1 if it does not exist. Raises UnknownTopicError or ValueError."""
+        self._embedded.check_queue(topic, queue_id)
+        return self.queue_offsets.store_timestamp(topic, queue_id, offset)
 
     def wall_time_of(self, message: MessageExt) -> int:
         """Return when a stored message was stored, in ms of the wall clock: its store time, unless that was ahead."""
@@ -601,27 +626,20 @@ class MessageStore:
         return self._store.lease(phy_offset, size)
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the first message of a queue, or of its first one to come if the queue is empty."""
-        queue = self._store.queues.get(topic, queue_id)
-        return self._store.compaction.min_offset(
-            topic, queue_id, queue.min_offset if queue is not None else self.begin_of_life(topic, queue_id))
+        """Return the offset of the first message of a queue, or of its first one to come if the queue is empty.
 
-    def begin_of_life(self, topic: str, queue_id: int) -> int:
-        """Return the offset at which a queue began, 0 unless its topic was deleted before.
-
-        If it is the least offset of the queue, the queue still has the first message of its life.
+        Raises UnknownTopicError, or ValueError for a queue that does not exist.
         """
-        return self._store.lives.begin(topic, queue_id)
+        self._embedded.check_queue(topic, queue_id)
+        return self.queue_offsets.min(topic, queue_id)
 
     def max_offset_in_queue(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
-        """Return the offset after the last message of a queue that can be read.
+        """Return the offset after the last message of a queue that can be read; raises as ``min_offset_in_queue``.
 
         With ``committed=False`` messages count that were put and cannot be read yet.
         """
-        queue = self._store.queues.get(topic, queue_id)
-        readable = self._store.compaction.max_offset(
-            topic, queue_id, queue.max_offset if queue is not None else self.begin_of_life(topic, queue_id))
-        return readable if committed else max(readable, self._store.next_queue_offset(topic, queue_id))
+        self._embedded.check_queue(topic, queue_id)
+        return self.queue_offsets.max(topic, queue_id, committed=committed)
 
     def queue_size(self, topic: str, queue_id: int) -> QueueSize:
         """Return the bytes of the messages of a queue, an estimate if it has more than a thousand."""
@@ -644,13 +662,16 @@ class MessageStore:
         self._check_may_change()
         return self._embedded.create(topic, queues, attributes or {})
 
-    def delete_topics(self, topics: Collection[str]) -> Deleted:
+    def delete_topics(self, topics: Collection[str], *, missing_ok: bool = False) -> Deleted:
         """Delete topics with everything that belongs to them (``node.deletion``); durable on return.
 
         Their messages stay in the log until retention deletes its files. If a topic is created again, its queues
-        continue at higher offsets. Raises OSError or FatalStorageError; then nothing is deleted.
+        continue at higher offsets. Raises UnknownTopicError unless ``missing_ok``, OSError or FatalStorageError; then
+        nothing is deleted.
         """
         self._check_may_change()
+        for topic in topics if not missing_ok else ():
+            self._embedded.check_known(topic)
         return self.deletion.delete_topics(topics)
 
     def delete_group(self, group: str, also: Callable[[], None]) -> Deleted:
@@ -672,17 +693,20 @@ class MessageStore:
         return self.deletion.delete_unused()
 
     def purge_topic(
-        self, topic: str, queue_id: int | None = None, before_ms: int | None = None
+        self, topic: str, queue_id: int | None = None, before_ms: int | str | datetime | None = None
     ) -> dict[int, tuple[int, int]]:
         """Purge the messages of a topic, or those of one queue, or those stored before a time.
 
         Returns the least offset before and after the purge, by queue id. Purged messages are not shown
         any more; their bytes are deleted with their files. A Java broker on the directory shows them
-        again. Raises StoreError or OSError; then nothing was purged.
+        again. ``before_ms`` may be a ``datetime`` or a text of ISO 8601. Raises StoreError, UnknownTopicError,
+        ValueError or OSError; then nothing was purged.
         """
         self._check_may_change()
+        self._embedded.check_known(topic)
         if topic in self._store.compaction.topics:
             raise StoreError(f"{topic} has cleanup.policy=COMPACTION, it cannot be purged; a message without a body "
                              "removes its key, and deleting the topic removes all")
         self.wait_dispatched()
-        return self.retention.topics.purge(topic, queue_id, before_ms)
+        before = None if before_ms is None else time_ms(before_ms, "before_ms")
+        return self.retention.topics.purge(topic, queue_id, before)

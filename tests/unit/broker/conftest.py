@@ -214,13 +214,17 @@ class FakeStore:
                 found.append(record)
         return found[:max_num]
 
-    def get_offset_in_queue_by_time(self, topic, queue_id, timestamp, boundary=BoundaryType.LOWER):
-        return 0 if timestamp <= self.clock.now_ms() else self.max_offset_in_queue(topic, queue_id)
+    @property
+    def queue_offsets(self):
+        return self
 
-    def min_offset_in_queue(self, topic, queue_id):
+    def by_time(self, topic, queue_id, timestamp, boundary=BoundaryType.LOWER):
+        return 0 if timestamp <= self.clock.now_ms() else self.max(topic, queue_id)
+
+    def min(self, topic, queue_id):
         return 0
 
-    def max_offset_in_queue(self, topic, queue_id, *, committed=True):
+    def max(self, topic, queue_id, *, committed=True):
         return len(self.queues_of.get((topic, queue_id), ()))
 
     def queue_size(self, topic, queue_id):
@@ -233,13 +237,13 @@ class FakeStore:
                 found.setdefault(topic, []).append(LeftOverQueue(queue_id, 0, len(queue)))
         return found
 
-    def get_message_store_timestamp(self, topic, queue_id, offset):
+    def store_timestamp(self, topic, queue_id, offset):
         return decode_message(self.queues_of[topic, queue_id][offset][0]).store_timestamp
 
     def earliest_message_time(self):
         return -1
 
-    def delete_topics(self, topics):
+    def delete_topics(self, topics, *, missing_ok=False):
         self.deletion.state.forget(topics, lambda: [self.topics.delete(topic) for topic in topics])
         for key in [k for k in self.queues_of if k[0] in topics]:
             del self.queues_of[key]

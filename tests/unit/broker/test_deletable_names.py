@@ -128,5 +128,5 @@ def test_an_lmq_queue_with_a_name_that_no_topic_can_have(served, broker, kit, ch
     name = "%LMQ%käse.jpg"
     store.put_inner(MessageExtBrokerInner(name, 0, b"x"))
     assert delete(topics, kit, channel, name).code == 0
-    assert store.max_offset_in_queue(name, 0) == 0
+    assert store.queue_offsets.max(name, 0) == 0
     assert delete(topics, kit, channel, name).code == 29  # no queue has this name any more

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+from tailrace.console.reads import group_rows
 
 from tailrace.broker.exposition import Exposition
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.config import StoreConfig
-from tailrace.console.reads import group_rows
 from tailrace.formats import fastjson
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 
 PHRASE = "messages are in queues that are not read any more"
@@ -24,7 +25,7 @@ def store(tmp_path, clock):
     with MessageStore.open(tmp_path / "store", config=StoreConfig(
         mapped_file_size_commit_log=1 << 22, mapped_file_size_consume_queue=20 * 5000, max_hash_slot_num=1000,
         max_index_num=40_000, commit_log_allocate_step=1 << 20, mapped_file_size_timer_log=52 * 2000,
-    ), services=False, clock=clock) as opened:
+    ), parts=StoreParts(services=False, clock=clock)) as opened:
         opened.topics.update(TopicConfig(topic_name="t", read_queue_nums=8, write_queue_nums=8))
         for number in range(160):
             opened.put_inner(MessageExtBrokerInner("t", number % 8, b"x"))
@@ -125,7 +126,7 @@ def test_a_reset_moves_queues_that_are_not_read_as_well(change, kit, channel, br
 
 
 def test_offsets_outside_of_a_queue_count_as_its_ends(ask, broker, store, monkeypatch):
-    monkeypatch.setattr(store, "min_offset_in_queue", lambda topic, queue_id: 12)
+    monkeypatch.setattr(store.queue_offsets, "min", lambda topic, queue_id: 12)
     broker.offsets.commit("g", "t", 0, 5)
     broker.offsets.commit("g", "t", 1, 25)
     broker.offsets.commit_pull("g", "t", 1, 30)

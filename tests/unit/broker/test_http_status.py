@@ -197,7 +197,7 @@ def test_a_lag_counts_from_what_is_still_there_and_never_below_zero(broker, stor
         born_timestamp=0, born_host=b"\x7f\0\0\1\0\0\0\1", reconsume_times=0)
     for message.queue_id in (0, 0, 0, 0, 1):
         store.put_inner(message)
-    monkeypatch.setattr(store, "min_offset_in_queue", lambda topic, queue: 2 if queue == 0 else 0)
+    monkeypatch.setattr(store.queue_offsets, "min", lambda topic, queue: 2 if queue == 0 else 0)
     for queue_id, offset in ((0, 1), (1, 7), (2, 0), (9, 5)):
         broker.offsets.commit("g", "orders", queue_id, offset)
     broker.offsets.commit("g", "gone", 0, 5)

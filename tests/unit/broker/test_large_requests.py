@@ -12,8 +12,8 @@ import tracemalloc
 import zlib
 
 import pytest
+from flat_open import flat_open
 
-from tailrace import MessageStore
 from tailrace.broker import answers_later
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.name_server import KVConfigManager, NameServer
@@ -67,7 +67,7 @@ class Peer:
 
 def served(tmp_path, test, **options):
     async def run():
-        with MessageStore.open(tmp_path / "store", **options) as store:
+        with flat_open(tmp_path / "store", **options) as store:
             controller = BrokerController(store)
             await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
             peer = await Peer().open(controller.broker_address)
@@ -285,7 +285,7 @@ def test_a_large_heartbeat_over_the_wire_lets_others_have_their_turn(tmp_path):
 def test_a_topic_that_is_named_often_is_looked_at_once(broker, kit, channel, store):
     broker.topics.update(TopicConfig(topic_name="wide", read_queue_nums=50, write_queue_nums=50))
     asked = []
-    store.max_offset_in_queue = lambda topic, queue_id, **_: asked.append(queue_id) or 0
+    store.queue_offsets.max = lambda topic, queue_id, **_: asked.append(queue_id) or 0
     answer = kit.served(AdminTopicsProcessor(broker)).consume_stats(channel, kit.request(
         208, {"consumerGroup": "g", "topicList": ";".join(["wide"] * 1000)}))
     assert answer.code == 0

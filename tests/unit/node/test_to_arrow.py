@@ -85,10 +85,11 @@ def damage(store, phy_offset):
 @given(messages, st.integers(0, 70), st.integers(0, 70))
 def test_a_table_has_what_read_yields(tmp_path_factory, items, offset, count):
     with opened(tmp_path_factory.mktemp("store")) as store:
+        for topic in ("T", LONG_TOPIC):
+            store.topics.create_if_missing(topic, 1)
         for number, (body, properties, tags, keys, v6) in enumerate(items):
             if v6:
                 topic, stored = LONG_TOPIC if number % 2 else "T", encode_properties(properties)
-                store.topics.create_if_missing(topic, 1)
                 assert store.put_inner(MessageExtBrokerInner(
                     topic, 0, body, stored, flag=7, sys_flag=V6_FLAG, born_host=V6, reconsume_times=number,
                     born_timestamp=1_700_000_000_000 + number)).ok
@@ -107,7 +108,7 @@ def test_the_schema_is_that_of_the_spark_source(tmp_path):
 
     with opened(tmp_path / "store") as store:
         store.put(Message(topic="T", body=b"x", keys=["a", "b"], tags="t"))
-        table, none = store.to_arrow("T"), store.to_arrow("unknown", 3)
+        table, none = store.to_arrow("T"), store.to_arrow("T", 3)
     assert table.schema == none.schema == arrow_schema(column_names("FAILFAST"))
     assert none.num_rows == 0
     ddl = dict(part.split(" ", 1) for part in spark_schema(column_names("FAILFAST")).split(", "))
@@ -229,11 +230,11 @@ def test_a_wrong_argument_is_named(tmp_path, name):
     with opened(tmp_path / "store") as store:
         store.put(Message(topic="T", body=b"x"))
         with pytest.raises(ValueError, match=f"^{name} must not be negative: -3$"):
-            store.to_arrow("T", **{name: -3})
+            store.to_arrow("T", **{"queue_id": 0, name: -3})
         for value in ("5", 1.5):
             with pytest.raises(TypeError, match=f"^{name} must be a whole number, not {value!r}$"):
-                store.to_arrow("T", **{name: value})
-        assert store.to_arrow("T", offset=1).num_rows == store.to_arrow("T", count=0).num_rows == 0
+                store.to_arrow("T", **{"queue_id": 0, name: value})
+        assert store.to_arrow("T", 0, offset=1).num_rows == store.to_arrow("T", count=0).num_rows == 0
 
 
 def test_chosen_columns(tmp_path):
@@ -242,7 +243,7 @@ def test_chosen_columns(tmp_path):
         whole = store.to_arrow("T")
         for columns in (["body"], ["tags", "queueOffset", "body"], list(reversed(whole.column_names))):
             assert store.to_arrow("T", columns=columns).equals(whole.select(columns))
-        assert store.to_arrow("unknown", columns=["tags"]).column_names == ["tags"]
+        assert store.to_arrow("T", count=0, columns=["tags"]).column_names == ["tags"]
 
 
 @pytest.mark.parametrize(("columns", "message"), [

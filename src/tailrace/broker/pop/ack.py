@@ -284,8 +284,8 @@ class AckMessageProcessor:
 
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         return (
-            max(0, self._store.min_offset_in_queue(topic, queue_id)),
-            max(0, self._store.max_offset_in_queue(topic, queue_id)))
+            max(0, self._store.queue_offsets.min(topic, queue_id)),
+            max(0, self._store.queue_offsets.max(topic, queue_id)))
 
 
 def _stored(result: PutMessageResult, what: str) -> PutMessageResult:

@@ -150,8 +150,8 @@ class PopReviveService:
         now, found = self._clock.now_ms(), {}
         for queue_id in range(self._queue_count()):
             done = self._offsets.query(REVIVE_GROUP, self._topic, queue_id) + 1
-            lag = max(0, self._store.max_offset_in_queue(self._topic, queue_id) - done)
-            stored = self._store.get_message_store_timestamp(self._topic, queue_id, done) if lag else 0
+            lag = max(0, self._store.queue_offsets.max(self._topic, queue_id) - done)
+            stored = self._store.queue_offsets.store_timestamp(self._topic, queue_id, done) if lag else 0
             found[queue_id] = ReviveProgress(lag, max(0, now - stored) if stored > 0 else 0)
         return found
 
@@ -185,7 +185,7 @@ class PopReviveService:
     def _complete_until(self) -> int:
         """Return the time, ms, before which checkpoints are complete once the revive topic is read; 0: unknown."""
         noted_ms, timer_end = self._noted
-        self._noted = (self._clock.now_ms(), self._store.max_offset_in_queue(TIMER_TOPIC, 0))
+        self._noted = (self._clock.now_ms(), self._store.queue_offsets.max(TIMER_TOPIC, 0))
         in_wheel, delivered_until = self._store.timer_progress()
         if in_wheel < timer_end or not self._store.wait_dispatched():
             return 0
@@ -198,7 +198,7 @@ class PopReviveService:
         return max(self._config.revive_queue_num, 0 if config is None else config.read_queue_nums)
 
     def _opened(self, queue_id: int) -> _Queue:
-        end = self._store.max_offset_in_queue(self._topic, queue_id)
+        end = self._store.queue_offsets.max(self._topic, queue_id)
         done = self._offsets.query(REVIVE_GROUP, self._topic, queue_id)
         made = self._queues[queue_id] = _Queue(queue_id, min(done + 1, end), end, {})
         return made

@@ -35,7 +35,7 @@ class PopConsumption:
         self.order = ConsumerOrderInfoManager(file_system, store.config_dir, broker.clock)
         self.order.load()
         for topic, group, queue_id, info in self.order.entries():  # a crash may have left what was deleted
-            if info.offsets[0] < store.begin_of_life(topic, queue_id):
+            if info.offsets[0] < store.queue_offsets.begin_of_life(topic, queue_id):
                 self.order.clear(topic, group, queue_id)
         broker.state.on_loop.append(self.order.forget)
         self._free_timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
@@ -139,6 +139,6 @@ class PopConsumption:
         self._free_timers.pop(key, None)
         topic, group, queue_id = key
         offset = self._broker.offsets.query(group, topic, queue_id)
-        if self._broker.store.max_offset_in_queue(topic, queue_id) > offset:
+        if self._broker.store.queue_offsets.max(topic, queue_id) > offset:
             for polling in (self.polling, self._notifications):
                 polling.notify_free(topic, group, queue_id)

@@ -237,7 +237,7 @@ class AdminTopicsProcessor:
         broker = self._broker
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
-            return deleted_answer(request, broker.store.delete_topics(dict.fromkeys(names)))
+            return deleted_answer(request, broker.store.delete_topics(dict.fromkeys(names), missing_ok=True))
 
         return broker.worker.in_thread(delete)(channel, request)
 
@@ -254,7 +254,7 @@ class AdminTopicsProcessor:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
         known = name in broker.topics.table or (
-            broker.topics.is_lmq(name) and broker.store.max_offset_in_queue(name, LMQ_QUEUE_ID) > 0)
+            broker.topics.is_lmq(name) and broker.store.queue_offsets.max(name, LMQ_QUEUE_ID) > 0)
         if not known and (reason := validate_topic(name)):
             raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
 
@@ -299,7 +299,7 @@ class AdminTopicsProcessor:
             timestamp = 0
             if until > 0:
                 timestamp = max(
-                    0, self._broker.store.get_message_store_timestamp(name, queue_id, until - 1)
+                    0, self._broker.store.queue_offsets.store_timestamp(name, queue_id, until - 1)
                 )
             entries.append((
                 self._queue(name, queue_id),
@@ -325,8 +325,8 @@ class AdminTopicsProcessor:
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         store = self._broker.store
         return (
-            max(0, store.min_offset_in_queue(topic, queue_id)),
-            max(0, store.max_offset_in_queue(topic, queue_id)),
+            max(0, store.queue_offsets.min(topic, queue_id)),
+            max(0, store.queue_offsets.max(topic, queue_id)),
         )
 
     def _queue(self, topic: str, queue_id: int) -> dict[str, Any]:
@@ -473,7 +473,7 @@ class AdminTopicsProcessor:
             if first < consumed <= until:
                 timestamp = max(
                     0,
-                    self._broker.store.get_message_store_timestamp(topic, queue_id, consumed - 1),
+                    self._broker.store.queue_offsets.store_timestamp(topic, queue_id, consumed - 1),
                 )
             entries.append((
                 self._queue(topic, queue_id),
@@ -540,7 +540,7 @@ class AdminTopicsProcessor:
         first, until = self._bounds(topic, queue_id)
         if not first <= offset < until:
             return -1
-        stored: int = self._broker.store.get_message_store_timestamp(topic, queue_id, offset)
+        stored: int = self._broker.store.queue_offsets.store_timestamp(topic, queue_id, offset)
         return stored
 
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -54,7 +54,7 @@ class GroupAdminProcessor:
         for known, group, queue_id, offset in offsets.entries():
             if known != topic or group in filtered:
                 continue
-            if offset >= self._broker.store.min_offset_in_queue(topic, queue_id):
+            if offset >= self._broker.store.queue_offsets.min(topic, queue_id):
                 least[queue_id] = min(offset, least.get(queue_id, LONG_MAX))
         for queue_id, offset in least.items():
             compared = offsets.query(header.compare_group, topic, queue_id)

@@ -72,7 +72,7 @@ class PullMessageProcessor:
         self._store = broker.store
         self._mappings = broker.static_topics.table
         self.hold = PullRequestHoldService(
-            broker.loop, broker.store.max_offset_in_queue, self.run_again, self.has_match, self._is_readable)
+            broker.loop, broker.store.queue_offsets.max, self.run_again, self.has_match, self._is_readable)
         """Pulls that wait for a message."""
         broker.topics.on_change(self.hold.topics_changed)
 
@@ -262,8 +262,8 @@ class PullMessageProcessor:
         name, queue_id = header.topic, header.queue_id
         self._broker.offsets.commit_pull(header.consumer_group, name, queue_id, offset)
         place: tuple[int, ...] = (
-            offset, max(0, self._store.min_offset_in_queue(name, queue_id)),
-            max(0, self._store.max_offset_in_queue(name, queue_id)))
+            offset, max(0, self._store.queue_offsets.min(name, queue_id)),
+            max(0, self._store.queue_offsets.max(name, queue_id)))
         if logical is not None:
             place = logical.moved(*place)
         return request.answer(

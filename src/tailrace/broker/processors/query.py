@@ -127,7 +127,7 @@ class QueryProcessor:
         if (header.boundary_type or "").upper() == "UPPER":
             boundary = BoundaryType.UPPER
         topic = lite_queue(header.topic, header.lite_topic) if header.lite_topic else header.topic
-        offset = self._store.get_offset_in_queue_by_time(
+        offset = self._store.queue_offsets.by_time(
             topic, header.queue_id, header.timestamp, boundary
         )
         return request.answer(ext=SearchOffsetResponseHeader(offset).to_ext())
@@ -135,16 +135,16 @@ class QueryProcessor:
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the end offset of a queue: request 30."""
         header = request.read(GetMaxOffsetRequestHeader)
-        offset = self._store.max_offset_in_queue(
+        offset = self._store.queue_offsets.max(
             header.topic, header.queue_id, committed=header.committed)
         return request.answer(ext=GetMaxOffsetResponseHeader(max(0, offset)).to_ext())
 
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the least offset of a queue: request 31."""
         header = request.read(GetMinOffsetRequestHeader)
-        offset = max(0, self._store.min_offset_in_queue(header.topic, header.queue_id))
+        offset = max(0, self._store.queue_offsets.min(header.topic, header.queue_id))
         if not offset and self._store.topics.has_batch_queues(header.topic) and (
-            self._store.max_offset_in_queue(header.topic, header.queue_id) <= 0
+            self._store.queue_offsets.max(header.topic, header.queue_id) <= 0
         ):
             offset = -1  # as BatchConsumeQueue returns for a queue that has never had a message
         return request.answer(ext=GetMinOffsetResponseHeader(offset).to_ext())
@@ -153,10 +153,10 @@ class QueryProcessor:
         """Return the store time of the first message of a queue: request 32; -1 if the queue is empty."""
         header = request.read(GetEarliestMsgStoretimeRequestHeader)
         topic, queue_id = header.topic, header.queue_id
-        first = self._store.min_offset_in_queue(topic, queue_id)
+        first = self._store.queue_offsets.min(topic, queue_id)
         timestamp = -1
-        if self._store.max_offset_in_queue(topic, queue_id) > max(0, first):
-            timestamp = self._store.get_message_store_timestamp(topic, queue_id, max(0, first))
+        if self._store.queue_offsets.max(topic, queue_id) > max(0, first):
+            timestamp = self._store.queue_offsets.store_timestamp(topic, queue_id, max(0, first))
         return request.answer(ext=GetEarliestMsgStoretimeResponseHeader(timestamp).to_ext())
 
 

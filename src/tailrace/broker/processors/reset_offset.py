@@ -92,10 +92,10 @@ class ResetOffsetProcessor:
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         store = self._broker.store
         return (
-            max(0, store.min_offset_in_queue(topic, queue_id)),
-            max(0, store.max_offset_in_queue(topic, queue_id)))
+            max(0, store.queue_offsets.min(topic, queue_id)),
+            max(0, store.queue_offsets.max(topic, queue_id)))
 
     def _at(self, topic: str, queue_id: int, timestamp: int) -> int:
         if timestamp < 0:
             return self._bounds(topic, queue_id)[1]
-        return max(0, self._broker.store.get_offset_in_queue_by_time(topic, queue_id, timestamp))
+        return max(0, self._broker.store.queue_offsets.by_time(topic, queue_id, timestamp))

@@ -132,7 +132,7 @@ class TransactionService:
             return False
         base = self._progress(HALF_TOPIC)
         queue = HalfQueue(base, self._progress(OP_TOPIC))
-        queue.grow(store.max_offset_in_queue(HALF_TOPIC, QUEUE_ID, committed=False))
+        queue.grow(store.queue_offsets.max(HALF_TOPIC, QUEUE_ID, committed=False))
         count = 0
         for operation in self._messages(OP_TOPIC, queue.op_progress):
             queue.add_operation(operation.queue_offset, settled_offsets(operation))
@@ -146,12 +146,12 @@ class TransactionService:
 
     def _progress(self, topic: str) -> int:
         offset = self._offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID)
-        until = self._store.max_offset_in_queue(topic, QUEUE_ID)
-        return min(max(offset, self._store.min_offset_in_queue(topic, QUEUE_ID)), until)
+        until = self._store.queue_offsets.max(topic, QUEUE_ID)
+        return min(max(offset, self._store.queue_offsets.min(topic, QUEUE_ID)), until)
 
     def _messages(self, topic: str, offset: int, queue_id: int = QUEUE_ID) -> Iterator[MessageExt]:
         """Yield the readable messages of a queue, from ``offset`` to its end."""
-        until = self._store.max_offset_in_queue(topic, queue_id)
+        until = self._store.queue_offsets.max(topic, queue_id)
         while offset < until:
             result = self._store.get_message(topic, queue_id, offset, BATCH)
             for record in result.records:
@@ -260,7 +260,7 @@ class TransactionService:
             yield from (m for m in found if m.unique_key == key)
             return
         if offset is None:
-            offset = self._store.get_offset_in_queue_by_time(topic, queue_id, since)
+            offset = self._store.queue_offsets.by_time(topic, queue_id, since)
         for message in self._messages(topic, offset, queue_id):
             if message.unique_key == key if key else message.prepared_transaction_offset == half.phy_offset:
                 yield message
