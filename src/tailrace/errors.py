@@ -263,7 +263,8 @@ class DataLossError(StoreError):
     def __init__(self, topic: str, queue_id: int, asked: int, first: int) -> None:
         self.topic, self.queue_id, self.asked, self.first = topic, queue_id, asked, first
         super().__init__(
-            f"{topic} queue {queue_id}: offset {asked} was deleted, the first offset that is left is {first}"
+            f"{topic} queue {queue_id}: offset {asked} was deleted, the first offset that is left is {first}; read it "
+            f"from an archive with fallback=archive, or continue at {first} with failOnDataLoss=false"
         )
 
 

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tailrace.spark.plain_errors import plain_errors
 from tailrace.spark.sink.options import parse_write_options
 from tailrace.spark.sink.writers import TailraceBatchWriter, TailraceStreamWriter
 from tailrace.spark.source.batch_reader import FilteringBatchReader, TailraceBatchReader
@@ -40,25 +41,30 @@ class TailraceDataSource(DataSource):
             [(field.name, field.dataType.simpleString()) for field in schema.fields],
             column_names(options.mode)))
 
+    @plain_errors
     def schema(self) -> str:
         """Return the schema: all columns, or those of the option ``columns``. Raises ConfigError for bad options."""
         return spark_schema(self._parsed().columns)
 
+    @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Raises ConfigError if the schema has other columns than the source."""
         options = self._parsed(schema)
         return (FilteringBatchReader if options.push_filters else TailraceBatchReader)(options)
 
+    @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer. Raises ConfigError for options or columns that cannot be written."""
         return TailraceBatchWriter(parse_write_options(
             dict(self.options), schema, stream=False, overwrite=overwrite))
 
+    @plain_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return the streaming writer. Raises ConfigError as ``writer`` does."""
         return TailraceStreamWriter(parse_write_options(
             dict(self.options), schema, stream=True, overwrite=overwrite))
 
+    @plain_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the streaming reader. Raises ConfigError as ``reader`` does."""
         return TailraceStreamReader(self._parsed(schema))

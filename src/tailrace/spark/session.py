@@ -120,7 +120,7 @@ def spark_reason(error: BaseException) -> str | None:
     if not isinstance(error, (Py4JError, PySparkException)):
         return None
     text = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
-    ours = re.findall(r"^tailrace\.errors\.\w+: (.+)$", text, re.MULTILINE)
+    ours = re.findall(r"(?:^|: )tailrace\.errors\.\w+: (.+)$", text, re.MULTILINE)
     if ours:
         return ours[-1]
     raised = re.findall(r"^(?!\s)[\w.]*(?:Error|Exception)\b.*$", text, re.MULTILINE)

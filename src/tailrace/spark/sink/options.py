@@ -25,6 +25,7 @@ from tailrace.config import whole_number
 from tailrace.errors import ConfigError
 from tailrace.remoting.tls import TlsOptions, client_context, tls_options
 from tailrace.spark.local_path import local_path
+from tailrace.spark.option_names import unknown_options
 
 __all__ = ["WriteOptions", "local_checkpoint", "parse_write_options"]
 
@@ -100,9 +101,7 @@ def parse_write_options(
 ) -> WriteOptions:
     """Return the parsed options. Raises ConfigError with every problem."""
     texts = {name.lower(): value for name, value in options.items()}
-    known = {name.lower() for name in (*_NAMES, "tls", *_TLS)}
-    problems = [
-        f"unknown option {name}" for name in sorted(set(texts) - known - _OF_SPARK)]
+    problems = unknown_options(options, (*_NAMES, "tls", *_TLS), _OF_SPARK)
     if overwrite:
         problems.append("messages can only be appended: use mode('append')")
     if texts.get("path"):

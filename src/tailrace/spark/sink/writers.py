@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, StoreError
+from tailrace.spark.plain_errors import plain_errors
 from tailrace.spark.sink.commit import StagedFile, checkpoint_of, commit_batch, discard, stage
 from tailrace.spark.sink.options import WriteOptions, local_checkpoint
 from tailrace.spark.sink.publish import Numbered, Publisher, requests_of
@@ -48,6 +49,7 @@ class TailraceBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of a task. Raises if a row is not a valid message or the broker refuses it."""
         def numbered() -> Iterator[Numbered]:
@@ -67,6 +69,7 @@ class TailraceStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task in a file of its own, because a new driver numbers attempts from 0 again."""
         context = TaskContext.get()
@@ -97,6 +100,7 @@ class TailraceStreamWriter(DataSourceStreamArrowWriter):
             raise ConfigError(*problems)
         return replace(self._options, checkpoint=checkpoint_of(OsFileSystem(), place, query or ""))
 
+    @plain_errors
     def commit(
         self, messages: Sequence[WriterCommitMessage | None], batchId: int  # noqa: N803 - Spark's name
     ) -> None:
@@ -106,6 +110,7 @@ class TailraceStreamWriter(DataSourceStreamArrowWriter):
             raise StoreError(f"no task has staged rows for batch {batchId}")
         commit_batch(OsFileSystem(), options, batchId, _files(messages), _wait)
 
+    @plain_errors
     def abort(
         self, messages: Sequence[WriterCommitMessage | None], batchId: int  # noqa: N803
     ) -> None:

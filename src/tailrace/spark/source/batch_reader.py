@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from tailrace.spark.plain_errors import plain_errors, plain_errors_of_rows
 from tailrace.spark.source.filters import Bounds, bounds_of
 from tailrace.spark.source.offsets import batch_ranges, open_directories
 from tailrace.spark.source.options import STREAM_ONLY, ReadOptions
@@ -25,6 +26,7 @@ class TailraceBatchReader(DataSourceReader):
         self._options = options
         self._bounds = Bounds()
 
+    @plain_errors
     def partitions(self) -> list[InputPartition]:
         """Return ranges of the logs. Spark turns an empty list into one partition None, which reads nothing."""
         options = self._options
@@ -35,6 +37,7 @@ class TailraceBatchReader(DataSourceReader):
             for task in plan_tasks(label, directory, ranges, options)
         ]
 
+    @plain_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the Arrow batches of a range; each has at most a chunk of the log."""
         yield from read_task(partition, self._options)

@@ -18,6 +18,7 @@ from tailrace.spark.source.checkpoints import (
     why_other,
 )
 from tailrace.spark.source.options import EARLIEST, LATEST, Position, ReadOptions
+from tailrace.spellings import meant
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.queue_search import first_at, first_stored
@@ -72,7 +73,7 @@ def queues_of(directories: Directories, options: ReadOptions, *, strict: bool = 
         f"topic {topic} is an LMQ queue, which cannot be read: read the topics of its messages, whose "
         "property INNER_MULTI_DISPATCH names it" if is_lmq(topic)
         else f"topic {topic} has {CLEANUP_POLICY}={COMPACTION}, which Spark does not read"
-        if any(topic in one for one in compacted.values()) else f"topic {topic} does not exist"
+        if any(topic in one for one in compacted.values()) else f"topic {topic} does not exist{meant(topic, topics)}"
         for topic in sorted(options.named_topics() - topics)]
     for topic, numbers in options.assigned.items():
         there = {queue_id for _, name, queue_id in found if name == topic}

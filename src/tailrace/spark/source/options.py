@@ -1,7 +1,8 @@
 """Options of the data source: all are parsed and checked before a query starts.
 
 Names, values and precedence are those of Spark's Kafka source: a timestamp overrides offsets by timestamp, and these
-override offsets. Upper and lower case of names does not matter.
+override offsets. Upper and lower case of names does not matter: PySpark passes them in lower case, so an unknown name
+is reported as the user wrote it only by callers without Spark.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from typing import Any, Final
 import orjson
 
 from tailrace.config import StoreConfig, whole_number
+from tailrace.env.clock import Clock, SystemClock
 from tailrace.errors import ConfigError
 from tailrace.formats import filenames
 from tailrace.properties import settings_in
 from tailrace.spark.local_path import local_path
+from tailrace.spark.option_names import unknown_options
+from tailrace.spellings import duration_ms, meant, time_ms
 
 __all__ = ["BODY_FORMS", "MODES", "Position", "ReadOptions", "parse_options"]
 
@@ -32,8 +36,6 @@ BATCH_ONLY: Final = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingCommitLogOffset",
 )
 STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_UNITS_MS: Final = {
-    "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _NAMES: Final = (
     "path", "paths", "topic", "subscribe", "assign", "subscribePattern", "queueId",
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
@@ -41,7 +43,6 @@ _NAMES: Final = (
     "columns", "body", "store", "config", "splitBytes", "minPartitions", "failOnDataLoss", "mode",
     "fallback", "archive", "pushFilters",
 )
-_KNOWN: Final = frozenset(name.lower() for name in _NAMES)
 _OF_CATALOG: Final = "provider"  # only tables of Spark's catalog have this option, when they are created
 
 _NO_TABLES: Final = (
@@ -125,12 +126,12 @@ class ReadOptions:
 
 
 class _Values:
-    """Texts of options and the problems found in them."""
+    """Texts of options and the problems found in them. ``now_ms`` is the time before which times like -1h are."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], now_ms: int) -> None:
         self.texts = {name.lower(): value for name, value in options.items()}
-        unknown = sorted(set(self.texts) - _KNOWN)
-        self.problems = [f"unknown option {name}" for name in unknown]
+        self._now_ms = now_ms
+        self.problems = unknown_options(options, _NAMES)
         if _OF_CATALOG in self.texts:
             self.problems = [_NO_TABLES]
 
@@ -155,11 +156,29 @@ class _Values:
         text = self.texts.get(name.lower())
         if text is None:
             return default
-        found = re.fullmatch(r"([0-9]{1,15}) *([a-z]*)", text.strip().lower())
-        if found is None or found[2] not in _UNITS_MS:
-            self.problems.append(f"{name}={text} is not a time such as 90s or 15m")
+        if (number := whole_number(text.strip())) is not None:
+            return number
+        try:
+            return duration_ms(re.sub(r"(?<=\d) *min\b", "m", text.lower()), name)
+        except ValueError as error:
+            self.problems.append(str(error))
             return default
-        return int(found[1]) * _UNITS_MS[found[2]]
+
+    def time_ms(self, name: str) -> int:
+        """Return the time of an option, which must be given."""
+        try:
+            return self.instant_ms(self.text(name))
+        except ValueError:
+            self.problems.append(
+                f"{name}={self.text(name)} is not a time; write 2026-01-31T12:00Z, -1h for an hour before the query, "
+                "or milliseconds since 1970")
+            return 0
+
+    def instant_ms(self, value: Any) -> int:
+        """Return a time in ms since 1970: of ISO 8601, a number of ms, or a duration before the query, such as -1h."""
+        if isinstance(value, str) and value.startswith("-"):
+            return max(self._now_ms - duration_ms(value[1:]), 0)
+        return time_ms(value)
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
         """Return one of the allowed words, compared without case; the first is the default."""
@@ -170,13 +189,19 @@ class _Values:
         self.problems.append(f"{name}={text} is not one of {', '.join(allowed)}")
         return allowed[0]
 
-    def table(self, name: str, lowest: int, words: str = "") -> Table:
-        """Return a table ``{"topic": {"queueId": number}}``."""
-        text = self.text(name)
+    def times(self, name: str) -> Table:
+        """Return a table ``{"topic": {"queueId": time}}``, with the times in ms."""
+        return self.table(name, 0, read=self.instant_ms)
+
+    def table(
+        self, name: str, lowest: int, words: str = "", read: Callable[[Any], int] | None = None
+    ) -> Table:
+        """Return a table ``{"topic": {"queueId": number}}``, whose numbers ``read`` makes of the values."""
+        text, read = self.text(name), read or _whole
         try:
             found = orjson.loads(text)
             made = {
-                topic: {_whole(queue): _whole(value) for queue, value in queues.items()}
+                topic: {_whole(queue): read(value) for queue, value in queues.items()}
                 for topic, queues in found.items()
             }
             if min((v for q in made.values() for v in q.values()), default=0) < lowest or any(
@@ -197,9 +222,9 @@ def _whole(value: Any) -> int:
 
 def _start(values: _Values) -> Position:
     if values.has("startingTimestamp"):
-        return Position("timestamp", timestamp=values.number("startingTimestamp", 0))
+        return Position("timestamp", timestamp=values.time_ms("startingTimestamp"))
     if values.has("startingOffsetsByTimestamp"):
-        return Position("timestamps", values.table("startingOffsetsByTimestamp", 0))
+        return Position("timestamps", values.times("startingOffsetsByTimestamp"))
     text = values.text("startingOffsets")
     if text.lower() in {"", "earliest", "latest"}:
         return Position(text.lower())
@@ -208,9 +233,9 @@ def _start(values: _Values) -> Position:
 
 def _end(values: _Values) -> Position:
     if values.has("endingTimestamp"):
-        return Position("timestamp", timestamp=values.number("endingTimestamp", 0))
+        return Position("timestamp", timestamp=values.time_ms("endingTimestamp"))
     if values.has("endingOffsetsByTimestamp"):
-        return Position("timestamps", values.table("endingOffsetsByTimestamp", 0))
+        return Position("timestamps", values.times("endingOffsetsByTimestamp"))
     text = values.text("endingOffsets", "latest")
     if text.lower() == "latest":
         return Position("latest")
@@ -287,7 +312,8 @@ def _archives(values: _Values, count: int) -> tuple[str, ...]:
 def _columns(values: _Values, known: tuple[str, ...]) -> tuple[str, ...]:
     names = tuple(name.strip() for name in values.text("columns").split(",") if name.strip())
     if unknown := [name for name in names if name not in known]:
-        values.problems.append(f"columns={','.join(unknown)}: known are {', '.join(known)}")
+        values.problems.append(
+            f"columns={','.join(unknown)}{meant(unknown[0], known)}: known are {', '.join(known)}")
     if len(set(names)) != len(names):
         values.problems.append(f"columns={','.join(names)} names one twice")
     return names or known
@@ -311,13 +337,13 @@ def _least(values: _Values) -> int:
 
 
 def parse_options(
-    options: Mapping[str, str], column_names: Callable[[str], tuple[str, ...]]
+    options: Mapping[str, str], column_names: Callable[[str], tuple[str, ...]], clock: Clock | None = None
 ) -> ReadOptions:
     """Return the parsed options. Raises ConfigError with every problem.
 
     ``column_names`` returns the columns for a value of ``mode``.
     """
-    values = _Values(options)
+    values = _Values(options, (clock or SystemClock()).now_ms())
     ways = ("topic", "subscribe", "assign", "subscribePattern")
     if len(chosen := [name for name in ways if values.text(name)]) > 1:
         values.problems.append(

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tailrace.env.clock import Clock, SystemClock
+from tailrace.spark.plain_errors import plain_errors, plain_errors_of_rows
 from tailrace.spark.source.checkpoints import Checkpoint, Queue, from_json, to_json
 from tailrace.spark.source.offsets import (
     ended_at,
@@ -50,26 +51,31 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._gone: set[Queue] = set()
         """Queues of the checkpoint that do not exist, for which this was logged."""
 
+    @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - this and the following names are Spark's
         """Return the offsets at which a new query starts."""
         directories = open_directories(self._options)
         found = starts(directories, self._options)
         return to_json(ended_at(directories, Checkpoint({}, {}), found, dict.fromkeys(found, 0)), self._labels)
 
+    @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of a batch: ``maxOffsetsPerTrigger`` messages, or all messages."""
         self._options.refuse(BATCH_ONLY, "is for batch queries")
         limit = self._options.max_offsets_per_trigger
         return ReadMaxRows(limit) if limit else ReadAllAvailable()
 
+    @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of a query that reads the messages stored so far."""
         self._target = self.reportLatestOffset()
 
+    @plain_errors
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The end of every queue, for the query's progress."""
         return to_json(Checkpoint(tips(open_directories(self._options), self._options), {}), self._labels)
 
+    @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; ``start`` itself when it is to wait for more."""
         first, directories = from_json(start, self._labels), open_directories(self._options)
@@ -98,6 +104,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last_batch_ns = now
         return False
 
+    @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return ranges of the logs for the offsets from ``start`` up to ``end``."""
         first, last = from_json(start, self._labels), from_json(end, self._labels)
@@ -110,6 +117,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for task in plan_tasks(label, directory, ranges, self._options)
         ]
 
+    @plain_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the Arrow batches of a range."""
         yield from read_task(partition, self._options)

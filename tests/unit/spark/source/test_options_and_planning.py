@@ -3,11 +3,15 @@
 import itertools
 
 import numpy as np
+import orjson
 import pytest
 
 from tailrace.errors import ConfigError
 from tailrace.spark.source.options import parse_options
 from tailrace.spark.source.planning import plan_splits
+from tailrace.testing import SimClock
+
+COLOUR = "; is columns meant?"
 
 
 def names(mode):
@@ -37,10 +41,49 @@ def test_every_problem_is_named_at_once():
         parse_options(
             {"colums": "x", "columns": "nope", "body": "raw", "topic": "a", "subscribePattern": "(",
              "startingOffsets": "soon", "queueId": "-1", "splitBytes": "0"}, names)
-    for word in ("colums", "nope", "raw", "subscribePattern", "startingOffsets", "queueId",
+    for word in ("colums; is columns meant?", "nope", "raw", "subscribePattern", "startingOffsets", "queueId",
                  "splitBytes", "path"):
         assert word in str(caught.value), word
-    assert len(caught.value.problems) == 9
+    assert len(caught.value.problems) == 10
+
+
+@pytest.mark.parametrize(("given", "meant"), [
+    ("topci", "; is topic meant?"), ("startingtimestmp", "; is startingTimestamp meant?"),
+    ("kafkaConsumerPollTimeoutMs", ""), ("maxoffsetpertrigger", "; is maxOffsetsPerTrigger meant?")])
+def test_an_unknown_option_is_reported_as_it_was_written_with_a_suggestion_and_the_list(root, given, meant):
+    with pytest.raises(ConfigError) as caught:
+        parse_options({"path": root, given: "x", "colour": "y"}, names)
+    unknown = sorted([f"unknown option {given}{meant}", f"unknown option colour{COLOUR}"])
+    assert [*caught.value.problems[:2]] == unknown
+    assert caught.value.problems[2].startswith("known options are archive, assign, body, columns, config, ending")
+    assert len(caught.value.problems) == 3
+
+
+NOW = SimClock().now_ms()
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize(("text", "time"), [
+    ("2026-01-31T12:00Z", 1_769_860_800_000), ("2026-01-31T12:00:00.250+02:00", 1_769_853_600_250),
+    ("1769860800000", 1_769_860_800_000), ("-1h", NOW - HOUR), ("-1d12h", NOW - 36 * HOUR), ("-99999d", 0),
+])
+def test_times_are_iso_numbers_or_before_the_query(root, text, time):
+    clock = SimClock()
+    for name in ("startingTimestamp", "endingTimestamp"):
+        found = parse_options({"path": root, name: text}, names, clock)
+        assert (found.start if name[0] == "s" else found.end).timestamp == time
+    for name in ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
+        table = orjson.dumps({"a": {"0": text, "1": 7}}).decode()
+        found = parse_options({"path": root, name: table}, names, clock)
+        assert (found.start if name[0] == "s" else found.end).table == {"a": {0: time, 1: 7}}
+
+
+@pytest.mark.parametrize(("text", "ms"), [
+    ("90s", 90_000), ("15m", 900_000), ("15min", 900_000), ("2 Min", 120_000), ("500", 500), ("1h30m", 5_400_000),
+    ("250ms", 250)])
+def test_durations_have_a_unit_or_are_milliseconds(root, text, ms):
+    given = {"path": root, "minOffsetsPerTrigger": "2", "maxTriggerDelay": text}
+    assert parse_options(given, names).max_trigger_delay_ms == ms
 
 
 @pytest.mark.parametrize(("given", "by", "timestamp", "table"), [
@@ -84,20 +127,23 @@ def test_where_a_read_ends_by_precedence(root, given, by, timestamp, table):
     ({"startingOffsets": "[]"}, "neither|not earliest, latest or JSON"),
     ({"endingOffsets": "earliest"}, "not latest or JSON"),
     ({"endingOffsets": '{"a": {"0": -2}}'}, "endingOffsets="),
-    ({"startingTimestamp": "-1"}, "not a whole number"),
-    ({"startingTimestamp": "²"}, "not a whole number"),
-    ({"startingTimestamp": str(1 << 63)}, "not a whole number"),
+    ({"startingTimestamp": "-1"}, "startingTimestamp=-1 is not a time; write 2026-01-31T12:00Z, -1h for"),
+    ({"startingTimestamp": "²"}, "is not a time"),
+    ({"endingTimestamp": str(1 << 63)}, "is not a time"),
     ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "startingOffsetsByTimestamp="),
     ({"startingOffsetsByTimestampStrategy": "soon"}, "not one of latest, error"),
     ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
     ({"minOffsetsPerTrigger": "0"}, "at least 1"),
     ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "is more than maxOffsetsPerTrigger=5"),
-    ({"minOffsetsPerTrigger": "6", "maxTriggerDelay": "soon"}, "is not a time such as 90s or 15m"),
+    ({"minOffsetsPerTrigger": "6", "maxTriggerDelay": "soon"}, "maxTriggerDelay 'soon' is not a duration"),
     ({"maxTriggerDelay": "1m"}, "needs minOffsetsPerTrigger"),
     ({"minPartitions": "0"}, "at least 1"),
     ({"failOnDataLoss": "maybe"}, "not one of true, false"),
     ({"mode": "lenient"}, "not one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
     ({"columns": "damaged"}, "columns=damaged"),
+    ({"columns": "topci"}, "columns=topci; is topic meant"),
+    ({"startingOffsetsByTimestamp": '{"a": {"0": true}}'}, "startingOffsetsByTimestamp="),
+    ({"startingOffsetsByTimestamp": '{"a": {"0": "soon"}}'}, "startingOffsetsByTimestamp="),
     ({"columns": "body,body"}, "names one twice"),
     ({"config": "/nowhere"}, "is not a file"),
     ({"paths": '["/nowhere/x"]'}, "/nowhere/x is not a store directory"),
