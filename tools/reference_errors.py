@@ -32,6 +32,8 @@ ERRORS = {
     "RemotingConnectError": "Check address, firewall and `brokerIP1`. With TLS see "
                             "[TLS](../how-to/operate/tls.md).",
     "RemotingTimeoutError": "The broker may have stored the message. If you send it again, it may be stored twice.",
+    "RemotingClosedError": "=RemotingTimeoutError",
+    "DeliveryTimeoutError": "Correct the cause that the text names, then send again.",
     "RequestTimeoutError": "Check that a consumer runs and calls `reply`.",
     "RemotingFrameError": "Check that the port is that of a broker or name server, and whether it needs TLS.",
     "RemotingCommandError": "See [response codes](#response-codes).",

@@ -27,6 +27,8 @@
     └─ RemotingError
        ├─ RemotingConnectError
        ├─ RemotingTimeoutError
+       ├─ RemotingClosedError      the connection ended before the answer
+       ├─ DeliveryTimeoutError     a message could not be stored in its delivery_timeout
        ├─ RequestTimeoutError      a request was stored, and no reply came in time
        ├─ RemotingFrameError       bytes that are not a frame
        ├─ RemotingCommandError     a response with an error code
@@ -50,6 +52,7 @@ __all__ = [
     "ConfigError",
     "CorruptionError",
     "DataLossError",
+    "DeliveryTimeoutError",
     "DiskFullError",
     "FatalStorageError",
     "FilterExpressionError",
@@ -61,6 +64,7 @@ __all__ = [
     "NotAStoreError",
     "OddFileError",
     "RefusalError",
+    "RemotingClosedError",
     "RemotingCommandError",
     "RemotingConnectError",
     "RemotingError",
@@ -288,6 +292,29 @@ class RemotingTimeoutError(RemotingError):
         super().__init__(f"{address} did not answer in {timeout_ms} ms")
 
 
+class RemotingClosedError(RemotingError):
+    """The connection to ``address`` ended before the answer; ``why`` is empty or the cause."""
+
+    def __init__(self, address: str, why: str = "") -> None:
+        self.address, self.why = address, why
+        super().__init__(f"the connection to {address} was closed{f': {why}' if why else ''}")
+
+
+class DeliveryTimeoutError(RemotingError):
+    """A message to ``topic`` could not be stored in ``tried_ms``, its `delivery_timeout`.
+
+    ``tries`` is the number of tries, and ``last`` the error of the last one. With ``may_be_stored`` a try ended without
+    an answer, so the broker may have stored the message.
+    """
+
+    def __init__(self, topic: str, tried_ms: int, tries: int, last: RemotingError, *, may_be_stored: bool) -> None:
+        self.topic, self.tried_ms, self.tries, self.last = topic, tried_ms, tries, last
+        self.may_be_stored = may_be_stored
+        super().__init__(
+            f"a message to {topic} {'may not be' if may_be_stored else 'is not'} stored after {tried_ms / 1000:.1f} s "
+            f"and {tries} {'try' if tries == 1 else 'tries'}; the last failed because: {last}")
+
+
 class RequestTimeoutError(RemotingError):
     """A request to ``topic`` was stored, and no consumer replied in ``timeout_ms``."""
 
@@ -309,7 +336,7 @@ class RemotingCommandError(RemotingError):
     """
 
     def __init__(self, code: int, remark: str, address: str = "", says: str = "") -> None:
-        self.code, self.remark, self.address = code, remark, address
+        self.code, self.remark, self.address, self.says = code, remark, address, says
         super().__init__(explained_code(code, remark, address, says))
 
 

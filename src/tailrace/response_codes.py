@@ -62,7 +62,8 @@ class Meaning(NamedTuple):
 
 
 _NOT_KNOWN_YET: Final = Meaning(
-    "the broker does not know the consumer, its subscription or its expression yet", "clients send it and pull again")
+    "the broker does not know the consumer, its subscription or its expression yet",
+    "all members of a group must have the same")
 MEANINGS: Final[Mapping[ResponseCode, Meaning]] = {
     ResponseCode.SYSTEM_ERROR: Meaning(
         "the server could not process the request", "see the reason, and the log of the server"),

@@ -183,6 +183,9 @@ class NameServerHost(Host):
     brokers = ()
 
     async def serve(self, wire, command):
+        if command.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            return RemotingCommand(0, body=fastjson.dumps({"topicList": [
+                topic for one in self.brokers for topic in one.broker.topics]}))
         topic = command.ext["topic"]
         having = [one for one in self.brokers if topic in one.broker.topics and self.addresses(one)]
         if not having:

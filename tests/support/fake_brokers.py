@@ -170,6 +170,9 @@ class FakeBroker:
             "queueDatas": [{"brokerName": "b", "perm": 6, "readQueueNums": queues, "writeQueueNums": queues,
                             "topicSysFlag": 0}]}))
 
+    async def _get_all_topic_list_from_nameserver(self, remoting, ext, body):
+        return RemotingCommand(0, body=fastjson.dumps({"topicList": list(self.topics)}))
+
     async def _heart_beat(self, remoting, ext, body):
         beat = fastjson.loads(body)
         self.beats.append(beat)

@@ -20,6 +20,7 @@ from tailrace.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tailrace.auth.signature import Credentials
+    from tailrace.client.failures import ConsumerFailure
     from tailrace.client.listening import RetryLater
     from tailrace.client.producer import AsyncProducer, Producer
     from tailrace.client.pull_consumer import AsyncPullConsumer, PullConsumer, PullResult
@@ -34,6 +35,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "ConsumerFailure",
     "Credentials",
     "MessageQueue",
     "Producer",
@@ -53,6 +55,7 @@ _HOMES = {
     "AsyncProducer": "tailrace.client.producer",
     "AsyncPullConsumer": "tailrace.client.pull_consumer",
     "AsyncPushConsumer": "tailrace.client.push_consumer",
+    "ConsumerFailure": "tailrace.client.failures",
     "Credentials": "tailrace.auth.signature",
     "MessageQueue": "tailrace.client.routes",
     "Producer": "tailrace.client.producer",

@@ -9,6 +9,8 @@ from typing import Final, TypeGuard, final
 
 from tailrace import events
 from tailrace.client.broker_calls import BrokerCalls, PullResult
+from tailrace.client.failures import Failures
+from tailrace.client.instance import unreached
 from tailrace.client.offset_store import OffsetStore
 from tailrace.client.pop_queues import Popping, PopQueue
 from tailrace.client.process_queue import ProcessQueue
@@ -34,6 +36,8 @@ SPAN_MAX: Final = 2_000
 """Offsets between the first unfinished message of a queue and the last, when messages are consumed at a time."""
 POPPED_MAX: Final = 96
 """Messages of one queue that are popped and not finished, as in RocketMQ: their time runs."""
+REGISTRATIONS_MOST: Final = 3
+"""Pulls in sequence that a broker may refuse although the subscriptions were registered, before it is logged."""
 _NOT_REGISTERED: Final = frozenset({
     ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST})
 
@@ -48,6 +52,11 @@ def _why_moved(offset: int, found: PullResult) -> str:
     if offset > found.max_offset:
         return "the queue ends before it: its last messages were lost"
     return "an administrator has reset it"
+
+
+def _text(error: Exception) -> str:
+    """Return the text of a failed request, and of another error also its class."""
+    return str(error) if isinstance(error, RemotingError) else repr(error)
 
 
 def _pause_s(failures: int, error: Exception) -> float:
@@ -83,7 +92,7 @@ class AssignedQueues:
     def __init__(
         self, calls: BrokerCalls, offsets: OffsetStore, wanted: dict[str, Subscription], limits: Limits,
         clock: Clock, *, in_order: bool = False, auto_commit: bool = True, retry_topic: str = "",
-        commit_in_pulls: bool = False, raise_refusals: bool = False,
+        commit_in_pulls: bool = False, raise_refusals: bool = False, failures: Failures,
         register: Callable[[], Awaitable[None]] | None = None, popping: Popping | None = None,
     ) -> None:
         self._calls = calls
@@ -97,6 +106,10 @@ class AssignedQueues:
         self._commit_in_pulls = commit_in_pulls and auto_commit
         self._raise_refusals = raise_refusals
         self._error: RemotingCommandError | None = None
+        self._failures = failures
+        self._failing: dict[tuple[str, object], set[MessageQueue]] = {}
+        """Queues that cannot be pulled, by topic and cause; the first one of a topic and cause was logged."""
+        self._commit_fails = False
         self._register = register
         self._popping = popping
         self._given_back: set[asyncio.Task[None]] = set()
@@ -142,6 +155,7 @@ class AssignedQueues:
     def drop(self, one: ProcessQueue) -> None:
         """Hand out no further message of a queue; those that workers have run on. A restart that waits is undone."""
         one.restart_at = None
+        self._fails_no_more(one.queue)
         if not one.dropped:
             self._bytes -= one.bytes
             self._give_back(one)
@@ -334,7 +348,55 @@ class AssignedQueues:
                 one.written = offsets[one.queue]
         return failed
 
+    async def commit_and_report(
+        self, queues: Iterable[ProcessQueue] | None = None, *, again: bool = False
+    ) -> None:
+        """Commit as `commit`; a failure is logged, once until a commit works. A later commit retries."""
+        failed = await self.commit(queues, again=again)
+        if not failed:
+            self._commit_fails = False
+            return
+        queue, error = next(iter(failed.items()))
+        if not self._is_lost(error) and not self._commit_fails:
+            self._commit_fails = True
+            events.OFFSETS_NOT_COMMITTED.log(
+                _log, group=self._calls.group, queues=len(failed), topic=queue.topic, queue=queue.queue_id,
+                reason=error)
+            self._failures.report("commit", error, topic=queue.topic)
+
     # --- pulls
+
+    def _is_lost(self, error: BaseException) -> str:
+        """Return the address of a server that was not reached, which the instance logs; "" for another failure."""
+        address = unreached(error)
+        if address and isinstance(error, RemotingError):
+            self._calls.instance.lost(address, error)
+        return address
+
+    def _is_new(self, queue: MessageQueue, error: Exception) -> bool:
+        """Note that a queue cannot be pulled; return whether it is the first one of its topic with this cause."""
+        cause = error.code if isinstance(error, RemotingCommandError) else type(error)
+        failing = self._failing.setdefault((queue.topic, cause), set())
+        is_first = not failing
+        failing.add(queue)
+        return is_first
+
+    def _fails_no_more(self, queue: MessageQueue) -> bool:
+        """Forget the failures of a queue; return whether it was the last one of a topic and cause."""
+        having = [key for key, failing in self._failing.items() if queue in failing]
+        for key in having:
+            self._failing[key].discard(queue)
+        ended = [key for key in having if not self._failing[key]]
+        for key in ended:
+            del self._failing[key]
+        return bool(ended)
+
+    def _works(self, queue: MessageQueue, lost: str) -> None:
+        """Note that a queue is pulled again, after failures; ``lost`` is the server that was not reached, or ""."""
+        if lost:
+            self._calls.instance.reached(lost)
+        if self._fails_no_more(queue):
+            events.PULL_WORKS_AGAIN.log(_log, topic=queue.topic, broker=queue.broker_name, queue=queue.queue_id)
 
     def _full(self, one: ProcessQueue) -> bool:
         if one.paused or one.count >= (
@@ -364,14 +426,13 @@ class AssignedQueues:
         return False
 
     async def _pull(self, one: ProcessQueue) -> None:
-        failures = 0
+        failures, lost = 0, ""
         while await self._has_room(one):
             try:
                 moved = await self._pull_once(one)
                 if failures:
-                    events.PULL_WORKS_AGAIN.log(
-                        _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id)
-                failures = 0
+                    self._works(one.queue, lost)
+                failures, lost = 0, ""
                 if moved is not None:
                     self._look_at(one.queue.topic)
                     await self.restart(one, moved)
@@ -387,11 +448,15 @@ class AssignedQueues:
                 if await self._register_again(error):
                     if failures > 1:
                         await asyncio.sleep(AGAIN_S)
-                    continue
-                if failures == 1:
+                    if failures < REGISTRATIONS_MOST:
+                        continue
+                elif address := self._is_lost(error):
+                    lost = address
+                if not unreached(error) and self._is_new(one.queue, error):
                     events.PULL_FAILED.log(
                         _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
-                        offset=one.next_offset, reason=repr(error))
+                        offset=one.next_offset, reason=_text(error))
+                    self._failures.report("pull", error, topic=one.queue.topic)
                 if _is_gone(error):
                     self._look_at(one.queue.topic)
                 await asyncio.sleep(_pause_s(failures, error))
@@ -403,15 +468,14 @@ class AssignedQueues:
 
     async def _pop(self, one: PopQueue) -> None:
         assert self._popping is not None
-        failures = 0
+        failures, lost = 0, ""
         while await self._has_room(one):
             poll = asyncio.create_task(self._popping.pop(one.queue))
             try:
                 found = await asyncio.shield(poll)
                 if failures:
-                    events.PULL_WORKS_AGAIN.log(
-                        _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id)
-                failures = 0
+                    self._works(one.queue, lost)
+                failures, lost = 0, ""
                 self._add_popped(one, found)
             except asyncio.CancelledError:
                 self._popping.abandon(one.queue, poll)
@@ -420,10 +484,13 @@ class AssignedQueues:
                 if self._stopped:
                     return
                 failures += 1
-                if failures == 1:
+                if address := self._is_lost(error):
+                    lost = address
+                elif self._is_new(one.queue, error):
                     events.POP_FAILED.log(
                         _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
-                        reason=repr(error))
+                        reason=_text(error))
+                    self._failures.report("pull", error, topic=one.queue.topic)
                 if _is_gone(error):
                     self._look_at(one.queue.topic)
                 await asyncio.sleep(_pause_s(failures, error))

@@ -8,6 +8,7 @@ from typing import Final, final
 from tailrace import events
 from tailrace.client.assigned_queues import AssignedQueues
 from tailrace.client.broker_calls import BrokerCalls
+from tailrace.client.failures import Failures
 from tailrace.client.group_member import RETRY_PREFIX, GroupMember, MemberSettings
 from tailrace.client.listening import ListenerCalls, RetryLater, key_of
 from tailrace.client.pop_queues import Popping, PopQueue, retry_delay_s
@@ -51,8 +52,9 @@ class Consuming:
     def __init__(
         self, queues: AssignedQueues, member: GroupMember, calls: BrokerCalls, popping: Popping,
         producer: AsyncProducer, listener: ListenerCalls, rates: ConsumeRates, trace: MessageTrace | None,
-        telemetry: Telemetry | None, settings: MemberSettings, retries: Retries, clock: Clock,
+        telemetry: Telemetry | None, settings: MemberSettings, retries: Retries, clock: Clock, failures: Failures,
     ) -> None:
+        self._failures = failures
         self._queues = queues
         self._member = member
         self._calls = calls
@@ -158,6 +160,7 @@ class Consuming:
             events.DELAY_OF_A_RETRY_NOT_SET.log(
                 _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
                 key=key_of(message), reason=error)
+            self._failures.report("retry", error, topic=message.topic, messages=[message])
         return False
 
     def _done(
@@ -181,6 +184,9 @@ class Consuming:
             events.MESSAGE_CAN_BE_NEITHER_CONSUMED_NOR_SENT_BACK.log(
                 _log, group=self._group, topic=message.topic, broker=one.queue.broker_name, queue=message.queue_id,
                 offset=message.queue_offset, key=key_of(message), tries=tries)
+            self._failures.report(
+                "retry", RemotingError(f"the message can be neither consumed nor sent back after {tries} tries"),
+                topic=message.topic, messages=[message])
         return min(SEND_BACK_AGAIN_S * 2.0 ** min(tries - 1, 10), SEND_BACK_AGAIN_MAX_S)
 
     async def _outcome(self, messages: list[MessageExt]) -> RetryLater | None:
@@ -231,6 +237,7 @@ class Consuming:
                 return False
             first = error
         else:
+            self._note_dead(message, level, most)
             return True
         times = most + 1 if level < 0 else message.reconsume_times + 1
         try:
@@ -239,8 +246,21 @@ class Consuming:
             events.MESSAGE_NOT_SENT_BACK_CONSUMED_AGAIN_HERE.log(
                 _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
                 key=key_of(message), reason=first, then=error)
+            self._failures.report("retry", error, topic=message.topic, messages=[message])
             return False
         events.MESSAGE_NOT_SENT_BACK_SENT_AS_A_NEW_ONE.log(
             _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
             key=key_of(message), reason=first)
+        self._note_dead(message, level, most)
         return True
+
+    def _note_dead(self, message: MessageExt, level: int, most: int) -> None:
+        """Log that a message that was sent back is a dead letter, if the broker makes it one."""
+        if level >= 0 and message.reconsume_times < most:
+            return
+        events.MESSAGE_IS_A_DEAD_LETTER.log(
+            _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
+            key=key_of(message), deliveries=message.reconsume_times + 1)
+        self._failures.report(
+            "dead letter", MessageIllegalError("message", f"is a dead letter after {message.reconsume_times + 1} "
+                                               "deliveries"), topic=message.topic, messages=[message])

@@ -12,6 +12,8 @@ from tailrace import events
 from tailrace.client.allocation import Strategy
 from tailrace.client.assigned_queues import AssignedQueues
 from tailrace.client.broker_calls import BrokerCalls
+from tailrace.client.failures import Failures
+from tailrace.client.instance import unreached
 from tailrace.client.offset_store import OffsetStore
 from tailrace.client.pop_queues import PopQueue
 from tailrace.client.process_queue import ProcessQueue
@@ -97,9 +99,10 @@ class GroupMember:
 
     def __init__(
         self, calls: BrokerCalls, queues: AssignedQueues, offsets: OffsetStore, wanted: dict[str, Subscription],
-        settings: MemberSettings, served: dict[int, Served],
+        settings: MemberSettings, served: dict[int, Served], failures: Failures,
     ) -> None:
         self.group = calls.group
+        self._failures = failures
         self._calls = calls
         self._queues = queues
         self._offsets = offsets
@@ -151,6 +154,10 @@ class GroupMember:
         """Serve a request of a broker."""
         return await self._served[request.code](request)
 
+    def connection_failed(self, error: RemotingError) -> None:
+        """Pass the error on."""
+        self._failures.report("connect", error)
+
     # --- life
 
     async def start(self) -> None:
@@ -186,7 +193,7 @@ class GroupMember:
         queues = self._queues.all()
         await self._queues.settle_popped()
         if self._settings.auto_commit:
-            self._log_failed(await self._queues.commit(queues))
+            await self._queues.commit_and_report(queues)
         if self._settings.in_order and not self._settings.broadcasting:
             with contextlib.suppress(RemotingError):
                 await self._calls.unlock([one.queue for one in queues])
@@ -211,8 +218,9 @@ class GroupMember:
             self._failing.discard("rebalance")
         except Exception as error:  # noqa: BLE001 - a strategy is the program's own
             balanced = False
-            if self._failed("rebalance"):
+            if not self._is_lost(error) and self._failed("rebalance"):
                 events.REBALANCE_FAILED.log(_log, group=self.group, reason=repr(error))
+                self._failures.report("rebalance", error)
         self.passes += 1
         self._first_pass.set()
         try:
@@ -229,15 +237,17 @@ class GroupMember:
         for topic in sorted(self._wanted):
             try:
                 queues, members = await self._share(topic)
-                self._failing.discard(topic)
             except RemotingError as error:
                 # The broker creates the retry topic of a new group with its first heartbeat.
                 if topic.startswith(f"{RETRY_PREFIX}{self.group}_"):
                     continue  # nothing was redelivered so far
-                if self._failed(topic) and not topic.startswith(RETRY_PREFIX):
-                    events.QUEUES_OF_A_TOPIC_ARE_NOT_KNOWN.log(_log, group=self.group, topic=topic, reason=error)
+                if not topic.startswith(RETRY_PREFIX):
+                    await self._note_unknown(topic, error)
                 balanced = False
                 continue
+            if (was := f"topic {topic}") in self._failing:
+                self._failing.discard(was)
+                events.TOPIC_FOUND.log(_log, group=self.group, topic=topic)
             mine[topic] = queues
             shared = shared or members > 1
         lost = [
@@ -256,6 +266,26 @@ class GroupMember:
                 raise one_ended
         back = any(one.queue in mine.get(one.queue.topic, ()) for one in lost)  # taken over by the next pass
         return balanced and all(ended) and not back and not self._may_come_back(mine)
+
+    def _is_lost(self, error: BaseException) -> bool:
+        """Return whether a server was not reached, which the instance logs."""
+        if isinstance(error, RemotingError) and (address := unreached(error)):
+            self._calls.instance.lost(address, error)
+            return True
+        return False
+
+    async def _note_unknown(self, topic: str, error: RemotingError) -> None:
+        """Log that the queues of a topic are not known; the first time only, and with a similar name."""
+        if self._is_lost(error) or not self._failed(f"topic {topic}"):
+            return
+        if isinstance(error, RemotingCommandError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+            error = await self._calls.instance.routes.explained(topic, error)
+            was = "; it was there before, so it was deleted or its broker is down" if self._at_first.get(topic) else ""
+            events.TOPIC_DOES_NOT_EXIST.log(
+                _log, group=self.group, topic=topic, reason=f"{getattr(error, 'says', '') or error}{was}")
+        else:
+            events.QUEUES_OF_A_TOPIC_ARE_NOT_KNOWN.log(_log, group=self.group, topic=topic, reason=error)
+        self._failures.report("topic", error, topic=topic)
 
     def _may_come_back(self, mine: Iterable[str]) -> bool:
         """Return whether popped messages may soon be redelivered in a topic that does not exist yet."""
@@ -321,7 +351,7 @@ class GroupMember:
         if not gone:
             return not lost
         if self._settings.auto_commit:
-            self._log_failed(await self._queues.commit(gone))
+            await self._queues.commit_and_report(gone)
         if in_order:
             await self._calls.unlock([one.queue for one in gone])
         for one in gone:
@@ -345,8 +375,9 @@ class GroupMember:
             self._take(queue, locked_until) for queue in new if queue in wanted), return_exceptions=True)
         for error in found:
             if isinstance(error, RemotingError):
-                if self._failed("offset"):
+                if not self._is_lost(error) and self._failed("offset"):
                     events.OFFSET_OF_A_QUEUE_IS_NOT_KNOWN.log(_log, group=self.group, reason=error)
+                    self._failures.report("rebalance", error)
             elif error is not None:
                 raise error
         if all(error is None for error in found):
@@ -368,7 +399,7 @@ class GroupMember:
         one = self._queues.find(queue)
         if written is None and one is not None and self._settings.auto_commit:
             # Or a member that takes over would begin at the end of that time.
-            self._log_failed(await self._queues.commit([one]))
+            await self._queues.commit_and_report([one])
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         start = self._settings.start
@@ -396,8 +427,12 @@ class GroupMember:
         until = asyncio.get_running_loop().time() + LOCK_S
         try:
             locked = await self._calls.lock([one.queue for one in queues])
-        except RemotingError:
-            return  # they expire
+        except RemotingError as error:  # the locks expire
+            if not self._is_lost(error) and self._failed("lock"):
+                events.QUEUE_LOCKS_NOT_RENEWED.log(_log, group=self.group, queues=len(queues), reason=error)
+                self._failures.report("lock", error)
+            return
+        self._failing.discard("lock")
         for one in queues:
             if one.queue in locked:
                 one.locked_until = until
@@ -412,15 +447,7 @@ class GroupMember:
         again = not self._settings.broadcasting and now >= self._commit_again_at
         if again:
             self._commit_again_at = now + COMMIT_AGAIN_S
-        self._log_failed(await self._queues.commit(again=again))
-
-    def _log_failed(self, failed: dict[MessageQueue, Exception]) -> None:
-        if not failed:
-            self._failing.discard("commit")
-        elif self._failed("commit"):
-            queue, error = next(iter(failed.items()))
-            events.OFFSETS_NOT_COMMITTED.log(
-                _log, group=self.group, queues=len(failed), topic=queue.topic, queue=queue.queue_id, reason=error)
+        await self._queues.commit_and_report(again=again)
 
     # --- requests of brokers
 

@@ -19,7 +19,14 @@ from tailrace.client.routes import Routes
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.supervision import supervised
-from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
+from tailrace.errors import (
+    ConfigError,
+    RemotingClosedError,
+    RemotingCommandError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+)
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -29,7 +36,7 @@ from tailrace.model import MessageExt
 from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.tls import TlsOptions, client_context
 
-__all__ = ["ClientInstance", "InstanceShare", "Member", "Target"]
+__all__ = ["ClientInstance", "InstanceShare", "Member", "Target", "unreached"]
 
 _log = get_logger(__name__)
 
@@ -69,6 +76,10 @@ class Member(Protocol):
         """Serve a request; return the answer if it has one."""
         ...
 
+    def connection_failed(self, error: RemotingError) -> None:
+        """Handle that a server does not answer or refuses heartbeats; it was logged."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -85,6 +96,15 @@ class Target:
         if bool(self.namesrv) == bool(self.broker):
             raise ConfigError("set either namesrv or broker, as HOST:PORT")
         client_context(self.tls)  # so that an invalid file is reported when the client is created
+
+
+def unreached(error: BaseException) -> str:
+    """Return the address of the server that a request did not reach because of its connection; "" otherwise."""
+    if isinstance(error, RemotingConnectError | RemotingClosedError):
+        return error.address
+    if isinstance(error, RemotingCommandError) and error.code == ResponseCode.GO_AWAY:
+        return error.address
+    return ""
 
 
 Role = tuple[str, bool]
@@ -107,6 +127,7 @@ class ClientInstance:
         self.routes = Routes(self.remoting, target.clock or SystemClock(), target.namesrv, target.broker)
         self.remoting.on_request = self._on_request
         self.remoting.on_lost = self._on_lost
+        self.routes.on_answer = self._name_server_answers
         self.awaited_replies: dict[str, asyncio.Future[MessageExt]] = {}
         """Requests of producers that wait for their reply, by correlation id."""
         self._users: list[Role | None] = []
@@ -117,7 +138,9 @@ class ClientInstance:
         """Fingerprint of the subscriptions that a broker has, by its address; a heartbeat then goes without them."""
         self._lost: set[str] = set()
         self._failing: set[str] = set()
-        """Brokers that did not accept the last heartbeat."""
+        """Brokers that refused the last heartbeat."""
+        self._unreached: dict[str, float] = {}
+        """Servers that do not answer, and the time of the loop since when; each was logged once."""
         self._wake = asyncio.Event()
         self._beats: asyncio.Task[None] | None = None
         self._beats_due = 0.0
@@ -220,9 +243,10 @@ class ClientInstance:
         """Send heartbeats with all members to brokers. Raises RemotingError if no broker accepted one."""
         for address in addresses:
             self._fingerprints.pop(address, None)
-        failed = await asyncio.gather(*map(self._beat_one, sorted(addresses)))
-        if failed and all(failed):
-            raise next(error for error in failed if error)
+        answers = await asyncio.gather(*map(self._beat_one, sorted(addresses)))
+        if answers and all(answers):
+            raise next(error for error in answers if error)
+        self._note_failed(sorted(addresses), answers)
 
     async def _beat_one(self, address: str) -> RemotingError | None:
         try:
@@ -230,19 +254,53 @@ class ClientInstance:
                 await self._send_beat(address)
         except RemotingError as error:
             self._fingerprints.pop(address, None)
-            if address not in self._failing:
-                self._failing.add(address)
-                events.HEARTBEAT_FAILED.log(_log, broker=address, reason=error)
             self._lost.add(address)
             self._wake.set()
             return error
         self._known.add(address)
         self._failing.discard(address)
+        self.reached(address)
         if address in self._lost:
             self._lost.discard(address)
             for member in self._members:
                 member.members_changed()
         return None
+
+    def _note_failed(self, addresses: list[str], answers: list[RemotingError | None]) -> None:
+        for address, error in zip(addresses, answers, strict=True):
+            if error is None:
+                continue
+            if unreached(error) or isinstance(error, RemotingTimeoutError):
+                self.lost(address, error)
+            elif address not in self._failing:
+                self._failing.add(address)
+                events.HEARTBEAT_FAILED.log(_log, broker=address, reason=error)
+                self._report(error)
+
+    def lost(self, address: str, error: RemotingError) -> None:
+        """Note that a server does not answer; the first time it is logged, and the members are notified."""
+        if address in self._known:
+            self._lost.add(address)
+            self._wake.set()
+        if address in self._unreached:
+            return
+        self._unreached[address] = self.loop.time()
+        events.SERVER_DOES_NOT_ANSWER.log(_log, address=address, reason=error)
+        self._report(error)
+
+    def _report(self, error: RemotingError) -> None:
+        for member in self._members:
+            member.connection_failed(error)
+
+    def reached(self, address: str) -> None:
+        """Note that a server has answered; this is logged if it did not before."""
+        since = self._unreached.pop(address, None)
+        if since is not None:
+            events.SERVER_ANSWERS_AGAIN.log(_log, address=address, seconds=round(self.loop.time() - since, 1))
+
+    def _name_server_answers(self) -> None:
+        for address in [one for one in self._unreached if self.routes.is_name_server(one)]:
+            self.reached(address)
 
     async def _send_beat(self, address: str) -> bool:
         """Send a heartbeat; return True if the broker has to get the subscriptions. Raises RemotingError.
@@ -272,8 +330,7 @@ class ClientInstance:
     def _on_lost(self, address: str) -> None:
         self._fingerprints.pop(address, None)
         if address in self._known and self._members:
-            self._lost.add(address)
-            self._wake.set()
+            self.lost(address, RemotingClosedError(address))
 
     async def _beat(self) -> None:
         """Wait until heartbeats are due or a connection was lost, and send them."""
@@ -288,7 +345,7 @@ class ClientInstance:
         if self.loop.time() >= self._beats_due:  # also while another broker is tried every second
             addresses |= await self._addresses()
             self._beats_due = self.loop.time() + HEARTBEAT_S
-        await asyncio.gather(*map(self._beat_one, sorted(addresses)))
+        self._note_failed(sorted(addresses), await asyncio.gather(*map(self._beat_one, sorted(addresses))))
         if self._lost:
             self._lost &= await self._addresses()
 

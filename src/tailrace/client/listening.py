@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
 from tailrace import events
+from tailrace.client.failures import Failures
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 
@@ -81,7 +82,8 @@ class ListenerCalls:
     """Calls a listener: a coroutine function in the event loop, a plain function in a thread."""
 
     def __init__(
-        self, listener: Listener | BatchListener, group: str, threads: int, *, in_batches: bool = False
+        self, listener: Listener | BatchListener, group: str, threads: int, failures: Failures, *,
+        in_batches: bool = False,
     ) -> None:
         self._listener: Callable[[Any], Any] = listener
         self._in_batches = in_batches
@@ -89,7 +91,8 @@ class ListenerCalls:
         # An object with an asynchronous __call__ also counts as a coroutine function.
         self.is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
             type(listener).__call__)
-        self.thread_prefix = f"tailrace-{group}-{id(self):x}"
+        self.thread_prefix = failures.thread_prefix
+        self._failures = failures
         self._limits = _Limits()
         self._pool = None if self.is_async else ThreadPoolExecutor(threads, self.thread_prefix)
 
@@ -129,6 +132,9 @@ class ListenerCalls:
                 events.LISTENER_TAKES_TOO_LONG.log(
                     _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
                     key=key_of(message), seconds=timeout_s)
+                self._failures.report(
+                    "listener", TimeoutError(f"the listener has run for {timeout_s} s"), topic=message.topic,
+                    messages=messages)
                 return RetryLater()
             if task.cancelling():
                 raise
@@ -140,6 +146,7 @@ class ListenerCalls:
         events.LISTENER_FAILED.log(
             _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
             key=key_of(message), reason=repr(reason), exc_info=reason)
+        self._failures.report("listener", reason, topic=message.topic, messages=messages)
         return RetryLater()
 
 

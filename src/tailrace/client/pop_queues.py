@@ -14,6 +14,7 @@ from typing import Final, final
 
 from tailrace import events
 from tailrace.client.broker_calls import BrokerCalls, decode_all
+from tailrace.client.failures import Failures
 from tailrace.client.process_queue import ProcessQueue
 from tailrace.client.routes import MessageQueue
 from tailrace.client.subscription import Subscription
@@ -98,9 +99,10 @@ class Popping:
     """Pops, acknowledges and extends for one group."""
 
     def __init__(
-        self, calls: BrokerCalls, wanted: dict[str, Subscription], clock: Clock, *, invisible_ms: int, batch: int,
-        from_first: bool,
+        self, calls: BrokerCalls, wanted: dict[str, Subscription], clock: Clock, failures: Failures, *,
+        invisible_ms: int, batch: int, from_first: bool,
     ) -> None:
+        self._failures = failures
         self._calls = calls
         self._wanted = wanted
         self._clock = clock
@@ -189,6 +191,7 @@ class Popping:
                 events.ACKNOWLEDGEMENT_FAILED.log(
                     _log, group=self._calls.group, topic=queue.topic, broker=queue.broker_name, count=len(receipts),
                     reason=error)
+                self._failures.report("acknowledge", error, topic=queue.topic)
             return
 
     async def _send_one(self, queue: MessageQueue, receipt: str) -> None:
@@ -244,6 +247,7 @@ class Popping:
                 events.MESSAGE_NOT_KEPT_INVISIBLE.log(
                     _log, group=self._calls.group, topic=queue.topic, queue=message.queue_id,
                     offset=message.queue_offset, reason=repr(error))
+                self._failures.report("acknowledge", error, topic=queue.topic, messages=[message])
                 return
             await asyncio.sleep(self.quiet_s(message))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.client.instance import InstanceShare
+from tailrace.errors import RemotingError
 from tailrace.formats.remoting import RemotingCommand
 
 __all__ = ["ProducerMember"]
@@ -39,6 +40,9 @@ class ProducerMember:
 
     def members_changed(self) -> None:
         """Do nothing: producers share nothing."""
+
+    def connection_failed(self, error: RemotingError) -> None:
+        """Do nothing: a send that needs the server raises."""
 
     def topics(self) -> set[str]:
         """Return the topics joined so far."""

@@ -8,14 +8,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, Self, final
 
+from tailrace import events
 from tailrace.auth.signature import Credentials
 from tailrace.client.allocation import Strategy, strategy_of
 from tailrace.client.assigned_queues import AssignedQueues, Limits
 from tailrace.client.blocking import arguments_of, blocking
 from tailrace.client.broker_calls import BrokerCalls, PullResult, decode_all
 from tailrace.client.credentials import credentials_of
+from tailrace.client.failures import Failures
 from tailrace.client.group_member import GroupMember, MemberSettings, Start
-from tailrace.client.instance import InstanceShare, Target
+from tailrace.client.instance import InstanceShare, Target, unreached
 from tailrace.client.offset_store import BrokerOffsets
 from tailrace.client.process_queue import ProcessQueue
 from tailrace.client.routes import MessageQueue
@@ -28,10 +30,13 @@ from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import GetAllTopicConfigRequestHeader
 from tailrace.formats.requests.message_headers import QueryMessageRequestHeader
+from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, MessageExt
 from tailrace.remoting.tls import TlsOptions, options_of
 
 __all__ = ["AsyncPullConsumer", "PullConsumer", "PullResult"]
+
+_log = get_logger(__name__)
 
 NEW_QUEUES_S: Final = 30.0
 """Seconds between checks for new queues of a topic that is followed."""
@@ -205,7 +210,10 @@ class AsyncPullConsumer:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that can be read. Raises RemotingCommandError if the topic does not exist."""
-        return await self._calls.queues(topic)
+        try:
+            return await self._calls.queues(topic)
+        except RemotingError as error:
+            raise await self._calls.instance.routes.explained(topic, error) from None
 
     async def pull(
         self, queue: MessageQueue, offset: int, *, max_count: int = 32, tags: str = "*",
@@ -371,11 +379,14 @@ class _Reading:
         self._member: GroupMember | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._topic_changed = asyncio.Event()
+        self._queues_fail = False
         self.handed: list[tuple[ProcessQueue, MessageExt]] = []
         """Messages that the last `poll` has returned."""
+        self._failures = Failures(None, consumer._group)
         self.queues = AssignedQueues(
             self._calls, self._offsets, wanted, consumer._limits, consumer._clock,
-            auto_commit=self._auto_commit, raise_refusals=True, register=self._register if share else None)
+            auto_commit=self._auto_commit, raise_refusals=True, failures=self._failures,
+            register=self._register if share else None)
 
     async def _register(self) -> None:
         if self._member is not None:
@@ -386,13 +397,14 @@ class _Reading:
             if one.is_sql:
                 await self._calls.check_filter(one)
         self._member = GroupMember(self._calls, self.queues, self._offsets, self._wanted, MemberSettings(
-            strategy, start, pulls_itself=True, auto_commit=self._auto_commit, commit_interval_s=self._interval_s), {})
+            strategy, start, pulls_itself=True, auto_commit=self._auto_commit, commit_interval_s=self._interval_s), {},
+            self._failures)
         await self._member.start()
 
     def commit_regularly(self) -> None:
         if self._auto_commit:
-            # A failed commit is retried with the next one.
-            self._tasks.append(asyncio.create_task(supervised("commits", self.queues.commit, self._interval_s)))
+            self._tasks.append(asyncio.create_task(
+                supervised("commits", self.queues.commit_and_report, self._interval_s)))
 
     def add_new_queues(self, topic: str) -> None:
         self.queues.topic_changed = self._topic_changed.set
@@ -403,10 +415,15 @@ class _Reading:
             async with asyncio.timeout(NEW_QUEUES_S):
                 await self._topic_changed.wait()
         self._topic_changed.clear()
-        with contextlib.suppress(RemotingError):
+        try:
             for queue in await self._calls.queues(topic):
                 if self.queues.find(queue) is None:
                     self.queues.add(queue, await self._calls.min_offset(queue), written=None)
+            self._queues_fail = False
+        except RemotingError as error:  # the pulls of the queues that are known log a server that does not answer
+            if not unreached(error) and not self._queues_fail:
+                self._queues_fail = True
+                events.QUEUES_OF_A_TOPIC_ARE_NOT_KNOWN.log(_log, group=self._calls.group, topic=topic, reason=error)
 
     def consumed(self) -> None:
         """Count the messages that the program has as consumed."""
@@ -425,7 +442,7 @@ class _Reading:
         if self._member is not None:
             await self._member.leave()
         elif self._auto_commit:
-            await self.queues.commit()
+            await self.queues.commit_and_report()
         if self._share is not None:
             await self._share.close()
 

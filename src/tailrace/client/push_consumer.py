@@ -15,6 +15,7 @@ from tailrace.client.blocking import arguments_of, blocking
 from tailrace.client.broker_calls import BrokerCalls, decode_one
 from tailrace.client.consuming import Consuming, Retries
 from tailrace.client.credentials import credentials_of
+from tailrace.client.failures import Failures, OnError
 from tailrace.client.group_member import RETRY_PREFIX, GroupMember, MemberSettings, Start
 from tailrace.client.instance import InstanceShare, Target
 from tailrace.client.listening import BatchListener, Listener, ListenerCalls, RetryLater
@@ -45,6 +46,8 @@ _log = get_logger(__name__)
 
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 """Group of what a consumer sends itself, as in RocketMQ."""
+_CLOSED_BY_ITSELF: Final = (
+    "a listener or on_error cannot close its consumer; set an event that the main program waits for")
 POP_INVISIBLE_MIN_S: Final = 5.0
 POP_INVISIBLE_MAX_S: Final = 300.0
 """Limits of RocketMQ."""
@@ -70,10 +73,19 @@ class AsyncPushConsumer:
         consume_timeout_s: float = 900.0, max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20,
         pull_batch: int = 32, strategy: Strategy | str = "AVG", client_rebalance: bool = True,
         pop_invisible_s: float = 60.0, timeout_ms: int = 3000, close_timeout_s: float = 30.0,
+        on_error: OnError | None = None,
         trace: bool = False, trace_topic: str = TRACE_TOPIC, telemetry: Telemetry | None = None,
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
-        """Set it up; nothing is sent before `start`. docs/how-to/programs/consume.md describes the arguments."""
+        """Set it up; nothing is sent before `start`. docs/how-to/programs/consume.md describes the arguments.
+
+        ``on_error`` is called with a `ConsumerFailure` for each failure that the consumer logs as a warning or an
+        error: once for an outage, and for each call of the listener that fails. One call runs at a time: a coroutine
+        function in the event loop, a plain function in a thread of its own. If it raises, that is logged, and the
+        consumer continues. `start` raises its own errors instead.
+        """
+        if on_error is not None and not callable(on_error):
+            raise ConfigError(f"on_error={on_error!r} is not a function")
         _check(group, listener, start, concurrency=concurrency, batch_size=1 if batch_size is None else batch_size,
                max_cached_messages=max_cached_messages,
                max_cached_bytes=max_cached_bytes, pull_batch=pull_batch, commit_interval_s=commit_interval_s,
@@ -104,7 +116,9 @@ class AsyncPushConsumer:
         self._retries = Retries(
             max_reconsume_times, suspend_s, None if in_order else consume_timeout_s, batch_size or 1)
         self._close_timeout_s = close_timeout_s
-        self.calls_of_listener = ListenerCalls(listener, group, concurrency, in_batches=batch_size is not None)
+        self._failures = Failures(on_error, group)
+        self.calls_of_listener = ListenerCalls(
+            listener, group, concurrency, self._failures, in_batches=batch_size is not None)
         self._rates = ConsumeRates(self._clock)
         self._started_ms = 0
         self._workers: set[asyncio.Task[None]] = set()
@@ -149,19 +163,20 @@ class AsyncPushConsumer:
         offsets: OffsetStore
         offsets = self._offsets = FileOffsets(self._offset_file) if settings.broadcasting else BrokerOffsets(calls)
         self._popping = Popping(
-            calls, self._wanted, self._clock, invisible_ms=round(self._pop_invisible_s * 1000),
+            calls, self._wanted, self._clock, self._failures, invisible_ms=round(self._pop_invisible_s * 1000),
             batch=min(self._limits.pull, POP_MAX), from_first=settings.start.name == "CONSUME_FROM_FIRST_OFFSET")
         self._queues = AssignedQueues(
             calls, offsets, self._wanted, self._limits, self._clock, in_order=settings.in_order,
             auto_commit=settings.auto_commit, retry_topic=retry_topic,
-            commit_in_pulls=not settings.broadcasting, register=self._register, popping=self._popping)
+            commit_in_pulls=not settings.broadcasting, failures=self._failures, register=self._register,
+            popping=self._popping)
         self._member = GroupMember(calls, self._queues, offsets, self._wanted, settings, {
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info})
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info}, self._failures)
         self._started_ms = self._clock.now_ms()
         consuming = Consuming(
             self._queues, self._member, calls, self._popping, self._producer, self.calls_of_listener, self._rates,
-            self._trace, self._telemetry, settings, self._retries, self._clock)
+            self._trace, self._telemetry, settings, self._retries, self._clock, self._failures)
         self._workers = {asyncio.create_task(consuming.work()) for _ in range(self._concurrency)}
         await self._member.start()
         events.CONSUMER_STARTED.log(_log, group=self._group, client=self._share.instance.client_id)
@@ -175,8 +190,8 @@ class AsyncPushConsumer:
         Listeners that need more than ``close_timeout_s`` are left alone; their messages are delivered again.
         A second call does nothing.
         """
-        if asyncio.current_task() in self._workers:
-            raise RuntimeError("a listener cannot close its consumer; set an event that the main program waits for")
+        if asyncio.current_task() in {*self._workers, self._failures.task}:
+            raise RuntimeError(_CLOSED_BY_ITSELF)
         if self._closing:
             await self._ended.wait()
             return
@@ -185,6 +200,7 @@ class AsyncPushConsumer:
             await self._close()
         finally:
             self.calls_of_listener.close()
+            await self._failures.close(self._close_timeout_s)
             if self._offsets is not None:
                 self._offsets.close()
             if self._trace is not None:
@@ -397,7 +413,7 @@ class PushConsumer:
     def close(self) -> None:
         """As ``AsyncPushConsumer.close``."""
         if threading.current_thread().name.startswith(self._awaited.calls_of_listener.thread_prefix):
-            raise RuntimeError("a listener cannot close its consumer; set an event that the main program waits for")
+            raise RuntimeError(_CLOSED_BY_ITSELF)
         if not self._loop.closed:
             self._loop.run(self._awaited.close())
             self._loop.close()

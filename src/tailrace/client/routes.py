@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -14,14 +14,16 @@ from tailrace.env.clock import Clock
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
-from tailrace.formats.requests.broker_headers import GetTopicConfigRequestHeader
+from tailrace.formats.requests.broker_headers import (
+    GetAllTopicConfigRequestHeader,
+    GetTopicConfigRequestHeader,
+)
 from tailrace.formats.requests.name_server_headers import GetRouteInfoRequestHeader
-from tailrace.logs import get_logger
 from tailrace.remoting.client import RemotingClient
+from tailrace.spellings import meant
 
 __all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes", "readable"]
 
-_log = get_logger(__name__)
 AUTO_CREATE_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
 """Number of queues that a send requests if it creates its topic; it must not choose a queue beyond them."""
@@ -32,6 +34,10 @@ MASTER_ID: Final = 0
 REFRESH_NS = 30_000_000_000
 KEPT_MAX: Final = 10_000
 """Number of topics whose routes are kept; the routes that were fetched first are dropped."""
+NAMES_MAX: Final = 5_000
+"""Number of topics up to which a name is looked for that is similar to one that does not exist."""
+MISSING_KEPT_MAX: Final = 100
+"""Number of topics that do not exist whose similar names are kept for 30 s, so that failing sends fetch no names."""
 _READ, _WRITE = 4, 2
 _BROKER_NAME: Final = re.compile(r"^brokerName=(\S+)\s*$", re.MULTILINE)
 
@@ -111,6 +117,10 @@ class Routes:
         """Time of the request and route by topic, in the order of the times. Routes that are too old are dropped."""
         self._asked: dict[tuple[str, str], asyncio.Task[Route]] = {}
         """Requests that have no answer yet, by the topic that was asked for and the topic of the route."""
+        self._missing: dict[str, tuple[int, str]] = {}
+        """Time, and the text of `explained`, by topic."""
+        self.on_answer: Callable[[], None] = _no_matter
+        """Called when a name server has answered; must not raise."""
 
     async def of(self, topic: str, *, for_write: bool = False) -> Route:
         """Return the route of a topic.
@@ -128,6 +138,40 @@ class Routes:
                 raise
             # Not cached, because the first send creates the topic, which then has its own route.
             return await self._shared(AUTO_CREATE_TOPIC, topic)
+
+    async def explained(self, topic: str, error: RemotingError) -> RemotingError:
+        """Return the error of a topic that does not exist, with the most similar name that servers have.
+
+        Another error is returned unchanged. If the names cannot be fetched, no name is suggested.
+        """
+        if not isinstance(error, RemotingCommandError) or error.code != ResponseCode.TOPIC_NOT_EXIST or not (
+            error.address  # empty in an error of this client, which knows a route
+        ):
+            return error
+        now_ns = self._clock.monotonic_ns()
+        kept = self._missing.pop(topic, None)
+        if kept is None or now_ns - kept[0] >= REFRESH_NS:
+            place = self.broker or self._namesrv[0]
+            kept = now_ns, f"{place} has no topic {topic}{meant(topic, await self._names())}"
+        self._missing[topic] = kept
+        if len(self._missing) > MISSING_KEPT_MAX:
+            del self._missing[next(iter(self._missing))]
+        return RemotingCommandError(error.code, error.remark, error.address, kept[1])
+
+    async def _names(self) -> list[str]:
+        """Return the names of all topics; none if there are too many, or if they are not given to this client."""
+        try:
+            if self.broker:
+                answer = await self._remoting.invoke(
+                    self.broker, RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader(topic_seq=0).to_ext())
+                names = list(fastjson.loads(answer.body)["topicConfigTable"])
+            else:
+                answer = await self._remoting.invoke(
+                    self._namesrv[0], RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+                names = list(fastjson.loads(answer.body)["topicList"])
+        except (RemotingError, KeyError, TypeError, ValueError):
+            return []
+        return names if len(names) <= NAMES_MAX else []
 
     async def brokers(self, topic: str) -> list[str]:
         """Return the addresses of the brokers that may have a topic: those of its route, else all that are known."""
@@ -200,6 +244,7 @@ class Routes:
                 if self._namesrv[0] == address:  # unless another call has moved it to the end before
                     self._namesrv.append(self._namesrv.pop(0))
                 continue
+            self.on_answer()
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
             most = DEFAULT_QUEUES if asked != topic else QUEUES_MAX
@@ -242,6 +287,10 @@ class Routes:
         found = _BROKER_NAME.search(answer.body.decode(errors="replace"))
         self._broker_name = found[1] if found and answer.code == ResponseCode.SUCCESS else self.broker
         return self._broker_name
+
+
+def _no_matter() -> None:
+    """Do nothing."""
 
 
 @contextlib.contextmanager

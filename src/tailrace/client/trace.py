@@ -58,6 +58,7 @@ class MessageTrace:
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._dropped = 0
+        self._fails = False
 
     def sent(self, message: Message, result: SendResult, address: str, began_ms: int, *, half: bool = False) -> None:
         """Note a message that was stored, unless its broker has traces off."""
@@ -136,8 +137,11 @@ class MessageTrace:
         try:
             await self._send(Message(
                 topic=self._topic, body="".join(text for text, _ in some).encode(), keys=list(keys)))
-            self._dropped = 0
+            self._dropped, self._fails = 0, False
         except (RemotingError, MessageIllegalError) as error:
+            if self._fails:
+                return
+            self._fails = True
             events.TRACE_NOT_SENT.log(_log, group=self._group, entries=len(some), reason=error)
 
     async def close(self) -> None:

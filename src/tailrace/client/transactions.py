@@ -115,8 +115,12 @@ class Transactions(ProducerMember):
             return
         try:
             decision = await called_in_thread(self._check, message)
-        except Exception as error:  # noqa: BLE001 - the program's own function: the broker asks again
-            events.CHECK_OF_A_TRANSACTION_FAILED.log(_log, message=message.unique_key, reason=repr(error))
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            events.CHECK_OF_A_TRANSACTION_FAILED.log(
+                _log, message=message.unique_key, reason=repr(error), exc_info=error)
             return
         if decision is None:
             return

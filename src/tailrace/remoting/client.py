@@ -16,6 +16,7 @@ from tailrace.config import whole_number
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.errors import (
+    RemotingClosedError,
     RemotingConnectError,
     RemotingError,
     RemotingFrameError,
@@ -125,7 +126,7 @@ class _Connection(asyncio.Protocol):
         """Send when the peer has read enough of the earlier bytes. Raises RemotingError if the connection closes."""
         await self._writable.wait()
         if self.transport is None or self.transport.is_closing() or self._sends_no_more:
-            raise RemotingError(f"the connection to {self.address} was closed")
+            raise RemotingClosedError(self.address)
         self.transport.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -133,10 +134,10 @@ class _Connection(asyncio.Protocol):
         self.ended.set()
         self._writable.set()
         waiting, self.waiting = self.waiting, {}
-        why = f": {exc.reason.lower().replace('_', ' ')}" if isinstance(exc, ssl.SSLError) and exc.reason else ""
+        why = exc.reason.lower().replace("_", " ") if isinstance(exc, ssl.SSLError) and exc.reason else ""
         for future in waiting.values():
             if not future.done():
-                future.set_exception(RemotingError(f"the connection to {self.address} was closed{why}"))
+                future.set_exception(RemotingClosedError(self.address, why))
         self._client.on_lost(self.address)
 
     def close(self) -> None:
@@ -311,8 +312,8 @@ class RemotingClient:
         """Send a request to ``address`` and return the answer, with any code.
 
         ``timeout_ms`` includes the time to open the connection, and to send the request again if the server needs a
-        binding. Raises RemotingConnectError, RemotingTimeoutError, or RemotingError if the connection ends before the
-        answer. In the last two cases it is unknown whether the peer has executed the request.
+        binding. Raises RemotingConnectError, RemotingTimeoutError, or RemotingClosedError if the connection ends before
+        the answer. In the last two cases it is unknown whether the peer has executed the request.
         """
         loop = asyncio.get_running_loop()
         connection = None
@@ -370,7 +371,7 @@ class RemotingClient:
         """Answer a request of a peer. Raises RemotingError if the connection has closed."""
         connection = self._open(address)
         if connection is None:
-            raise RemotingError(f"the connection to {address} was closed")
+            raise RemotingClosedError(address)
         response.language = LANGUAGE_PYTHON
         await connection.write(encode(response))
 

@@ -122,12 +122,13 @@ def test_the_span_of_a_batch_has_links_to_its_messages(recorded):
 
 def test_a_plain_listener_has_the_context_of_its_call():
     """Threads do not inherit it by themselves."""
+    from tailrace.client.failures import Failures
     from tailrace.client.listening import ListenerCalls
 
     name = contextvars.ContextVar("name")
 
     async def test():
-        calls = ListenerCalls(lambda message: name.get() == "this call", "g", 1)
+        calls = ListenerCalls(lambda message: name.get() == "this call", "g", 1, Failures(None, "g"))
         try:
             name.set("this call")
             assert await calls.result([None]) is True
