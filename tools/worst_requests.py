@@ -324,7 +324,7 @@ def plain_requests(size, serial):
         code.SWITCH_TIMER_ENGINE: [({"E_T": "F"}, b"")],
         code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: [({"topic": WIDE, "checkStoreTime": "0"}, b"")],
         code.EXPORT_ROCKSDB_CONFIG_TO_JSON: [({"configType": "topics"}, b"")],
-        code.FREE_BYTES: [({"freeBytes": str(1 << 60), "dryRun": "true"}, b"")],
+        code.FREE_BYTES: [({"freeBytes": str(1 << 60), "dryRun": "true"}, b"")], code.SYNC_STORE: [({}, b"")],
         code.PURGE_TOPIC: [({"topic": f"topic{serial % size:05}", "beforeMs": "1"}, b"")],
         **{c: [({"namespace": "n", "key": new, "topic": WIDE, "cluster": "DefaultCluster",
                  "brokerName": "broker-x", "brokerAddr": "x:1", "clusterName": "c", "brokerId": "0"}, b"")]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cli.problems import explained, serve_hint
+from tailrace.cli.problems import explained
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import (
     WHOLE_FILE_MAX,
@@ -24,6 +24,7 @@ from tailrace.env.whole_files import (
 )
 from tailrace.errors import OddFileError
 from tailrace.formats.filenames import file_name_to_offset
+from tailrace.node.serve_hint import serve_hint
 
 WORKER = Path(__file__).with_name("odd_files.py")
 BEYOND = "99999999999999999999", "09223372036854775808", "09223372036854710272"

@@ -16,7 +16,7 @@ READS, WRITES = "nothing in store changes", "this command writes to store"
 READING: dict[str, list[str]] = {
     "dump": ["STORE", "STORE --raw", "STORE --only index,timers,checkpoint", "STORE --topic orders --body"],
     "query": ["STORE --topic orders --key k7"],
-    "verify": ["STORE"],
+    "verify": ["STORE", "STORE --all"],
     "disk-usage": ["STORE"],
     "retention": ["STORE", "STORE --json", "STORE --free 1GiB --dry-run"],
     "timers": ["STORE", "STORE --summary"],

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.cli.contexts import Target
-from tailrace.cli.problems import no_such, serve_hint
+from tailrace.cli.problems import no_such
 from tailrace.errors import RemotingCommandError, RemotingConnectError, StoreError, StoreLockedError
+from tailrace.node.serve_hint import serve_hint
 
 if TYPE_CHECKING:
     from tailrace.client.admin import AdminClient

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.arguments import AsJson, Config, Store, errors, read_properties
+from tailrace.cli.arguments import AsJson, Config, Store, complain, errors, read_properties
+from tailrace.cli.connections import tls_of
 from tailrace.cli.log_output import log_to_stderr
 from tailrace.cli.output import Progress, local_time, print_fields, print_lines, wants_table
 from tailrace.config import StoreConfig
@@ -35,7 +36,10 @@ def backup(
     with errors():
         settings = StoreConfig.from_properties(read_properties(config))
         with Progress("backup") as progress:
-            report = back_up(str(store.absolute()), str(directory.absolute()), settings, progress=progress)
+            report = back_up(
+                str(store.absolute()), str(directory.absolute()), settings, progress=progress, tls=tls_of())
+        if "behind" in report:
+            complain(f"the backup is {report['behind']}")
         report["createdTime"] = local_time(report["createdMs"])
         if verify:
             with Progress("verify") as progress:

@@ -13,7 +13,6 @@ from tailrace.cli.arguments import (
     Topic,
     confirm,
     errors,
-    note_unclean,
     read_properties,
     size_in_bytes,
     usage,
@@ -34,6 +33,7 @@ from tailrace.cli.output import (
 )
 from tailrace.cli.problems import no_such
 from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.errors import StoreError
 from tailrace.formats.filenames import CONFIG
 
 if TYPE_CHECKING:
@@ -61,19 +61,16 @@ def dump(
 
     Nothing in STORE changes. A directory that was not closed cleanly is shown as recovery would leave it.
     """
-    from tailrace.doctor import dump as doctor  # noqa: PLC0415 - NumPy and kernels
-    from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
+    from tailrace.cli.reading import open_to_read  # noqa: PLC0415 - NumPy and kernels
+    from tailrace.doctor import dump as doctor  # noqa: PLC0415
 
     kinds = only.split(",") if only else doctor.KINDS
     if unknown := set(kinds) - set(doctor.KINDS):
         raise usage(f"--only {','.join(sorted(unknown))}: known are {', '.join(doctor.KINDS)}")
     with errors(), Progress("dump", beside_output=False) as progress:
-        directory = StoreDirectory(
-            str(store), config=StoreConfig.from_properties(read_properties(config)), raw=raw,
-            index=bool(only) and "index" in kinds)
+        directory, _ = open_to_read(store, config, raw=raw, index=bool(only) and "index" in kinds)
         if topic:
             _check_topic(directory, topic)
-        note_unclean(is_unclean=directory.state is DirectoryState.UNCLEAN and not raw)
         lines = doctor.dump(directory, only=kinds, topic=topic, body=body)
         (print_kinds if wants_table(as_json=as_json) else print_lines)(_followed(lines, directory, progress))
 
@@ -116,17 +113,18 @@ def query(
 ) -> None:
     """Print the messages that have a key.
 
-    The oldest comes first. Nothing in STORE changes.
+    The oldest comes first. A server that has STORE open syncs first. If it does not, and no message is found, the exit
+    code is 1. Nothing in STORE changes.
     """
+    from tailrace.cli.reading import open_to_read  # noqa: PLC0415 - NumPy and kernels
     from tailrace.doctor.dump import query as doctor_query  # noqa: PLC0415
-    from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
 
     with errors():
-        directory = StoreDirectory(
-            str(store), config=StoreConfig.from_properties(read_properties(config)), index=True)
+        directory, behind = open_to_read(store, config, index=True)
         _check_topic(directory, topic)
-        note_unclean(is_unclean=directory.state is DirectoryState.UNCLEAN)
-        found = doctor_query(directory, topic, key, body=body)
+        found = [*doctor_query(directory, topic, key, body=body)]
+        if behind and not found:
+            raise StoreError(f"no message of {topic} has the key {key} up to there")
         if not wants_table(as_json=as_json):
             print_lines(found)
             return
@@ -201,14 +199,15 @@ def verify(
     and file, what to do, and a summary; in a pipe a JSON line for each finding. The exit code is 1 if there are
     findings. A note is not a finding: it names a file that does not belong to the store, or a sealed record.
     """
-    from tailrace.doctor.verify import verify as audit  # noqa: PLC0415 - NumPy and kernels
+    from tailrace.cli.reading import open_to_read  # noqa: PLC0415 - NumPy and kernels
+    from tailrace.doctor.verify import verify_directory  # noqa: PLC0415
 
     warn_if_interpreted()
     table, findings, summary = wants_table(as_json=as_json), list[dict[str, Any]](), dict[str, Any]()
     notes, count = list[dict[str, Any]](), 0
     with errors(), Progress("verify") as progress:
-        settings = StoreConfig.from_properties(read_properties(config))
-        for line in audit(str(store), settings, progress=progress):
+        directory, _ = open_to_read(store, config, raw=True)
+        for line in verify_directory(directory, progress):
             summary = line.get("summary", summary)
             count += "finding" in line
             if not table:
@@ -219,7 +218,7 @@ def verify(
     if table:
         from tailrace.cli.findings_output import print_findings  # noqa: PLC0415
 
-        print_findings(str(store), str(store.absolute()), findings, notes, summary, each=each)
+        print_findings(str(store), directory.path, findings, notes, summary, each=each)
     if count:
         raise typer.Exit(1)
 
@@ -363,15 +362,16 @@ def timers(
     """
     from collections import Counter  # noqa: PLC0415
 
-    from tailrace.doctor.timers import parked_timers, pending_timers  # noqa: PLC0415 - NumPy and kernels
+    from tailrace.cli.reading import open_to_read  # noqa: PLC0415 - NumPy and kernels
+    from tailrace.doctor.timers import parked_timers, pending_timers  # noqa: PLC0415
     from tailrace.env.clock import SystemClock  # noqa: PLC0415
-    from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
 
     with errors():
-        directory = StoreDirectory(str(store), config=StoreConfig.from_properties(read_properties(config)))
-        note_unclean(is_unclean=directory.state is DirectoryState.UNCLEAN)
+        directory, behind = open_to_read(store, config)
         pending, parked = pending_timers(directory), parked_timers(directory)
         found = sorted([*pending, *parked], key=lambda timer: (timer.due_ms, timer.phy_offset))
+        if behind and not found:
+            raise StoreError("no timer is pending up to there")
     now_ms = SystemClock().now_ms()
     if summary:
         counts, kept = Counter(timer.topic for timer in pending), Counter(timer.topic for timer in parked)

@@ -155,9 +155,9 @@ def create(
 
 
 def _is_served(store: str) -> bool:
-    from tailrace.cli.problems import serve_hint  # noqa: PLC0415
     from tailrace.env.filesystem import OsFileSystem  # noqa: PLC0415
     from tailrace.formats.filenames import LOCK  # noqa: PLC0415
+    from tailrace.node.serve_hint import serve_hint  # noqa: PLC0415
 
     return OsFileSystem().lock_holder(f"{store}/{LOCK}") is not None and "broker" in serve_hint(store)
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from tailrace import spellings
-from tailrace.env.filesystem import OsFileSystem
-from tailrace.env.whole_files import read_hint
 from tailrace.errors import ConfigError, StoreError, StoreLockedError
-from tailrace.formats.filenames import SERVE
+from tailrace.node.serve_hint import serve_hint
 from tailrace.properties import SETTINGS_FILE_MAX, repeated_settings, settings_in
 
-__all__ = ["explained", "no_such", "read_config_file", "serve_hint"]
-
-SERVE_HINT_MAX = 4096
+__all__ = ["explained", "no_such", "read_config_file"]
 
 
 def explained(error: Exception) -> str:
@@ -35,15 +29,6 @@ def _server(path: str) -> str:
     if "pid" not in hint or "broker" not in hint:
         return ""
     return f"; tailrace serve, process {hint['pid']}, serves it at {hint['broker']}"
-
-
-def serve_hint(store: str) -> dict[str, Any]:
-    """Return the hint that a running ``tailrace serve`` left in its directory; empty without one."""
-    try:
-        hint = json.loads(read_hint(OsFileSystem(), f"{store}/{SERVE}", SERVE_HINT_MAX) or b"{}")
-    except (OSError, ValueError):
-        return {}
-    return hint if isinstance(hint, dict) else {}
 
 
 def read_config_file(path: Path) -> tuple[dict[str, str], list[str]]:

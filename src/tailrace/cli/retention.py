@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tailrace.cli.contexts import tls_of
-from tailrace.cli.problems import serve_hint
 from tailrace.client.credentials import credentials_of
 from tailrace.config import StoreConfig
 from tailrace.doctor.retention import RetentionView, explain_directory, plan_free
@@ -20,6 +19,7 @@ from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import FreeBytesRequestHeader
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
+from tailrace.node.serve_hint import serve_hint
 from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.directory import StoreDirectory

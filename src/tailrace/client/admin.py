@@ -318,6 +318,11 @@ class AdminClient:
             address: (await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body.decode(errors="replace")
             for address in await self.brokers()}
 
+    async def sync_store(self) -> None:
+        """Let brokers sync their logs, so that readers of their directories see every message that was acknowledged."""
+        for address in await self.brokers():
+            await self._ask(address, RequestCode.SYNC_STORE)
+
     async def runtime_info(self) -> dict[str, dict[str, str]]:
         """Return the figures of every broker, by its address."""
         return {

@@ -31,6 +31,8 @@ from tailrace.errors import CorruptionError, NotAStoreError, StoreError
 from tailrace.formats import filenames
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
+from tailrace.node.synced_directory import open_synced
+from tailrace.remoting.tls import TlsOptions
 from tailrace.store.compaction.verification import only_in_compaction_log
 from tailrace.store.directory import FileView, StoreDirectory
 
@@ -119,9 +121,12 @@ def read_manifest(target: str, file_system: FileSystem | None = None) -> BackupM
 
 def back_up(
     store: str, target: str, config: StoreConfig | None = None, *, file_system: FileSystem | None = None,
-    clock: Clock | None = None, progress: Progress | None = None,
+    clock: Clock | None = None, progress: Progress | None = None, tls: TlsOptions | None = None,
 ) -> dict[str, Any]:
     """Bring a backup up to date with a store, which a server may have open. Return a report.
+
+    The server is asked to sync first, over ``tls`` if it is given. ``behind`` of the report says how far behind the
+    server the backup may be; it is missing if the backup has every message that was acknowledged before.
 
     CommitLog files that are full and in the backup already are not read again, except their first 4 KiB.
     Raises StoreError if the directory is a store or has another store's backup, or another OSError or StoreError.
@@ -139,7 +144,7 @@ def back_up(
         before = read_manifest(target, file_system)
         copy = _Copy(file_system, target, {} if before is None else {one.path: one for one in before.files}, progress)
         entries = copy.small_files(store, _HINTS)
-        directory = StoreDirectory(store, config=config, file_system=file_system)
+        directory, behind = open_synced(store, config=config, file_system=file_system, tls=tls)
         if before is not None and before.log_end > directory.max_phy_offset:  # also a store that was made again, empty
             raise StoreError(f"{target} has the log up to {before.log_end}, {store} only up to "
                              f"{directory.max_phy_offset}: it is another store, or it was set back; to keep both, "
@@ -160,7 +165,8 @@ def back_up(
         lock.release()
     return {
         "backup": target, "logStart": made.log_start, "logEnd": made.log_end, "files": len(made.files),
-        "copiedFiles": copy.files, "copiedBytes": copy.done, "removedFiles": removed, "createdMs": made.created_ms}
+        "copiedFiles": copy.files, "copiedBytes": copy.done, "removedFiles": removed, "createdMs": made.created_ms,
+        **({"behind": behind} if behind else {})}
 
 
 class _Copy:

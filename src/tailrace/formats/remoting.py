@@ -211,6 +211,8 @@ class RequestCode(enum.IntEnum):
     """A request that only Tailrace has: release messages of ``topic``; optional ``queueId`` and ``beforeMs``."""
     FREE_BYTES = 329_002
     """A request that only Tailrace has: delete the oldest CommitLog files until ``freeBytes`` are freed."""
+    SYNC_STORE = 329_003
+    """A request that only Tailrace has: sync the log, so that readers of the directory see every message."""
 
 
 @final

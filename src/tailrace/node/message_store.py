@@ -438,6 +438,15 @@ class MessageStore:
         self._check_may_change()
         self._store.sync_log()
 
+    def sync_for_readers(self, timeout_ms: int = 5_000) -> bool:
+        """Make everything that was put before durable, and visible to processes that read the directory.
+
+        Return False if its queue units are not written within ``timeout_ms``. A read-only store has nothing to sync.
+        Raises FatalStorageError.
+        """
+        self._check_open()
+        return bool(self.read_only) or self._store.sync_for_readers(timeout_ms)
+
     def wait_dispatched(self, timeout_ms: int = 10_000) -> bool:
         """Wait until everything that was put before can be read by queue and key; False after the timeout."""
         self._check_open()

@@ -6,6 +6,7 @@ the services. Order of stop: refuse puts, dispatch the rest, flush log, queues a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, final
@@ -132,6 +133,7 @@ class DefaultMessageStore:
         self._reput_handle: ServiceHandle | None = None
         self._dispatch_stuck_at = -1
         self._flushed_file: File | None = None
+        self._flushed_lock = threading.Lock()
         self._pid = 0
 
     # -- life
@@ -228,14 +230,20 @@ class DefaultMessageStore:
         return more
 
     def _write_flushed(self) -> None:
-        """Write the hint ``tailrace/flushed``: the position up to which other processes may show records."""
-        text = orjson.dumps({"pid": self._pid, "flushed": self.commit_log.queue.flushed_where})
+        """Write the hint ``tailrace/flushed``: the position up to which other processes may show records.
+
+        ``dispatched`` is the position up to which records have their queue units and index entries.
+        """
         try:
-            if self._flushed_file is None:
-                self._file_system.makedirs(f"{self.root}/{filenames.OWN}")
-                self._flushed_file = open_hint(
-                    self._file_system, f"{self.root}/{filenames.FLUSHED}")
-            self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
+            with self._flushed_lock:
+                text = orjson.dumps({
+                    "pid": self._pid, "flushed": self.commit_log.queue.flushed_where,
+                    "dispatched": self.reput.reput_from_offset})
+                if self._flushed_file is None:
+                    self._file_system.makedirs(f"{self.root}/{filenames.OWN}")
+                    self._flushed_file = open_hint(
+                        self._file_system, f"{self.root}/{filenames.FLUSHED}")
+                self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
         except OSError as error:  # only a hint: other processes show what the last one covers
             events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)
 
@@ -379,6 +387,16 @@ class DefaultMessageStore:
     def sync_log(self) -> None:
         """Make the whole log durable and answer waiting puts. Raises FatalStorageError."""
         self.flush_commit_log.flush()
+
+    def sync_for_readers(self, timeout_ms: int) -> bool:
+        """Let processes that read the directory see everything that was put before.
+
+        Return False if dispatch did not follow within ``timeout_ms``. Raises FatalStorageError.
+        """
+        self.flush_commit_log.flush()
+        done = self.wait_dispatched(timeout_ms)
+        self._write_flushed()
+        return done
 
     def wake_flush(self) -> None:
         """Wake the flush under SYNC_FLUSH, for a writer that does not wait: its records are shown after the flush."""

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, final
 
 from tailrace.auth.signature import without_proof
-from tailrace.broker.answers_later import answer_failure
+from tailrace.broker.answers_later import RequestWorker, answer_failure
 from tailrace.broker.client_manager import ClientInfo
 from tailrace.broker.cold_reads import with_record
 from tailrace.broker.context import BrokerContext
@@ -53,6 +53,8 @@ class AdminProcessor:
         self._broker = broker
         self._runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
+        # A thread of its own, because a sync may take seconds on a busy disk.
+        self._syncs = RequestWorker(broker.loop, broker.executors.worker("sync"))
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -67,10 +69,17 @@ class AdminProcessor:
         server.register(self.consumer_running_info, code.GET_CONSUMER_RUNNING_INFO)
         server.register(with_record(self._broker, self.consume_directly, _place), code.CONSUME_MESSAGE_DIRECTLY)
         server.register(slow(self.query_consume_queue), code.QUERY_CONSUME_QUEUE)
+        server.register(self._syncs.in_thread(self.sync_store), code.SYNC_STORE)
 
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return figures of the running broker: request 28."""
         return request.answer(body=fastjson.dumps({"table": self._runtime.table()}))
+
+    def sync_store(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Sync the log for readers of the directory: a request of Tailrace's own."""
+        if not self._broker.store.sync_for_readers():
+            raise RefusalError(ResponseCode.SYSTEM_BUSY, "the queues do not follow the log")
+        return request.answer()
 
     def all_consumer_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the content of ``consumerOffset.json``: request 43."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from tailrace.config import StoreConfig
 from tailrace.env.clock import SystemClock
+from tailrace.node.synced_directory import open_synced
 from tailrace.store.compaction.verification import compaction_findings
 from tailrace.store.directory import FileView, StoreDirectory
 from tailrace.store.index_verification import (
@@ -113,7 +114,9 @@ def audit(
     spark: SparkSession, path: str, *, config: StoreConfig | None = None, tell: Tell = lambda _: None,
 ) -> Audit:
     """Audit a directory without changing it. Raises NotAStoreError."""
-    directory = StoreDirectory(path, config=config, raw=True)
+    directory, behind = open_synced(path, config=config, raw=True)
+    if behind:
+        tell(f"the store is shown {behind}")
     context = spark.sparkContext
     files = directory.index_files()
     look = context.broadcast((directory, files))

@@ -9,6 +9,7 @@ from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, DataLossError, StoreError
 from tailrace.logs import get_logger
+from tailrace.node.synced_directory import open_synced
 from tailrace.spark.archive.directory import ArchivedQueue, open_archived
 from tailrace.spark.source.checkpoints import (
     Checkpoint,
@@ -19,7 +20,7 @@ from tailrace.spark.source.checkpoints import (
 )
 from tailrace.spark.source.options import EARLIEST, LATEST, Position, ReadOptions
 from tailrace.spellings import meant
-from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.directory import QueueView
 from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.queue_search import first_at, first_stored
 from tailrace.store.queue_types import CLEANUP_POLICY, COMPACTION, read_compacted_topics
@@ -39,11 +40,16 @@ Directories = Mapping[str, Directory]
 
 
 def open_directories(options: ReadOptions) -> dict[str, Directory]:
-    """Open every store, with its archive if one is read. Return the directories by label."""
+    """Open every store, with its archive if one is read. Return the directories by label.
+
+    A server that has a store open is asked to sync first.
+    """
     config = options.store_config()
     found: dict[str, Directory] = {}
     for label, path in options.roots:
-        live = StoreDirectory(path, config=config)
+        live, behind = open_synced(path, config=config)
+        if behind:
+            events.MESSAGES_MAY_BE_MISSING.log(_log, store=path, behind=behind)
         archive = options.archive_of(label)
         found[label] = open_archived(live, archive) if archive else live
     return found
