@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
 from typing import Any, Final, Self, final
 
 from tailrace.auth.signature import Credentials
@@ -24,7 +25,7 @@ from tailrace.client.routes import (
     Routes,
 )
 from tailrace.client.send_result import SendResult
-from tailrace.client.sender import QueueSelector, Sender, by_key
+from tailrace.client.sender import QueueSelector, Sender, Tries, by_key
 from tailrace.client.telemetry import Telemetry
 from tailrace.client.trace import TRACE_GROUP, TRACE_TOPIC, MessageTrace
 from tailrace.client.transactions import (
@@ -57,6 +58,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import Message, MessageExt
 from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.tls import TlsOptions, options_of
+from tailrace.spellings import duration_ms
 
 __all__ = ["AsyncProducer", "Producer", "QueueSelector", "send_again"]
 
@@ -78,7 +80,8 @@ class AsyncProducer:
 
     def __init__(
         self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_PRODUCER",
-        timeout_ms: int = 3000, retries: int = 2, check: CheckTransaction | None = None,
+        timeout_ms: int = 3000, retries: int = 2, delivery_timeout: float | str | timedelta | None = None,
+        check: CheckTransaction | None = None,
         compression: str | None = None, compress_over: int = 4096, avoid_slow_brokers: bool = False,
         linger_ms: float = 0.0, batch_bytes: int = 32 << 10, max_pending_bytes: int = 32 << 20,
         trace: bool = False, trace_topic: str = TRACE_TOPIC, telemetry: Telemetry | None = None,
@@ -89,12 +92,15 @@ class AsyncProducer:
         docs/how-to/programs/send.md describes the arguments.
 
         ``namesrv`` is one or more name servers, separated by ``;``. ``broker`` names one broker instead.
-        ``timeout_ms`` limits each request. ``retries`` is the number of further tries of a send.
+        ``timeout_ms`` limits each request. ``retries`` is the number of further tries of a send, without a pause.
+        With ``delivery_timeout``, in seconds or such as ``"30s"``, a send is tried again for that time instead, with
+        growing pauses; then DeliveryTimeoutError is raised. Its message may be stored, or stored twice.
         ``check`` decides about half messages that are pending, see ``send_in_transaction``.
         ``tls`` is True for TLS with the CAs of this machine, or TlsOptions. ``credentials`` are those of a user,
         or the path of a file with them; without them those of the environment.
         """
         _check(compress_over=compress_over, batch_bytes=batch_bytes, max_pending_bytes=max_pending_bytes)
+        delivery_ms = None if delivery_timeout is None else _positive_ms(delivery_timeout)
         self._group = group
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
@@ -104,7 +110,8 @@ class AsyncProducer:
             None if check is None else (group, False))
         self._sender = Sender(
             self._share, group, timeout_ms, retries, self._clock, compression=compression,
-            compress_over=compress_over, avoid_slow_brokers=avoid_slow_brokers)
+            compress_over=compress_over, avoid_slow_brokers=avoid_slow_brokers,
+            delivery_ms=delivery_ms)
         self._telemetry = telemetry
         self._tracer: AsyncProducer | None = None
         self._trace: MessageTrace | None = None
@@ -235,7 +242,7 @@ class AsyncProducer:
         turn = contextlib.nullcontext() if ordering_key is None else self._turns.of((message.topic, ordering_key))
         async with turn:
             chosen_by = selector if ordering_key is None else by_key(ordering_key)
-            route = await self._routes.of(message.topic, for_write=True)
+            route = await self._sender.route(message.topic)
             chosen = self._sender.choose(route, message, None, chosen_by, "")
             await self._pending.enter(size)
             return batches.add(BatchKey(message.topic, chosen.queue_id, ordering_key is not None), item)
@@ -368,13 +375,18 @@ class AsyncProducer:
             raise ValueError("a producer that sends in transactions needs the argument check")
         if message.deliver_at is not None or message.delay is not None or message.delay_level:
             raise MessageIllegalError("delay", "a message of a transaction cannot be delayed")
-        route = await self._routes.of(message.topic, for_write=True)
-        await transactions.join(message.topic, set(route.addresses.values()))
+        tries = self._sender.tries()
+
+        async def join(tries: Tries) -> None:
+            route = await self._sender.route_once(message.topic, tries)
+            await transactions.join(message.topic, set(route.addresses.values()))
+
+        await self._sender.until_done(message.topic, join, tries)
         if self._telemetry is None:
-            sent = await self._send_half(message, queue_id, selector)
+            sent = await self._send_half(message, queue_id, selector, tries)
         else:
             with self._telemetry.sending([message], self._group, "send_in_transaction") as ([one], span):
-                sent = await self._send_half(one, queue_id, selector)
+                sent = await self._send_half(one, queue_id, selector, tries)
                 self._telemetry.stored(span, sent)
         found = local(message)
         decision = checked_decision(await found if inspect.isawaitable(found) else found)
@@ -382,7 +394,7 @@ class AsyncProducer:
         return TransactionSendResult(**dataclasses.asdict(sent), decision=decision)
 
     async def _send_half(
-        self, message: Message, queue_id: int | None, selector: QueueSelector | None
+        self, message: Message, queue_id: int | None, selector: QueueSelector | None, tries: Tries
     ) -> SendResult:
         unique_key, stored = self._sender.properties(message, TRAN_MSG="true", PGROUP=self._group)
         header = self._sender.header_of(message.topic, message.flag, stored.decode())
@@ -390,7 +402,7 @@ class AsyncProducer:
         body = self._sender.body_of(message, header)
         began_ms = self._clock.now_ms()
         sent = await self._sender.send(
-            RequestCode.SEND_MESSAGE_V2, message, header, body, unique_key, queue_id, selector)
+            RequestCode.SEND_MESSAGE_V2, message, header, body, unique_key, queue_id, selector, tries.next())
         await self._traced(message, sent, began_ms, half=True)
         return sent
 
@@ -477,6 +489,15 @@ class AsyncProducer:
                 notes.append(answer.remark)
         self._routes.forget(topic)
         return notes
+
+
+def _positive_ms(delivery_timeout: float | str | timedelta) -> int:
+    try:
+        found = duration_ms(delivery_timeout, "delivery_timeout")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    _check(delivery_timeout=found)
+    return found
 
 
 def _check(**values: int) -> None:

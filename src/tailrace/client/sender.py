@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Sequence
-from typing import Final, final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar, final
 
 from tailrace.client.broker_faults import BrokerFaults
 from tailrace.client.compression import Compressor, compressor_of
@@ -15,7 +16,14 @@ from tailrace.client.routes import AUTO_CREATE_TOPIC, DEFAULT_QUEUES, MessageQue
 from tailrace.client.send_result import SendResult
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import SystemEntropy
-from tailrace.errors import MessageIllegalError, RemotingCommandError, RemotingError
+from tailrace.errors import (
+    DeliveryTimeoutError,
+    MessageIllegalError,
+    RemotingCommandError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+)
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.remoting import ResponseCode
 from tailrace.formats.requests.message_headers import (
@@ -26,8 +34,9 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.kernels.properties import message_properties
 from tailrace.model import Message, refuse_conflicts
 
-__all__ = ["QueueSelector", "Sender", "by_key"]
+__all__ = ["QueueSelector", "Sender", "Tries", "by_key"]
 
+_T = TypeVar("_T")
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 _STORED: Final = {
     ResponseCode.SUCCESS: "SEND_OK",
@@ -41,14 +50,39 @@ _RETRIED: Final = frozenset({
 })
 
 
+PAUSE_S: Final = 0.1
+"""Longest pause after the first try of a send with a delivery timeout, in seconds; doubled with each try."""
+PAUSE_MAX_S: Final = 5.0
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class Tries:
+    """The tries of one send."""
+
+    began_ns: int
+    count: int = 0
+    broker: str = ""
+    """Broker to which the try sends, once it was chosen."""
+    avoid: str = ""
+    """Broker of the last try."""
+    may_be_stored: bool = False
+    """True if a broker may have stored the message without an answer."""
+
+    def next(self) -> Tries:
+        """Return the tries of the next request of the same send, in what is left of its time."""
+        return Tries(self.began_ns)
+
+
 @final
 class Sender:
     """The common part of all sends of a producer."""
 
     def __init__(
         self, share: InstanceShare, group: str, timeout_ms: int, retries: int, clock: Clock, *,
-        compression: str | None, compress_over: int, avoid_slow_brokers: bool,
+        compression: str | None, compress_over: int, avoid_slow_brokers: bool, delivery_ms: int | None = None,
     ) -> None:
+        self._delivery_ms = delivery_ms
         self._share = share
         self._group = group
         self._timeout_ms = timeout_ms
@@ -118,42 +152,116 @@ class Sender:
 
     async def send(
         self, code: int, message: Message, header: SendMessageRequestHeader, body: bytes, unique_key: str,
-        queue_id: int | None, selector: QueueSelector | None,
+        queue_id: int | None, selector: QueueSelector | None, tries: Tries | None = None,
     ) -> SendResult:
-        """Send a request; after a temporary failure retry up to ``retries`` times. Raises RemotingError."""
-        last: RemotingError | None = None
-        avoid = ""
-        for _ in range(self._retries + 1):
-            failed = ""
-            began_ns = self._clock.monotonic_ns()
+        """Send a request; after a temporary failure try again as `until_done` does. Raises RemotingError."""
+        async def step(tries: Tries) -> SendResult:
+            return await self._try(code, message, header, body, unique_key, queue_id, selector, tries)
+
+        return await self.until_done(message.topic, step, tries)
+
+    def tries(self) -> Tries:
+        """Return the tries of a send that begins now."""
+        return Tries(self._clock.monotonic_ns())
+
+    async def route(self, topic: str, tries: Tries | None = None) -> Route:
+        """Return the route of a topic to send to; after a temporary failure try again as `until_done` does."""
+        return await self.until_done(topic, lambda tries: self.route_once(topic, tries), tries)
+
+    async def until_done(
+        self, topic: str, step: Callable[[Tries], Awaitable[_T]], tries: Tries | None = None
+    ) -> _T:
+        """Return the result of ``step``; after a temporary failure it is run again.
+
+        Without a delivery timeout it is run up to ``retries`` more times, without a pause. With one it is run until
+        that time is over, with pauses that grow and are random, and then DeliveryTimeoutError is raised.
+        """
+        tries = tries or self.tries()
+        while True:
+            tries.count += 1
+            tries.broker = ""
             try:
-                route = await self._share.instance.routes.of(message.topic, for_write=True)
-                queue = self.choose(route, message, queue_id, selector, avoid)
-                failed = queue.broker_name
-                header.queue_id = queue.queue_id
-                address = route.addresses[queue.broker_name]
-                answer = await self._share.instance.remoting.invoke(
-                    address, code, header.to_ext(), body, timeout_ms=self._timeout_ms)
-                self._note(failed, began_ns)
-                if answer.code not in _STORED:
-                    raise RemotingCommandError(answer.code, answer.remark or "", address)
+                return await step(tries)
             except RemotingCommandError as error:
                 if error.code not in _RETRIED:
                     raise
-                last = error
+                tries.may_be_stored |= error.code == ResponseCode.SYSTEM_ERROR
+                last: RemotingError = error
             except RemotingError as error:
-                self._note(failed, began_ns, reached=False)
+                if self._share.closed:
+                    raise
+                tries.may_be_stored |= bool(tries.broker) and not isinstance(error, RemotingConnectError)
                 last = error
-            else:
-                place = answer.read(SendMessageResponseHeader)
-                return SendResult(
-                    _STORED[ResponseCode(answer.code)], queue.broker_name, place.queue_id,
-                    place.queue_offset, unique_key, place.msg_id, place.recall_handle or "",
-                    answer.ext.get("MSG_REGION", "") if answer.ext.get("TRACE_ON") != "false" else "")
-            avoid = failed  # retry on another broker if the topic has one
-            self._share.instance.routes.forget(message.topic)
-        assert last is not None
-        raise last
+            tries.avoid = tries.broker  # retry on another broker if the topic has one
+            self._share.instance.routes.forget(topic)
+            if await self._wait(tries):
+                continue
+            last = await self._share.instance.routes.explained(topic, last)
+            if self._delivery_ms is None:
+                raise last
+            raise DeliveryTimeoutError(
+                topic, self._tried_ms(tries), tries.count, last, may_be_stored=tries.may_be_stored) from last
+
+    def _tried_ms(self, tries: Tries) -> int:
+        return (self._clock.monotonic_ns() - tries.began_ns) // 1_000_000
+
+    async def _wait(self, tries: Tries) -> bool:
+        """Wait until the next try; return False if there is none."""
+        if self._delivery_ms is None:
+            return tries.count <= self._retries
+        left_s = (self._delivery_ms - self._tried_ms(tries)) / 1000
+        if left_s < 2 * PAUSE_S:
+            return False
+        longest_s = min(PAUSE_S * 2.0 ** min(tries.count - 1, 10), PAUSE_MAX_S)
+        # Random, so that many producers do not all send at the moment at which a broker is back.
+        pause_s = longest_s * (0.5 + SystemEntropy().randrange(1 << 16) / (1 << 17))
+        await asyncio.sleep(min(pause_s, left_s - PAUSE_S))
+        return True
+
+    def _limit_ms(self, tries: Tries) -> int:
+        """Return the time for the next request of a try."""
+        if self._delivery_ms is None:
+            return self._timeout_ms
+        return max(1, min(self._timeout_ms, self._delivery_ms - self._tried_ms(tries)))
+
+    async def route_once(self, topic: str, tries: Tries) -> Route:
+        """Return the route of a topic to send to, in one try."""
+        routes = self._share.instance.routes
+        if self._delivery_ms is None:
+            return await routes.of(topic, for_write=True)
+        limit_ms = max(1, self._delivery_ms - self._tried_ms(tries))
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                return await routes.of(topic, for_write=True)
+        except TimeoutError:
+            raise RemotingTimeoutError("the name server", limit_ms) from None
+
+    async def _try(
+        self, code: int, message: Message, header: SendMessageRequestHeader, body: bytes, unique_key: str,
+        queue_id: int | None, selector: QueueSelector | None, tries: Tries,
+    ) -> SendResult:
+        began_ns = self._clock.monotonic_ns()
+        try:
+            route = await self.route_once(message.topic, tries)
+            queue = self.choose(route, message, queue_id, selector, tries.avoid)
+            tries.broker = queue.broker_name
+            header.queue_id = queue.queue_id
+            address = route.addresses[queue.broker_name]
+            answer = await self._share.instance.remoting.invoke(
+                address, code, header.to_ext(), body, timeout_ms=self._limit_ms(tries))
+        except RemotingCommandError:
+            raise
+        except RemotingError:
+            self._note(tries.broker, began_ns, reached=False)
+            raise
+        self._note(queue.broker_name, began_ns)
+        if answer.code not in _STORED:
+            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        place = answer.read(SendMessageResponseHeader)
+        return SendResult(
+            _STORED[ResponseCode(answer.code)], queue.broker_name, place.queue_id,
+            place.queue_offset, unique_key, place.msg_id, place.recall_handle or "",
+            answer.ext.get("MSG_REGION", "") if answer.ext.get("TRACE_ON") != "false" else "")
 
     def _note(self, broker_name: str, began_ns: int, *, reached: bool = True) -> None:
         if self._faults is not None and broker_name:
