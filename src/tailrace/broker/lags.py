@@ -37,14 +37,14 @@ class QueueLag(NamedTuple):
 
 def queue_lags(
     broker: BrokerContext, entries: Iterable[tuple[str, str, int, int]] | None = None,
-    pause: Callable[[], None] = no_pause,
+    pause: Callable[[], None] = no_pause, step: int = STEP,
 ) -> Iterator[QueueLag]:
     """Yield the lag of each group on each queue that it has consumed and whose topic still exists.
 
-    ``entries`` are those of the committed offsets; None means all. ``pause`` is called after every few queues.
+    ``entries`` are those of the committed offsets; None means all. ``pause`` is called after each ``step`` queues.
     """
     store, offsets = broker.store, broker.offsets
-    for topic, group, queue_id, consumed in in_steps(offsets.entries() if entries is None else entries, STEP, pause):
+    for topic, group, queue_id, consumed in in_steps(offsets.entries() if entries is None else entries, step, pause):
         config = broker.topics.select(topic)
         until = max(0, store.queue_offsets.max(topic, queue_id))
         # A queue that the topic has lost counts while it holds messages.

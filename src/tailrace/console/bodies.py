@@ -22,7 +22,7 @@ TEXT_MAX: Final = 20_000
 BYTES_MAX: Final = 2_048
 """Bytes of a body that is no text."""
 _DECOMPRESSED_MAX: Final = 1 << 20
-PARSED_MAX: Final = 1 << 20
+PARSED_MAX: Final = 1 << 18
 """Characters of a body that may become a tree."""
 NODES_MAX: Final = 1_000
 """Values of a JSON body that its tree shows."""

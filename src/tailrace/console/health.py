@@ -5,16 +5,15 @@ The limits are those of the alerts in ``deploy/prometheus``, so that a page and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tailrace.broker.context import BrokerContext
 from tailrace.console.disk import Disk, disk_troubles
 from tailrace.console.elements import BAD, NOTE, WARN, address, plural
-from tailrace.console.figures import DeadLetters, Figures, GroupLag, oldest_ms
+from tailrace.console.figures import DeadLetters, GroupLag, oldest_ms
 from tailrace.console.recovery import recovery_troubles
 from tailrace.console.troubles import Trouble
-from tailrace.console.viewer import Viewer
 from tailrace.console.words import span
 from tailrace.env import supervision
 from tailrace.env.processes import memory_bytes, memory_limit
@@ -69,11 +68,10 @@ def members_of(broker: BrokerContext, group: str) -> int:
     return 0 if info is None else len(info.client_ids())
 
 
-def waiting_groups(broker: BrokerContext, figures: Figures, viewer: Viewer) -> list[WaitingGroup]:
-    """Return the groups of users with messages that wait, the greatest lag first, at most `LAGS_MAX`."""
+def waiting_groups(broker: BrokerContext, found: Mapping[str, GroupLag]) -> list[WaitingGroup]:
+    """Return those of the groups with messages that wait, the greatest lag first, at most `LAGS_MAX`."""
     lags = sorted(
-        ((name, lag) for name, lag in figures.own_lags(viewer).items() if lag.behind),
-        key=lambda one: (-one[1].behind, one[0]))
+        ((name, lag) for name, lag in found.items() if lag.behind), key=lambda one: (-one[1].behind, one[0]))
     return [WaitingGroup(name, lag, oldest_ms(broker, lag.lagging), members_of(broker, name))
             for name, lag in lags[:LAGS_MAX]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Final, NamedTuple
 from xml.etree.ElementTree import Element
@@ -28,7 +29,7 @@ from tailrace.console.figures import is_own_topic
 from tailrace.console.query import Query, whole_number
 from tailrace.console.timeline import QUEUES_MAX, Place, Timeline
 from tailrace.console.topics import owner_of, topic_link
-from tailrace.console.viewer import SUGGESTED_MAX, NotThereError, Viewer, only_if
+from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import clock_time, moment
 from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.model import MessageExt
@@ -72,9 +73,10 @@ def _shown(store: MessageStore, message: MessageExt, offset: int) -> Shown:
 
 def known_topics(broker: BrokerContext, viewer: Viewer) -> list[str]:
     """Return topics that a field suggests: own ones that the user may read, then dead letters."""
-    names = sorted(name for name in broker.topics.table.copy() if viewer.reads(name))
-    own = [name for name in names if is_own_topic(broker, name)]
-    return (own + [name for name in names if name.startswith(DLQ_GROUP_TOPIC_PREFIX)])[:SUGGESTED_MAX]
+    names = sorted(broker.topics.table.copy())
+    return viewer.suggested(itertools.chain(
+        (name for name in names if is_own_topic(broker, name)),
+        (name for name in names if name.startswith(DLQ_GROUP_TOPIC_PREFIX))))
 
 
 def search_form(broker: BrokerContext, viewer: Viewer, asked: Query) -> Element:

@@ -54,7 +54,8 @@ ROWS: Final = 8
 
 def overview(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: Mapping[str, str]) -> Titled:
     """Return the page, whose title says whether anything is wrong."""
-    waiting = waiting_groups(broker, figures, viewer)
+    lags = figures.own_lags(viewer)
+    waiting = waiting_groups(broker, lags)
     dead, disk = figures.dead_letters(viewer), disk_of(broker)
     live = link("Stop reloading", address("")) if "live" in asked else link(
         f"Reload every {REFRESH_S} s", address("", live=1))
@@ -63,7 +64,7 @@ def overview(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: Map
     title = f"{plural(wrong, 'thing')} {'needs' if wrong == 1 else 'need'} attention" if wrong else "Nothing is wrong"
     return Titled(title, [
         _state(broker, found, live),
-        h("div", _lag(broker, waiting, figures.own_lags(viewer)), _dead(broker, dead), _disk(disk),
+        h("div", _lag(broker, waiting, lags), _dead(broker, dead), _disk(disk),
           _timers(broker, viewer), _rates(broker), recovery_card(broker.store.recovery_report),
           _broker(broker, figures, viewer), class_="cards")])
 
@@ -95,14 +96,16 @@ def _lag(broker: BrokerContext, waiting: list[WaitingGroup], lags: Mapping[str, 
          clock_time(group.oldest_ms, now),
          group.members or badge("none", WARN)]
         for group in waiting[:ROWS]]
-    rest = len(lags) - len(rows)
+    more, idle = len(waiting) - len(rows), len(lags) - len(waiting)
+    rest = " ".join(filter(None, (
+        f"{plural(more, 'more group')} {'has' if more == 1 else 'have'} a lag." if more else "",
+        f"{plural(idle, 'group')} {'has' if idle == 1 else 'have'} none." if idle else "")))
     columns = (Column("Group", "name"), Column("Share", "wide bars"), Column("Messages", "number"),
                Column("Oldest", "number"), Column("Members", "number wide"))
     empty = "No message waits." if lags else "No group has consumed anything yet."
     return card(
         "Lag", table(columns, rows, empty, "Groups with waiting messages"),
-        h("p", f"{plural(rest, 'other group')} {'waits' if rest == 1 else 'wait'} for less or for nothing.")
-        if rows and rest else None,
+        h("p", rest, class_="soft") if rows and rest else None,
         more=link("All groups", address("groups")))
 
 

@@ -45,7 +45,7 @@ def retention_page(broker: BrokerContext, viewer: Viewer) -> list[Child]:
     """Return what is deleted when, and what keeps the rest."""
     only_if(viewer.lists, "List on the cluster, because this page names topics and groups")
     store = broker.store
-    view = explain_directory(store.path, store.config, broker.clock, store.file_system)
+    view = explain_directory(store.path, store.config, broker.clock, store.file_system, topics=broker.topics)
     deletable = [verdict for verdict in view.segments if verdict.rule.deletable]
     now = view.now_ms
     rows: list[list[Child]] = [

@@ -25,7 +25,7 @@ from tailrace.console.health import LATE_MS
 from tailrace.console.lists import ROWS_MAX
 from tailrace.console.query import Query
 from tailrace.console.topics import owner_of, topic_link
-from tailrace.console.viewer import SUGGESTED_MAX, Viewer
+from tailrace.console.viewer import Viewer
 from tailrace.console.words import ago, moment
 from tailrace.timer.pending_timer import PARKED, UNREADABLE, PendingTimer
 
@@ -60,7 +60,7 @@ def timers_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> list[Chi
     rows: list[list[Child]] = [
         [moment(timer.due_ms), _left(timer, now), _topic(timer, viewer), _keys(timer)] for timer in shown]
     columns = (Column("Due", "wide"), Column("In", "number"), Column("Topic", "name"), Column("Keys", "name"))
-    names = sorted(name for name in broker.topics.table.copy() if is_own_topic(broker, name) and viewer.reads(name))
+    names = viewer.suggested(name for name in sorted(broker.topics.table.copy()) if is_own_topic(broker, name))
     links: list[Child] = []
     if with_retries:
         links.append(link("Hide retries", address("timers", topic=topic)))
@@ -71,7 +71,7 @@ def timers_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> list[Chi
             "Pending": h("strong", f"{pending:,}{at_least}", class_="figure"),
             "Overdue": badge(f"{overdue:,}", WARN) if overdue else "none",
             "Could not be delivered": badge(f"{parked:,}", BAD) if parked else None}),
-        form("timers", picker("Topic", "topic", topic, names[:SUGGESTED_MAX]), button="Filter",
+        form("timers", picker("Topic", "topic", topic, names), button="Filter",
              hidden={"all": "1" if with_retries else ""}),
         h("p", *links, class_="links") if links else None,
         table(columns, rows, f"No timer of {topic} is pending." if topic else "No timer is pending.", "Pending timers"),

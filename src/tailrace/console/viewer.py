@@ -17,8 +17,12 @@ __all__ = ["SUGGESTED_MAX", "ForbiddenError", "NotThereError", "Viewer", "only_i
 READ: Final = Action.GET | Action.SUB
 SUGGESTED_MAX: Final = 300
 """Names that a field suggests."""
-COMPARED_MAX: Final = 20_000
-"""Names with which one that does not exist is compared, which takes less than half a second."""
+LOOKED_MAX: Final = 5_000
+"""Names that are looked at for them."""
+COMPARED_MAX: Final = 3_000
+"""Names with which one that does not exist is compared, which takes about half a second."""
+LENGTHS: Final = 3
+"""They are at most this many characters longer or shorter."""
 
 
 class NotThereError(Exception):
@@ -60,7 +64,13 @@ class Viewer:
 
     def similar(self, name: str, known: Iterable[str]) -> str:
         """Return the known name that is most similar to one that does not exist; empty without one."""
-        return nearest(name, itertools.islice(known, COMPARED_MAX))
+        alike = (one for one in known if abs(len(one) - len(name)) <= LENGTHS)
+        return nearest(name, itertools.islice(alike, COMPARED_MAX))
+
+    def suggested(self, names: Iterable[str]) -> list[str]:
+        """Return the first topics of ``names`` whose messages the user may see, for a field."""
+        found = (name for name in itertools.islice(names, LOOKED_MAX) if self.reads(name))
+        return [*itertools.islice(found, SUGGESTED_MAX)]
 
 
 def only_if(allowed: bool, what: str) -> None:

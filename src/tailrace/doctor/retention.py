@@ -90,11 +90,13 @@ def plan_free(
 
 
 def explain_directory(
-    path: str, config: StoreConfig, clock: Clock, file_system: FileSystem, *, requested: bool = False
+    path: str, config: StoreConfig, clock: Clock, file_system: FileSystem, *, requested: bool = False,
+    topics: TopicConfigManager | None = None,
 ) -> RetentionView:
     """Compute the view of a directory. Raises NotAStoreError or OSError.
 
-    With ``requested`` the verdicts are those of a request to free bytes.
+    With ``requested`` the verdicts are those of a request to free bytes. ``topics`` are those of the process that
+    has the directory open; without them they are read.
     """
     directory = StoreDirectory(path, config=config, file_system=file_system)
     root, now_ms = directory.path, clock.now_ms()
@@ -123,7 +125,10 @@ def explain_directory(
     if len(files) > 1 and not any(files[-1].read(0, BLANK.size)):
         files = files[:-1]  # a file that was created ahead
     groups = _groups(directory, config, clock)
-    needs, rules = _topics(directory, now_ms, clock)
+    if topics is None:
+        topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", BrokerConfig(), clock)
+        topics.load()
+    needs, rules = _topics(directory, now_ms, topics)
     segments = explain(
         _facts(directory, files, config, now_ms), now_ms=now_ms,
         reserved_hours=config.file_reserved_time, clean_at_once=trigger.clean_at_once, requested=requested,
@@ -178,12 +183,9 @@ def _store_timestamp(directory: StoreDirectory, phy_offset: int) -> int:
 
 
 def _topics(
-    directory: StoreDirectory, now_ms: int, clock: Clock
+    directory: StoreDirectory, now_ms: int, topics: TopicConfigManager
 ) -> tuple[TopicNeeds | None, dict[str, str]]:
     """Return the part of the log that topics need, and the rules by topic."""
-    topics = TopicConfigManager(
-        directory.file_system, f"{directory.path}/{filenames.CONFIG}", BrokerConfig(), clock)
-    topics.load()
     limits: dict[str, TopicLimits] = {}
     rules: dict[str, str] = {}
     for config in topics.items():
