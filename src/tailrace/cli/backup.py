@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.arguments import AsJson, Config, Store, complain, errors, read_properties
-from tailrace.cli.connections import tls_of
+from tailrace.cli.contexts import tls_of
 from tailrace.cli.log_output import log_to_stderr
 from tailrace.cli.output import Progress, local_time, print_fields, print_lines, wants_table
 from tailrace.config import StoreConfig

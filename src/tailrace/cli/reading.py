@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailrace.cli.arguments import complain, note_unclean, read_properties
-from tailrace.cli.connections import tls_of
+from tailrace.cli.contexts import tls_of
 from tailrace.config import StoreConfig
 from tailrace.node.synced_directory import Synced, open_synced
 from tailrace.store.directory import DirectoryState
