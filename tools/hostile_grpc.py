@@ -80,19 +80,24 @@ async def _clients(target):
 
 def calls_without_a_user(target):
     """Calls without a user and calls that are cancelled immediately, without a pause."""
-    return asyncio.run(_calls(target))
+    return asyncio.run(_calls(target, (("x-mq-client-id", "flood"),)))
 
 
-async def _calls(target):
+def cancelled_calls(target):
+    """The same calls of a user that may make them."""
+    return asyncio.run(_calls(target, grpc_metadata("mallory", "flood")))
+
+
+async def _calls(target, metadata):
     done, until = collections.Counter(), target.until()
-    request = service.QueryRouteRequest(topic=definition.Resource(name="secret"))
+    request = service.QueryRouteRequest(topic=definition.Resource(name="own"))
 
     async def work(channel, cancels):
         ask = channel.unary_unary(
             SERVICE + "QueryRoute", request_serializer=service.QueryRouteRequest.SerializeToString,
             response_deserializer=service.QueryRouteResponse.FromString)
         while time.monotonic() < until:
-            call = ask(request, metadata=(("x-mq-client-id", "flood"),), timeout=10)
+            call = ask(request, metadata=metadata, timeout=10)
             try:
                 if cancels:
                     await asyncio.sleep(0)
@@ -107,6 +112,81 @@ async def _calls(target):
     async with _channels(target) as channels:
         await asyncio.gather(*(
             work(channels[n % CHANNELS], cancels=n % 2 == 1) for n in range(target.count)))
+    return dict(done)
+
+
+def many_sends(target):
+    """A user has hundreds of sends under way all the time."""
+    return asyncio.run(_sends(target))
+
+
+async def _sends(target):
+    done, until = collections.Counter(), target.until()
+    metadata = grpc_metadata("mallory", "greedy")
+    message = definition.Message(
+        topic=definition.Resource(name="own"), body=b"x" * 100,
+        system_properties=definition.SystemProperties(message_id="m"))
+    request = service.SendMessageRequest(messages=[message])
+
+    async def work(channel):
+        send = channel.unary_unary(
+            SERVICE + "SendMessage", request_serializer=service.SendMessageRequest.SerializeToString,
+            response_deserializer=service.SendMessageResponse.FromString)
+        while time.monotonic() < until:
+            try:
+                answer = await send(request, metadata=metadata, timeout=10)
+                done[f"code {answer.status.code}"] += 1
+            except grpc.RpcError as error:
+                done[error.code().name] += 1
+
+    async with _channels(target) as channels:
+        await asyncio.gather(*(work(channels[n % CHANNELS]) for n in range(target.count)))
+    return dict(done)
+
+
+def long_polls(target):
+    """A user has thousands of ReceiveMessage calls that wait for messages."""
+    return asyncio.run(_polls(target))
+
+
+async def _polls(target):
+    done, until = collections.Counter(), target.until()
+    metadata = grpc_metadata("mallory", "polls")
+    request = service.ReceiveMessageRequest(
+        group=definition.Resource(name="mine"), batch_size=32,
+        message_queue=definition.MessageQueue(topic=definition.Resource(name="own"), id=0),
+        filter_expression=definition.FilterExpression(expression="*"))
+    request.long_polling_timeout.FromSeconds(20)
+    request.invisible_duration.FromSeconds(30)
+    settings = service.TelemetryCommand(settings=definition.Settings(
+        client_type=definition.ClientType.SIMPLE_CONSUMER,
+        subscription=definition.Subscription(
+            group=definition.Resource(name="mine"), subscriptions=[definition.SubscriptionEntry(
+                topic=definition.Resource(name="own"),
+                expression=definition.FilterExpression(expression="*"))])))
+
+    async def work(channel):
+        ask = channel.unary_stream(
+            SERVICE + "ReceiveMessage", request_serializer=service.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=service.ReceiveMessageResponse.FromString)
+        while time.monotonic() < until:
+            try:
+                async for answer in ask(request, metadata=metadata, timeout=25):
+                    if answer.HasField("status"):
+                        done[f"code {answer.status.code}"] += 1
+            except grpc.RpcError as error:
+                done[error.code().name] += 1
+
+    async with _channels(target) as channels:
+        call = _telemetry(channels[0])(metadata=metadata)
+        await call.write(settings)
+        await call.read()
+        polls = [asyncio.ensure_future(work(channels[n % CHANNELS])) for n in range(target.count)]
+        await asyncio.sleep(target.seconds)
+        for one in polls:
+            one.cancel()
+        await asyncio.wait(polls)
+        done["under way at the end"] = sum(one.cancelled() for one in polls)
     return dict(done)
 
 

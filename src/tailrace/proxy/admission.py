@@ -24,7 +24,15 @@ from tailrace.proxy.caller import address_of
 from tailrace.proxy.connections import GrpcConnection, GrpcConnections
 from tailrace.proxy.entry import Entry
 from tailrace.proxy.protocol import Code, GrpcError
-from tailrace.remoting.limits import CALLS, NO_MESSAGE, STRANGER_CALLS, TOO_LATE, CallLimits
+from tailrace.proxy.turns import CallTurns
+from tailrace.remoting.limits import (
+    CALLS,
+    CANCELLED_CALLS,
+    NO_MESSAGE,
+    STRANGER_CALLS,
+    TOO_LATE,
+    CallLimits,
+)
 from tailrace.remoting.shares import Holder
 
 __all__ = ["Admission", "Admitted"]
@@ -43,19 +51,18 @@ ADDRESSES_MAX: Final = 10_000
 
 @final
 class _Budgets:
-    """Calls without a user that each address may begin."""
+    """Calls in vain that each address, or user of an address, may begin."""
 
     def __init__(self) -> None:
         self._full_at: OrderedDict[str, float] = OrderedDict()
 
-    def take(self, address: str, now: float) -> bool:
-        """Count a call; return whether the address had one left."""
-        network = network_of(address)
-        full_at = max(now, self._full_at.pop(network, now)) + 1 / STRANGER_CALLS_A_SECOND
+    def take(self, whose: str, now: float) -> bool:
+        """Count a call; return whether an address, or a user of an address, had one left."""
+        full_at = max(now, self._full_at.pop(whose, now)) + 1 / STRANGER_CALLS_A_SECOND
         has_one = full_at - now <= STRANGER_BURST / STRANGER_CALLS_A_SECOND
         if len(self._full_at) >= ADDRESSES_MAX:
             self._full_at.popitem(last=False)
-        self._full_at[network] = full_at if has_one else full_at - 1 / STRANGER_CALLS_A_SECOND
+        self._full_at[whose] = full_at if has_one else full_at - 1 / STRANGER_CALLS_A_SECOND
         return has_one
 
 
@@ -63,7 +70,7 @@ class _Budgets:
 class Admitted:
     """A call that may begin: its user, None where calls need none, its connection, and the end of its patience."""
 
-    __slots__ = ("connection", "context", "ends_at", "holder", "user")
+    __slots__ = ("connection", "context", "ends_at", "has_request", "holder", "user")
 
     def __init__(
         self, context: Any, connection: GrpcConnection, holder: Holder, user: User | None, ends_at: float
@@ -72,6 +79,8 @@ class Admitted:
         self.connection = connection
         self.holder = holder
         self.user = user
+        self.has_request = False
+        """True after its first request was read."""
         self.ends_at = ends_at
         """Time of the event loop until which the first request must have arrived."""
 
@@ -90,6 +99,7 @@ class Admission:
         self._connections = connections
         self._strangers = 0
         self._budgets, self._floods = _Budgets(), _Budgets()
+        self._turns = CallTurns()
 
     async def begin(self, call: str, context: Any) -> Admitted:
         """Count a call. ``call`` is the name of its request.
@@ -116,8 +126,10 @@ class Admission:
                 f"too many calls of {whose} are under way ({self._limits.calls.most} of all clients)")
         self._limits.calls.add(holder)
         connection.calls += 1
-        context.add_done_callback(partial(self._ended, connection, holder))
-        return Admitted(context, connection, holder, user, loop.time() + self._limits.first_message_s)
+        admitted = Admitted(context, connection, holder, user, loop.time() + self._limits.first_message_s)
+        context.add_done_callback(partial(self._ended, admitted))
+        await self._turns.wait(_whose(holder))
+        return admitted
 
     async def first(self, admitted: Admitted, reason: str = NO_MESSAGE) -> Any:
         """Return the next request of a call, which must arrive before the end of its patience; else it is aborted.
@@ -133,7 +145,7 @@ class Admission:
                 context, reason, admitted.holder, grpc.StatusCode.DEADLINE_EXCEEDED,
                 f"{reason}: {self._limits.first_message_s:g} s")
         if request is not grpc.aio.EOF:
-            admitted.connection.served = True
+            admitted.has_request = admitted.connection.served = True
             if self._take is not None and admitted.user is not None:
                 try:
                     self._take(admitted.user.name, admitted.connection, request.ByteSize(), 0)
@@ -162,8 +174,9 @@ class Admission:
         has_too_many = connection.unproven >= STRANGER_CALLS_OF_ONE or self._strangers >= STRANGER_CALLS_MAX
         if has_too_many:
             self._connections.close(connection, STRANGER_CALLS)
-        if has_too_many or not self._budgets.take(connection.peer_ip, now):
-            if not self._floods.take(connection.peer_ip, now):
+        whose = network_of(connection.peer_ip)
+        if has_too_many or not self._budgets.take(whose, now):
+            if not self._floods.take(whose, now):
                 self._connections.hold(connection.peer_ip, STRANGER_CALLS)
             await self.refuse(
                 context, STRANGER_CALLS, Holder(connection.peer_ip), grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -173,13 +186,23 @@ class Admission:
         self._strangers += 1
         context.add_done_callback(partial(self._unproven_ended, connection))
 
-    def _ended(self, connection: GrpcConnection, holder: Holder, _: Any) -> None:
+    def _ended(self, admitted: Admitted, _: Any) -> None:
+        connection, holder = admitted.connection, admitted.holder
         connection.calls -= 1
         self._limits.calls.add(holder, -1)
+        if not admitted.has_request:
+            now, whose = asyncio.get_running_loop().time(), _whose(holder)
+            if not self._budgets.take(whose, now) and not self._floods.take(whose, now):
+                self._connections.hold(connection.peer_ip, CANCELLED_CALLS, connection)
 
     def _unproven_ended(self, connection: GrpcConnection, _: Any) -> None:
         connection.unproven -= 1
         self._strangers -= 1
+
+
+def _whose(holder: Holder) -> str:
+    """Return who takes turns with others, and has a budget: a user of an address."""
+    return f"{network_of(holder.address)} {holder.user}"
 
 
 async def _abort(context: Any, code: grpc.StatusCode, why: str) -> NoReturn:

@@ -148,9 +148,12 @@ class GrpcConnections:
         elif not connection.closing:
             self._limits.close(connection, reason, asyncio.get_running_loop().time())
 
-    def hold(self, address: str, reason: str) -> None:
-        """Open no connections from an address for a while, and close those without a served call."""
-        if self._held.add(address, asyncio.get_running_loop().time()):
+    def hold(self, address: str, reason: str, guilty: GrpcConnection | None = None) -> None:
+        """Open no connections from an address for a while, and close ``guilty``, or those without a served call."""
+        is_new = self._held.add(address, asyncio.get_running_loop().time())
+        if guilty is not None:
+            self.close(guilty, reason)
+        elif is_new:
             network = network_of(address)
             for connection in list(self._by_place.values()):
                 if not connection.served and network_of(connection.peer_ip) == network:

@@ -64,10 +64,11 @@ STRANGER_BYTES: Final = "bytes without user"
 STRANGER_FRAME: Final = "long request without user"
 NO_CALL: Final = "no call in time"
 STRANGER_CALLS: Final = "calls without user"
+CANCELLED_CALLS: Final = "cancelled calls"
 
 CLOSED: Final = (
     CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY, STRANGER_BYTES, STRANGER_FRAME, NO_CALL,
-    STRANGER_CALLS)
+    STRANGER_CALLS, CANCELLED_CALLS)
 """Reasons for which connections are closed."""
 
 NO_MESSAGE: Final = "no message in time"

@@ -15,7 +15,7 @@ from tailrace.auth.model import User
 from tailrace.proxy import admission
 from tailrace.proxy.admission import Admission
 from tailrace.proxy.connections import GrpcConnections
-from tailrace.proxy.protocol import Code, GrpcError
+from tailrace.proxy.protocol import Code, GrpcError, service
 from tailrace.remoting.limits import REFUSED, CallLimits, ServerLimits
 from tailrace.remoting.shares import Shares
 
@@ -66,7 +66,8 @@ class World:
         self.closed = []
         self.connections.close = lambda connection, reason: self.closed.append((connection.peer, reason))
         self.held = []
-        self.connections.hold = lambda address, reason: self.held.append((address, reason))
+        self.connections.hold = lambda address, reason, guilty=None: self.held.append(
+            (guilty.peer if guilty else address, reason))
         self.admission = Admission(Entry(), self.grpc, self.connections)
 
     async def begins(self, call):
@@ -151,6 +152,32 @@ def test_calls_without_a_user_have_a_budget_also_if_they_end(monkeypatch):
         assert world.held == [("10.0.0.1", "calls without user")]
         assert await world.begins(Call("ipv4:10.0.0.1:2", "ann")) == "", "a user of the address is not concerned"
         assert "username" in await world.begins(Call("ipv4:10.0.0.2:1")), "nor another address"
+
+    run(test)
+
+
+def test_calls_of_a_user_that_end_before_their_request_have_a_budget(monkeypatch):
+    """A user that cancelled its calls immediately kept all others waiting, and gRPC's queue full."""
+    monkeypatch.setattr(admission, "STRANGER_BURST", 20)
+    monkeypatch.setattr(admission, "STRANGER_CALLS_A_SECOND", 0.001)
+
+    async def test():
+        world = World()
+        for number in range(60):
+            call = Call("ipv4:10.0.0.1:1", "ann")
+            admitted = await world.admission.begin("SendMessageRequest", call)
+            if number < 20:
+                call.requests.put_nowait(service.SendMessageRequest())
+                await world.admission.first(admitted)
+            call.end()
+        assert not world.held
+        await world.begins(other := Call("ipv4:10.0.0.1:1", "bob"))
+        other.end()
+        assert not world.held, "each user of an address has its own budget"
+        await world.begins(last := Call("ipv4:10.0.0.1:2", "ann"))
+        last.end()
+        assert world.held == [("10.0.0.1:2", "cancelled calls")]
+        assert world.grpc.calls.total == 0
 
     run(test)
 

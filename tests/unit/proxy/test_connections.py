@@ -207,6 +207,12 @@ def test_an_address_that_is_held_keeps_served_connections_only_and_gets_no_new_o
         port.connect()
         watched.hold("10.0.0.1", "calls without user")
         assert elsewhere.doomed
+        guilty = watched.of(("10.0.0.1", 2), 100.0)
+        guilty.served = True
+        other = watched.of(("10.0.0.1", 3), 100.0)
+        watched.hold("10.0.0.1", "cancelled calls", guilty)
+        assert guilty.doomed
+        assert not other.doomed, "it made none of the calls"
         port.connect()
 
     asyncio.run(test())
