@@ -76,7 +76,7 @@ MEANINGS: Final[Mapping[ResponseCode, Meaning]] = {
     ResponseCode.MESSAGE_ILLEGAL: Meaning(
         "the broker does not take such a message", "correct the message"),
     ResponseCode.SERVICE_NOT_AVAILABLE: Meaning(
-        "the broker takes no messages now: it is opening its store or stopping, its disk is full, or a sync failed",
+        "the broker is not available now: it is opening its store or stopping, its disk is full, or a sync failed",
         "look at its page /ready and its log"),
     ResponseCode.NO_PERMISSION: Meaning(
         "this is not permitted", "check the permissions of the user, and those of the topic and the group"),

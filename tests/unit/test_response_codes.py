@@ -17,7 +17,7 @@ from tailrace.response_codes import MEANINGS, SPECIAL_MEANINGS, ResponseCode, ex
     (13, "the message is illegal, maybe msg body or properties length not matched. msg body length limit 4096KB",
      "the message is too long or its properties are"),
     (13, "the message body is empty", "the broker does not take such a message; correct the message"),
-    (14, "service not available now.", "the broker takes no messages now"),
+    (14, "service not available now.", "the broker is not available now"),
     (16, "username cannot be null.", "the server serves only users; give the access key and secret key of a user"),
     (16, "the topic[t] sending message is forbidden", "this is not permitted; check the permissions"),
     (17, "topic[t] not exist, apply first please!", "the server does not have the topic"),

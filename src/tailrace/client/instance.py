@@ -77,7 +77,7 @@ class Member(Protocol):
         ...
 
     def connection_failed(self, error: RemotingError) -> None:
-        """Handle that a server does not answer or refuses heartbeats; it was logged."""
+        """Handle that a server is not available or refuses heartbeats; it was logged."""
         ...
 
 
@@ -98,11 +98,14 @@ class Target:
         client_context(self.tls)  # so that an invalid file is reported when the client is created
 
 
+_NOT_AVAILABLE: Final = frozenset({ResponseCode.GO_AWAY, ResponseCode.SERVICE_NOT_AVAILABLE})
+
+
 def unreached(error: BaseException) -> str:
-    """Return the address of the server that a request did not reach because of its connection; "" otherwise."""
+    """Return the address of the server, if a request failed because of its connection, start or stop; "" otherwise."""
     if isinstance(error, RemotingConnectError | RemotingClosedError):
         return error.address
-    if isinstance(error, RemotingCommandError) and error.code == ResponseCode.GO_AWAY:
+    if isinstance(error, RemotingCommandError) and error.code in _NOT_AVAILABLE:
         return error.address
     return ""
 
@@ -140,7 +143,7 @@ class ClientInstance:
         self._failing: set[str] = set()
         """Brokers that refused the last heartbeat."""
         self._unreached: dict[str, float] = {}
-        """Servers that do not answer, and the time of the loop since when; each was logged once."""
+        """Servers that are not available, and the time of the loop since when; each was logged once."""
         self._wake = asyncio.Event()
         self._beats: asyncio.Task[None] | None = None
         self._beats_due = 0.0
@@ -278,14 +281,14 @@ class ClientInstance:
                 self._report(error)
 
     def lost(self, address: str, error: RemotingError) -> None:
-        """Note that a server does not answer; the first time it is logged, and the members are notified."""
+        """Note that a server is not available; the first time it is logged, and the members are notified."""
         if address in self._known:
             self._lost.add(address)
             self._wake.set()
         if address in self._unreached:
             return
         self._unreached[address] = self.loop.time()
-        events.SERVER_DOES_NOT_ANSWER.log(_log, address=address, reason=error)
+        events.SERVER_IS_NOT_AVAILABLE.log(_log, address=address, reason=error)
         self._report(error)
 
     def _report(self, error: RemotingError) -> None:
@@ -296,7 +299,7 @@ class ClientInstance:
         """Note that a server has answered; this is logged if it did not before."""
         since = self._unreached.pop(address, None)
         if since is not None:
-            events.SERVER_ANSWERS_AGAIN.log(_log, address=address, seconds=round(self.loop.time() - since, 1))
+            events.SERVER_IS_AVAILABLE_AGAIN.log(_log, address=address, seconds=round(self.loop.time() - since, 1))
 
     def _name_server_answers(self) -> None:
         for address in [one for one in self._unreached if self.routes.is_name_server(one)]:

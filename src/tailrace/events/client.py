@@ -31,12 +31,12 @@ TRACE_ENTRIES_DROPPED: Final = event(
 HEARTBEAT_FAILED: Final = event(
     "warning", "heartbeat refused, it is tried again", "broker reason",
     "A broker may forget this client's groups. Retried every second.", do="See `reason`.")
-SERVER_DOES_NOT_ANSWER: Final = event(
-    "warning", "server does not answer, it is tried again", "address reason",
-    "A connection was lost or cannot be opened. Logged once, until the server answers.",
+SERVER_IS_NOT_AVAILABLE: Final = event(
+    "warning", "server is not available, it is tried again", "address reason",
+    "A connection was lost or cannot be opened, or the server starts or stops. Logged once, until it is back.",
     do="Check the server and the network.")
-SERVER_ANSWERS_AGAIN: Final = event(
-    "warning", "server answers again", "address seconds",
+SERVER_IS_AVAILABLE_AGAIN: Final = event(
+    "warning", "server is available again", "address seconds",
     "A warning, so that programs that show only warnings show the end of the outage.", do="Nothing.")
 REQUEST_OF_A_BROKER_LEFT_FOR_LATER: Final = event(
     "warning", "request of a broker left for later", "group under_way",

@@ -178,7 +178,7 @@ def test_a_lost_connection_is_said_once_and_its_end_too(caplog):
             fake.lose_connections()
             await asyncio.sleep(60)
             assert warnings(caplog) == [
-                ("server does not answer, it is tried again address=10.0.0.1:10911 "
+                ("server is not available, it is tried again address=10.0.0.1:10911 "
                  "reason=the connection to 10.0.0.1:10911 was closed")]
             [failure] = failed
             assert (failure.tried, failure.topic, failure.messages) == ("connect", "", ())
@@ -189,7 +189,7 @@ def test_a_lost_connection_is_said_once_and_its_end_too(caplog):
             await asyncio.sleep(60)
         assert len(failed) == 1
         [_, back] = warnings(caplog)
-        assert back.startswith("server answers again address=10.0.0.1:10911 seconds=6")
+        assert back.startswith("server is available again address=10.0.0.1:10911 seconds=6")
 
     run(test)
 
