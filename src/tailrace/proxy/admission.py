@@ -70,7 +70,7 @@ class _Budgets:
 class Admitted:
     """A call that may begin: its user, None where calls need none, its connection, and the end of its patience."""
 
-    __slots__ = ("connection", "context", "ends_at", "has_request", "holder", "user")
+    __slots__ = ("connection", "context", "ends_at", "holder", "settled", "user")
 
     def __init__(
         self, context: Any, connection: GrpcConnection, holder: Holder, user: User | None, ends_at: float
@@ -79,8 +79,8 @@ class Admitted:
         self.connection = connection
         self.holder = holder
         self.user = user
-        self.has_request = False
-        """True after its first request was read."""
+        self.settled = False
+        """True after its first request was read, or did not come in time."""
         self.ends_at = ends_at
         """Time of the event loop until which the first request must have arrived."""
 
@@ -141,11 +141,12 @@ class Admission:
             async with asyncio.timeout_at(admitted.ends_at):
                 request = await context.read()
         except TimeoutError:
+            admitted.settled = True
             await self.refuse(
                 context, reason, admitted.holder, grpc.StatusCode.DEADLINE_EXCEEDED,
                 f"{reason}: {self._limits.first_message_s:g} s")
         if request is not grpc.aio.EOF:
-            admitted.has_request = admitted.connection.served = True
+            admitted.settled = admitted.connection.served = True
             if self._take is not None and admitted.user is not None:
                 try:
                     self._take(admitted.user.name, admitted.connection, request.ByteSize(), 0)
@@ -190,7 +191,7 @@ class Admission:
         connection, holder = admitted.connection, admitted.holder
         connection.calls -= 1
         self._limits.calls.add(holder, -1)
-        if not admitted.has_request:
+        if not admitted.settled:  # its client has cancelled it, or sent nothing
             now, whose = asyncio.get_running_loop().time(), _whose(holder)
             if not self._budgets.take(whose, now) and not self._floods.take(whose, now):
                 self._connections.hold(connection.peer_ip, CANCELLED_CALLS, connection)
