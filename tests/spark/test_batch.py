@@ -9,6 +9,8 @@ import tarfile
 import pytest
 from releases import CLEAN, CRASHED
 
+from tailrace.spark.session import spark_reason
+
 pytestmark = pytest.mark.spark
 FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
 
@@ -70,3 +72,19 @@ def test_bad_options_are_named(spark, store):
         load(spark, store[0] / "config")  # before any query
     with pytest.raises(Exception, match="topic nobody does not exist"):
         load(spark, store[0], topic="nobody").count()
+
+
+def test_an_error_of_the_source_has_no_traceback_and_a_defect_has_one(spark, store):
+    from pyspark.sql.functions import udf
+
+    with pytest.raises(Exception, match="ConfigError: unknown option topci; is topic meant") as caught:
+        load(spark, store[0], topci="fx_t1")
+    assert "Traceback" not in str(caught.value)
+    assert len(str(caught.value).strip().splitlines()) == 2, "the sentence, and SQLSTATE"
+    assert spark_reason(caught.value).startswith("unknown option topci; is topic meant")
+    with pytest.raises(Exception, match="topic fx_t11 does not exist; is fx_t1 meant") as caught:
+        load(spark, store[0], topic="fx_t11").count()
+    assert "Traceback" not in str(caught.value)
+    with pytest.raises(Exception, match="ZeroDivisionError") as caught:
+        load(spark, store[0], columns="topic").limit(1).select(udf(lambda _: 1 / 0)("topic")).collect()
+    assert "Traceback" in str(caught.value)

@@ -38,11 +38,14 @@ def test_the_source_the_stream_its_lag_and_the_sink(spark, tmp_path, tailrace_br
             code = code.replace(old, new)
         exec(compile(code, "spark.md", "exec"), names)
 
-    read, registered, stream, lag, sink, cluster = programs("how-to/data/spark.md")
+    read, registered, explained, stream, lag, sink, batch, cluster = programs("how-to/data/spark.md")
     assert "spark://" in cluster  # test_standalone.py has it
     run(read)
     assert re.search(r"even\|\s+10\|", capsys.readouterr().out)
     run(registered)
+    run(explained)
+    assert names["plan"].messages == COUNT
+    assert re.search(rf"orders .* {COUNT} ", capsys.readouterr().out)
     run(stream)
     names["query"].awaitTermination(60)
     assert spark.read.parquet(f"{data}/orders").count() == COUNT
@@ -53,13 +56,17 @@ def test_the_source_the_stream_its_lag_and_the_sink(spark, tmp_path, tailrace_br
         run(sink, (".start()", ".trigger(availableNow=True).start()"),
             ('"orders").load', '"orders").option("startingOffsets", "earliest").load'))
         names["sending"].awaitTermination(60)
+        run(batch)
     finally:
         for listener in list(getattr(spark.streams, "_listeners", ())):
             spark.streams.removeListener(listener)
     with PullConsumer(namesrv=tailrace_broker.namesrv, group="reader") as consumer:
         found = list(consumer.messages("copies", start="first", follow=False))
-    assert sorted(m.keys[0] for m in found) == sorted(f"k{n}" for n in range(COUNT))
-    assert {m.properties["source"] for m in found} == {"spark"}
+    [one] = [m for m in found if m.tags == "paid"]
+    assert one.body == b"42 apples"
+    copies = [m for m in found if m is not one]
+    assert sorted(m.keys[0] for m in copies) == sorted(f"k{n}" for n in range(COUNT))
+    assert {m.properties["source"] for m in copies} == {"spark"}
 
 
 def test_the_audit_from_python(spark, tmp_path, capsys):

@@ -1,9 +1,11 @@
 """Tables of a store: traffic, timers, lag, and what retention will take."""
 
 import collections
+import dataclasses
 import importlib.util
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -74,6 +76,17 @@ def test_traffic_counts_every_message_and_byte(spark, fixture, tmp_path):
     (line,) = command("traffic", fixture, "--out", tmp_path / "traffic")
     assert spark.read.parquet(line["written"]).count() == len(
         {(row["topic"], row["start"][:13]) for row in rows})
+
+
+def test_traffic_also_counts_what_only_an_archive_has(spark, made, tmp_path):
+    path, archive = tmp_path / "store", tmp_path / "archive"
+    shutil.copytree(made, path)
+    before = command("traffic", path)
+    command("archive", path, archive)
+    with MessageStore.open(path, config=dataclasses.replace(CONFIG, file_reserved_time=0), services=False) as store:
+        assert store.retention.delete_now()
+    assert sum(row["messages"] for row in command("traffic", path)) < sum(row["messages"] for row in before)
+    assert command("traffic", path, "--archive", archive) == before
 
 
 def test_timers_are_those_that_the_log_tells(spark, fixture, made):

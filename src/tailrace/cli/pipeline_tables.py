@@ -37,8 +37,12 @@ def _show(job: Job, table: "DataFrame", out: Path | None) -> list[dict[str, Any]
 
 
 def traffic(
-    store: Store, by: By = "hour", out: Out = None, master: Master = "local[*]", conf: Conf = None,
-    as_json: AsJson = False, config: Config = None,
+    store: Store, by: By = "hour",
+    archive: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--archive", metavar="DIR", help="Also count messages that only this archive has."),
+    ] = None,
+    out: Out = None, master: Master = "local[*]", conf: Conf = None, as_json: AsJson = False, config: Config = None,
 ) -> None:
     """Print messages and bytes of each topic over store time.
 
@@ -48,7 +52,7 @@ def traffic(
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 
         _show(job, tables.traffic(
-            job.spark, str(store), bucket=by, config_file=str(config or "")), out)
+            job.spark, str(store), bucket=by, config_file=str(config or ""), archive=str(archive or "")), out)
 
 
 def lag(

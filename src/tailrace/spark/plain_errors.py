@@ -2,7 +2,7 @@
 
 PySpark shows the traceback of a Python data source in front of its error, unless SPARK_HIDE_TRACEBACK is in the
 environment of the worker. A worker ends after an error, so the variable changes no other error. The traceback of an
-error that is not ours stays, because it shows a defect.
+error that is not a StoreError stays, because it shows a defect.
 """
 
 from __future__ import annotations

