@@ -200,7 +200,7 @@ def _queue(label: str, directory: Directory, queue: QueueView, span: tuple[int, 
 def _task(task: InputPartition) -> TaskPlan:
     if isinstance(task, ArchiveTask):
         return TaskPlan(task.label, "archive", task.start, task.end, tuple(
-            f"{task.archive}/{file.path}" for file in task.files))
+            f"{task.archive}/{file.path}" for file in task.files))  # as the manifest names them
     assert isinstance(task, ScanTask)
     return TaskPlan(task.label, "log", task.start, task.end, tuple(path for path, _, _ in task.files))
 

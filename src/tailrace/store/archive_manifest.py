@@ -20,11 +20,13 @@ from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import ChecksumMismatchError, CorruptionError, UnsupportedVersionError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 
-__all__ = ["HEAD_BYTES", "MANIFESTS", "VERSION", "ArchivedFile", "BrokenLink", "FilePart", "LostMessage", "Manifest",
-           "ManifestLink", "QueueRange", "broken_link", "list_manifests", "manifest_path",
+__all__ = ["HEAD_BYTES", "MANIFESTS", "ROWS", "VERSION", "ArchivedFile", "BrokenLink", "FilePart", "LostMessage",
+           "Manifest", "ManifestLink", "QueueRange", "archived_path", "broken_link", "list_manifests", "manifest_path",
            "read_manifest", "wrong_file", "write_manifest"]
 
 MANIFESTS: Final = "_manifests"
+ROWS: Final = "rows"
+"""The directory with nothing but Parquet files, because some readers take every file of a directory for one."""
 HEAD_BYTES: Final = 1 << 16
 """Number of bytes at the start of a segment that ``head_crc32`` covers."""
 VERSION: Final = 2
@@ -140,6 +142,16 @@ def manifest_path(archive: str, file_from_offset: int) -> str:
     return f"{archive}/{MANIFESTS}/{offset_to_file_name(file_from_offset)}.json"
 
 
+def archived_path(file_system: FileSystem, archive: str, path: str) -> str:
+    """Return where a file of a manifest is. ``path`` is that of the manifest, below the archive.
+
+    Older manifests have no ``rows/`` in their paths. The archive job moves such files below ``rows`` and leaves the
+    manifests as they are.
+    """
+    moved = f"{archive}/{ROWS}/{path}"
+    return moved if not path.startswith(f"{ROWS}/") and file_system.exists(moved) else f"{archive}/{path}"
+
+
 def _checksum(members: dict[str, Any]) -> str:
     """Return the SHA-256 of a manifest's members. Their order and layout in the file do not matter."""
     return hashlib.sha256(orjson.dumps(members, option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -249,7 +261,7 @@ def broken_link(manifests: Sequence[Manifest]) -> BrokenLink | None:
 def wrong_file(file_system: FileSystem, archive: str, manifest: Manifest) -> str:
     """Return which file of a manifest is missing or has another size, or "". Reads no file."""
     for one in manifest.files:
-        path = f"{archive}/{one.path}"
+        path = archived_path(file_system, archive, one.path)
         try:
             size = file_system.stat(path).size
         except OSError as error:

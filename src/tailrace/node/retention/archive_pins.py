@@ -25,7 +25,13 @@ from tailrace.env.whole_files import read_file
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
 from tailrace.logs import get_logger
-from tailrace.store.archive_manifest import HEAD_BYTES, Manifest, read_manifest, wrong_file
+from tailrace.store.archive_manifest import (
+    HEAD_BYTES,
+    Manifest,
+    archived_path,
+    read_manifest,
+    wrong_file,
+)
 from tailrace.store.retention.pins import Pin, PinKind
 
 __all__ = ["STEP_BYTES", "ArchivePins"]
@@ -156,7 +162,9 @@ class ArchivePins:
         manifest = read_manifest(self._file_system, self._directory, file.file_from_offset)
         if manifest is None:
             return None
-        stats = [self._file_system.stat(f"{self._directory}/{one.path}") for one in manifest.files]
+        stats = [
+            self._file_system.stat(archived_path(self._file_system, self._directory, one.path))
+            for one in manifest.files]
         return _Identity(file.path, manifest, tuple((one.size, one.mtime_ms) for one in stats))
 
     def _compare(self, identity: _Identity) -> Iterator[str]:
@@ -172,7 +180,7 @@ class ArchivePins:
             yield f"has another segment {manifest.segment}{_written_from(manifest)}"
         for one in manifest.files:
             digest = hashlib.sha256()
-            for part in self._parts(f"{self._directory}/{one.path}"):
+            for part in self._parts(archived_path(self._file_system, self._directory, one.path)):
                 digest.update(part)
                 if (read := read + len(part)) % STEP_BYTES < len(part):
                     yield ""

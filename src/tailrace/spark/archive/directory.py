@@ -26,6 +26,7 @@ from tailrace.store.archive_manifest import (
     BrokenLink,
     Manifest,
     QueueRange,
+    archived_path,
     broken_link,
     list_manifests,
     read_manifest,
@@ -94,7 +95,8 @@ class ArchivedQueue(QueueView):
         none = np.empty(0, dtype=np.int64)
         parts: list[tuple[Any, Any]] = [(none, none)]
         for file in manifest.files:
-            with opened(self.file_system, f"{self.archive}/{file.path}", file) as found:
+            place = archived_path(self.file_system, self.archive, file.path)
+            with opened(self.file_system, place, file) as found:
                 for group in groups_with_topic(found, [self.topic]):
                     rows = found.read_row_group(group, columns=columns).filter(wanted)
                     parts.append((

@@ -35,6 +35,7 @@ from tailrace.spark.archive.task import SegmentResult, SegmentTask, run_task, wr
 from tailrace.store.archive_manifest import (
     HEAD_BYTES,
     MANIFESTS,
+    ROWS,
     Manifest,
     ManifestLink,
     broken_link,
@@ -135,7 +136,7 @@ class ArchiveJob:
         """Number of segments that ``verify`` has read again and found intact."""
         opened = StoreDirectory(self._store, config=config, file_system=self._file_system)
         self._log_paths = opened.log_paths.all
-        for name in (self._archive, f"{self._archive}/{MANIFESTS}"):
+        for name in (self._archive, f"{self._archive}/{MANIFESTS}", f"{self._archive}/{ROWS}"):
             self._file_system.makedirs(name)
         lock = self._file_system.lock(f"{self._archive}/{LOCK}")
         if lock is None:
@@ -143,6 +144,7 @@ class ArchiveJob:
         self._lock = lock
         try:
             self._remove_tree(f"{self._archive}/{STAGING}")
+            self._move_days()
         except BaseException:
             lock.release()
             raise
@@ -383,10 +385,32 @@ class ArchiveJob:
 
     def _remove_unpublished(self, segment: int) -> None:
         """Remove files of a segment without a manifest: an earlier attempt was interrupted."""
-        for day in self._file_system.list(self._archive):
-            for name in segment_names(segment) if day.startswith("dt=") else ():
-                if self._file_system.exists(f"{self._archive}/{day}/{name}"):
-                    self._remove_tree(f"{self._archive}/{day}/{name}")
+        rows = f"{self._archive}/{ROWS}"
+        for day in self._file_system.list(rows):
+            for name in segment_names(segment):
+                self._remove_tree(f"{rows}/{day}/{name}")
+
+    def _move_days(self) -> None:
+        """Move the days of an older archive below ``rows``; after a kill the next job moves the rest.
+
+        A reader looks there first, and then in the older place, so it finds a file before and after its move.
+        """
+        days = [name for name in self._file_system.list(self._archive) if name.startswith("dt=")]
+        for day in days:
+            self._move(f"{self._archive}/{day}", f"{self._archive}/{ROWS}/{day}")
+        if days:
+            self._file_system.sync_dir(self._archive)
+
+    def _move(self, source: str, target: str) -> None:
+        files = self._file_system
+        if not files.stat(source).is_dir:
+            files.rename(source, target)
+            return
+        files.makedirs(target)
+        for name in files.list(source):
+            self._move(f"{source}/{name}", f"{target}/{name}")
+        files.sync_dir(target)
+        files.rmdir(source)
 
     def _remove_tree(self, path: str) -> None:
         if not self._file_system.exists(path):

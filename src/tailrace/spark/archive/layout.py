@@ -1,9 +1,12 @@
 """Paths of an archive, and the columns of its Parquet files.
 
-    dt=YYYY-MM-DD/segment=p<20 digits>/part-NNNNN.parquet   rows by UTC day of their store time
+    rows/dt=YYYY-MM-DD/segment=p<20 digits>/part-NNNNN.parquet   rows by UTC day of their store time
     _manifests/<20 digits>.json                             one per segment; only files that it names are read
     _staging/<20 digits>/<attempt>/                         files of attempts that are not published
     _lock                                                   held by the job that writes
+
+Polars takes every file of a directory for a Parquet file, so ``rows`` has no others. Older archives have the days
+beside ``_manifests``, until the next archive job moves them below ``rows``.
 
 With the ``p`` (position) every reader of partitioned directories takes ``segment`` as a string. Older archives have
 digits alone, which Spark takes as an integer, or as a long if a segment is past 2 GiB.
@@ -20,6 +23,7 @@ import pyarrow.parquet as pq
 
 from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
 from tailrace.formats.filenames import offset_to_file_name
+from tailrace.store.archive_manifest import ROWS
 
 __all__ = [
     "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "LOCK", "MESSAGE", "RAW_COLUMNS", "RECORD",
@@ -79,7 +83,7 @@ def segment_names(file_from_offset: int) -> tuple[str, str]:
 
 def part_path(day: str, file_from_offset: int, number: int) -> str:
     """Return the path of a published file, below the archive."""
-    return f"dt={day}/{segment_names(file_from_offset)[0]}/part-{number:05d}.parquet"
+    return f"{ROWS}/dt={day}/{segment_names(file_from_offset)[0]}/part-{number:05d}.parquet"
 
 
 def write_options(rows: int) -> dict[str, Any]:

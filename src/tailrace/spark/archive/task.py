@@ -46,6 +46,7 @@ from tailrace.store.archive_manifest import (
     LostMessage,
     Manifest,
     QueueRange,
+    archived_path,
 )
 from tailrace.store.directory import StoreDirectory
 
@@ -365,7 +366,7 @@ def _compare_published(
         data = read_into(segment, start - task.segment, end - start, segment_bytes)
         compare(
             file_system,
-            [(f"{task.archive}/{one.path}", one) for one in manifest.files if one.start == start],
+            [(archived_path(file_system, task.archive, one.path), one) for one in manifest.files if one.start == start],
             start, data, scratch, read)
     if sum({one.start: one.end - one.start for one in manifest.files}.values()) != task.size:
         raise CorruptionError(f"the files of segment {task.segment} do not cover it")

@@ -12,7 +12,7 @@ from tailrace.errors import ChecksumMismatchError, CorruptionError
 from tailrace.spark.archive.parquet_file import opened, parts_of
 from tailrace.spark.archive.rows import ENCODED_COLUMNS, bytes_of, first_difference
 from tailrace.spark.buffers import Scratch
-from tailrace.store.archive_manifest import VERSION, ArchivedFile, Manifest
+from tailrace.store.archive_manifest import VERSION, ArchivedFile, Manifest, archived_path
 
 __all__ = ["checked", "compare", "restored"]
 
@@ -75,7 +75,8 @@ def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Itera
             raise CorruptionError(f"{archive}: no file of the manifest has this position",
                                   phy_offset=position)
         out, written = _bytes_in(
-            file_system, [(f"{archive}/{file.path}", file) for file in files], start, end, scratch, read)
+            file_system, [(archived_path(file_system, archive, file.path), file) for file in files], start, end,
+            scratch, read)
         if written != end - start:
             raise CorruptionError(f"{archive}: {written} bytes of the log instead of {end - start}",
                                   phy_offset=start)
@@ -97,7 +98,7 @@ def checked(file_system: FileSystem, archive: str, manifest: Manifest) -> Manife
         pass
     files = []
     for file in manifest.files:
-        path = f"{archive}/{file.path}"
+        path = archived_path(file_system, archive, file.path)
         data = read_file(file_system, path, file.size)  # compared above, but the file may have changed since
         if (actual := hashlib.sha256(data).hexdigest()) != file.sha256:
             raise ChecksumMismatchError(

@@ -26,7 +26,13 @@ from tailrace.spark.offset_ranges import OffsetRange
 from tailrace.spark.source.archived_batches import batch_messages
 from tailrace.spark.source.damaged_records import report_damaged
 from tailrace.spark.source.options import ReadOptions
-from tailrace.store.archive_manifest import ArchivedFile, LostMessage, Manifest, read_manifest
+from tailrace.store.archive_manifest import (
+    ArchivedFile,
+    LostMessage,
+    Manifest,
+    archived_path,
+    read_manifest,
+)
 from tailrace.store.directory import QueueView
 
 __all__ = ["ArchiveTask", "RecordCount", "plan_archive", "read_archive", "task_for_vanished"]
@@ -209,7 +215,7 @@ def _kept(
 ) -> Iterator[pa.Table]:
     """Yield the rows of records in some ranges, in tables that are not empty."""
     for file in task.files:
-        with opened(file_system, f"{task.archive}/{file.path}", file) as found:
+        with opened(file_system, archived_path(file_system, task.archive, file.path), file) as found:
             for group in groups_with_topic(found, [one.topic for one in wanted]):
                 table = found.read_row_group(group, columns=columns)
                 kept = table.filter(pa.array(_mask(table, task, wanted)))

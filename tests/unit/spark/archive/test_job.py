@@ -166,12 +166,12 @@ def test_rows_lie_in_the_day_of_their_time(tmp_path):
     segment.write_bytes(data)
     archive(tmp_path / "s", tmp_path / "a")
     found = assert_restored(tmp_path / "s", tmp_path / "a", 2)
-    days = {file.path.split("/")[0] for file in found[0].files}
+    days = {file.path.split("/")[1] for file in found[0].files}
     assert days == {"dt=2024-10-04", "dt=2024-10-05"}
     for file in found[0].files:
         own = pq.ParquetFile(tmp_path / "a" / file.path).read().to_pylist()
         assert {f"dt={row['storeTimestamp']:%Y-%m-%d}" for row in own if row["topic"]} == {
-            file.path.split("/")[0]}
+            file.path.split("/")[1]}
         keys = [(row["topic"], row["queueId"], row["queueOffset"]) for row in own if row["topic"]]
         assert keys == sorted(keys)
 
