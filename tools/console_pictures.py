@@ -1,63 +1,56 @@
 """Take the pictures of the console that docs/how-to/operate/console.md shows, with the browser of tests/support."""
 
-import re
+import logging
 import sys
 import tempfile
-import time
+from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from patience import until
+from console_days import Day, bad_day, consoled, damaged, good_day
 
 from browser import Browser
-from tailrace import Message, Producer, PushConsumer
-from tailrace.pytest_plugin import TailraceBroker
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
-SECONDS = 20
+SIZE_MAX = 120_000
+"""Bytes of a picture."""
+GOOD = (
+    ("console-overview", "", 1000, 850, False),
+    ("console-message-on-a-phone", "message?topic=orders&queue=1&offset=3", 390, 844, True),
+)
+BAD = (
+    ("console-lag", "groups/billing", 1000, 840, False),
+    ("console-dead-letters", "messages?topic=%25DLQ%25shipping", 1000, 560, True),
+    ("console-disk", "disk", 1000, 560, False),
+)
+DAMAGED = (("console-damage", "", 1000, 800, False),)
 
 
-def fill(broker: TailraceBroker) -> None:
-    """Send and consume for some seconds, so that the charts have a line."""
-    seen = []
-    with (
-        Producer(namesrv=broker.namesrv, group="shop") as producer,
-        PushConsumer("stock", lambda message: seen.append(message), namesrv=broker.namesrv, topics="orders",
-                     start="first"),
-    ):
-        producer.create_topic("orders", 2)
-        sent, began = 0, time.monotonic()
-        while time.monotonic() - began < SECONDS:
-            for _ in range(sent % 17 + 3):
-                producer.send(Message(topic="orders", body=b'{"order": %d, "fruit": "apples"}' % sent,
-                                      keys=[f"order-{sent}"], tags="fruit"))
-                sent += 1
-            time.sleep(0.05)
-        producer.send(Message(topic="orders", body=b"remind me", keys=["reminder"], delay=3600.0))
-        until(lambda: len(seen) >= sent)
+def take(browser: Browser, day: Day, where: str, pictures: Iterable[tuple[str, str, int, int, bool]]) -> None:
+    """Take pictures: name, page, width, height, and whether in dark colours."""
+    for name, page, width, height, dark in pictures:
+        browser.look(width=width, height=height, dark=dark)
+        assert browser.open(day.url + page) == []
+        browser.evaluate(f"document.body.innerHTML = document.body.innerHTML.replaceAll('{where}', '/srv'); 0")
+        path = FOLDER / f"{name}.png"
+        browser.picture(path)
+        size = path.stat().st_size
+        assert size < SIZE_MAX, f"{path} has {size:,} bytes, more than {SIZE_MAX:,}"
+        print(path)
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as where:
-        broker = TailraceBroker(Path(where) / "store", "--http", "127.0.0.1:0")
-        broker.start()
-        fill(broker)
-        found = re.search(r"^http=(\S+)$", broker.log, re.MULTILINE)
-        assert found is not None
-        console = f"http://{found[1]}/console/"
-        with Browser(Path(where) / "profile") as browser:
-            for name, page, width, height, dark in (
-                ("console-overview", "", 1100, 1100, False),
-                ("console-messages", "messages?topic=orders", 1100, 700, True),
-                ("console-topic-on-a-phone", "topics/orders", 390, 700, False),
-            ):
-                browser.look(width=width, height=height, dark=dark)
-                assert browser.open(console + page) == []
-                browser.evaluate(f"document.body.innerHTML = document.body.innerHTML.replaceAll('{where}', '/srv'); 0")
-                browser.picture(FOLDER / f"{name}.png")
-                print(FOLDER / f"{name}.png")
-        broker.stop()
+    logging.disable(logging.CRITICAL)  # the bad day is one on purpose
+    with tempfile.TemporaryDirectory() as where, Browser(Path(where) / "profile") as browser:
+        with good_day(Path(where) / "good" / "store", seconds=20) as day:
+            take(browser, day, f"{where}/good", GOOD)
+        with bad_day(Path(where) / "bad" / "store") as day:
+            take(browser, day, f"{where}/bad", BAD)
+        store = Path(where) / "damaged" / "store"
+        damaged(store)
+        with consoled(store) as day:
+            take(browser, day, f"{where}/damaged", DAMAGED)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from console_days import bad_day, good_day
 from patience import until
 
 from tailrace import Message, MessageStore, PushConsumer, RetryLater
@@ -12,8 +13,14 @@ from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 EVIL = "<img src=x onerror=alert(1)><script>window.taken=1</script>"
-PAGES = ("", "topics", "topics?filter=ord", "topics/orders", "groups", "groups/stock", "messages",
-         "messages?topic=orders", "messages?topic=none", "timers", "retention", "disk", "nothing")
+PAGES = ("", "topics", "topics?filter=ord", "topics?all=1&sort=-messages", "topics/orders", "groups", "groups?all=1",
+         "groups/stock", "groups/none", "dead-letters", "messages", "messages?topic=orders",
+         "messages?topic=orders&queue=1&offset=3", "messages?topic=orders&time=noon", "messages?topic=none",
+         "message?topic=orders&queue=0&offset=0", "timers", "retention", "disk", "nothing")
+DAYS = ("", "topics", "topics/orders", "groups", "groups/billing", "dead-letters", "messages?topic=orders",
+        "messages?topic=%25DLQ%25shipping", "messages?topic=ordres", "message?topic=orders&queue=1&offset=7", "timers",
+        "retention", "disk")
+SCREENS = ((1280, 900, False), (1280, 900, True), (390, 844, False), (390, 844, True))
 TOO_LONG = "x" * 120
 
 
@@ -55,17 +62,67 @@ def fill(broker):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_sound_on_every_screen(browser, console, page):
-    for width, dark in ((1280, False), (1280, True), (360, False), (360, True)):
-        browser.look(width=width, dark=dark)
-        complaints = browser.open(console + page)
-        answer_of_page = [one for one in complaints if "Failed to load resource" in str(one) and page in {
-            "messages?topic=none", "nothing"}]
-        assert complaints == answer_of_page
-        assert browser.evaluate("document.scrollingElement.scrollWidth") <= width, "it scrolls sideways"
-        assert browser.evaluate("getComputedStyle(document.body).backgroundColor") is not None
-        dark_now = browser.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-        assert dark_now == dark
-        assert browser.accessibility() == []
+    for width, height, dark in ((360, 640, False), (1280, 900, True)):
+        is_sound(browser, console + page, width, height, dark)
+
+
+@pytest.fixture(scope="module", params=["good", "bad"])
+def day(request, tmp_path_factory):
+    """The address of the console on a good and on a bad day."""
+    with (good_day if request.param == "good" else bad_day)(tmp_path_factory.mktemp(request.param) / "store") as found:
+        yield found.url
+
+
+@pytest.mark.parametrize("page", DAYS)
+def test_a_page_is_sound_on_good_and_bad_days(browser, day, page):
+    for width, height, dark in SCREENS:
+        is_sound(browser, day + page, width, height, dark)
+
+
+def is_sound(browser, url, width, height, dark):
+    """Open a page, and check that nothing is wrong with it."""
+    browser.look(width=width, height=height, dark=dark)
+    complaints = browser.open(url)
+    assert [one for one in complaints if "Failed to load resource: the server responded" not in str(one)] == []
+    if complaints:
+        assert re.search(r"none$|nothing$|ordres$|DLQ", url), complaints
+    assert browser.evaluate("document.scrollingElement.scrollWidth") <= width, "it scrolls sideways"
+    assert browser.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") == dark
+    assert browser.accessibility() == []
+    # A heading is aligned as the numbers below it.
+    assert browser.evaluate("""[...document.querySelectorAll('table')].every(table => [...table.rows].every(row =>
+        [...row.cells].every((cell, at) => getComputedStyle(cell).textAlign ==
+            getComputedStyle(table.rows[0].cells[at]).textAlign)))""")
+
+
+def bottom_of(browser, selector):
+    return browser.evaluate(f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().bottom")
+
+
+def right_of(browser, text):
+    return browser.evaluate(f"""Math.max(...[...document.querySelectorAll('td, dd')].filter(
+        one => one.textContent.includes({json.dumps(text)})).map(one => one.getBoundingClientRect().right))""")
+
+
+def test_a_phone_shows_the_body_and_the_lag_without_scrolling(browser, tmp_path):
+    with bad_day(tmp_path / "store") as found:
+        browser.look(width=390, height=844)
+        browser.open(f"{found.url}messages?topic=orders")
+        assert bottom_of(browser, ".messages pre") < 844 * 0.6
+        browser.open(f"{found.url}message?topic=orders&queue=1&offset=7")
+        assert bottom_of(browser, ".tree") < 844
+        for page in ("", "topics/orders", "groups", "groups/billing"):
+            browser.open(f"{found.url}{page}")
+            assert right_of(browser, "2,000") <= 390
+            assert browser.evaluate("""Math.min(...[...document.querySelectorAll('td, dd')].filter(
+                one => one.textContent.includes('2,000')).map(one => one.getBoundingClientRect().bottom))""") < 844
+
+
+def test_a_picker_suggests_topics(browser, console):
+    browser.look()
+    browser.open(f"{console}messages")
+    known = browser.evaluate("[...document.querySelector('input[name=topic]').list.options].map(one => one.value)")
+    assert known == ["orders"]
 
 
 def test_texts_of_messages_stay_texts(browser, console):
@@ -74,8 +131,15 @@ def test_texts_of_messages_stay_texts(browser, console):
     assert browser.evaluate("window.taken") is None
     assert browser.evaluate("document.querySelectorAll('img, script').length") == 0
     assert EVIL in browser.evaluate("document.body.textContent")
-    browser.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-    assert f"p={EVIL}" in browser.evaluate("document.body.innerText")
+    number = browser.evaluate("[...document.querySelectorAll('.messages li')].findIndex("
+                              "one => one.textContent.includes('onerror'))")
+    browser._events.clear()
+    browser.evaluate(f"document.querySelectorAll('.messages li')[{number}].querySelector('a').click()")
+    browser.wait_for("Page.loadEventFired")
+    assert browser.evaluate("document.querySelectorAll('img, script').length") == 0
+    assert browser.evaluate("window.taken") is None
+    assert browser.evaluate("[...document.querySelectorAll('dd')].filter(one => one.textContent == "
+                            f"{json.dumps(EVIL)}).length") >= 1
 
 
 def test_the_policy_stops_a_script_that_came_in_all_the_same(browser, console):
@@ -114,7 +178,7 @@ def test_a_form_finds_a_message_by_its_key(browser, console):
     browser._events.clear()
     browser.press("Enter", 13)
     browser.wait_for("Page.loadEventFired")
-    assert browser.evaluate("[...document.querySelectorAll('tbody pre')].map(one => one.textContent)[0]") == "7 apples"
+    assert browser.evaluate("document.querySelector('.messages pre').textContent") == "7 apples"
     assert browser.evaluate("document.querySelector('input[name=key]').value") == "k7"
 
 
@@ -140,7 +204,7 @@ def test_a_hundred_thousand_topics_are_pages_and_a_filter(browser, tmp_path):
     address = re.search(r"^http=(\S+)$", broker.log, re.MULTILINE)[1]
     browser.look()
     assert browser.open(f"http://{address}/console/topics?filter=topic-") == []
-    assert "100,000 found" in browser.evaluate("document.body.textContent")
+    assert "100,000 topics found" in browser.evaluate("document.body.textContent")
     assert browser.evaluate("document.querySelectorAll('tbody tr').length") == 200
     browser._events.clear()
     browser.evaluate("[...document.links].find(one => one.textContent === 'Next').click()")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,8 +132,8 @@ def damaged(path: Path, clock: SystemClock | None = None, count: int = 600, plac
 
 
 @contextlib.contextmanager
-def good_day(path: Path) -> Iterator[Day]:
-    """All messages are consumed, the disk has room, and timers wait."""
+def good_day(path: Path, seconds: float = 0.0) -> Iterator[Day]:
+    """All messages are consumed, the disk has room, and timers wait. Send for at least so many ``seconds``."""
     with consoled(path) as day, Producer(namesrv=day.namesrv, group="shop") as producer:
         seen: list[str] = []
         producer.create_topic("orders", 4)
@@ -142,14 +144,18 @@ def good_day(path: Path) -> Iterator[Day]:
             PushConsumer("billing", lambda message: seen.append("b"), namesrv=day.namesrv, topics="orders",
                          start="first"),
         ):
-            for number in range(120):
-                producer.send(order(number))
-                if not number % 4:
-                    producer.send(Message(topic="payments", body=b"paid", keys=[f"order-{number}"]))
+            sent, began = 0, time.monotonic()
+            while sent < 120 or time.monotonic() - began < seconds:
+                producer.send(order(sent))
+                if not sent % 4:
+                    producer.send(Message(topic="payments", body=b"paid", keys=[f"order-{sent}"]))
+                sent += 1
+                if seconds and not sent % (20 + 40 * math.sin(sent / 900) ** 2 // 1):
+                    time.sleep(0.1)
             for number in range(12):
                 producer.send(Message(topic="payments", body=b"remind", keys=[f"reminder-{number}"],
                                       delay=3600.0 + 60 * number))
-            until(lambda: len(seen) >= 240 and day.store.stats()["timerPending"] >= 12)
+            until(lambda: len(seen) >= 2 * sent and day.store.stats()["timerPending"] >= 12)
             day.commit("stock")
             day.commit("billing")
             yield day

@@ -66,8 +66,7 @@ def bar(share: float, level: str = "") -> Element:
 
 def meter(text: str, percent: float, level: str, lines: Sequence[float]) -> Element:
     """Return a bar of a used share with lines at other shares, all in percent; ``text`` says it in words."""
-    marks: list[Child] = [h("line", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=0, y2=16, class_=f"mark m{number}")
-                          for number, at in enumerate(lines)]
+    marks: list[Child] = [h("line", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=0, y2=16) for at in lines]
     return h("svg", h("rect", width=100, height=16, class_="room"),
              h("rect", width=f"{max(0.0, min(percent, 100.0)):.1f}", height=16, class_="used"), *marks,
              viewBox="0 0 100 16", preserveAspectRatio="none", class_=f"meter {level}".rstrip(), role="img",

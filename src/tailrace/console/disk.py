@@ -92,9 +92,7 @@ def disk_meter(disk: Disk) -> list[Child]:
     left = (
         f"Sends stop {stops.where}, after {size_text(disk.left)} more." if disk.left > 0
         else f"Sends stop {stops.where}.")
-    rows: list[Child] = [
-        h("li", h("span", class_=f"key m{number}", aria_hidden="true"), f"{line.where}: {line.what}")
-        for number, line in enumerate(disk.lines)]
+    rows: list[Child] = [h("li", f"{line.where}: {line.what}") for line in disk.lines]
     return [
         h("p", h("strong", f"{usage.percent} %", class_="figure"), f" of {entire} used, {size_text(usage.available)} "
           f"free. {left}"),

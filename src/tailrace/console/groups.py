@@ -89,8 +89,7 @@ def group_page(broker: BrokerContext, figures: Figures, viewer: Viewer, name: st
             "Dead letters": link(plural(dead, "message"), address("messages", topic=dlq)) if dead else "none",
             "Attempts": f"at most {config.retry_max_times + 1} for each message" if config is not None else None,
             "Delivery": _delivery(info)}),
-        h("div", _topics(broker, figures, viewer, name), _members(members, now), class_="cards"),
-        _queues(broker, viewer, name)]
+        _topics(broker, figures, viewer, name), _members(members, now), _queues(broker, viewer, name)]
 
 
 def _waits(behind: int, oldest: int, now: int) -> Child:

@@ -30,7 +30,7 @@ from tailrace.console.query import Query, whole_number
 from tailrace.console.timeline import QUEUES_MAX, Place, Timeline
 from tailrace.console.topics import owner_of, topic_link
 from tailrace.console.viewer import NotThereError, Viewer, only_if
-from tailrace.console.words import clock_time, moment
+from tailrace.console.words import clock_time, local_time, moment
 from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.model import MessageExt
 from tailrace.node.message_store import MessageStore
@@ -88,26 +88,35 @@ def search_form(broker: BrokerContext, viewer: Viewer, asked: Query) -> Element:
         "Queue, offset, time",
         h("div", field("Queue", "queue", inputmode="numeric", pattern="[0-9]*"),
           field("From offset", "offset", inputmode="numeric", pattern="[0-9]*"),
-          field("From time", "time", type="datetime-local", step=1), class_="fields"),
+          h("label", "From time", h("input", name="time", type="datetime-local", step=1, value=_time_value(asked))),
+          class_="fields"),
         is_open=any(asked.get(name) for name in ("queue", "offset", "time")))
     return form(
         "messages", picker("Topic", "topic", asked.get("topic", ""), known_topics(broker, viewer), required="required"),
         field("Key or message id", "key", autocomplete="off", autocapitalize="none", spellcheck="false"), rare)
 
 
-def messages_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> list[Child]:
+def _time_value(asked: Query) -> str:
+    """Return the field ``time`` as a browser reads it; "" if it is no time, which an error names then."""
+    try:
+        return local_time(time_ms(asked["time"])).replace(" ", "T") if asked.get("time") else ""
+    except ValueError:
+        return ""
+
+
+def messages_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> Titled:
     """Return the messages that a query asks for."""
     looking = search_form(broker, viewer, asked)
     topic = asked.get("topic", "")
     if not topic:
-        return [looking, h("p", "Choose a topic to see its newest messages.")]
+        return Titled("Messages", [looking, h("p", "Choose a topic to see its newest messages.")])
     only_if(viewer.reads(topic), f"Get or Sub on Topic:{topic}")
     if broker.topics.select(topic) is None:
         raise NotThereError("topic", topic)
     try:
         title, found, around = _found(broker, topic, asked)
     except ValueError as error:
-        return [looking, notice(WARN, f"{error}.")]
+        return Titled("Messages", [looking, notice(WARN, f"{error}.")])
     # A queue of an LMQ holds records of other topics.
     rows: list[Child] = [_row(broker, topic, one) for one in found if one.topic == topic or viewer.reads(one.topic)]
     owner = owner_of(topic)
@@ -116,10 +125,11 @@ def messages_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> list[C
         about += [" of group ", link(owner, address("groups", owner))]
     elif viewer.topic(topic):
         about += [" of ", topic_link(topic)]
-    return [
+    page = "Dead letters" if topic.startswith(DLQ_GROUP_TOPIC_PREFIX) else "Retries" if owner else "Messages"
+    return Titled(f"{page} of {owner or topic}", [
         looking, h("p", h("span", *about), *around, class_="links"),
         h("ol", *rows, class_="messages") if rows else h("p", "No message was found.", class_="empty"),
-        h("p", *_copied(around), class_="links") if len(rows) > 5 else None]
+        h("p", *_copied(around), class_="links") if len(rows) > 5 else None])
 
 
 def _copied(around: list[Child]) -> list[Child]:

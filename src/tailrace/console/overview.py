@@ -21,7 +21,6 @@ from tailrace.console.elements import (
     address,
     badge,
     card,
-    facts,
     h,
     link,
     notice,
@@ -64,15 +63,15 @@ def overview(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: Map
     title = f"{plural(wrong, 'thing')} {'needs' if wrong == 1 else 'need'} attention" if wrong else "Nothing is wrong"
     return Titled(title, [
         _state(broker, found, live),
-        h("div", _lag(broker, waiting, lags), _dead(broker, dead), _disk(disk),
-          _timers(broker, viewer), _rates(broker), recovery_card(broker.store.recovery_report),
-          _broker(broker, figures, viewer), class_="cards")])
+        h("div", h("div", _lag(broker, waiting, lags), _disk(disk), class_="column"),
+          h("div", _dead(broker, dead), _timers(broker, viewer), recovery_card(broker.store.recovery_report),
+            class_="column"), class_="cards"),
+        _rates(broker), _broker(broker, figures, viewer)])
 
 
 def _state(broker: BrokerContext, found: list[Trouble], live: Element) -> Element:
     """Return what is wrong, or that the broker serves clients."""
-    state = "is read-only" if broker.store.read_only else "serves clients"
-    running = f"{broker.address} {state}, since {span(broker.clock.now_ms() - broker.boot_ms)}."
+    running = f"{broker.address} has served clients for {span(broker.clock.now_ms() - broker.boot_ms)}."
     lines: list[Child] = [
         notice(trouble.level, trouble.text, more=[link(trouble.more, trouble.page)] if trouble.page else [])
         for trouble in found]
@@ -143,7 +142,7 @@ def _rates(broker: BrokerContext) -> Element:
     history = broker.store.rate_history()
     return card(
         "Rates", h("div", chart("Stored", [puts for puts, _ in history], "a second"),
-                   chart("Consumed", [reads for _, reads in history], "a second"), class_="charts"), class_="wide")
+                   chart("Read", [reads for _, reads in history], "a second"), class_="charts"))
 
 
 def _broker(broker: BrokerContext, figures: Figures, viewer: Viewer) -> Element:
@@ -153,7 +152,7 @@ def _broker(broker: BrokerContext, figures: Figures, viewer: Viewer) -> Element:
     limit = f" of {size_text(memory.limit)}" if memory.limit else ""
     unsynced = max(0, store.max_phy_offset - store.flushed_where)
     earliest = store.earliest_message_time()
-    return card("This broker", facts({
+    return card("This broker", stats({
         "Address": broker.address, "Name server": broker.namesrv_address or "none",
         "Started": moment(broker.boot_ms), "Version": f"Tailrace {__version__}",
         "Directory": store.path,
