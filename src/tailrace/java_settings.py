@@ -26,7 +26,10 @@ from tailrace.errors import ConfigError
 from tailrace.spellings import meant
 from tailrace.tls_settings import TLS_ALIASES, TLS_NAMES
 
-__all__ = ["REASONS", "JavaSetting", "java_settings", "refuse_settings", "refused_settings", "unused_settings"]
+__all__ = [
+    "REASONS", "JavaSetting", "java_settings", "known_settings", "refuse_settings", "refused_settings",
+    "unused_settings",
+]
 
 ANY: Final = "*"
 REASONS: Final[Mapping[str, str]] = {
@@ -97,7 +100,7 @@ def java_settings() -> Mapping[str, JavaSetting]:
         for name, classes, default, decision, reason in rows}
 
 
-def _known() -> set[str]:
+def known_settings() -> set[str]:
     """Return the names of the settings that ``config.py`` has."""
     return {option_name(f) for config in (StoreConfig, BrokerConfig, NameServerConfig, AuthConfig)
             for f in dataclasses.fields(config)} | TLS_NAMES | TLS_ALIASES.keys()
@@ -111,7 +114,7 @@ def _at_default(setting: JavaSetting, value: str) -> bool:
 
 def refused_settings(values: Mapping[str, str]) -> dict[str, JavaSetting]:
     """Return the settings of a file with the decision ``refused``, unless they have the default."""
-    known, table = _known(), java_settings()
+    known, table = known_settings(), java_settings()
     return {
         name: setting for name, value in sorted(values.items())
         if (setting := table.get(name)) is not None and setting.decision == "refused"
@@ -147,7 +150,7 @@ def unused_settings(values: Mapping[str, str], *, without: Collection[str] = ())
 
     Settings with RocketMQ's default and those in ``without`` are left out.
     """
-    known, table = _known(), java_settings()
+    known, table = known_settings(), java_settings()
     found = []
     for name in sorted(values.keys() - known - set(without)):
         setting = table.get(name)

@@ -6,6 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from tailrace.cli import completion
 from tailrace.cli.arguments import Config, Store, errors, read_properties, usage
 from tailrace.cli.importing import quick_imports
 from tailrace.cli.interpreted import warn_if_interpreted
@@ -32,6 +33,10 @@ AllowPlain = Annotated[
 IgnoreSetting = Annotated[
     Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option(metavar="NAME", help="Start although this setting of the file is not supported; may be repeated.")]
+SetSetting = Annotated[
+    Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting; wins over the file; may be repeated.",
+                 autocompletion=completion.settings)]
 AuditLogFile = Annotated[
     str, typer.Option(metavar="FILE", help="Append a JSON line for each request of administration, each denied request "
                       "and each log-in to the console. Default: auditLog of the file.")]
@@ -52,7 +57,7 @@ def serve(
                           "127.0.0.1:9876 if the file has no namesrvAddr.")] = "",
     http: Http = "", grpc: Grpc = "", grpc_tls: GrpcTls = "", grpc_tls_key: GrpcTlsKey = "",
     config: Config = None,
-    ignore_setting: IgnoreSetting = None,
+    set_setting: SetSetting = None, ignore_setting: IgnoreSetting = None,
     allow_remote: AllowRemote = False, allow_plain: AllowPlain = False,
     user: Annotated[
         str, typer.Option(metavar="NAME", help="Switch access control on, and create this super user if the directory "
@@ -82,14 +87,14 @@ def serve(
         from tailrace.cli.serve import serve_store  # noqa: PLC0415 - asyncio and the broker
         from tailrace.cli.serve_grpc import grpc_place  # noqa: PLC0415
         from tailrace.cli.serve_readers import warn_about_readers  # noqa: PLC0415
-        from tailrace.cli.serve_settings import places_of, read_password, take_settings  # noqa: PLC0415
+        from tailrace.cli.serve_settings import places_of, read_password, set_by_hand, take_settings  # noqa: PLC0415
 
     warn_if_interpreted()
     if bool(user) != (password_file is not None):
         raise usage("--user and --password-file must be given together")
     with errors(refused_setting=os.EX_CONFIG):
         settings = take_settings(
-            read_properties(config, refused_too=False), ignore_setting or (),
+            read_properties(config, refused_too=False) | set_by_hand(set_setting or []), ignore_setting or (),
             None if password_file is None else (user, read_password(password_file)), audit_log)
         try:
             places = places_of(settings.broker, listen, namesrv_listen, http, grpc)

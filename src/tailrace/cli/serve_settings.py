@@ -11,17 +11,18 @@ from tailrace import events
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker.listeners import Address, is_own_address
 from tailrace.broker.registration import name_server_addresses
+from tailrace.cli.arguments import key_values
 from tailrace.cli.serve import NAMESRV_ADDR, is_of_this_machine, parse_address
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import read_if_there
 from tailrace.errors import ConfigError
-from tailrace.java_settings import REASONS, refuse_settings
+from tailrace.java_settings import REASONS, refuse_settings, refused_settings, unused_settings
 from tailrace.logs import get_logger
 from tailrace.remoting.addresses import address_text, host_of
 from tailrace.tls_settings import DEFAULT_TLS_FILE, TlsConfig, tls_config_of
 
-__all__ = ["Places", "Settings", "places_of", "read_password", "take_settings"]
+__all__ = ["Places", "Settings", "places_of", "read_password", "set_by_hand", "take_settings"]
 
 _log = get_logger(__name__)
 NAMESRV_LISTEN: Final = "127.0.0.1:9876"
@@ -152,6 +153,16 @@ def take_settings(
     if problems:
         raise ConfigError(*problems)
     return found
+
+
+def set_by_hand(items: list[str]) -> dict[str, str]:
+    """Return the settings of --set NAME=VALUE, and log their names. Raises ConfigError for one that does not exist."""
+    values = key_values(items, "--set")
+    if unknown := unused_settings(values, without=refused_settings(values)):
+        raise ConfigError(f"--set: no such setting here: {', '.join(unknown)}")
+    if values:
+        events.SETTINGS_OF_THE_COMMAND_LINE.log(_log, settings=",".join(values))
+    return values
 
 
 def _tls_file(path: str) -> str | None:

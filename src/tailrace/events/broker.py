@@ -302,6 +302,9 @@ STATUS_REQUEST_FAILED: Final = event(
 A_SETTING_IS_IGNORED_AS_ASKED: Final = event(
     "warning", "a setting is ignored as asked", "setting reason",
     "`--ignore-setting` names it; the server lacks its effect.", do="Remove the setting if you can.")
+SETTINGS_OF_THE_COMMAND_LINE: Final = event(
+    "info", "settings of the command line", "settings",
+    "`--set` gives them.")
 REGISTERED_AT_A_NAME_SERVER: Final = event(
     "info", "registered at a name server", "address broker",
     "Clients find the broker there.")

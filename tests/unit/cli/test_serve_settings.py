@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import socket
 import subprocess
 import sys
 
 import pytest
 
-from tailrace.cli.serve_settings import places_of, take_settings
+from tailrace.cli.serve_settings import places_of, set_by_hand, take_settings
 from tailrace.config import BrokerConfig
 from tailrace.errors import ConfigError
 
@@ -106,3 +108,32 @@ def test_a_name_server_that_runs_already_is_named_with_the_way_out(tmp_path):
 def test_the_option_of_the_audit_log_overrides_the_setting():
     assert take_settings({"auditLog": "a"}).auth.audit_log == "a"
     assert take_settings({"auditLog": "a"}, audit_log="b").auth.audit_log == "b"
+
+
+def test_settings_of_the_command_line_win_over_the_file_and_are_logged(caplog):
+    with caplog.at_level(logging.INFO, "tailrace"):
+        found = set_by_hand(["fileReservedTime=7", "brokerName=b=1"])
+    assert found == {"fileReservedTime": "7", "brokerName": "b=1"}
+    assert take_settings({"fileReservedTime": "5"} | found).store.file_reserved_time == 7
+    assert "settings=fileReservedTime,brokerName" in caplog.text
+    assert set_by_hand([]) == {}
+
+
+@pytest.mark.parametrize(("items", "text"), [
+    (["fileReservdTime=4"], "--set: no such setting here: fileReservdTime (is fileReservedTime meant?)"),
+    (["nonsense=4", "fileReservedTime=7"], "--set: no such setting here: nonsense"),
+    (["waitTimeMillsInSendQueue=300"], "--set: no such setting here: waitTimeMillsInSendQueue"),
+])
+def test_a_setting_that_does_not_exist_is_refused_on_the_command_line(items, text):
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        set_by_hand(items)
+
+
+def test_serve_refuses_wrong_settings_of_the_command_line_as_those_of_the_file(tmp_path):
+    done = serve(tmp_path, "fileReservedTime=5\n", "--set", "fileReservdTime=4")
+    assert (done.returncode, done.stdout) == (78, "")
+    assert "is fileReservedTime meant?" in done.stderr
+    done = serve(tmp_path, "", "--set", "brokerRole=SLAVE")
+    assert (done.returncode, "brokerRole=SLAVE (there is no replication" in done.stderr) == (78, True)
+    assert serve(tmp_path, "", "--set", "fileReservedTime").returncode == 2
+    assert not (tmp_path / "new").exists()
