@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.cli.admin import ask, explain_default, server_of
 from tailrace.cli.arguments import note_unclean
@@ -25,12 +26,14 @@ from tailrace.formats.filenames import ABORT, LOCK
 from tailrace.model import Message, MessageExt
 
 if TYPE_CHECKING:
+    from tailrace.client import PullConsumer
     from tailrace.client.admin import Deleted, TopicQueue
+    from tailrace.client.routes import MessageQueue
     from tailrace.node.message_store import MessageStore
 
 __all__ = [
-    "create_topic", "delete_topic", "looked_at", "opened_or_made", "purge_topic", "send_messages", "tail_messages",
-    "topic_stats",
+    "Start", "create_topic", "delete_topic", "looked_at", "opened_or_made", "purge_topic", "send_messages",
+    "tail_messages", "topic_stats",
 ]
 
 
@@ -105,25 +108,25 @@ def _line(message: MessageExt) -> dict[str, Any]:
     }
 
 
-def tail_messages(
-    topic: str, target: Target, start: str, tags: str, *, follow: bool
-) -> Iterator[dict[str, Any]]:
-    """Yield the messages of all queues of a topic, starting at ``start``."""
-    from tailrace.client.subscription import Subscription  # noqa: PLC0415
+class Start(NamedTuple):
+    """Where `tail_messages` begins. At most one of ``last`` and ``since_ms`` is set; ``place`` counts without them."""
 
-    offset, store, broker = whole_number(start), target.store, target.broker
+    place: str = "last"
+    """first, last or an offset."""
+    last: int = 0
+    """Number of messages before the end, over all queues."""
+    since_ms: int = 0
+
+
+def tail_messages(
+    topic: str, target: Target, start: Start, tags: str, *, follow: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield the messages of all queues of a topic, beginning at ``start``."""
+    store, broker = target.store, target.broker
     if store:
-        wanted = Subscription.of(topic, tags)
         try:
             with looked_at(store) as opened:
-                queues = [entry for entry in opened.queues() if entry[0] == topic]
-                if not queues and opened.topics.select(topic) is None:
-                    raise no_such("topic", topic, _topics_of(opened), store)
-                for _, queue_id, low, high in queues:
-                    at = {"first": low, "last": high}.get(start)
-                    at = (offset or 0) if at is None else at
-                    for message in opened.read(topic, queue_id, max(at, low)):
-                        yield from map(_line, wanted.keep([message]))
+                yield from map(_line, _in_directory(opened, topic, store, start, tags))
                 if follow:
                     raise StoreError(
                         "no server has this directory open, so no message can follow; add --no-follow")
@@ -135,10 +138,68 @@ def tail_messages(
     with (explain_default(target),
           PullConsumer(
               namesrv=target.namesrv, broker=broker, group="tailrace_cli", tls=target.tls or False) as consumer):
-        for message in consumer.messages(
-            topic, start=start if offset is None else offset, tags=tags, follow=follow
-        ):
-            yield _line(message)
+        yield from map(_line, _from_server(consumer, topic, start, tags, follow=follow))
+
+
+def _in_directory(
+    opened: MessageStore, topic: str, store: str, start: Start, tags: str
+) -> Iterator[MessageExt]:
+    from tailrace.client.subscription import Subscription  # noqa: PLC0415
+
+    queues = [(queue_id, max(low, 0), high) for name, queue_id, low, high in opened.queues() if name == topic]
+    if not queues and opened.topics.select(topic) is None:
+        raise no_such("topic", topic, _topics_of(opened), store)
+
+    def begin(queue_id: int, low: int, high: int) -> int:
+        if start.last:
+            return high - start.last
+        if start.since_ms:
+            return opened.get_offset_in_queue_by_time(topic, queue_id, start.since_ms)
+        places = {"first": low, "last": high}
+        return places[start.place] if start.place in places else whole_number(start.place) or 0
+
+    wanted = Subscription.of(topic, tags)
+    found = (
+        message for queue_id, low, high in queues
+        for one in opened.read(topic, queue_id, max(begin(queue_id, low, high), low))
+        for message in wanted.keep([one]) if message.store_timestamp >= start.since_ms)
+    return iter(_latest(found, start.last)) if start.last else found
+
+
+def _from_server(
+    consumer: PullConsumer, topic: str, start: Start, tags: str, *, follow: bool
+) -> Iterator[MessageExt]:
+    begin: str | int | dict[MessageQueue, int] = (
+        start.place if (offset := whole_number(start.place)) is None else offset)
+    if start.since_ms:
+        begin = {queue: consumer.offset_by_time(queue, start.since_ms) for queue in consumer.queues(topic)}
+    elif start.last:
+        begin = {queue: consumer.max_offset(queue) for queue in consumer.queues(topic)}
+        read = [
+            message for queue, end in begin.items()
+            for message in _pulled(consumer, queue, max(end - start.last, consumer.min_offset(queue)), end, tags)]
+        yield from _latest(read, start.last)
+        if not follow:
+            return
+    for message in consumer.messages(topic, start=begin, tags=tags, follow=follow):
+        if message.store_timestamp >= start.since_ms:
+            yield message
+
+
+def _pulled(consumer: PullConsumer, queue: MessageQueue, at: int, end: int, tags: str) -> Iterator[MessageExt]:
+    """Yield the messages of a queue in [at, end)."""
+    while at < end:
+        found = consumer.pull(queue, at, tags=tags)
+        yield from (message for message in found.messages if message.queue_offset < end)
+        if found.next_begin_offset <= at:
+            return
+        at = found.next_begin_offset
+
+
+def _latest(messages: Iterable[MessageExt], count: int) -> list[MessageExt]:
+    """Return the messages that were stored last, in the order of their store times."""
+    return heapq.nlargest(
+        count, messages, key=lambda one: (one.store_timestamp, one.queue_id, one.queue_offset))[::-1]
 
 
 def _topics_of(opened: MessageStore) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Self, final
 
@@ -38,6 +38,7 @@ __all__ = ["AsyncPullConsumer", "PullConsumer", "PullResult"]
 
 _log = get_logger(__name__)
 
+Begin = str | int | Mapping[MessageQueue, int]
 NEW_QUEUES_S: Final = 30.0
 """Seconds between checks for new queues of a topic that is followed."""
 
@@ -247,8 +248,10 @@ class AsyncPullConsumer:
         """Return the group's offset of a queue; None if it has no offset."""
         return await self._calls.committed(queue)
 
-    async def _offset(self, queue: MessageQueue, start: str | int, *, end: int | None = None) -> int:
+    async def _offset(self, queue: MessageQueue, start: Begin, *, end: int | None = None) -> int:
         """Return the offset that ``start`` means."""
+        if isinstance(start, Mapping):
+            start = start.get(queue, "first")
         if start == "committed":
             found = await self.committed(queue)
             start = "first" if found is None else found
@@ -261,13 +264,14 @@ class AsyncPullConsumer:
     # --- a topic
 
     async def messages(
-        self, topic: str, *, start: str | int = "committed", tags: str = "*", sql: str = "",
+        self, topic: str, *, start: Begin = "committed", tags: str = "*", sql: str = "",
         follow: bool = True, commit: bool = False, wait_ms: int = 1000,
     ) -> AsyncGenerator[MessageExt, None]:
         """Yield the messages of all queues of a topic, in order within each queue; ``tags`` and ``sql`` as in `pull`.
 
         ``start`` is "committed" (the group's committed offset of each queue; without one its first message),
-        "first", "last" or an offset. With ``commit`` a message is committed when the next one is requested.
+        "first", "last", an offset, or an offset for each queue. With ``commit`` a message is committed when the next
+        one is requested.
 
         With ``follow`` all queues are polled together, and lost connections are opened again. Without it the
         iterator ends at the ends that the queues had when it began. Every message that was acknowledged by then is
@@ -284,7 +288,7 @@ class AsyncPullConsumer:
             await source.aclose()
 
     async def _followed(
-        self, wanted: Subscription, start: str | int, *, commit: bool
+        self, wanted: Subscription, start: Begin, *, commit: bool
     ) -> AsyncGenerator[MessageExt, None]:
         found = await self.queues(wanted.topic)
         offsets = await asyncio.gather(*(self._offset(queue, start) for queue in found))
@@ -303,7 +307,7 @@ class AsyncPullConsumer:
             self._followed_now.discard(reading)
 
     async def _to_the_end(
-        self, wanted: Subscription, start: str | int, wait_ms: int, *, commit: bool
+        self, wanted: Subscription, start: Begin, wait_ms: int, *, commit: bool
     ) -> AsyncGenerator[MessageExt, None]:
         places = []
         for queue in await self.queues(wanted.topic):
@@ -489,7 +493,7 @@ class PullConsumer:
     topic_configs = blocking(AsyncPullConsumer.topic_configs)
 
     def messages(
-        self, topic: str, *, start: str | int = "committed", tags: str = "*", sql: str = "",
+        self, topic: str, *, start: Begin = "committed", tags: str = "*", sql: str = "",
         follow: bool = True, commit: bool = False, wait_ms: int = 1000,
     ) -> Iterator[MessageExt]:
         """As ``AsyncPullConsumer.messages``."""
