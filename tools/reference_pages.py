@@ -20,35 +20,43 @@ from tailrace.store.findings import COMPACTION_KINDS, NOTES, STORE_KINDS, Remedy
 from tailrace.timer.verification import TIMER_KINDS
 
 HEAD = "<!-- Written by `make gen` from the code; change it there. -->\n\n"
-_SEVERAL = 4
-"""An option that this number of commands have, with the same help text, is explained once."""
+_SEVERAL = 2
+"""An option that this number of commands have, with the same help text and default, is explained once."""
 _TARGET = ("--broker HOST:PORT", "--namesrv HOST:PORT", "--context NAME", "--tls/--no-tls")
+_PRINTING = ("--json", "--wide")
 _WRITES = "This command writes to STORE"
 
 
 def commands() -> str:
     """docs/reference/cli.md: every command with its usage, and its options with defaults."""
     found = dict(_walk(typer.main.get_command(app), ()))
-    counts = Counter((_names(p), _help(p)) for command in found.values() for p in _options(command))
-    common = [names for names, count in counts.items() if count >= _SEVERAL]
+    counts = Counter(_row(p) for command in found.values() for p in _options(command))
+    common = [row for row, count in counts.items() if count >= _SEVERAL]
     parts = [(
         "# Commands\n\nLook up the options of a command. For targets and output, see [Use the command line]"
         "(../how-to/operate/command-line.md). A\ncommand marked *writes* can change the directory STORE. The other "
         "commands do not change it.\n\n"
         "`tailrace --version` prints the version. `tailrace --credentials FILE COMMAND` sends requests as a user.\n\n"
         "## Options of several commands\n\nIn a usage line, TARGET is `--broker`, `--namesrv` or `--context`, with "
-        "or without `--tls`.\n\n"
-        "| option | meaning |\n|---|---|")]
-    parts += [f"| {names} | {text} |" for names, text in common]
+        f"or without `--tls`. {_about_printing(found)}\n\n"
+        "| option | default | meaning |\n|---|---|---|")]
+    parts += [f"| {' | '.join(row)} |" for row in common]
     for name, command in found.items():
-        own = [p for p in _options(command) if (_names(p), _help(p)) not in common]
-        several = [p for p in _options(command) if (_names(p), _help(p)) in common]
+        own = [p for p in _options(command) if _row(p) not in common]
+        several = [p for p in _options(command) if _row(p) in common]
         writes = " *Writes.*" if _WRITES in " ".join((command.help or "").split()) else ""
         parts.append(f"\n## {name}\n\n{_sentence(command)}{writes}\n\n    {_usage(name, command, own, several)}")
         if own:
             parts.append("\n| option | default | meaning |\n|---|---|---|")
-            parts += [f"| {_names(p)} | {_default(p)} | {_help(p)} |" for p in own]
+            parts += [f"| {' | '.join(_row(p))} |" for p in own]
     return HEAD + "\n".join(parts) + "\n"
+
+
+def _about_printing(found: dict[str, Any]) -> str:
+    """Return which commands have the options of tables and JSON lines, so that no usage line repeats them."""
+    without = [name for name, command in found.items()
+               if not {_names(p).strip("`") for p in _options(command)} >= {*_PRINTING}]
+    return f"All commands have `--json` and `--wide`, except {', '.join(f'`{name}`' for name in without)}."
 
 
 def _options(command: Any) -> list[Any]:
@@ -62,6 +70,10 @@ def _walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         return
     for word, member in members.items():
         yield from _walk(member, (*words, word))
+
+
+def _row(parameter: Any) -> tuple[str, str, str]:
+    return _names(parameter), _default(parameter), _help(parameter)
 
 
 def _names(parameter: Any) -> str:
@@ -100,10 +112,11 @@ def _usage(name: str, command: Any, own: list[Any], several: list[Any]) -> str:
         if parameter.param_type_name == "argument":
             text = _metavar(parameter)
             words.append(text if parameter.required or text.startswith("[") else f"[{text}]")
-    names = [_names(p).strip("`") for p in several]
+    names = [name for p in several if not p.required and (name := _names(p).strip("`")) not in _PRINTING]
+    words += [_names(p).strip("`") for p in several if p.required]
     if set(_TARGET) <= set(names):
         names = ["TARGET", *(name for name in names if name not in _TARGET)]
-    return " ".join([*words, *(["[OPTIONS]"] if own else []), *(f"[{name}]" for name in names)])
+    return " ".join([*words, *(["[OPTIONS]"] if own else []), *(f"[{name.split()[0]}]" for name in names)])
 
 
 def limits() -> str:

@@ -65,7 +65,8 @@ def test_topics_and_groups_over_the_wire_and_in_the_directory(run, tailrace_brok
     # groups
     with PullConsumer(namesrv=server.namesrv, group="stock") as consumer:
         consumer.commit(consumer.queues("orders")[0], 3)
-    assert {"group": "stock", "topics": ["orders"], "queues": 1, "lag": 1} in run("group", "list")[1]
+    assert {"group": "stock", "topics": ["orders"], "queues": 1, "lag": 1, "members": 0, "deadLetters": 0,
+            "hidden": False} in run("group", "list")[1]
     assert run("group", "show", "stok")[2] == f"tailrace: {server.namesrv} has no group stok; is stock meant?\n"
     [line] = run("group", "show", "stock")[1]
     assert (line["queue"]["consumerOffset"], line["queue"]["lag"]) == (3, 1)
@@ -87,7 +88,8 @@ def test_topics_and_groups_over_the_wire_and_in_the_directory(run, tailrace_brok
     code, _, err = run("group", "delete", path, "stock", "--yes")
     assert (code, err.startswith(f"tailrace: no server has {path} open: ")) == (1, True)
     assert [line for line in run("group", "list", path)[1] if line["group"] == "stock"] == [
-        {"group": "stock", "topics": ["orders"], "queues": 1, "lag": 2}]
+        {"group": "stock", "topics": ["orders"], "queues": 1, "lag": 2, "members": None, "deadLetters": 0,
+         "hidden": False}]
     assert run("group", "show", path, "stock")[1][0]["queue"]["lag"] == 2
     assert run("topic", "stats", path, "orders")[1][0]["messages"] == 4
     assert run("query", path, "--topic", "orders", "--key", "k", "--body")[1][0]["message"]["body"] == "a"
@@ -119,3 +121,70 @@ def test_a_topic_is_created_where_a_send_creates_none(run, tmp_path, words):
         assert run("topic", "create", *target, "orders", "--queues", "4")[0] == 0
         assert run("send", *target, "x", "--topic", "orders")[0] == 0
         assert len(run("topic", "stats", *target, "orders")[1]) == 4
+
+
+def test_lists_count_the_same_over_the_wire_and_in_the_directory(run, tailrace_broker, monkeypatch):
+    path, where = tailrace_broker.store_path, ("--broker", tailrace_broker.broker)
+    run("send", "-", "--lines", *where, "--topic", "orders", stdin=b"a\nb\nc\n")
+    run("send", *where, "--topic", "%DLQ%stock", "dead", "--queue", "0")
+    with PullConsumer(broker=tailrace_broker.broker, group="stock") as consumer:
+        for queue in consumer.queues("orders"):
+            consumer.commit(queue, 0)
+
+    def listed(*words):
+        topics = {line["topicName"]: line for line in run("topic", "list", *words)[1]}
+        groups = {line["group"]: line for line in run("group", "list", *words)[1]}
+        orders = {name: topics["orders"][name] for name in (
+            "messages", "sizeBytes", "sizeIsExact", "lag", "hidden", "lastUpdateTimestamp")}
+        hidden = {name for name, line in topics.items() if line["hidden"]}
+        return orders, groups["stock"]["deadLetters"], groups["stock"]["lag"], hidden
+
+    served = listed(*where)
+    assert (served[0]["messages"], served[0]["lag"], served[1:3]) == (3, 3, (1, 3))
+    assert {"TBW102", "SCHEDULE_TOPIC_XXXX"} <= served[3]
+    assert not served[3] & {"orders", "%DLQ%stock"}  # dead letters that exist are shown
+    size = served[0]["sizeBytes"]
+    assert 3 * 91 < size < 3 * 1000
+    assert listed(path) == served  # its server answers
+    monkeypatch.setattr("tailrace.cli.listings.COUNTED_MAX", 2)
+    code, lines, err = run("topic", "list", *where)
+    assert sum(line["messages"] is not None for line in lines) == 2
+    assert [line["topicName"] for line in lines if line["messages"] is not None] == ["%DLQ%stock", "orders"]
+    assert "are not counted, because a command counts at most 2\n" in err
+    tailrace_broker.stop()
+    assert listed(path)[:3] == served[:3]
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_group_is_created_and_changed(run, tailrace_broker, served):
+    target = [tailrace_broker.store_path]
+    if not served:
+        tailrace_broker.stop()
+    code, [made], _ = run("group", "create", *target, "billing", "--retries", "3", "--attribute", "priority.factor=40")
+    assert (code, made["retryMaxTimes"], made["consumeEnable"]) == (0, 3, True)
+    code, [made], _ = run("group", "create", *target, "billing", "--disable", "--attribute", "lite.bind.topic=chats")
+    assert (made["retryMaxTimes"], made["consumeEnable"]) == (3, False)
+    assert made["attributes"] == {"priority.factor": "40", "lite.bind.topic": "chats"}
+    if served:
+        tailrace_broker.stop()
+    stored = json.loads((tailrace_broker.store_path / "config/subscriptionGroup.json").read_text())
+    found = stored["subscriptionGroupTable"]["billing"]
+    assert {name: found[name] for name in made} == made
+    for words, complaint in ((("a b",), "illegal characters"), (("g", "--attribute", "a=b"), "unsupported key: a;")):
+        code, _, err = run("group", "create", *target, *words)
+        assert (code, complaint in err) == (1, True)
+
+
+def test_tail_begins_with_the_last_messages_or_at_a_time(run, tailrace_broker):
+    where = ("--broker", tailrace_broker.broker, "--topic", "orders")
+    for body in "abcdef":
+        run("send", *where, body)
+    *_, fifth, last = run("tail", *where, "--from", "first", "--no-follow")[1]
+    lines = run("tail", *where, "--last", "3", "--no-follow")[1]
+    assert [line["body"] for line in lines] == ["d", "e", "f"]
+    assert [line["body"] for line in run("tail", *where, "--last", "4", "--max", "4")[1]] == list("cdef")
+    assert len(run("tail", *where, "--since", "1h", "--no-follow")[1]) == 6
+    assert len(run("tail", *where, "--last", "5", "--since", "1h")[1]) == 0
+    found = run("tail", *where, "--since", str(max(fifth["storeTimestamp"], last["storeTimestamp"]) + 1),
+                "--no-follow")[1]
+    assert found == []

@@ -47,10 +47,9 @@ WRITING_WITH = {
 """Commands of READING that write in another form: with this option, or with none."""
 
 WRITING = {
-    "serve", "recover", "send", "restore", "topic create", "topic delete", "topic purge", "group create",
-    "group reset", "group delete",
-    "acl allow", "acl deny", "acl remove", "acl import", "acl user add", "acl user update", "acl user remove",
-    "pipeline rebuild", "pipeline restore"}
+    "serve", "recover", "send", "restore", "topic create", "topic delete", "topic purge", "group create", "group reset",
+    "group delete", "acl allow", "acl deny", "acl remove", "acl import", "acl user add", "acl user update",
+    "acl user remove", "pipeline rebuild", "pipeline restore"}
 """Commands that write to STORE, or make it."""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from tailrace.cli import completion
 from tailrace.cli.arguments import (
     AsJson,
     Broker,
@@ -35,7 +36,8 @@ __all__ = [
 ]
 
 Words = Annotated[list[str], typer.Argument(
-    metavar="[STORE] USER", help="A store directory, if no server is named, and the name of a user.")]
+    metavar="[STORE] USER", help="A store directory, if no server is named, and the name of a user.",
+    autocompletion=completion.places)]
 PasswordFile = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option("--password-file", metavar="FILE", help="A file with one line, the password. Without it the command "

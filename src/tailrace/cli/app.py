@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -10,6 +11,7 @@ from typer.core import TyperCommand, TyperOption
 
 from tailrace.cli import (
     acl,
+    context_commands,
     directories,
     doctor,
     groups,
@@ -21,6 +23,7 @@ from tailrace.cli import (
 from tailrace.cli.arguments import group
 from tailrace.cli.backup import backup, restore
 from tailrace.cli.broker_status import status
+from tailrace.cli.completion import complete_in_bash
 from tailrace.cli.contexts import CREDENTIALS
 from tailrace.cli.log_output import log_to_stderr
 from tailrace.cli.message_commands import send, tail
@@ -52,6 +55,9 @@ _GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., Any]]]]] = {
         "import": acl.import_plain}),
     "acl user": ("List and change users.", {
         "add": acl.user_add, "update": acl.user_update, "remove": acl.user_remove, "list": acl.user_list}),
+    "context": ("List and change contexts: names for servers, with their TLS and user.", {
+        "list": context_commands.list_all, "show": context_commands.show_one, "save": context_commands.save,
+        "select": context_commands.select, "remove": context_commands.remove}),
     "broker": ("Look at running brokers.", {"status": status}),
     "doctor": ("Describe an installation and a directory for an issue.", {"report": doctor.report}),
     "pipeline": ("Run Spark jobs over store directories. They need the extra `spark` and Java 17.", {
@@ -70,7 +76,7 @@ class _Command(TyperCommand):
         if any("--json" in param.opts for param in self.params):
             self.params.append(TyperOption(
                 param_decls=["--wide"], is_flag=True, default=False, expose_value=False, callback=_set_wide,
-                help="Print each row of a table on one line, with all columns."))
+                help="Print whole rows of tables, however wide."))
 
 
 def _set_wide(context: object, param: object, wanted: bool) -> None:
@@ -121,9 +127,11 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):  # the locale may not have every character of a message
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    log_to_stderr("warning")
+    run_app = partial(app, prog_name="tailrace")
     try:
-        app(prog_name="tailrace")
+        if not complete_in_bash(run_app):
+            log_to_stderr("warning")
+            run_app()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None

@@ -10,6 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from tailrace.cli import completion
 from tailrace.cli.problems import explained, read_config_file
 from tailrace.errors import ConfigError, StoreError
 from tailrace.java_settings import refused_settings, unused_settings
@@ -20,27 +21,30 @@ __all__ = [
     "size_in_bytes", "usage",
 ]
 
-Store = Annotated[Path, typer.Argument(metavar="STORE", help="A store directory.")]
+Store = Annotated[Path, typer.Argument(metavar="STORE", help="A store directory.", autocompletion=completion.stores)]
 Config = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option("--config", metavar="FILE", help="A settings file (name=value), such as RocketMQ's broker.conf."),
 ]
-Broker = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running broker.")]
+Broker = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="A running broker.", autocompletion=completion.addresses)]
 Namesrv = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="A running name server. If no target is named: that of NAMESRV_ADDR, "
-                      "of the default context, or 127.0.0.1:9876.")]
-Context = Annotated[str, typer.Option(metavar="NAME", help="A server by its name in the file of contexts.")]
+                      "of the default context, or 127.0.0.1:9876.", autocompletion=completion.name_servers)]
+Context = Annotated[str, typer.Option(
+    metavar="NAME", help="A server by its name in the file of contexts.", autocompletion=completion.contexts)]
 Tls = Annotated[
     Optional[bool],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option("--tls/--no-tls", help="Use TLS, with the settings of TAILRACE_TLS_* or the file of contexts.")]
 Where = Annotated[
-    str, typer.Argument(metavar="STORE", help="A store directory, if no server is named.")
+    str, typer.Argument(
+        metavar="STORE", help="A store directory, if no server is named.", autocompletion=completion.stores)
 ]
-Topic = Annotated[str, typer.Option("--topic", help="Name of a topic.")]
+Topic = Annotated[str, typer.Option("--topic", help="Name of a topic.", autocompletion=completion.topics)]
 Create = Annotated[
     bool, typer.Option("--create", help="Make the directory STORE a store if it is not one yet.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines also on a terminal; a pipe always gets them.")]
-Every = Annotated[bool, typer.Option("--all", help="Show the names of the system in the table as well.")]
+Every = Annotated[bool, typer.Option("--all", help="Show system names in the table as well.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 

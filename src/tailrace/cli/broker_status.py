@@ -45,7 +45,7 @@ def fields_of(address: str, table: Mapping[str, str]) -> dict[str, Any]:
     seen = figures.get("brokerVersionDesc", "")
     own = figures.get("tailraceVersion", "")
     first, end = _number(figures, "commitLogMinOffset"), _number(figures, "commitLogMaxOffset")
-    pending, behind = figures.get("timerCongestNum"), figures.get("timerReadBehind")
+    pending, late = figures.get("timerCongestNum"), figures.get("timerReadBehind")
     latency, dispatch = figures.get("putLatency99"), figures.get("dispatchBehindBytes", "")
     return {
         "broker": address,
@@ -59,7 +59,7 @@ def fields_of(address: str, table: Mapping[str, str]) -> dict[str, Any]:
         "notSynced": figures.get("remainHowManyDataToFlush", ""),
         "notDispatchedBytes": int(dispatch) if dispatch.isdecimal() else None,
         "disk": _disk(figures),
-        "timers": f"{int(pending):,} pending, {behind or 0} ms behind" if pending and pending.isdecimal() else "",
+        "timers": f"{int(pending):,} pending, {late or 0} ms late" if pending and pending.isdecimal() else "",
     }
 
 

@@ -19,7 +19,9 @@ is true or false; ``TAILRACE_TLS_TRUST_CERT_PATH`` and others set the members.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -31,7 +33,10 @@ from tailrace.spellings import meant
 if TYPE_CHECKING:
     from tailrace.remoting.tls import TlsOptions
 
-__all__ = ["DEFAULT_NAMESRV", "Target", "contexts_file", "target_of", "tls_of"]
+__all__ = [
+    "CREDENTIALS", "DEFAULT_NAMESRV", "Target", "change_context", "contexts_file", "contexts_of_file", "select_context",
+    "target_of", "tls_of",
+]
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 """Default address of the name server of `tailrace serve`."""
@@ -41,6 +46,8 @@ CREDENTIALS: Final = "TAILRACE_CREDENTIALS"
 
 
 _TLS: Final = "TAILRACE_TLS"
+_HEAD: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')")
+"""The head of a table, with the name of its context."""
 
 
 class Target(NamedTuple):
@@ -108,6 +115,79 @@ def contexts_file() -> Path:
         return Path(path)
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(home).expanduser() / "tailrace" / "contexts.toml"
+
+
+def contexts_of_file() -> tuple[str, dict[str, dict[str, Any]]]:
+    """Return the name of the selected context, "" without one, and the values of every context. Raises ConfigError."""
+    known = _read(contexts_file())
+    selected = known.pop("default", "")
+    return str(selected), {name: value if isinstance(value, dict) else {} for name, value in known.items()}
+
+
+def change_context(name: str, values: dict[str, Any] | None) -> None:
+    """Set the values of a context in the file, or remove it with None. Other lines and comments stay as they are.
+
+    The file is replaced, with mode 0600. Raises ConfigError or OSError.
+    """
+    if values is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise ConfigError(f"context {name!r}: a name has letters, digits, - and _ only")
+    if name == "default":
+        raise ConfigError("default is the line that names the selected context; choose another name")
+    path = contexts_file()
+    lines, kept, inside = _lines(path), list[str](), False
+    for line in lines:
+        if found := _HEAD.match(line):
+            inside = found[1].strip("\"'") == name
+        if not inside:
+            kept.append(line)
+    wanted = {key: value for key, value in _read(path).items() if key != name}
+    if values is None and wanted.get("default") == name:
+        kept, wanted = _with_default(kept, ""), {key: one for key, one in wanted.items() if key != "default"}
+    if values is not None:
+        kept += [*([""] if kept and kept[-1].strip() else []), f"[{name}]",
+                 *(f"{key} = {_toml(value)}" for key, value in values.items())]
+        wanted[name] = values
+    _write(path, kept, wanted)
+
+
+def select_context(name: str) -> None:
+    """Make a context that of commands without a target. Raises ConfigError or OSError."""
+    path = contexts_file()
+    _named(name, None)  # it must exist, and be right
+    _write(path, _with_default(_lines(path), name), {**_read(path), "default": name})
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text("utf-8").splitlines() if path.exists() else []
+
+
+def _with_default(lines: list[str], name: str) -> list[str]:
+    """Return the lines with another ``default``, or without it; it is before the first table."""
+    end = next((place for place, line in enumerate(lines) if _HEAD.match(line)), len(lines))
+    above = [line for line in lines[:end] if not re.match(r"\s*[\"']?default[\"']?\s*=", line)]
+    return [*([f"default = {_toml(name)}"] if name else []), *above, *lines[end:]]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + " }"
+    return json.dumps(value)  # texts and booleans are the same in TOML
+
+
+def _write(path: Path, lines: list[str], wanted: dict[str, Any]) -> None:
+    """Replace the file, if its text has the values that are ``wanted``. Raises ConfigError or OSError."""
+    from tailrace.env.filesystem import OsFileSystem  # noqa: PLC0415 - only changes need it
+    from tailrace.env.whole_files import replace_file  # noqa: PLC0415
+
+    text = "\n".join(lines).strip("\n") + "\n"
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        found = {}
+    if found != wanted:
+        raise ConfigError(f"{path} is written in a form that this command cannot change: edit it by hand")
+    OsFileSystem().makedirs(str(path.absolute().parent))
+    replace_file(OsFileSystem(), str(path.absolute()), text.encode())
 
 
 def _named(context: str, tls: bool | None) -> Target:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from tailrace.cli import completion
 from tailrace.cli.arguments import (
     AsJson,
     Config,
@@ -47,7 +48,7 @@ def dump(
     only: Annotated[
         str, typer.Option(help="One or more of store, queues, messages, timers, index and checkpoint, separated by "
                           "commas.")] = "",
-    topic: Annotated[str, typer.Option(help="Only this topic.")] = "",
+    topic: Annotated[str, typer.Option(help="Only this topic.", autocompletion=completion.topics)] = "",
     raw: Annotated[
         bool, typer.Option("--raw", help="Show queues as they are in their files, not as recovery would leave them.")
     ] = False,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Optional
 import typer
 
 from tailrace import __version__
+from tailrace.cli import completion
 from tailrace.cli.arguments import Config, errors, usage
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ _JAVA_S: Final = 10
 
 
 def report(
-    store: Annotated[str, typer.Argument(metavar="STORE", help="A store directory, served or not.")] = "",
+    store: Annotated[str, typer.Argument(
+        metavar="STORE", help="A store directory, served or not.", autocompletion=completion.stores)] = "",
     out: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
         typer.Option(metavar="FILE", help="Write the report to this new file, which only you can read.")] = None,

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from tailrace.cli import completion
 from tailrace.cli.admin import ask
 from tailrace.cli.arguments import (
     AsJson,
@@ -38,7 +39,8 @@ from tailrace.config import whole_number
 __all__ = ["create", "delete", "list_all", "reset", "show_one"]
 
 Words = Annotated[list[str], typer.Argument(
-    metavar="[STORE] GROUP", help="A store directory, if no server is named, and the name of a consumer group.")]
+    metavar="[STORE] GROUP", help="A store directory, if no server is named, and the name of a consumer group.",
+    autocompletion=completion.words_of_groups)]
 
 
 def _groups(target: Target) -> dict[str, list[Any]]:
@@ -116,15 +118,13 @@ def create(
     words: Words,
     broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
     retries: Annotated[Optional[int], typer.Option(  # noqa: UP045
-        min=0, max=(1 << 31) - 1, help="Deliveries after the first one before a message becomes a dead letter; "
-        "16 for a new group.")] = None,
+        min=0, max=(1 << 31) - 1, help="Retries before a message becomes a dead letter; 16 for a new group.")] = None,
     enabled: Annotated[Optional[bool], typer.Option(  # noqa: UP045
-        "--enable/--disable", help="Whether the group may consume; a new group may.")] = None,
+        "--enable/--disable", help="Whether the group may consume.")] = None,
     in_order: Annotated[Optional[bool], typer.Option(  # noqa: UP045
-        "--ordered/--unordered", help="Whether POP delivers the messages of a queue in order; not for a new group."
-    )] = None,
+        "--ordered/--unordered", help="Whether POP delivers each queue in order.")] = None,
     attribute: Annotated[Optional[list[str]], typer.Option(  # noqa: UP045
-        metavar="NAME=VALUE", help="Attribute of the group, such as lite.bind.topic=chats; may be repeated.")] = None,
+        metavar="NAME=VALUE", help="An attribute, such as lite.bind.topic=chats; may be repeated.")] = None,
     create: Create = False, as_json: AsJson = False,
 ) -> None:
     """Create or change a group, as mqadmin updateSubGroup.
@@ -164,10 +164,11 @@ def _is_served(store: str) -> bool:
 
 def reset(
     words: Words,
-    topic: Annotated[str, typer.Option("--topic", help="Offsets of this topic.")],
+    topic: Annotated[str, typer.Option(
+        "--topic", help="Offsets of this topic.", autocompletion=completion.topics)],
     to: Annotated[
         str, typer.Option("--to", help="first, last, an offset (with --queue), or a time: 2026-01-31T12:00 or "
-                          "time:MILLISECONDS since 1970.")],
+                          "time:MILLISECONDS since 1970.", autocompletion=completion.one_of("first", "last"))],
     queue: Annotated[Optional[int], typer.Option(min=0, help="Only this queue.")] = None,  # noqa: UP045
     broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, yes: Yes = False,
     as_json: AsJson = False,

@@ -41,7 +41,7 @@ _STYLES: Final = {
     "lag": "yellow", "deadLetters": "red", "damaged": "red", "findings": "red", "parked": "yellow", "readOnly": "red",
     "problem": "red",
 }
-"""Colours of values that need somebody, by the name of their column. NO_COLOR turns them off."""
+"""Colours of values that need attention, by the name of their column. NO_COLOR turns them off."""
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from tailrace.cli import completion
 from tailrace.cli.arguments import (
     AsJson,
     Config,
@@ -194,7 +195,8 @@ def rebuild(
 
 def replay(
     store: Store,
-    topic: Annotated[list[str], typer.Option("--topic", help="Replay this topic; may be repeated.")],
+    topic: Annotated[list[str], typer.Option(
+        "--topic", help="Replay this topic; may be repeated.", autocompletion=completion.topics)],
     where: Annotated[
         str, typer.Option("--where", metavar="SQL", help="Only messages that match this condition on the source's "
                           "columns.")] = "",

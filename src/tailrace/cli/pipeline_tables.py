@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from tailrace.cli import completion
 from tailrace.cli.arguments import AsJson, Config, Store, errors, read_properties
 from tailrace.cli.pipeline import Conf, Job, Master, run_job
 from tailrace.config import StoreConfig
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["lag", "retention", "timers", "traffic"]
 
-By = Annotated[str, typer.Option("--by", help="minute, hour or day, in UTC.")]
+By = Annotated[str, typer.Option("--by", help="minute, hour or day, in UTC.", autocompletion=completion.one_of(
+    "minute", "hour", "day"))]
 Out = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option("--out", metavar="DIR", help="Write the rows as Parquet to DIR, not to stdout."),

@@ -4,6 +4,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from tailrace.cli import completion
 from tailrace.cli.admin import ask, topic_or_nearest
 from tailrace.cli.arguments import (
     AsJson,
@@ -36,7 +37,8 @@ from tailrace.spellings import time_ms
 __all__ = ["create", "delete", "list_all", "milliseconds", "purge", "stats"]
 
 Words = Annotated[list[str], typer.Argument(
-    metavar="[STORE] TOPIC", help="A store directory, if no server is named, and the name of a topic.")]
+    metavar="[STORE] TOPIC", help="A store directory, if no server is named, and the name of a topic.",
+    autocompletion=completion.words_of_topics)]
 
 
 def milliseconds(text: str, option: str = "--before") -> int:

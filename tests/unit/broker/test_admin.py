@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tailrace import __version__
 from tailrace.broker.processors.admin import AdminProcessor
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
@@ -127,6 +128,7 @@ def test_topic_stats_have_objects_as_keys(topics, kit, channel, broker, store, c
         {"lastUpdateTimestamp": clock.ms, "maxOffset": 1, "minOffset": 0},
         {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0},
     ]
+    assert (fastjson.loads(body)["sizeBytes"], fastjson.loads(body)["sizeIsExact"]) == (100, True)
     assert topics.topic_stats(channel, kit.request(202, {"topic": "x"})).code == 17
 
 
@@ -242,6 +244,8 @@ def test_every_runtime_figure_is_text(admin, kit, channel, store, monkeypatch):
     table = json.loads(admin.runtime_info(channel, kit.request(28)).body)["table"]
     assert table["putTps"] == "0.0 "
     assert table["brokerVersionDesc"] == "V5_3_3"
+    assert table["tailraceVersion"] == __version__
+    assert "readOnly" not in table
     assert table["scheduleMessageOffset_3"] == "5,7"
     assert all(isinstance(value, str) for value in table.values())
     monkeypatch.setattr(store, "stats", lambda: {

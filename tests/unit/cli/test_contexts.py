@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import typer
 
-from tailrace.cli.contexts import Target, target_of
+from tailrace.cli.context_commands import _line
+from tailrace.cli.contexts import (
+    Target,
+    change_context,
+    contexts_of_file,
+    select_context,
+    target_of,
+)
 from tailrace.errors import ConfigError
 from tailrace.remoting.tls import TlsOptions
 
@@ -91,3 +100,64 @@ def test_mistakes_of_the_environment_are_named(contexts, monkeypatch):
     monkeypatch.setenv("TAILRACE_TLS_CA", "x")
     with pytest.raises(ConfigError, match=r"the environment \(TAILRACE_TLS_\*\): TLS has no option ca"):
         target_of([], "h:1")
+
+
+COMMENTED = '''# my servers
+default = "shop"
+
+[shop] # in production
+broker = "10.0.0.7:10911"
+
+[shop.tls]
+trust_cert_path = "/ca.pem"
+
+# the last one
+[test]
+namesrv = "a:1"
+'''
+
+
+def test_a_change_leaves_other_lines_as_they_are(contexts, tmp_path):
+    path = tmp_path / "contexts.toml"
+    contexts(COMMENTED)
+    select_context("test")
+    assert path.read_text() == COMMENTED.replace('default = "shop"\n', "").replace(
+        "# my servers", 'default = "test"\n# my servers')
+    change_context("new", {"broker": "h:1", "tls": {"trust_cert_path": '/a "b".pem', "auth_server": False}})
+    assert target_of([], context="new").tls == TlsOptions(trust_cert_path='/a "b".pem', auth_server=False)
+    change_context("shop", None)
+    change_context("test", {"namesrv": "b:2"})
+    text = path.read_text()
+    assert "# the last one" not in text  # it stood in the table of shop
+    assert "# my servers" in text
+    assert target_of([])[:3] == ("", "", "b:2")
+    change_context("test", None)
+    assert contexts_of_file() == ("", {"new": {
+        "broker": "h:1", "tls": {"trust_cert_path": '/a "b".pem', "auth_server": False}}})
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_first_context_makes_file_and_directory_private(monkeypatch, tmp_path):
+    monkeypatch.setenv("TAILRACE_CONTEXTS", str(tmp_path / "new" / "contexts.toml"))
+    change_context("a", {"broker": "h:1"})
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert target_of([], context="a").broker == "h:1"
+
+
+@pytest.mark.parametrize(("text", "change", "complaint"), [
+    ('shop = { broker = "h:1" }\n', lambda: change_context("shop", None), "in a form that this command cannot change"),
+    (SHOP, lambda: change_context("a b", {"broker": "h:1"}), "letters, digits, - and _ only"),
+    (SHOP, lambda: change_context("default", {"broker": "h:1"}), "choose another name"),
+    (SHOP, lambda: select_context("tets"), "has no context tets; is test meant?"),
+    ("[shop\n", lambda: change_context("a", {"broker": "h:1"}), "is not TOML"),
+])
+def test_a_change_that_cannot_be_made_changes_nothing(contexts, tmp_path, text, change, complaint):
+    contexts(text)
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        change()
+    assert (tmp_path / "contexts.toml").read_text() == text
+
+
+def test_a_password_of_a_key_is_not_shown():
+    line = _line("a", "a", {"broker": "h:1", "tls": {"key_path": "/k", "key_password": "secret"}})
+    assert line["tls"] == {"key_path": "/k", "key_password": "(hidden)"}

@@ -98,7 +98,7 @@ def test_a_table_that_is_too_wide_leaves_out_what_may_be_hidden_and_wide_shows_i
     assert "last update" in on_terminal("topic", "list", store, columns=80)[1]
 
 
-def test_values_have_units_and_those_that_need_somebody_a_colour(monkeypatch):
+def test_values_have_units_and_those_that_need_attention_a_colour(monkeypatch):
     row = {"sizeBytes": 3 << 30, "usedPercent": 24, "bodySize": About(1536), "lag": 1200, "dueMs": 0, "checkCRC": True}
     assert {_title(name): _cell(name, value) for name, value in row.items()} == {
         "size": "3.0 GiB", "used": "24 %", "body size": "~1.5 KiB", "lag": "1,200", "due": "-", "check crc": "yes"}
