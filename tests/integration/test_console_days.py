@@ -45,7 +45,7 @@ def test_the_first_page_says_that_nothing_is_wrong(tmp_path):
         text = text_of(get(day, ""))
         assert "Nothing is wrong" in text
         assert "No message waits." in text
-        assert "There is none." in text
+        assert "There are no dead letters." in text
         assert "28 % of 500.0 GiB used" in text
         assert "Pending 12" in text
         assert "need attention" not in text
@@ -57,7 +57,7 @@ def test_the_first_page_names_each_trouble_the_worst_first(bad):
         "4 things need attention",
         "The disk is 88 % full, so the oldest messages are deleted before their time. Sends stop after 12.0 GiB more.",
         "The last start found 2 damaged places among the stored messages",
-        "Group billing is 2,000 messages behind, the oldest waits for 47 min.",
+        "Group billing has a lag of 2,000 messages, the oldest waits for 47 min.",
         "50 dead letters of group shipping")]
     assert places == sorted(places)
     for word in ("CHECKPOINT", "CommitLog", "DROP_FILES", "atEnd", "diskSpace", "--"):
@@ -133,7 +133,7 @@ def test_a_group_without_a_member_that_is_late_is_named(bad):
     broker = bad.controller.broker
     broker.offsets.commit("audit", "orders", 1, 3)
     try:
-        wanted = r"Group audit is [0-9]+ messages behind, the oldest waits for 47 min, and no member is connected\."
+        wanted = r"Group audit has a lag of [0-9]+ messages, the oldest waits for 47 min, and no member is connected\."
         until(lambda: re.search(wanted, text_of(get(bad, ""))))  # figures are kept for a second
     finally:
         broker.offsets.remove_group("audit")

@@ -32,7 +32,7 @@ SMALL = {"mapped_file_size_commit_log": 8 << 20, "mapped_file_size_consume_queue
 
 
 class ShiftedClock(SystemClock):
-    """The wall clock, behind by a time that tests change."""
+    """The wall clock, late by a time that tests change."""
 
     __slots__ = ("behind_ms",)
 
@@ -133,7 +133,7 @@ def damaged(path: Path, clock: SystemClock | None = None, count: int = 600, plac
 
 @contextlib.contextmanager
 def good_day(path: Path, seconds: float = 0.0) -> Iterator[Day]:
-    """All messages are consumed, the disk has room, and timers wait. Send for at least so many ``seconds``."""
+    """All messages are consumed, the disk has room, and timers wait. Orders are sent for at least ``seconds``."""
     with consoled(path) as day, Producer(namesrv=day.namesrv, group="shop") as producer:
         seen: list[str] = []
         producer.create_topic("orders", 4)
@@ -163,7 +163,7 @@ def good_day(path: Path, seconds: float = 0.0) -> Iterator[Day]:
 
 @contextlib.contextmanager
 def bad_day(path: Path, lag: int = 2_000) -> Iterator[Day]:
-    """A group is far behind, another one has dead letters, the disk is nearly full, and the store was damaged."""
+    """A group has a great lag, another one has dead letters, the disk is nearly full, and the store was damaged."""
     stopped, clock = threading.Event(), ShiftedClock(47 * 60_000)
     damaged(path, clock)
     with consoled(path, clock=clock) as day, Producer(namesrv=day.namesrv, group="shop") as producer:

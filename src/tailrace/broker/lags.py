@@ -1,4 +1,4 @@
-"""How far consumer groups are behind: one row for each queue that a group has consumed."""
+"""The lag of consumer groups: one row for each queue that a group has consumed."""
 
 from __future__ import annotations
 

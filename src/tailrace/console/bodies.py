@@ -20,7 +20,7 @@ PREVIEW_MAX: Final = 300
 TEXT_MAX: Final = 20_000
 """Characters of a body on the page of a message."""
 BYTES_MAX: Final = 2_048
-"""Bytes of a body that is no text."""
+"""Bytes of a body that is not text."""
 _DECOMPRESSED_MAX: Final = 1 << 20
 PARSED_MAX: Final = 1 << 18
 """Characters of a body that may become a tree."""
@@ -38,7 +38,7 @@ class Body(NamedTuple):
 
     data: bytes
     text: str | None
-    """None if it is no UTF-8 text."""
+    """None if it is not UTF-8 text."""
     problem: str = ""
     """Why it could not be decompressed."""
 

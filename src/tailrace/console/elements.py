@@ -25,7 +25,7 @@ _SIGN_TEXTS: Final = {GOOD: "good", NOTE: "note", WARN: "attention", BAD: "wrong
 
 
 def h(tag: str, *children: Child, **attributes: str | int | None) -> ET.Element:
-    """Return an element. ``class_`` and the like are written without the underscore; an attribute None is left out."""
+    """Return an element. ``class_`` and the like are written without the underscore, attributes of None not at all."""
     made = ET.Element(tag, {name.rstrip("_").replace("_", "-"): _clean(str(value))
                               for name, value in attributes.items() if value is not None})
     _append(made, children)
@@ -95,7 +95,7 @@ def card(title: Child, *children: Child, more: Child = None, class_: str = "") -
 
 
 def facts(pairs: Mapping[str, Child]) -> ET.Element:
-    """Return names and values; a value None is left out."""
+    """Return names and values; a missing value is left out."""
     shown: list[Child] = [
         element for name, value in pairs.items() if value is not None
         for element in (h("dt", name), h("dd", value))]
@@ -103,7 +103,7 @@ def facts(pairs: Mapping[str, Child]) -> ET.Element:
 
 
 def stats(pairs: Mapping[str, Child]) -> ET.Element:
-    """Return the main figures of a page, side by side; a value None is left out."""
+    """Return the main figures of a page, side by side; a missing value is left out."""
     return h("dl", *(h("div", h("dt", name), h("dd", value)) for name, value in pairs.items() if value is not None),
              class_="stats")
 

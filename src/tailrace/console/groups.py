@@ -43,7 +43,7 @@ _LANGUAGES: Final = {
 
 
 def groups_page(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: Query) -> list[Child]:
-    """Return the list of groups, those that are furthest behind first."""
+    """Return the list of groups, those with the greatest lag first."""
     lags = figures.groups(viewer)
     dead = {one.group: one.messages for one in figures.dead_letters(viewer)}
 
@@ -85,7 +85,7 @@ def group_page(broker: BrokerContext, figures: Figures, viewer: Viewer, name: st
     return [
         stats({
             "Lag": [h("strong", lag.behind, class_="figure"), _waits(lag.behind, oldest, now)],
-            "Members": len(members) if members else badge("none is connected", WARN if lag.behind else "note"),
+            "Members": len(members) if members else badge("not connected", WARN if lag.behind else "note"),
             "Dead letters": link(plural(dead, "message"), address("messages", topic=dlq)) if dead else "none",
             "Attempts": f"at most {config.retry_max_times + 1} for each message" if config is not None else None,
             "Delivery": _delivery(info)}),
@@ -135,7 +135,7 @@ def _client(member: ClientInfo) -> str:
 
 
 def _queues(broker: BrokerContext, viewer: Viewer, group: str) -> Element:
-    """Return the queues of a group, those that are furthest behind first."""
+    """Return the queues of a group, those with the greatest lag first."""
     entries = [entry for entry in broker.offsets.entries() if entry[1] == group and viewer.topic(entry[0])]
     found: list[QueueLag] = sorted(
         queue_lags(broker, entries),

@@ -116,7 +116,7 @@ def _groups(broker: BrokerContext, waiting: list[WaitingGroup]) -> Iterator[Trou
     for group in late[:3]:
         who = "" if group.members else ", and no member is connected"
         yield Trouble(
-            WARN, f"Group {group.name} is {plural(group.lag.behind, 'message')} behind, the oldest waits for "
+            WARN, f"Group {group.name} has a lag of {plural(group.lag.behind, 'message')}, the oldest waits for "
                   f"{span(now - group.oldest_ms)}{who}.", address("groups", group.name), "Group")
     if late[3:]:
         yield Trouble(WARN, f"{plural(len(late) - 3, 'other group')} {'has' if len(late) == 4 else 'have'} messages "
@@ -148,8 +148,8 @@ def _storage(broker: BrokerContext, stats: dict[str, Any]) -> Iterator[Trouble]:
         yield Trouble(BAD, f"{plural(unread, 'message')} cannot be read from the disk.")
     behind = broker.store.dispatch_behind_bytes
     if behind > TO_QUEUES:
-        yield Trouble(WARN, f"{size_text(behind)} of stored messages cannot be consumed yet, because the queues are "
-                            "behind the log.")
+        yield Trouble(WARN, f"{size_text(behind)} of stored messages cannot be consumed yet, because they are not in "
+                            "their queues.")
     if damaged := stats.get("compactionDamaged", 0):
         yield Trouble(WARN, f"{plural(damaged, 'damaged message')} in compacted topics.")
 

@@ -97,7 +97,7 @@ def search_form(broker: BrokerContext, viewer: Viewer, asked: Query) -> Element:
 
 
 def _time_value(asked: Query) -> str:
-    """Return the field ``time`` as a browser reads it; "" if it is no time, which an error names then."""
+    """Return the field ``time`` as a browser reads it; "" for another text, which an error names."""
     try:
         return local_time(time_ms(asked["time"])).replace(" ", "T") if asked.get("time") else ""
     except ValueError:

@@ -114,7 +114,7 @@ def _dead(broker: BrokerContext, dead: list[DeadLetters]) -> Element:
         [link(one.group, address("messages", topic=one.topic)), one.messages, clock_time(one.last_ms, now)]
         for one in dead[:ROWS]]
     columns = (Column("Group", "name"), Column("Messages", "number"), Column("Last", "number"))
-    return card("Dead letters", table(columns, rows, "There is none.", "Dead letters by group"),
+    return card("Dead letters", table(columns, rows, "There are no dead letters.", "Dead letters by group"),
                 more=link("All dead letters", address("dead-letters")) if dead else None)
 
 

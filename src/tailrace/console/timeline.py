@@ -105,7 +105,7 @@ class Timeline(Generic[_Shown]):
         return self._on({queue.queue_id: offset for queue in self._queues}, count)
 
     def at(self, offset: int) -> _Found[_Shown] | None:
-        """Return the message at an offset of the only queue; None if there is none."""
+        """Return the message at an offset of the only queue, or None."""
         found = next((self._read(queue, offset) for queue in self._queues if queue.low <= offset < queue.high), None)
         return found if found is not None and found.offset == offset else None
 

@@ -91,6 +91,6 @@ def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgrou
             break
         try:
             limits.append(int((place / "memory.max").read_text()))
-        except (OSError, ValueError):  # the root has no limit, and "max" is none
+        except (OSError, ValueError):  # the root has no limit; "max" means no limit
             continue
     return min(limits, default=None)
