@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tailrace.errors import MessageIllegalError
 
@@ -32,8 +32,12 @@ def build_handle(topic: str, broker_name: str, out_ms: int, unique_key: str) -> 
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
-def parse_handle(handle: str) -> RecallHandle:
+def parse_handle(handle: Any) -> RecallHandle:
     """Return the content of a handle. Raises MessageIllegalError."""
+    if not isinstance(handle, str) or not handle:
+        raise MessageIllegalError(
+            "recallHandle", f"is {handle!r}; give the recall_handle of the result, which messages with deliver_at or "
+            "delay have")
     try:
         text = base64.b64decode(handle.encode(), altchars=b"-_", validate=True).decode()
         version, topic, broker_name, timestamp, unique_key, *_ = text.split(" ")

@@ -391,10 +391,12 @@ class MessageStore:
     def recall(self, handle: str) -> None:
         """Cancel a timer message that is not due. ``handle`` is the ``recall_handle`` in the result of its put.
 
-        Raises MessageIllegalError if the message is due or the handle is invalid, and what ``put`` raises.
+        Raises MessageIllegalError if the handle is invalid, or if the message is due or was recalled before, and
+        what ``put`` raises.
         """
-        self._check_open()
-        for result in self._timers.recall(handle, self._clock.now_ms(), self.store_host):
+        self._check_may_change()
+        self.wait_dispatched()
+        for result in self._timers.recall(handle, self._clock.now_ms(), self.store_host, self.query_records):
             if result.status is not PutMessageStatus.PUT_OK:
                 raise_refused(result)
             if self._store.sync_flush:

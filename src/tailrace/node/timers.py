@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, final
 
 from tailrace import events
@@ -13,7 +13,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
-from tailrace.errors import StoreError
+from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.formats.recall_handle import build_handle, parse_handle
@@ -33,7 +33,7 @@ from tailrace.store.multi_dispatch import MARK
 from tailrace.timer.pending import parked_timers, pending_levels, pending_timers
 from tailrace.timer.pending_timer import PendingTimer
 from tailrace.timer.put_hook import TimerPutHook, Waiting
-from tailrace.timer.recall import recall_messages
+from tailrace.timer.recall import RECALLED, recall_messages, was_recalled
 from tailrace.timer.schedule_message_service import ScheduleMessageService
 from tailrace.timer.timer_message_store import TimerMessageStore
 
@@ -241,12 +241,22 @@ class Timers:
                     waiting.topic, self._broker_name, waiting.out_ms, waiting.unique_key)
         return result
 
-    def recall(self, handle: str, born_ms: int, born_host: bytes) -> list[PutMessageResult]:
-        """Put the messages that delete a timer. Raises MessageIllegalError for an invalid handle."""
+    def recall(
+        self, handle: str, born_ms: int, born_host: bytes, records: Callable[[str, str], Iterable[bytes]]
+    ) -> list[PutMessageResult]:
+        """Put the messages that delete a timer. ``records`` returns those of a topic and a key.
+
+        Raises MessageIllegalError for an invalid handle, and for a message that is due or was recalled.
+        """
+        parsed = parse_handle(handle)
+        if parsed.timestamp_ms <= born_ms:
+            raise MessageIllegalError("recallHandle", "the message was due and is delivered, so it cannot be recalled")
+        if was_recalled(parsed, records):
+            raise MessageIllegalError("recallHandle", RECALLED)
         return [
             self.put(message)
             for message in recall_messages(
-                parse_handle(handle), born_ms, born_host,
+                parsed, born_ms, born_host,
                 append_topic=self._config.append_topic_for_timer_delete_key)
         ]
 

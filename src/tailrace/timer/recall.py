@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from tailrace.formats.commitlog import decode_message
 from tailrace.formats.recall_handle import RecallHandle
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
-from tailrace.timer.properties import TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, UNIQ_KEY, delete_keys
+from tailrace.timer.properties import (
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELIVER_MS,
+    TIMER_TOPIC,
+    UNIQ_KEY,
+    delete_keys,
+)
 
-__all__ = ["recall_messages"]
+__all__ = ["RECALLED", "recall_messages", "was_recalled"]
 
 _TAG: Final = "_RECALL_TAG_"
+RECALLED: Final = "the message was recalled already"
 
 
 def recall_messages(
@@ -35,3 +45,13 @@ def recall_messages(
             handle.topic, 0, b"0", encode_properties(properties), born_timestamp=born_ms,
             born_host=born_host, wait_store_msg_ok=False))
     return made
+
+
+def was_recalled(handle: RecallHandle, records: Callable[[str, str], Iterable[bytes]]) -> bool:
+    """Return True if the log has a message that deletes this timer.
+
+    ``records`` returns stored records by topic and key, from the index. Without an index nothing is found.
+    """
+    return any(
+        TIMER_DEL_UNIQKEY in properties and properties.get(REAL_TOPIC) == handle.topic
+        for properties in (decode_message(data).properties for data in records(TIMER_TOPIC, handle.unique_key)))

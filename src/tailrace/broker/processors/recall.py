@@ -14,7 +14,7 @@ from tailrace.formats.requests.message_headers import (
     RecallMessageResponseHeader,
 )
 from tailrace.remoting import Channel, RemotingServer
-from tailrace.timer.recall import recall_messages
+from tailrace.timer.recall import RECALLED, recall_messages, was_recalled
 
 __all__ = ["RecallMessageProcessor"]
 
@@ -34,7 +34,10 @@ class RecallMessageProcessor:
         server.register(self.recall, RequestCode.RECALL_MESSAGE)
 
     def recall(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """Put a message that deletes the timer, and answer success. The timer may become due before it is deleted."""
+        """Put a message that deletes the timer, and answer success. The timer may become due before it is deleted.
+
+        A second recall is refused, if the index has the first one.
+        """
         header = request.read(RecallMessageRequestHeader)
         topic = header.topic
         if self._broker.topics.select(topic) is None:
@@ -52,7 +55,10 @@ class RecallMessageProcessor:
         now = self._broker.clock.now_ms()
         left = handle.timestamp_ms - now
         if not 0 < left < self._broker.store.config.timer_max_delay_sec * 1000:
-            raise self._refusal(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
+            why = "timestamp invalid" + ("" if left > 0 else ", the message was due and is delivered")
+            raise self._refusal(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {why}")
+        if was_recalled(handle, self._broker.store.query_records):
+            raise self._refusal(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {RECALLED}")
         until = 0
         for message in recall_messages(
             handle, now, channel.born_host, header.producer_group or "",
