@@ -107,11 +107,16 @@ class StoreClosedError(StoreStateError):
 
 
 class StoreLockedError(StoreStateError):
-    """Another process, or this one, has the directory ``path`` open. A directory has only one writer."""
+    """Another process, or this one, has the directory ``path`` open. A directory has only one writer.
 
-    def __init__(self, path: str, holder: str = "another process") -> None:
-        self.path, self.holder = path, holder
-        super().__init__(f"{path} is locked by {holder}")
+    ``pid`` is the process, 0 if it is not known. ``address`` is that of its broker, "" unless ``tailrace serve``
+    has the directory open.
+    """
+
+    def __init__(self, path: str, holder: str = "another process", pid: int = 0, address: str = "") -> None:
+        self.path, self.holder, self.pid, self.address = path, holder, pid, address
+        server = f"; tailrace serve, process {pid}, serves it at {address}" if address else ""
+        super().__init__(f"{path} is locked by {holder}{server}")
 
 
 class NotAStoreError(StoreStateError):

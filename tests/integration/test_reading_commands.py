@@ -8,13 +8,16 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 from command_lists import calls, snapshot
 from crashed_directories import KINDS, OF_JAVA
+from patience import until
 
-from tailrace import Message, MessageStore
-from tailrace.errors import StoreLockedError, StoreNotWritableError
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.errors import StoreNotWritableError
+from tailrace.formats.recall_handle import build_handle
 from tailrace.node.store_opening import StoreParts
 
 pytestmark = pytest.mark.integration
@@ -107,15 +110,93 @@ def test_a_store_opened_only_to_be_read_leaves_everything(store):
     assert snapshot(store) == before
 
 
-def test_a_directory_that_is_open_is_not_opened_a_second_time_to_be_read(tmp_path):
-    with MessageStore.open(tmp_path / "s"), pytest.raises(StoreLockedError):
-        MessageStore.open(tmp_path / "s", read_only=True)
+def shown_until(path):
+    with MessageStore.open(path, read_only=True) as beside:
+        return beside.max_phy_offset
 
 
-def test_a_directory_that_is_opened_while_it_is_read_is_refused(tmp_path):
-    with MessageStore.open(tmp_path / "s") as store:
+def test_a_directory_that_is_open_is_read_up_to_what_is_synced(tmp_path):
+    path = tmp_path / "s"
+    with MessageStore.open(path) as store:
+        for number in range(100):
+            store.put(Message(
+                topic="orders", body=b"%d" % number, keys=[f"k{number}"], delay=60 if number == 7 else None))
+        store.flush()
+        until(lambda: shown_until(path) == store.max_phy_offset)
+        store.put(Message(topic="orders", body=b"not synced yet"))
+        with MessageStore.open(path, read_only=True) as beside:
+            assert [m.body for m in beside.read("orders")] == [b"%d" % number for number in range(100) if number != 7]
+            assert beside.query_message("orders", "k99")[0].body == b"99"
+            assert beside.to_arrow("orders").num_rows == 99
+            assert [one.topic for one in beside.timers()] == ["orders"]
+            with pytest.raises(StoreNotWritableError, match="only to be read"):
+                beside.put(Message(topic="orders", body=b"x"))
+        with MessageStore.open(path, read_only=True), MessageStore.open(path, read_only=True):
+            pass
+        store.put(Message(topic="orders", body=b"the writer goes on"))
+    with MessageStore.open(path) as store:
+        assert len(list(store.read("orders"))) == 101
+
+
+def test_a_directory_that_is_opened_while_it_is_read_is_read_beside_its_process(tmp_path):
+    path = tmp_path / "s"
+    with MessageStore.open(path) as store:
         store.put(Message(topic="orders", body=b"x"))
-    with contextlib.ExitStack() as opened, pytest.raises(StoreLockedError, match="in the meantime"):
-        MessageStore.open(
-            tmp_path / "s", read_only=True,
-            parts=StoreParts(on_lock=lambda: opened.enter_context(MessageStore.open(tmp_path / "s"))))
+    with contextlib.ExitStack() as opened, MessageStore.open(
+        path, read_only=True, parts=StoreParts(on_lock=lambda: opened.enter_context(MessageStore.open(path)))
+    ) as beside:
+        assert [m.body for m in beside.read("orders")] == [b"x"]
+
+
+def test_reads_beside_a_writer_are_of_what_was_put_in_order(tmp_path):
+    path, numbers = tmp_path / "s", iter(range(1 << 30))
+    small = StoreConfig(mapped_file_size_commit_log=1 << 18, mapped_file_size_consume_queue=20_000,
+                        flush_interval_commit_log=20)
+    with MessageStore.open(path, config=small) as store:
+        stop = threading.Event()
+
+        def write():
+            while not stop.wait(0.002) and store.max_phy_offset < 4 << 20:
+                store.put_many([
+                    Message(topic="orders", body=b"%d" % next(numbers), keys=["k"], delay=60 if n == 5 else None)
+                    for n in range(40)])
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            until(lambda: shown_until(path) > 10_000)
+            seen = 0
+            for _ in range(5):
+                with MessageStore.open(path, read_only=True) as beside:
+                    found = [int(m.body) for m in beside.read("orders")]
+                    report = beside.recovery_report
+                assert [number for number in range(found[-1] + 1) if number % 40 != 5] == found
+                assert not report["steppedOver"]
+                assert len(found) >= seen
+                seen = len(found)
+        finally:
+            stop.set()
+            writer.join()
+    assert seen > 100
+
+
+@pytest.mark.parametrize("change", [
+    lambda store: store.put(Message(topic="orders", body=b"x")),
+    lambda store: store.put(Message(topic="other", body=b"x")),
+    lambda store: store.put_many([Message(topic="orders", body=b"x")]),
+    lambda store: store.put_table({"body": [b"x"]}, topic="orders"),
+    lambda store: store.recall(build_handle("orders", "broker-a", 1 << 44, "k")),
+    lambda store: store.create_topic("other"), lambda store: store.delete_topics(["orders"]),
+    lambda store: store.delete_group("g", lambda: None), lambda store: store.delete_idle_queues({}),
+    lambda store: store.delete_unused_topics(), lambda store: store.purge_topic("orders"),
+    lambda store: store.flush(), lambda store: store.execute_delete_files_manually(),
+])
+def test_a_method_that_writes_says_why_it_does_not(tmp_path, change):
+    path = tmp_path / "s"
+    with MessageStore.open(path) as store:
+        store.put(Message(topic="orders", body=b"x"))
+    before = snapshot(path)
+    with MessageStore.open(path, read_only=True) as store, pytest.raises(
+            StoreNotWritableError, match="it was opened only to be read; open it without read_only"):
+        change(store)
+    assert snapshot(path) == before

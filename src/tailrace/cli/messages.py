@@ -16,6 +16,7 @@ from tailrace.cli.contexts import Target
 from tailrace.cli.output import local_time
 from tailrace.cli.problems import no_such
 from tailrace.config import whole_number
+from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import (
     NotAStoreError,
     RemotingCommandError,
@@ -24,6 +25,7 @@ from tailrace.errors import (
 )
 from tailrace.formats.filenames import ABORT, LOCK
 from tailrace.model import Message, MessageExt
+from tailrace.node.serve_hint import locked_error, serve_hint
 
 if TYPE_CHECKING:
     from tailrace.client import PullConsumer
@@ -46,12 +48,15 @@ def _opened(store: str, *, create: bool = False) -> MessageStore:
 
 
 def looked_at(store: str) -> MessageStore:
-    """Open a store directory to read it; nothing in it changes."""
+    """Open a store directory to read it; nothing in it changes. Raises StoreLockedError if a server has it open."""
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415 - NumPy and the store
     from tailrace.node.store_opening import StoreParts  # noqa: PLC0415
 
+    is_live = OsFileSystem().lock_holder(f"{store}/{LOCK}") is not None
+    if is_live and "broker" in serve_hint(store):
+        raise locked_error(OsFileSystem(), store)
     opened = MessageStore.open(store, read_only=True, parts=StoreParts(services=False))
-    note_unclean(is_unclean=(Path(store) / ABORT).exists())
+    note_unclean(is_unclean=not is_live and (Path(store) / ABORT).exists())
     return opened
 
 

@@ -26,8 +26,9 @@ from tailrace.cli.contexts import tls_of
 from tailrace.cli.output import print_fields, print_kinds, print_lines, show, wants_table
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import NotAStoreError, StoreError, StoreLockedError
+from tailrace.errors import NotAStoreError, StoreError
 from tailrace.formats.filenames import COMMITLOG, LOCK
+from tailrace.node.serve_hint import locked_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as Session
@@ -164,7 +165,7 @@ def recover_store(
     """Run the job of `tailrace recover --spark` and `tailrace pipeline rebuild`."""
     with errors():
         if OsFileSystem().lock_holder(f"{store}/{LOCK}") is not None:
-            raise StoreLockedError(str(store))  # the open would also raise it, but only after the start of Spark
+            raise locked_error(OsFileSystem(), str(store))  # the open raises it only after the start of Spark
     with run_job(name, master, conf, [store], as_json=as_json) as job:
         from tailrace.spark.pipeline.recover import recover  # noqa: PLC0415
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tailrace import spellings
-from tailrace.errors import ConfigError, StoreError, StoreLockedError
-from tailrace.node.serve_hint import serve_hint
+from tailrace.errors import ConfigError, StoreError
 from tailrace.properties import SETTINGS_FILE_MAX, repeated_settings, settings_in
 
 __all__ = ["explained", "no_such", "read_config_file"]
@@ -16,19 +15,9 @@ __all__ = ["explained", "no_such", "read_config_file"]
 
 def explained(error: Exception) -> str:
     """Return the text for an error."""
-    if isinstance(error, StoreLockedError):
-        return f"{error}{_server(error.path)}"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error) or type(error).__name__
-
-
-def _server(path: str) -> str:
-    """Return which process serves a locked directory; empty if it left no hint."""
-    hint = serve_hint(path)
-    if "pid" not in hint or "broker" not in hint:
-        return ""
-    return f"; tailrace serve, process {hint['pid']}, serves it at {hint['broker']}"
 
 
 def read_config_file(path: Path) -> tuple[dict[str, str], list[str]]:

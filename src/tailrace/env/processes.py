@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["forks", "listener_of", "memory_bytes", "memory_limit"]
+__all__ = ["forks", "listener_of", "memory_bytes", "memory_limit", "name_of"]
 
 forks = 0
 """Number of forks between the first process and this one. Reading it costs less than ``os.getpid``, a system call."""
@@ -39,6 +39,14 @@ def listener_of(port: int, proc: Path = Path("/proc")) -> tuple[int, str] | None
         except OSError:  # the process has ended, or belongs to another user
             continue
     return None
+
+
+def name_of(pid: int, proc: Path = Path("/proc")) -> str:
+    """Return the name of a process, "" if it cannot be found out."""
+    try:
+        return _name(proc / str(pid))
+    except OSError:
+        return ""
 
 
 def _listening(table: Path, port: int) -> list[str]:

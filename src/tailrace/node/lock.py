@@ -15,11 +15,11 @@ from typing import Final, final
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem, LockHandle, LockState
-from tailrace.errors import StoreLockedError
 from tailrace.formats import filenames
 from tailrace.logs import get_logger
+from tailrace.node.serve_hint import locked_error
 
-__all__ = ["LOCK_CHECK_MS", "LockWatch", "lock_store"]
+__all__ = ["LOCK_CHECK_MS", "NO_LOCK", "LockWatch", "lock_store"]
 
 _log = get_logger(__name__)
 LOCK_CHECK_MS: Final = 1000
@@ -27,7 +27,7 @@ LOCK_CHECK_MS: Final = 1000
 
 @final
 class _NoLock:
-    """Stands for the lock of a directory that cannot be written and that no process has locked."""
+    """Stands for the lock of a directory that is only read."""
 
     def check(self) -> LockState:
         """Return HELD: there is no lock file to check."""
@@ -35,6 +35,9 @@ class _NoLock:
 
     def release(self) -> None:
         """Do nothing."""
+
+
+NO_LOCK: Final[LockHandle] = _NoLock()
 
 
 @final
@@ -89,7 +92,7 @@ def lock_store(file_system: FileSystem, root: str, *, read_only: bool = False) -
     except OSError:
         if not read_only:
             raise
-        handle = None if file_system.lock_holder(path) is not None else _NoLock()
+        handle = None if file_system.lock_holder(path) is not None else NO_LOCK
     if handle is None:
-        raise StoreLockedError(root, "another process or another store object of this one")
+        raise locked_error(file_system, root)
     return handle

@@ -1,23 +1,38 @@
-"""The hint of a running ``tailrace serve`` in its directory: its process and its addresses."""
+"""Which process has a store directory open, from the lock and from the hint that ``tailrace serve`` leaves."""
 
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Final
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.env.processes import name_of
 from tailrace.env.whole_files import read_hint
-from tailrace.formats.filenames import SERVE
+from tailrace.errors import StoreLockedError
+from tailrace.formats import filenames
 
-__all__ = ["serve_hint"]
+__all__ = ["locked_error", "serve_hint"]
 
-SERVE_HINT_MAX: Final = 4096
+_HINT_MAX: Final = 4096
 
 
 def serve_hint(store: str, file_system: FileSystem | None = None) -> dict[str, Any]:
     """Return the hint that a running ``tailrace serve`` left in its directory; empty without one."""
     try:
-        hint = json.loads(read_hint(file_system or OsFileSystem(), f"{store}/{SERVE}", SERVE_HINT_MAX) or b"{}")
+        hint = json.loads(read_hint(file_system or OsFileSystem(), f"{store}/{filenames.SERVE}", _HINT_MAX) or b"{}")
     except (OSError, ValueError):
         return {}
     return hint if isinstance(hint, dict) else {}
+
+
+def locked_error(file_system: FileSystem, root: str) -> StoreLockedError:
+    """Return the error for a directory that another store object has open, with its process and its address."""
+    pid = file_system.lock_holder(f"{root}/{filenames.LOCK}") or 0
+    if pid == os.getpid():
+        return StoreLockedError(root, "another store object of this process", pid)
+    hint = serve_hint(root, file_system)
+    if isinstance(hint.get("pid"), int) and "broker" in hint:
+        return StoreLockedError(root, "another process", hint["pid"], str(hint["broker"]))
+    name = name_of(pid) if pid else ""
+    return StoreLockedError(root, f"process {pid}" + (f" ({name})" if name else "") if pid else "another process", pid)

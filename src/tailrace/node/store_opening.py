@@ -35,11 +35,12 @@ from tailrace.node.directory_opening import (
     why_read_only,
     write_abort,
 )
-from tailrace.node.lock import LOCK_CHECK_MS, LockWatch, lock_store
+from tailrace.node.lock import LOCK_CHECK_MS, NO_LOCK, LockWatch, lock_store
 from tailrace.node.retention.services import Retention
 from tailrace.node.timers import Timers
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.own_settings import remembered, write_settings
 from tailrace.store.walk.stitched import LogScanner
@@ -106,12 +107,27 @@ def open_store(
     to_call = [parts.on_lock] if parts.on_lock is not None else []  # once, even if a second attempt opens read-only
     opening = partial(_Opening, root, config, broker or BrokerConfig(), parts, to_call)
     if read_only:
-        return opening(OverlayFileSystem(file_system, takes_locks=False), ONLY_READ).run()
+        return _opened_to_read(opening, file_system, root, config)
     try:
         return opening(file_system).run()
     except BaseException as error:  # noqa: BLE001 - raised again unless the store can be read
         why = why_read_only(error, root, may_be=is_store and not parts.must_write)
     return opening(OverlayFileSystem(file_system), why).run()
+
+
+def _opened_to_read(
+    opening: Callable[..., _Opening], file_system: FileSystem, root: str, config: StoreConfig
+) -> OpenStore:
+    """Open a directory without its lock, at the end that other processes may show if one has it open."""
+    lock = f"{root}/{filenames.LOCK}"
+    while True:
+        is_live = file_system.lock_holder(lock) is not None
+        until = StoreDirectory(root, config=config, file_system=file_system).shown_until if is_live else None
+        try:
+            return opening(OverlayFileSystem(file_system, takes_locks=False), ONLY_READ, until).run()
+        except StoreLockedError:
+            if is_live or file_system.lock_holder(lock) is None:
+                raise  # otherwise it was opened in the meantime: read beside that process
 
 
 @final
@@ -120,9 +136,13 @@ class _Opening:
 
     def __init__(
         self, root: str, config: StoreConfig, broker: BrokerConfig, parts: StoreParts,
-        on_lock: list[Callable[[], None]], file_system: FileSystem, read_only: str = "",
+        on_lock: list[Callable[[], None]], file_system: FileSystem, read_only: str = "", until: int | None = None,
     ) -> None:
-        """``file_system`` must be an overlay if ``read_only`` has a reason."""
+        """``file_system`` must be an overlay if ``read_only`` has a reason.
+
+        With ``until`` another process has the directory open: no lock is taken, and the log ends there.
+        """
+        self._until = until
         self._root, self._config, self._broker, self._parts = root, config, broker, parts
         self._on_lock, self._file_system, self._read_only = on_lock, file_system, read_only
         self._clock, self._entropy = parts.clock or SystemClock(), parts.entropy or SystemEntropy()
@@ -132,7 +152,8 @@ class _Opening:
     def run(self) -> OpenStore:
         """Open the directory. After an error everything is closed again."""
         make_directory(self._file_system, self._root, self._config)
-        lock = lock_store(self._file_system, self._root, read_only=bool(self._read_only))
+        lock = NO_LOCK if self._until is not None else lock_store(
+            self._file_system, self._root, read_only=bool(self._read_only))
         try:
             return self._open(lock)
         except BaseException:
@@ -156,7 +177,7 @@ class _Opening:
         make_log_directories(file_system, root, config)
         store.load(
             last_exit_ok=last_exit_ok, read_only=read_only, tell=parts.on_recovery, rebuild=parts.rebuild,
-            seal_damage=parts.seal_damage, scan=parts.scan)
+            seal_damage=parts.seal_damage, scan=parts.scan, until=self._until)
         write_geometry(file_system, root, config)
         write_settings(file_system, root, config)
         topics = load_topics(file_system, root, self._broker, self._clock, store)

@@ -141,16 +141,17 @@ class DefaultMessageStore:
     def load(
         self, *, last_exit_ok: bool, tell: Callable[[float], None] | None = None,
         read_only: str = "", rebuild: bool = False, seal_damage: bool = False,
-        scan: LogScanner | None = None,
+        scan: LogScanner | None = None, until: int | None = None,
     ) -> None:
         """Load the files and recover them.
 
         ``tell`` is called with the part of the log that is done, from 0 to 1. ``read_only`` is the reason why
         nothing may be written, or ""; with a reason the file system must be an overlay. ``rebuild`` trusts no
         derived file. ``seal_damage`` writes placeholder records over damage. ``scan`` reads the log
-        instead of this process (Spark). Raises CorruptionError, FatalStorageError or OSError.
+        instead of this process (Spark). ``until`` ends the log, because another process is writing what follows; only
+        with ``read_only``. Raises CorruptionError, FatalStorageError or OSError.
         """
-        recovery = self._recovery(rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
+        recovery = self._recovery(rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan, until=until)
         self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
         if read_only:
             self.flags.set(NOT_WRITEABLE, read_only)
@@ -183,7 +184,7 @@ class DefaultMessageStore:
 
     def _recovery(
         self, *, rebuild: bool, scan: LogScanner | None, seal_damage: bool = False,
-        tell: Callable[[float], None] | None = None,
+        tell: Callable[[float], None] | None = None, until: int | None = None,
     ) -> Recovery:
         config = self.config
         self.queues.is_batch = read_batch_topics(self._file_system, self.root).__contains__
@@ -192,7 +193,7 @@ class DefaultMessageStore:
             self._clock, self._file_system, self.commit_log, self.queues, self.index,
             self.dispatcher, self._quarantine(), self.checkpoint, self.progress, self.lives, mode=config.recovery_mode,
             check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
-            rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
+            rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan, until=until)
 
     def _quarantine(self) -> Quarantine:
         return Quarantine(

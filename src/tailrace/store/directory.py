@@ -601,6 +601,15 @@ class StoreDirectory:
         """Position where a walk over the log must stop: the end of what may be shown."""
         return self.bound if self.time_bound == _FOREVER else self.max_phy_offset
 
+    @property
+    def shown_until(self) -> int:
+        """Position after the last record that may be shown, beside a Java broker that of the last unit."""
+        if self.time_bound == _FOREVER:
+            return self.readable_until
+        last = (queue.last_unit() for queue in self._queues.values())
+        return max((unit.phy_offset + unit.size for unit in last if unit is not None and unit.size != PRE_BLANK_SIZE),
+                   default=self.min_phy_offset)
+
     def log_path(self, phy_offset: int) -> str:
         """Return the path of the segment with a position; without one, the directory of new segments."""
         file = self._log_file(phy_offset)

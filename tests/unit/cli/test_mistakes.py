@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import builtins
 import logging
+import os
 import signal
 import socket
+import subprocess
 import sys
 
 import pytest
 
 from tailrace.cli import main
 from tailrace.cli.problems import explained
+from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RemotingCommandError, StoreLockedError
 from tailrace.java_settings import unused_settings
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.node.serve_hint import locked_error
 
 
 @pytest.fixture
@@ -247,12 +251,33 @@ def test_settings_without_a_meaning_are_named_and_misspelt_ones_guessed():
 def test_a_lock_says_who_serves_where_that_is_known(tmp_path):
     (tmp_path / "tailrace").mkdir()
     hint = tmp_path / "tailrace" / "serve.json"
-    error = StoreLockedError(str(tmp_path))
-    assert explained(error) == f"{tmp_path} is locked by another process"
+
+    def error():
+        return explained(locked_error(OsFileSystem(), str(tmp_path)))
+
+    assert error() == f"{tmp_path} is locked by another process"
     hint.write_text('{"pid": 7, "broker": "127.0.0.1:5", "namesrv": ""}')
-    assert explained(error).endswith("; tailrace serve, process 7, serves it at 127.0.0.1:5")
-    hint.write_text("[")
-    assert explained(error) == f"{tmp_path} is locked by another process"
+    assert error() == f"{tmp_path} is locked by another process; tailrace serve, process 7, serves it at 127.0.0.1:5"
+    for odd in ("[", '{"pid": "x", "broker": "127.0.0.1:5"}', "7"):
+        hint.write_text(odd)
+        assert error() == f"{tmp_path} is locked by another process"
+
+
+def test_a_lock_names_its_process_without_a_server(tmp_path):
+    with MessageStore.open(tmp_path / "s"):
+        with pytest.raises(StoreLockedError, match=r"is locked by another store object of this process$") as error:
+            MessageStore.open(tmp_path / "s")
+        assert (error.value.pid, error.value.address) == (os.getpid(), "")
+    with subprocess.Popen(
+        [sys.executable, "-c", (
+            "import sys; from tailrace import MessageStore\n"
+            "with MessageStore.open(sys.argv[1]): print('open', flush=True); sys.stdin.read()"), str(tmp_path / "s")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout.readline() == b"open\n"
+        with pytest.raises(StoreLockedError, match=rf"is locked by process {other.pid} \(python3?[.\d]*\)$"):
+            MessageStore.open(tmp_path / "s")
+        other.stdin.close()
 
 
 def test_the_answer_of_a_peer_is_one_line():

@@ -101,7 +101,9 @@ class Recovery:
         seal_damage: bool = False,
         tell: Callable[[float], None] | None = None,
         scan: LogScanner | None = None,
+        until: int | None = None,
     ) -> None:
+        """``until`` is the position where the log ends, whatever follows; only for an overlay."""
         self._clock = clock
         self._file_system = file_system
         self._commit_log = commit_log
@@ -115,6 +117,7 @@ class Recovery:
         self._mode = mode
         self._tell = tell or (lambda _: None)
         self._scan = scan
+        self._until = until
         self._sync_log = sync_log
         self._rebuild = rebuild
         self._seal_damage = seal_damage
@@ -280,6 +283,8 @@ class Recovery:
         report = self.report
         log = self._commit_log.queue
         until = self._commit_log.max_offset
+        if self._until is not None:
+            until = max(min(until, self._until), report.start)
         part = log.files, report.start, until, self._check, self._next_of
         walk: Walk[RecordBatch] = (
             ParallelWalk(*part, self._dispatcher) if pieces is None
