@@ -24,10 +24,8 @@ GRPC_CALLS_REFUSED: Final = event(
     do="With `no user in time`, check the credentials. Otherwise raise the bound.")
 GRPC_ADDRESS_HELD: Final = event(
     "warning", "gRPC connections of an address not opened", "address seconds count",
-    "Hundreds of calls from `address` had no valid user, or were cancelled before their request was read. It lost "
-    "the connections of these calls, and cannot open new ones for `seconds`. `count` is the number of such times since "
-    "the line before.",
-    do="Check the credentials of its clients, and why they cancel calls.")
+    "Hundreds of calls had no valid user, or were cancelled. Their connections are closed; new ones wait.",
+    do="Check the clients.")
 GRPC_CALL_FAILED: Final = event(
     "warning", "gRPC call failed", "method peer reason",
     "The client got INTERNAL_SERVER_ERROR.", do="Report the traceback.")

@@ -1,7 +1,7 @@
-"""Turns of users whose calls begin at the same time.
+"""Turns of users whose calls arrive together.
 
 gRPC's library gives calls to this program one after the other in the order of their arrival, so whoever makes hundreds
-of them at once would keep all others waiting for the work of these calls. So while several users call, the calls of one
+of them together would keep all others waiting for the work of these calls. So while several users call, the calls of one
 that makes very many wait until no other call arrives, and then a few of each user begin. A user alone never waits.
 """
 
@@ -14,11 +14,11 @@ from typing import Final, final
 __all__ = ["CallTurns"]
 
 CALLS: Final = 4
-"""Calls of a user that begin at once, in `TURN_S` or in a turn."""
+"""Calls of a user that begin without waiting, in `TURN_S` or in a turn."""
 TURN_S: Final = 0.02
 """Longest time until the next turn."""
 ROUNDS, QUIET_S = 16, 0.0005
-"""No call waits in gRPC's queue if none came for so many rounds of the event loop, and for this time."""
+"""No call waits in gRPC's queue if none came for this number of rounds of the event loop, and for this time."""
 RECENT_S: Final = 0.5
 """A user counts as one that calls for this time, and at most for twice as long."""
 
@@ -49,7 +49,7 @@ class CallTurns:
         self._recent.add(user)
         if not self._waiting:
             if self._before <= {user} and self._recent <= {user}:
-                return  # nobody else calls
+                return  # there is no other caller
             if now - self._turned >= TURN_S:
                 self._begun.clear()
                 self._turned = now

@@ -143,7 +143,7 @@ def test_calls_without_a_user_have_a_budget_also_if_they_end(monkeypatch):
             assert await world.begins(call) == "too many calls without a user"
             assert call.status[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert not call.done, "it is not counted"
-        assert not world.closed, "its client would connect again and again"
+        assert not world.closed, "its client would open all its streams again"
         assert not world.held
         for _ in range(18):
             assert await world.begins(Call("ipv4:10.0.0.1:1")) == "too many calls without a user"

@@ -180,7 +180,7 @@ def test_when_many_are_open_those_without_a_call_make_room(port, monkeypatch):
 
 
 def test_an_address_that_is_held_keeps_served_connections_only_and_gets_no_new_ones(port, monkeypatch):
-    """Its client connected again and again."""
+    """Its client always connected again."""
     async def test():
         now = [100.0]
         at(monkeypatch, now)
