@@ -22,7 +22,7 @@ def run(*words):
     done = subprocess.run(
         [sys.executable, "-m", "tailrace.cli", *map(str, words)], capture_output=True, text=True, timeout=60,
         check=False)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -57,7 +57,11 @@ def test_a_backup_under_load_has_all_that_was_acknowledged_before_it(tailrace_br
         worker.join()
     assert second["logEnd"] > first["logEnd"] > 0
     assert second["verified"]
-    assert run("restore", tmp_path / "b", tmp_path / "r")["mode"] == "rebuild"
+    report = run("restore", tmp_path / "b", tmp_path / "r")
+    assert report["mode"] == "rebuild"
+    assert report["messages"] >= acknowledged + 1
+    assert report["lastStoreTime"].startswith("20")
+    assert abs(report["lastStoreTimestamp"] - second["createdMs"]) < 60_000
     assert run("verify", tmp_path / "r")["summary"]["findings"] == 0
     with MessageStore.open(tmp_path / "r", parts=StoreParts(services=False)) as opened:
         found = [int(message.body) for message in opened.read("orders", 0)]

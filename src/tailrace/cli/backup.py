@@ -56,7 +56,7 @@ def restore(
     """Create a store from a backup.
 
     All checksums are compared; queues and index are rebuilt. STORE must be empty or not exist; it appears when it is
-    complete. The report is that of `tailrace recover`.
+    complete. The report is that of `tailrace recover`, with the number of messages and the time of the last one.
 
     This command writes to STORE.
     """
@@ -65,11 +65,15 @@ def restore(
     log_to_stderr("warning")
     with errors(), Progress("restore") as progress:
         report = run_restore(str(directory.absolute()), str(store.absolute()), progress=progress)
+    if last_ms := report["lastStoreTimestamp"]:
+        report["lastStoreTime"] = local_time(last_ms)
     _show(report, as_json=as_json)
 
 
 def _show(report: dict[str, object], *, as_json: bool) -> None:
+    """Print a report; a table has times for people, without the milliseconds."""
     if wants_table(as_json=as_json):
-        print_fields(report)
+        print_fields({name: value for name, value in report.items()
+                      if value not in (None, "", []) and name not in {"createdMs", "lastStoreTimestamp"}})
     else:
         print_lines([report])

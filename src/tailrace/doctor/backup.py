@@ -303,6 +303,8 @@ def restore(
 ) -> dict[str, Any]:
     """Make a store from a backup: verify checksums, rebuild queues and index. Return the report of the recovery.
 
+    ``messages`` of the report is the number of messages, ``lastStoreTimestamp`` the store time of the last one, in ms.
+
     The store is made as ``STORE.restoring`` and renamed when it is complete. Raises StoreError if STORE exists and
     is not empty, CorruptionError for a damaged backup, OSError.
     """
@@ -337,12 +339,22 @@ def restore(
         making, create=False,
         parts=StoreParts(file_system=file_system, clock=clock, services=False, rebuild=True, must_write=True)
     ) as opened:
-        report = opened.recovery_report
+        report = opened.recovery_report | _contents(opened)
     if file_system.exists(store):
         file_system.rmdir(store)
     file_system.rename(making, store)
     file_system.sync_dir(store.rpartition("/")[0] or ("/" if store.startswith("/") else "."))
     return report
+
+
+def _contents(opened: MessageStore) -> dict[str, int]:
+    """Return the number of messages of all topics but those of the broker, and the store time of the last one."""
+    messages = last_ms = 0
+    for topic, queue_id, low, high in opened.queues():
+        if not opened.topics.is_system_topic(topic) and low < high:
+            messages += high - low
+            last_ms = max(last_ms, *(one.store_timestamp for one in opened.read(topic, queue_id, high - 1)))
+    return {"messages": messages, "lastStoreTimestamp": last_ms}
 
 
 def _remove_tree(file_system: FileSystem, path: str) -> None:

@@ -20,8 +20,9 @@ REFUSED_CHANGE_MAY_RETURN_WITH_A_RESTART: Final = event(
     "error", "refused change may return with a restart", "file reason",
     "The file has a change that was refused.", do="Repeat the change, or correct the file before the next start.")
 CONFIG_FILE_UNREADABLE: Final = event(
-    "error", "config file unreadable", "file reason",
-    "Its backup (`.bak`) is used.", do="Compare the file with a copy.")
+    "error", "config file unreadable", "file reason used",
+    "`used` is the backup (`.bak`) that was read instead, or `nothing` if there is no backup that can be read.",
+    do="Compare topics, groups or offsets with what you expect.")
 A_JAVA_BROKER_LEFT_WHAT_IS_NOT_SERVED: Final = event(
     "warning", "a Java broker left what is not served", "kind count path consequence",
     "The data is unchanged; `consequence` says what does not happen.",

@@ -11,7 +11,7 @@ TIMER_RECOVERY: Final = event(
     "Delivery continues at `read_time_ms`, enqueueing at `queue_offset`.")
 TIMERS_ARE_REBUILT_FROM_THE_COMMITLOG: Final = event(
     "info", "timers are rebuilt from the CommitLog", "reason",
-    "The timer files cannot be used, or were not written yet. No timer is lost.")
+    "The timer files are missing, as after a restore, or cannot be used. No timer is lost.")
 TIMER_LOG_IS_CUT_AT_ITS_FIRST_BAD_UNIT: Final = event(
     "warning", "timer log is cut at its first bad unit", "pos",
     "Later timers are enqueued again from the log.", do="Nothing.")

@@ -407,23 +407,27 @@ class ConfigManager(abc.ABC, Generic[K, V]):
 
 def read_config(file_system: FileSystem, path: str) -> dict[str, Any] | None:
     """Return the object in a state file; in its backup if the file is missing, empty or damaged; None without both."""
-    found = _object_in(file_system, path)
-    return _object_in(file_system, f"{path}.bak") if found is None else found
+    found, problem = _object_in(file_system, path)
+    if found is not None:
+        return found
+    found, why = _object_in(file_system, f"{path}.bak")
+    if problem or why:
+        used = f"{path}.bak" if found is not None else "nothing"
+        reason = "; ".join(text for text in (problem, f"backup: {why}" if why else "") if text)
+        events.CONFIG_FILE_UNREADABLE.log(_log, file=path, reason=reason, used=used)
+    return found
 
 
-def _object_in(file_system: FileSystem, path: str) -> dict[str, Any] | None:
+def _object_in(file_system: FileSystem, path: str) -> tuple[dict[str, Any] | None, str]:
+    """Return the object in a file, and why there is none; the reason is empty for a file that is missing or empty."""
     text = read_if_there(file_system, path) or b""
     if not text.strip():
-        return None
+        return None, ""
     try:
         value = fastjson.loads(text)
     except ValueError as error:
-        events.CONFIG_FILE_UNREADABLE.log(_log, file=path, reason=error)
-        return None
-    if not isinstance(value, dict):
-        events.CONFIG_FILE_UNREADABLE.log(_log, file=path, reason="no object")
-        return None
-    return value
+        return None, str(error)
+    return (value, "") if isinstance(value, dict) else (None, "no object")
 
 
 class _DirectorySyncError(OSError):
@@ -460,7 +464,7 @@ def write_config(
             file_system.remove(temporary)
         raise
     # A damaged file must not replace its backup.
-    kept = file_system.exists(path) if trusted else _object_in(file_system, path) is not None
+    kept = file_system.exists(path) if trusted else _object_in(file_system, path)[0] is not None
     if kept:
         file_system.rename(path, f"{path}.bak")
     try:

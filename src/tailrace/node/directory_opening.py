@@ -186,7 +186,7 @@ def load_topics(
     for topic, count in sorted(queues.items()):
         if topics.is_of_broker(topic):
             continue  # only a broker writes its config: a program that stores messages itself has none
-        events.A_TOPIC_HAS_QUEUES_AND_NO_CONFIG.log(_log, topic=topic, queues=count)
+        events.A_TOPIC_HAS_QUEUES_AND_NO_CONFIG.log(_log, topic=topic, queues=max(count, DEFAULT_QUEUES))
     make_configs(topics, queues, store.queues.has_batch_queues)
     return topics
 

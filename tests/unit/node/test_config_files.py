@@ -458,3 +458,17 @@ def test_names_of_lmq_queues_and_groups_have_a_limit(files, directory):
     for table in (topics, groups):
         assert table.select("%LMQ%" + "x" * 250) is not None
         assert table.select("%LMQ%" + "x" * 251) is None
+
+
+@pytest.mark.parametrize(("backup", "used", "reason"), [
+    ('{"a": 1}', "x.json.bak", "no value at position 1"), (None, "nothing", "no value at position 1"),
+    ("[]", "nothing", "no value at position 1; backup: no object")])
+def test_a_file_that_cannot_be_read_is_named_once_with_what_was_used(tmp_path, caplog, backup, used, reason):
+    (tmp_path / "x.json").write_text("{gar")
+    if backup is not None:
+        (tmp_path / "x.json.bak").write_text(backup)
+    found = read_config(OsFileSystem(), str(tmp_path / "x.json"))
+    assert found == ({"a": 1} if used != "nothing" else None)
+    [line] = [record.getMessage() for record in caplog.records]
+    where = str(tmp_path / used) if used != "nothing" else used
+    assert line == f"config file unreadable file={tmp_path}/x.json reason={reason} used={where}"
