@@ -3,7 +3,7 @@
 Each kernel is copied below ``build/kernels`` with the files of ``kernels/shared`` in the place of the
 lines that import them, numbers in the place of the names that stand for them, and the SHA-256 of its
 source put in, and compiled as ``tailrace.kernels._compiled.<name>``. Without Cython or a C compiler the package
-installs all the same and the kernels run interpreted.
+installs all the same and the kernels run interpreted; the wheel has the tag ``py3-none-any``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 
 KERNELS = (
     "record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header",
@@ -107,6 +108,28 @@ def extensions() -> list[Extension]:
     return cythonized
 
 
+class Wheel(bdist_wheel):
+    """A wheel for every machine, with a warning, if no kernel was compiled."""
+
+    def _built(self) -> set[str]:
+        return {path.name.split(".")[0] for path in Path(self.bdist_dir).rglob("_compiled/*.so")}
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the tag for what was built."""
+        if self._built():
+            return super().get_tag()
+        self.root_is_pure = True
+        return "py3", "none", "any"
+
+    def write_wheelfile(self, *arguments: str) -> None:
+        """Write the description of the wheel."""
+        if missing := {*KERNELS} - self._built():
+            self.warn(
+                f"{len(missing)} of {len(KERNELS)} kernels are not compiled and will run interpreted, 20 to 100 times "
+                "as slow; to compile them, install a C compiler and the headers of Python, then build again")
+        super().write_wheelfile(*arguments)
+
+
 def readme() -> str:
     """README.md; with absolute links if pyproject.toml says where the source is published."""
     urls = tomllib.loads(Path("pyproject.toml").read_text())["project"].get("urls", {})
@@ -115,4 +138,5 @@ def readme() -> str:
 
 
 setup(long_description=readme(), long_description_content_type="text/markdown", ext_modules=extensions(),
+      cmdclass={"bdist_wheel": Wheel},
       options={"build_ext": {"parallel": os.cpu_count()}})

@@ -44,6 +44,7 @@ EXITS = {
     "1": ("Refused or failed, or `verify` has findings.", "Read stderr, or [findings](verify-findings.md)."),
     "2": ("Wrong arguments.", "`tailrace COMMAND --help`"),
     "3": ("A package is not installed, or Python runs with `-O`.", "Install the package that stderr names."),
+    "129, 130, 143": ("A signal ended the command: SIGHUP, SIGINT or SIGTERM.", "Repeat the command."),
     "78": ("`serve`: a setting was refused.", "Correct the setting. Until then each start fails, so do not restart."),
 }
 CODE_LINKS = {

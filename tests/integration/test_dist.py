@@ -97,6 +97,11 @@ def test_without_a_compiler_the_wheel_is_built_all_the_same(tmp_path: Path) -> N
     names = zipfile.ZipFile(wheel).namelist()
     assert "tailrace/kernels/record.py" in names
     assert not [name for name in names if name.endswith(".so")]
+    assert wheel.name.endswith("-py3-none-any.whl")
+    [about] = [name for name in names if name.endswith(".dist-info/WHEEL")]
+    text = zipfile.ZipFile(wheel).read(about).decode()
+    assert {"Root-Is-Purelib: true", "Tag: py3-none-any"} <= {*text.splitlines()}
+    assert re.search(r"warning: bdist_wheel: (\d+) of \1 kernels are not compiled", done.stderr + done.stdout)
 
 
 def borrow_dependencies(site: Path) -> None:

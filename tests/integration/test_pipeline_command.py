@@ -39,8 +39,7 @@ def test_without_spark_the_command_says_what_to_install(tmp_path):
     done = tailrace("pipeline", "traffic", tmp_path, program=program)
     assert done.returncode == 3
     assert done.stderr == (
-        "tailrace: pyspark is not installed, jobs on Spark need it: "
-        "pip install '.[spark]' in the checkout\n")
+        "tailrace: jobs on Spark need the package pyspark: pip install '.[spark]' in the checkout\n")
 
 
 def test_other_commands_load_nothing_of_spark():

@@ -25,7 +25,7 @@ from tailrace.cli.arguments import (
 from tailrace.cli.contexts import Target, target_of
 from tailrace.cli.output import show
 from tailrace.cli.problems import no_such
-from tailrace.errors import ConfigError, StoreError
+from tailrace.errors import ConfigError, MissingPackageError, StoreError
 
 if TYPE_CHECKING:
     from tailrace.auth.model import Acl, User
@@ -361,8 +361,10 @@ def import_plain(
 
     with errors():
         target, file = _split(words, broker, namesrv, context, tls)
-        import yaml  # noqa: PLC0415 - the extra acl
-
+        try:
+            import yaml  # noqa: PLC0415 - the extra acl
+        except ModuleNotFoundError:
+            raise MissingPackageError("files of plain_acl.yml", "pyyaml", "acl") from None
         try:
             imported = from_plain_acl(yaml.safe_load(Path(file).read_text("utf-8")))
         except (yaml.YAMLError, UnicodeDecodeError) as error:

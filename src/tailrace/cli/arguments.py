@@ -11,8 +11,8 @@ from typing import Annotated, Optional
 import typer
 
 from tailrace.cli import completion
-from tailrace.cli.problems import explained, read_config_file
-from tailrace.errors import ConfigError, StoreError
+from tailrace.cli.problems import explained, missing_package, read_config_file
+from tailrace.errors import ConfigError, MissingPackageError, StoreError
 from tailrace.java_settings import refused_settings, unused_settings
 
 __all__ = [
@@ -21,6 +21,8 @@ __all__ = [
     "size_in_bytes", "usage",
 ]
 
+MISSING_PACKAGE = 3
+"""Exit code if a package is not installed."""
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="A store directory.", autocompletion=completion.stores)]
 Config = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
@@ -66,7 +68,7 @@ def note_unclean(*, is_unclean: bool) -> None:
 
 @contextmanager
 def errors(refused_setting: int = 1) -> Iterator[None]:
-    """Print errors that a user can correct as one line, and end with exit code 1 or 3.
+    """Print errors that a user can correct as one line, and end with exit code 1, or with 3 for a missing package.
 
     ``refused_setting`` is the exit code for a setting that is refused.
     """
@@ -76,10 +78,11 @@ def errors(refused_setting: int = 1) -> Iterator[None]:
         raise
     except (StoreError, OSError) as error:
         complain(explained(error))
-        raise typer.Exit(refused_setting if isinstance(error, ConfigError) else 1) from None
+        code = refused_setting if isinstance(error, ConfigError) else 1
+        raise typer.Exit(MISSING_PACKAGE if isinstance(error, MissingPackageError) else code) from None
     except ModuleNotFoundError as error:
-        complain(f"{error.name} is not installed")
-        raise typer.Exit(3) from None
+        complain(missing_package(error))
+        raise typer.Exit(MISSING_PACKAGE) from None
 
 
 def read_properties(config: Path | None, *, refused_too: bool = True) -> dict[str, str]:

@@ -16,8 +16,9 @@ def warn_if_interpreted() -> None:
     from tailrace.kernels import compiled  # noqa: PLC0415 - loads all of them
 
     if not compiled() and os.environ.get("TAILRACE_INTERPRETED") != "1":
-        complain("the kernels run interpreted: results are the same, scans take 20 to 100 times as long; "
-                 "install a wheel, or install a C compiler and then install tailrace again")
+        complain("the kernels run interpreted: results are the same, scans take 20 to 100 times as long; this "
+                 "installation has none that are compiled for this Python: install a C compiler and the headers of "
+                 "Python, then install tailrace again")
 
 
 def version_text() -> str:

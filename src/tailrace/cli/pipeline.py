@@ -26,14 +26,14 @@ from tailrace.cli.contexts import tls_of
 from tailrace.cli.output import print_fields, print_kinds, print_lines, show, wants_table
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import NotAStoreError, StoreError
+from tailrace.errors import MissingPackageError, NotAStoreError, StoreError
 from tailrace.formats.filenames import COMMITLOG, LOCK
 from tailrace.node.serve_hint import locked_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as Session
 
-__all__ = ["Conf", "Job", "Master", "audit", "rebuild", "recover_store", "replay", "run_job"]
+__all__ = ["Conf", "Job", "Master", "audit", "need_spark", "rebuild", "recover_store", "replay", "run_job"]
 
 _MASTERS = r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn"
 
@@ -69,6 +69,15 @@ class Job:
         (print_kinds if wants_table(as_json=self._as_json) else print_lines)(lines)
 
 
+def need_spark() -> None:
+    """Raise MissingPackageError if a package of the extra `spark` is not installed."""
+    for package in ("pyspark", "pyarrow", "pandas"):
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            raise MissingPackageError("jobs on Spark", error.name or package, "spark") from None
+
+
 @contextmanager
 def run_job(
     name: str, master: str, conf: list[str] | None, stores: Iterable[Path] = (), *, as_json: bool = False,
@@ -92,13 +101,7 @@ def run_job(
         for store in stores:
             if not (store / COMMITLOG).is_dir():
                 raise NotAStoreError(str(store), "it has no commitlog")
-        try:
-            for package in ("pyspark", "pyarrow"):
-                importlib.import_module(package)
-        except ModuleNotFoundError as error:
-            print(f"tailrace: {error.name} is not installed, jobs on Spark need it: "
-                  "pip install '.[spark]' in the checkout", file=sys.stderr)
-            raise typer.Exit(3) from None
+        need_spark()
         from pyspark.logger import PySparkLogger  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ import typer
 
 from tailrace.cli.arguments import AsJson, Config, Store, errors, finite, read_properties, usage
 from tailrace.cli.output import Progress, show
-from tailrace.cli.pipeline import Conf, Job, Master, run_job
+from tailrace.cli.pipeline import Conf, Job, Master, need_spark, run_job
 from tailrace.cli.signals import ending_signals
 from tailrace.config import StoreConfig
 from tailrace.errors import StoreError
@@ -68,6 +68,7 @@ def archive(
     if follow and verify:
         raise usage("--verify reads the archive once: run it without --follow")
     with errors():
+        need_spark()
         from tailrace.spark.archive.job import (  # noqa: PLC0415 - PyArrow
             ArchiveJob,
             ArchiveOptions,

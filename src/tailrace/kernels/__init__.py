@@ -51,6 +51,7 @@ _log = get_logger(__name__)
 _ROOM = Path(__file__).parent
 _SHARED = b"".join(path.read_bytes() for path in sorted((_ROOM / "shared").glob("*.p[yx]*")))
 _interpreted: list[str] = []
+_not_compiled: list[ImportError] = []
 
 
 def _load(name: str) -> ModuleType:
@@ -58,7 +59,7 @@ def _load(name: str) -> ModuleType:
         try:
             twin = importlib.import_module(f"tailrace.kernels._compiled.{name}")
         except ImportError as error:
-            events.KERNEL_IS_NOT_COMPILED.log(_log, name=name, reason=error)
+            _not_compiled.append(error)
         else:
             if twin.SOURCE_SHA256 == hashlib.sha256(_SHARED + (_ROOM / f"{name}.py").read_bytes()).hexdigest():
                 sys.modules[f"tailrace.kernels.{name}"] = twin
@@ -109,6 +110,10 @@ else:
     unit_records = _load("unit_records")
     packed_rows = _load("packed_rows")
     signatures = _load("signatures")
+
+
+if _not_compiled:
+    events.KERNELS_ARE_NOT_COMPILED.log(_log, count=len(_not_compiled), reason=_not_compiled[0])
 
 
 @functools.cache

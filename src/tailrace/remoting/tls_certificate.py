@@ -9,7 +9,7 @@ import ssl
 from typing import Final
 
 from tailrace.env.clock import Clock, SystemClock
-from tailrace.errors import ConfigError
+from tailrace.errors import MissingPackageError
 
 __all__ = ["load_made_certificate", "self_signed"]
 
@@ -17,13 +17,12 @@ _DAYS: Final = 365
 
 
 def load_made_certificate(context: ssl.SSLContext) -> None:
-    """Load a new self-signed certificate into a context (``tls.test.mode.enable``). Raises ConfigError."""
+    """Load a new self-signed certificate into a context (``tls.test.mode.enable``). Raises MissingPackageError."""
     try:
         certificate, key = self_signed(SystemClock())
     except ModuleNotFoundError:
-        raise ConfigError(
-            "tls.test.mode.enable=true needs the package cryptography: pip install '.[tls]' in the checkout, or set "
-            "tls.server.certPath and tls.server.keyPath to a certificate") from None
+        what = "self-signed certificates (tls.test.mode.enable without tls.server.certPath)"
+        raise MissingPackageError(what, "cryptography", "tls") from None
     held = os.memfd_create("tailrace-tls")  # OpenSSL reads only files; this one exists only in memory
     try:
         os.write(held, certificate + key)

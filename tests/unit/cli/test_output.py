@@ -299,6 +299,25 @@ def test_interpreted_kernels_are_said_and_the_version_says_which(store):
     assert said.stderr.startswith(b"tailrace: the kernels run interpreted: ")
 
 
+def test_a_start_without_compiled_kernels_says_one_line(tmp_path):
+    code = ("import sys\n"
+            "class Hide:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name.startswith('tailrace.kernels._compiled.'): raise ModuleNotFoundError(name=name)\n"
+            "sys.meta_path.insert(0, Hide())\n"
+            "from tailrace.cli import main; main()")
+    environment = {k: v for k, v in os.environ.items() if k != "TAILRACE_INTERPRETED"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "serve", tmp_path / "s", "--listen", "127.0.0.1:0", "--namesrv-listen", "none"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    ) as process:
+        assert process.stdout.readline().startswith("ready ")
+        process.terminate()
+        said = [line for line in process.stderr if "kernel" in line]
+    assert len(said) == 1
+    assert said[0].startswith("tailrace: the kernels run interpreted: ")
+
+
 def test_the_shell_completes_commands():
     done = piped(_TAILRACE_COMPLETE="complete_bash", COMP_WORDS="tailrace topic st", COMP_CWORD="2")
     assert done.stdout.split() == [b"stats"]

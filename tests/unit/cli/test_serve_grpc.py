@@ -10,7 +10,7 @@ from tailrace.cli.serve_grpc import GrpcPlace, grpc_place
 from tailrace.cli.serve_settings import places_of, take_settings
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, MissingPackageError
 from tailrace.remoting.tls_reload import TlsReload
 from tailrace.tls_settings import TlsConfig
 
@@ -104,7 +104,7 @@ def test_every_setting_of_tls_has_a_decision_for_grpc():
 
 def test_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr(serve_grpc, "_PACKAGES", ("no_such_package.part",))
-    with pytest.raises(ConfigError, match=r"no_such_package.part.*pip install '\.\[grpc\]' in the checkout"):
+    with pytest.raises(MissingPackageError, match=r"no_such_package.part.*pip install '\.\[grpc\]' in the checkout"):
         grpc_place(HERE, "", "", TlsConfig())
 
 
