@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.spellings import duration_ms, meant, time_ms
+from tailrace.spellings import duration_ms, meant, nearest, time_ms
 
 
 @pytest.mark.parametrize(("value", "ms"), [
@@ -53,3 +53,5 @@ def test_another_time_is_refused_by_name(value: Any) -> None:
 def test_the_most_similar_name_is_suggested() -> None:
     assert meant("ordres", ["orders", "bills"]) == "; is orders meant?"
     assert meant("ordres", ["bills"]) == ""
+    assert nearest("ordres", ["bills", "orders"]) == "orders"
+    assert nearest("ordres", ["bills"]) == ""
