@@ -3,7 +3,9 @@
 Both need only the metadata and the connection, so a call is decided before its request has arrived, and before it is
 counted or kept. A call whose user is proven has a share of all calls, see `tailrace.remoting.shares`. Calls without a
 proven user end with their answer. A connection that has too many of them under way is closed. After its address has
-begun more than `STRANGER_BURST`, and `STRANGER_CALLS_A_SECOND` since then, the next ones are aborted without a message.
+begun more than `STRANGER_BURST`, and `STRANGER_CALLS_A_SECOND` since then, the next ones are aborted without a message;
+after as many again the address is held, see `tailrace.proxy.held`. Calls of a user that are cancelled before their
+request was read have the same budget.
 """
 
 from __future__ import annotations
@@ -72,16 +74,14 @@ class Admitted:
 
     __slots__ = ("connection", "context", "ends_at", "holder", "settled", "user")
 
-    def __init__(
-        self, context: Any, connection: GrpcConnection, holder: Holder, user: User | None, ends_at: float
-    ) -> None:
+    def __init__(self, context: Any, connection: GrpcConnection, holder: Holder, user: User | None) -> None:
         self.context = context
         self.connection = connection
         self.holder = holder
         self.user = user
         self.settled = False
         """True after its first request was read, or did not come in time."""
-        self.ends_at = ends_at
+        self.ends_at = 0.0
         """Time of the event loop until which the first request must have arrived."""
 
 
@@ -126,9 +126,10 @@ class Admission:
                 f"too many calls of {whose} are under way ({self._limits.calls.most} of all clients)")
         self._limits.calls.add(holder)
         connection.calls += 1
-        admitted = Admitted(context, connection, holder, user, loop.time() + self._limits.first_message_s)
+        admitted = Admitted(context, connection, holder, user)
         context.add_done_callback(partial(self._ended, admitted))
         await self._turns.wait(_whose(holder))
+        admitted.ends_at = loop.time() + self._limits.first_message_s
         return admitted
 
     async def first(self, admitted: Admitted, reason: str = NO_MESSAGE) -> Any:
