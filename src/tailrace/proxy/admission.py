@@ -208,7 +208,6 @@ def _whose(holder: Holder) -> str:
 
 
 async def _abort(context: Any, code: grpc.StatusCode, why: str) -> NoReturn:
-    try:
+    with contextlib.suppress(grpc.aio.InternalError):  # the client has gone
         await context.abort(code, why)
-    except grpc.aio.InternalError:  # the client has gone
-        raise asyncio.CancelledError from None  # gRPC logs any other error with a traceback
+    raise asyncio.CancelledError  # which gRPC expects then; it logs any other error with a traceback
