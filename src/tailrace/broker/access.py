@@ -118,6 +118,13 @@ class Access:
         if user is not None and not user.is_super:
             self.quotas.take(name, connection, size, code)
 
+    def check_proven(self, channel: Channel, request: RemotingCommand) -> None:
+        """Check a request whose user another protocol has proven. Raises RefusalError."""
+        if (refusal := self.control.refused(channel, request)) is not None:
+            raise refusal
+        if self.quotas.enabled:
+            self.take(sender_of(request), channel, request_size(request), request.code)
+
     def guard(self, server: RemotingServer) -> None:
         """Have a server check every request first, and limit connections that are not authenticated yet."""
         if self.enforced is not None:

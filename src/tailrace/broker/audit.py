@@ -2,8 +2,8 @@
 
 The table of requests says which requests are administration (`Request.administers`); none of their processors knows of
 this module. Each of them leaves an event when it is answered, and with ``serve --audit-log`` a line in that file. The
-file also gets the requests that access control denies, as often as the log, and who opens the console. A record has
-names, and never a password, a signature or the value of a secret setting.
+file also gets the requests that access control denies, as often as the log, who opens the console, and the messages
+that a user sends from there. A record has names, and never a password, a signature or the value of a secret setting.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, final
 
 from tailrace import events
@@ -58,15 +59,18 @@ class Audit:
         self._serving = False
         self._seen: dict[tuple[object, ...], int] = {}
 
-    def watch(self, server: RemotingServer) -> None:
-        """Record the requests of administration that a server answers. Call it after processors are registered."""
+    def watch(self, server: RemotingServer, via: str = "") -> None:
+        """Record the requests of administration that a server answers. Call it after processors are registered.
+
+        ``via`` names what sends them, if it is not a client.
+        """
         for code, processor in server.processors.items():
             row = REQUESTS.get(code)  # type: ignore[call-overload]  # a code is a number
             if row is not None and row.administers:
-                server.processors[code] = self._watched(processor)
-                server.reported[code] = self._answered
+                server.processors[code] = self._watched(processor, via)
+                server.reported[code] = partial(self._answered, via)
 
-    def _watched(self, processor: Processor) -> Processor:
+    def _watched(self, processor: Processor, via: str) -> Processor:
         def serve(channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
             self._serving = True
             try:
@@ -75,20 +79,20 @@ class Audit:
                 refusal = error if isinstance(error, RefusalError) else None
                 self._record(
                     channel, request, refusal.code if refusal else ResponseCode.SYSTEM_ERROR,
-                    refusal.remark if refusal else str(error))
+                    refusal.remark if refusal else str(error), via)
                 raise
             finally:
                 self._serving = False
             if isinstance(answer, RemotingCommand):
-                self._record(channel, request, answer.code, answer.remark or "")
+                self._record(channel, request, answer.code, answer.remark or "", via)
             return answer
 
         return serve
 
-    def _answered(self, channel: Channel, request: RemotingCommand, answer: RemotingCommand) -> None:
-        self._record(channel, request, answer.code, answer.remark or "")
+    def _answered(self, via: str, channel: Channel, request: RemotingCommand, answer: RemotingCommand) -> None:
+        self._record(channel, request, answer.code, answer.remark or "", via)
 
-    def _record(self, channel: Channel, request: RemotingCommand, code: int, remark: str) -> None:
+    def _record(self, channel: Channel, request: RemotingCommand, code: int, remark: str, via: str) -> None:
         name, user = RequestCode(request.code).name, sender_of(request)
         result = "ok" if code == ResponseCode.SUCCESS else (
             "refused" if code == ResponseCode.NO_PERMISSION else "failed")
@@ -105,7 +109,19 @@ class Audit:
                 "time": self._time(), "event": "administration", "user": user, "address": channel.peer,
                 "code": request.code, "name": name, "resource": resources, "details": details, "result": result,
                 "answer": code, **({"remark": remark[:TEXT_MAX]} if remark and result != "ok" else {}),
-                "request": request.opaque})
+                "request": request.opaque, **({"via": via} if via else {})})
+
+    def sent(
+        self, user: str, address: str, name: str, resources: list[str], details: Mapping[str, Any], result: str
+    ) -> None:
+        """Record messages that a user has sent from the console: the action ``name``, and how it ended."""
+        resources = _first(resources)
+        events.MESSAGES_SENT_FROM_THE_CONSOLE.log(
+            _log, user=repr(user), address=address, name=name, resource=repr(",".join(resources)), result=result)
+        if self.file is not None:
+            self.file.write({
+                "time": self._time(), "event": "console", "user": user, "address": address, "name": name,
+                "resource": resources, "details": details, "result": result})
 
     def denied(self, **fields: Any) -> None:
         """Record a request that access control has denied, unless it is recorded as administration."""

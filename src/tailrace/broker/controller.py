@@ -151,7 +151,7 @@ class BrokerController:
         self.access = Access(
             self._clock, self._file_system, store.config_dir, auth, self._config.broker_cluster_name,
             read_only=bool(store.read_only))
-        self._audit = self._made_audit(auth.audit_log)
+        self.audit = self._made_audit(auth.audit_log)
         self._settings = settings_of(
             self._config, store.config, auth, brokerRole="ASYNC_MASTER", storePathRootDir=str(store.path))
         running = RunningSettings(self._clock, (self._config, store.config, auth), self._settings, self._settings_file)
@@ -203,7 +203,7 @@ class BrokerController:
         broker = self._broker
         if broker.control is not None:
             self._watch_users(broker.control)
-        broker.audit_log = self._audit.file
+        broker.audit_log = self.audit.file
         modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
         modes.load()
         broker.state.modes = modes
@@ -259,7 +259,7 @@ class BrokerController:
         self.access.advertise(self.broker_address)
         for server in listeners.servers:
             self.access.guard(server)
-            self._audit.watch(server)
+            self.audit.watch(server)
         listeners.serving()
         self._servers = listeners.servers
         self.limits = self._broker.limits = listeners.limits
@@ -274,8 +274,8 @@ class BrokerController:
         self._lite.start(self._scheduler, self._every)
         self._scheduler.every("BrokerStats", SAMPLE_MS, self._broker.stats.step)
         self._every("scan", SCAN_S, self._scan)
-        if self._audit.file is not None:
-            self._every("audit log", AUDIT_S, self._audit.file.flush)
+        if self.audit.file is not None:
+            self._every("audit log", AUDIT_S, self.audit.file.flush)
         self._every("mappings", PERIOD_S, self._cleaner.start_pass)
         self._start_transactions()
         self._broker.loop_lag.start()
@@ -406,6 +406,16 @@ class BrokerController:
         self._lite.register(server, pops=True)
         return server
 
+    def for_users(self, via: str) -> RemotingServer:
+        """Return a server without a port for users whom another protocol has proven.
+
+        It checks and records their requests as the broker's port does; ``via`` is in the audit log.
+        """
+        server = self.in_process()
+        server.check = self.access.check_proven
+        self.audit.watch(server, via)
+        return server
+
     async def stop(self) -> None:
         """Stop serving. Sends that wait for the disk are answered, held pulls of clients after 5.3.1 with GO_AWAY."""
         if not self._started:
@@ -435,8 +445,8 @@ class BrokerController:
         self._persist_offsets()
         self._persist_metrics()
         self._persist_filters()
-        if self._audit.file is not None:
-            self._audit.file.close()
+        if self.audit.file is not None:
+            self.audit.file.close()
         self._broker.executors.stop()
         events.BROKER_STOPPED.log(_log, broker=self.broker_address)
 

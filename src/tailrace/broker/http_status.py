@@ -7,9 +7,10 @@ If no send can succeed in a store that was opened for writing, ``/ready`` return
 writes, it finds no room for the next bytes of the log, or too many sends wait for the disk.
 
 The server answers GET and HEAD, one request a connection, and closes a connection that sends no complete
-request within 5 s. If too many connections are open, the server closes the oldest one that waits for the late answer
-to a wrong password, or else the oldest one that has not sent its request yet, so clients that guess or are slow do not
-lock others out. Connections may use TLS, see `tailrace.remoting.entrance`.
+request within 5 s. With ``serve --console-actions`` it also takes the forms of the pages below ``/console/actions/``,
+see `tailrace.broker.http_forms`. If too many connections are open, the server closes the oldest one that waits for the
+late answer to a wrong password, or else the oldest one that has not sent its request yet, so clients that guess or are
+slow do not lock others out. Connections may use TLS, see `tailrace.remoting.entrance`.
 
 If clients of the broker need a user, a browser needs one as well (HTTP Basic), who must be allowed to Get the cluster.
 A page shows what its user may see. ``/ready`` is for probes and needs no user. ``/metrics`` needs one with the setting
@@ -36,10 +37,12 @@ from tailrace import events
 from tailrace.auth.accesses import CLUSTER, Access
 from tailrace.auth.addresses import network_of
 from tailrace.auth.check import AccessControl
+from tailrace.auth.model import User
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import PENDING_LIMIT
 from tailrace.broker.executors import pause
 from tailrace.broker.exposition import Exposition, format_of
+from tailrace.broker.http_forms import FormRefusedError, fields_of, foreign, read_form
 from tailrace.broker.http_turns import PAGE_S, SHARED_S, Pace, PageTurns, SharedTexts
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
@@ -50,7 +53,9 @@ from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import SLOW_HTTP, ServerLimits
 from tailrace.remoting.server import one_address
 
-__all__ = ["Answer", "HttpStatusServer", "May", "Pages", "RecoveryProgress", "unknown_progress"]
+__all__ = [
+    "ACTIONS", "Actions", "Answer", "Asked", "HttpStatusServer", "May", "Pages", "RecoveryProgress", "unknown_progress",
+]
 
 _log = get_logger(__name__)
 
@@ -65,6 +70,7 @@ BACKLOG: Final = 100
 FAILED_LOG_IN_S: Final = 1.0
 """How long the answer to a wrong password waits, so that guessing takes long."""
 TEXT: Final = "text/plain; charset=utf-8"
+ACTIONS: Final = "/console/actions"
 
 
 class Answer(NamedTuple):
@@ -95,6 +101,28 @@ class Pages(Protocol):
         ...
 
 
+class Asked(NamedTuple):
+    """A request for a page of an action."""
+
+    method: str
+    """GET, HEAD or POST."""
+    target: str
+    form: Mapping[str, list[str]]
+    """The fields of the form that was posted from a page of this server."""
+    user: User
+    """The user whose password came with the request; it may Get the cluster."""
+    peer: tuple[str, int]
+    """Host and port of the browser."""
+
+
+class Actions(Protocol):
+    """The page ``/console/actions`` and those below; called on the event loop."""
+
+    async def __call__(self, asked: Asked) -> Answer:
+        """Return the answer to a request. Raises RefusalError (SYSTEM_BUSY) if too much is done already."""
+        ...
+
+
 class RecoveryProgress(Protocol):
     """Returns how far the recovery of a store is; called from any thread."""
 
@@ -112,16 +140,16 @@ def unknown_progress() -> float | None:
 class _HttpConnection:
     """A connection as `ServerLimits` sees it."""
 
-    __slots__ = ("_writer", "counted", "last_active", "peer", "peer_ip", "served")
+    __slots__ = ("_writer", "counted", "last_active", "peer", "peer_ip", "place", "reader", "served")
     stranger = False
 
-    def __init__(self, writer: asyncio.StreamWriter, now: float) -> None:
-        self._writer = writer
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, now: float) -> None:
+        self.reader, self._writer = reader, writer
         self.counted = 0
         self.last_active = now
         self.served = False
         host, port = (writer.get_extra_info("peername") or ("", 0))[:2]
-        self.peer_ip, self.peer = str(host), address_text(host, port)
+        self.peer_ip, self.peer, self.place = str(host), address_text(host, port), (str(host), int(port))
 
     def abort(self) -> None:
         self._writer.transport.abort()
@@ -148,6 +176,7 @@ class HttpStatusServer:
         self._pages = pages
         self._access = Access(CLUSTER, config.broker_cluster_name, Action.GET)
         self._control: AccessControl | None = None
+        self._actions: Actions | None = None
         self._loopback = False
         self._metrics_need_user, self._metrics_token = config.metrics_needs_user, metrics_token.encode()
         self._exposition = Exposition(config.broker_cluster_name, config.broker_name, pause)
@@ -174,15 +203,23 @@ class HttpStatusServer:
         self._loopback = ip_address(str(taken[0]).partition("%")[0]).is_loopback
         return str(taken[0]), int(taken[1])
 
-    def serving(self, broker: BrokerContext, control: AccessControl | None = None) -> None:
-        """Set the state to ready, and show ``broker`` under ``/metrics``, and its messages to users of ``control``."""
+    def serving(
+        self, broker: BrokerContext, control: AccessControl | None = None, actions: Actions | None = None
+    ) -> None:
+        """Set the state to ready, and show ``broker`` under ``/metrics``, and its messages to users of ``control``.
+
+        ``actions`` are those that users may take; None without ``serve --console-actions``.
+        """
+        assert actions is None or control is not None, "only users take actions"
         self._control = control
+        self._actions = actions
         self._exposition.broker = broker
         self._texts.forget()
         self._state = "ready"
 
     def stopping(self) -> None:
         """Set the state to stopping, which is not ready."""
+        self._actions = None
         self._exposition.broker = None
         self._texts.forget()
         self._state = "stopping"
@@ -236,7 +273,7 @@ class HttpStatusServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         loop = asyncio.get_running_loop()
-        connection = _HttpConnection(writer, loop.time())
+        connection = _HttpConnection(reader, writer, loop.time())
         try:
             if not self._take(connection):
                 return
@@ -309,10 +346,12 @@ class HttpStatusServer:
         if self._pages is not None and target.startswith("/console/"):
             if self._loopback and not _names_this_machine(head):
                 return _response(HTTPStatus.FORBIDDEN, b"the console answers requests to a loopback address only\n")
-            may = await self._viewer(head, connection)
-            if isinstance(may, bytes):
-                return may
-            page = partial(self._page, target, may)
+            user = await self._viewer(head, connection)
+            if isinstance(user, bytes):
+                return user
+            if user is not None and self._actions is not None and (path + "/").startswith(f"{ACTIONS}/"):
+                return await self._act(self._actions, method, target, head, user, connection)
+            page = partial(self._page, target, self._may(user, connection))
         if path == "/metrics" and (refused := await self._metrics_refused(head, connection)):
             return refused
         if page is None and path not in {"/ready", "/metrics"}:
@@ -331,14 +370,48 @@ class HttpStatusServer:
             events.STATUS_REQUEST_FAILED.log(_log, target=target[:100], reason=repr(error))
             made = _response(
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
-        return made if method == "GET" else made[: made.index(b"\r\n\r\n") + 4]
+        return made if method == "GET" else _without_body(made)
 
-    async def _viewer(self, head: bytes, connection: _HttpConnection) -> May | bytes:
-        """Return what the user of a request for a page may do, or the answer to one that may see no page."""
-        if self._control is None:
+    async def _act(
+        self, actions: Actions, method: str, target: str, head: bytes, user: User, connection: _HttpConnection,
+    ) -> bytes:
+        """Return the answer to a request of a user for a page of an action, or to its form."""
+        form: Mapping[str, list[str]] = {}
+        if method == "POST":
+            async with asyncio.timeout(self._timeout_s):
+                try:
+                    form = await read_form(head, connection.reader)
+                except FormRefusedError as error:
+                    return _response(error.status, f"{error}\n".encode())
+            assert self._control is not None
+            if why := foreign(head):
+                refused = self._control.refusal(connection.peer_ip, "console", "request", user.name, why)
+                return _response(HTTPStatus.FORBIDDEN, f"{refused.remark}\n".encode())
+        elif method not in {"GET", "HEAD"}:
+            return _response(
+                HTTPStatus.METHOD_NOT_ALLOWED, b"only GET, HEAD and POST\n", headers={"Allow": "GET, HEAD, POST"})
+        try:
+            async with asyncio.timeout(PAGE_S):
+                made = await actions(Asked(method, target, form, user, connection.place))
+        except (RefusalError, TimeoutError) as error:
+            return _busy(str(error) or "the page takes too long")
+        except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
+            events.STATUS_REQUEST_FAILED.log(_log, target=target[:100], reason=repr(error))
+            return _response(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
+        answer = _response(made.status, made.body, made.content_type, headers=made.headers)
+        return _without_body(answer) if method == "HEAD" else answer
+
+    def _may(self, user: User | None, connection: _HttpConnection) -> May:
+        if user is None or self._control is None:
             return _everything
+        return partial(self._control.may, user.name, connection.peer_ip)
+
+    async def _viewer(self, head: bytes, connection: _HttpConnection) -> User | bytes | None:
+        """Return the user of a request for a page, None without users, or the answer to one that may see no page."""
+        if self._control is None:
+            return None
         name, password = _log_in(head)
-        address = connection.peer.rpartition(":")[0].strip("[]")
+        address = connection.peer_ip
         if not name:  # the first request of every browser, so it is neither logged nor counted as denied
             return _log_in_first("send its name and password")
         try:
@@ -350,13 +423,13 @@ class HttpStatusServer:
             self._control.authorize(address, "console", user, [self._access])
         except RefusalError as error:
             return _response(HTTPStatus.FORBIDDEN, f"{error.remark}\n".encode())
-        return partial(self._control.may, user.name, address)
+        return user
 
     async def _metrics_refused(self, head: bytes, connection: _HttpConnection) -> bytes:
         """Return the answer to a scraper that lacks a user or the token; empty if it may read the metrics."""
         if not self._metrics_need_user and not self._metrics_token:
             return b""
-        kind, _, given = (_fields(head, "authorization") or [""])[0].strip().partition(" ")
+        kind, _, given = (fields_of(head, "authorization") or [""])[0].strip().partition(" ")
         if self._metrics_token and kind.lower() == "bearer":
             if hmac.compare_digest(given.strip().encode("latin-1"), self._metrics_token):
                 return b""
@@ -364,8 +437,8 @@ class HttpStatusServer:
         elif self._metrics_need_user:
             if self._control is None:
                 return _response(HTTPStatus.SERVICE_UNAVAILABLE, b"the broker does not know its users yet\n")
-            may = await self._viewer(head, connection)
-            return may if isinstance(may, bytes) else b""
+            user = await self._viewer(head, connection)
+            return user if isinstance(user, bytes) else b""
         return _response(HTTPStatus.UNAUTHORIZED, b"/metrics needs the token of metricsTokenFile\n",
                          headers={"WWW-Authenticate": 'Bearer realm="Tailrace"'})
 
@@ -418,17 +491,12 @@ def _why_sends_fail(broker: BrokerContext) -> str:
 
 def _accepted(head: bytes) -> str:
     """Return the values of all ``Accept`` fields of a request's head, separated by commas."""
-    return ",".join(_fields(head, "accept"))
-
-
-def _fields(head: bytes, wanted: str) -> list[str]:
-    fields = (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])
-    return [value for name, _, value in fields if name.lower() == wanted]
+    return ",".join(fields_of(head, "accept"))
 
 
 def _log_in(head: bytes) -> tuple[str, str]:
     """Return user name and password of a request's head; two empty texts if there is no such field, or a broken one."""
-    given = _fields(head, "authorization")
+    given = fields_of(head, "authorization")
     kind, _, text = given[0].strip().partition(" ") if len(given) == 1 else ("", "", "")
     if kind.lower() != "basic":
         return "", ""
@@ -450,13 +518,17 @@ def _busy(why: str) -> bytes:
                      headers={"Retry-After": "5"})
 
 
+def _without_body(answer: bytes) -> bytes:
+    return answer[: answer.index(b"\r\n\r\n") + 4]
+
+
 def _names_this_machine(head: bytes) -> bool:
     """Return whether the Host field of a request names a loopback host.
 
     Another name may belong to a foreign page that points its own name at this address to read the answers
     (DNS rebinding).
     """
-    hosts = [value.strip() for value in _fields(head, "host")]
+    hosts = [value.strip() for value in fields_of(head, "host")]
     if len(hosts) != 1:
         return False
     host = hosts[0].rpartition(":")[0] if not hosts[0].endswith("]") and ":" in hosts[0] else hosts[0]

@@ -100,6 +100,16 @@ class AdminTopicsProcessor:
 
     def update_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Create or change a topic: request 17."""
+        first, merged = self.planned_topic(channel, request)
+        return self._put_topics(channel, request, [(first.topic_name, merged)])
+
+    def planned_topic(
+        self, channel: Channel, request: RemotingCommand
+    ) -> tuple[TopicConfig, Callable[[TopicConfig | None], TopicConfig]]:
+        """Return the topic that request 17 would make now, and the function that makes it from the present one.
+
+        Raises RefusalError if the request would be refused.
+        """
         header = request.read(CreateTopicRequestHeader)
         name = header.topic
         check_topic_name(self._broker, name)
@@ -127,7 +137,7 @@ class AdminTopicsProcessor:
         check_shape(first)
         self._check_type(first, changes)
         self._check_retention(channel, request, first)
-        return self._put_topics(channel, request, [(name, merged)])
+        return first, merged
 
     def update_topics(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Create or change several topics: request 18. Either all of them change or none."""

@@ -35,12 +35,23 @@ class ResetOffsetProcessor:
     def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Reset to a given offset, or to that of a time: request 222. A time below 0 means the end of the queue."""
         header, broker = request.read(ResetOffsetRequestHeader), self._broker
+        offsets = self.planned(header)
+        if broker.config.use_server_side_reset_offset:
+            broker.offsets.assign_reset(header.group, header.topic, offsets)
+        else:
+            push_reset(broker, request, header, offsets)
+        return self._answer(request, header.topic, offsets)
+
+    def planned(self, header: ResetOffsetRequestHeader) -> dict[int, int]:
+        """Return the offset of each queue that request 222 would set now. Raises RefusalError if it would be refused.
+        """
+        broker = self._broker
         topic, group, queue_id = header.topic, header.group, header.queue_id
         config = broker.topics.select(topic)
         if config is None:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
         if not broker.config.use_server_side_reset_offset:
-            return self._pushed(request, header, config.write_queue_nums)
+            return self._pushed(header, config.write_queue_nums)
         # The group of a client without heartbeats is not in the table of groups; it only has offsets.
         if broker.groups.select(group) is None and topic not in broker.offsets.topics_of(group):
             raise RefusalError(
@@ -65,11 +76,10 @@ class ResetOffsetProcessor:
             offsets = {queue_id: asked}
         if not offsets:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
-        broker.offsets.assign_reset(group, topic, offsets)
-        return self._answer(request, topic, offsets)
+        return offsets
 
-    def _pushed(self, request: RemotingCommand, header: ResetOffsetRequestHeader, queues: int) -> RemotingCommand:
-        """Send offsets to the members, which commit them. Without isForce no offset is raised."""
+    def _pushed(self, header: ResetOffsetRequestHeader, queues: int) -> dict[int, int]:
+        """Return the offsets that members commit. Without isForce no offset is raised."""
         topic, group, offsets = header.topic, header.group, dict[int, int]()
         for queue_id in range(queues):
             consumed = self._broker.offsets.query(group, topic, queue_id)
@@ -79,8 +89,7 @@ class ResetOffsetProcessor:
                     f"The consumer group <{group}> not exist: it has no offset of queue {queue_id} of {topic}")
             found = self._at(topic, queue_id, header.timestamp)
             offsets[queue_id] = found if header.is_force else min(found, consumed)
-        push_reset(self._broker, request, header, offsets)
-        return self._answer(request, topic, offsets)
+        return offsets
 
     def _answer(self, request: RemotingCommand, topic: str, offsets: dict[int, int]) -> RemotingCommand:
         name = self._broker.config.broker_name
