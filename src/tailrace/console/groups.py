@@ -9,6 +9,7 @@ from xml.etree.ElementTree import Element
 from tailrace.broker.client_manager import ClientInfo, ConsumerGroupInfo
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.lags import QueueLag, queue_lags
+from tailrace.console.action_links import group_actions, resend_link
 from tailrace.console.elements import (
     WARN,
     Child,
@@ -89,6 +90,7 @@ def group_page(broker: BrokerContext, figures: Figures, viewer: Viewer, name: st
             "Dead letters": link(plural(dead, "message"), address("messages", topic=dlq)) if dead else "none",
             "Attempts": f"at most {config.retry_max_times + 1} for each message" if config is not None else None,
             "Delivery": _delivery(info)}),
+        group_actions(viewer, name, has_dead_letters=dead > 0),
         _topics(broker, figures, viewer, name), _members(members, now), _queues(broker, viewer, name)]
 
 
@@ -155,7 +157,8 @@ def dead_letters_page(broker: BrokerContext, figures: Figures, viewer: Viewer) -
     rows: list[list[Child]] = [
         [link(one.group, address("groups", one.group)) if viewer.group(one.group) else one.group, one.messages,
          clock_time(one.last_ms, now),
-         link("Messages", address("messages", topic=one.topic)) if viewer.reads(one.topic) else None]
+         [link("Messages", address("messages", topic=one.topic)) if viewer.reads(one.topic) else None, " ",
+          resend_link(viewer, one.group)]]
         for one in found[:ROWS_MAX]]
     columns = (Column("Group", "name"), Column("Dead letters", "number"), Column("Last", "number"), Column("Look"))
     return [

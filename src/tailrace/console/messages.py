@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from xml.etree.ElementTree import Element
 
 from tailrace.broker.context import BrokerContext
+from tailrace.console.action_links import message_actions
 from tailrace.console.bodies import preview, shown_body
 from tailrace.console.elements import (
     WARN,
@@ -220,7 +221,7 @@ def message_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> Titled:
             h("p", link("Messages of the topic", address("messages", topic=topic)))])
     message = found.shown
     return Titled(f"Message {message.queue_id}:{offset} of {topic}", [
-        _neighbours(broker, viewer, topic, found.place),
+        _neighbours(broker, viewer, topic, found.place), message_actions(viewer, topic, queue_id, offset),
         card("Body", *shown_body(message)), _about(broker, viewer, topic, message, offset), _properties(message)])
 
 

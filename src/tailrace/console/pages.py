@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from importlib import resources
 from typing import Final, NamedTuple, final
@@ -24,7 +25,7 @@ from tailrace.console.viewer import ForbiddenError, NotThereError, Viewer
 from tailrace.console.words import zone
 from tailrace.errors import StoreError
 
-__all__ = ["HEADERS", "Console"]
+__all__ = ["HEADERS", "Console", "action_page"]
 
 HTML: Final = "text/html; charset=utf-8"
 HEADERS: Final = {
@@ -37,6 +38,7 @@ _PAGES: Final = {
     "": "Overview", "topics": "Topics", "groups": "Groups", "dead-letters": "Dead letters", "messages": "Messages",
     "timers": "Timers", "retention": "Retention", "disk": "Disk",
 }
+_PROMISES: Final = ("These pages change nothing.", "Only actions that you confirm change something.")
 _DETAILS: Final = {"topics": "Topic", "groups": "Group"}
 """Pages that have pages of their own for a name, with the noun of these."""
 _HIDDEN: Final = {"message": "messages"}
@@ -73,7 +75,9 @@ _CONTENTS: Final[dict[str, Callable[[_Asked], list[Child] | Titled]]] = {
 class Console:
     """Answers requests for ``/console/``; called in a thread, because pages read the store."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, actions: bool = False) -> None:
+        """``actions``: whether pages lead to actions, see `tailrace.console.actions`."""
+        self._actions = actions
         self._figures: tuple[BrokerContext, Figures] | None = None
 
     def __call__(self, target: str, broker: BrokerContext | None, state: str, may: May) -> Answer:
@@ -84,27 +88,38 @@ class Console:
         if page == "style.css":
             style = resources.files("tailrace.console").joinpath("style.css").read_bytes()
             return Answer(HTTPStatus.OK, style, "text/css; charset=utf-8", HEADERS)
+        made = partial(_page, actions=self._actions)
         if page not in _CONTENTS or (rest and page not in _DETAILS):
-            return _page(HTTPStatus.NOT_FOUND, "Not found", "", [h("p", "There is no such page.")])
+            return made(*self._no_page(page, state))
         name = unquote(rest)
         title = f"{_DETAILS[page]} {name}" if name else "Message" if page in _HIDDEN else _PAGES[page]
         at = _HIDDEN.get(page, page)
         if broker is None:
-            return _page(HTTPStatus.SERVICE_UNAVAILABLE, title, at, [
+            return made(HTTPStatus.SERVICE_UNAVAILABLE, title, at, [
                 notice(WARN, f"The broker does not serve clients: {state}.", more=[link("Look again", address(page))])])
-        viewer = Viewer(may, broker.config.broker_cluster_name)
+        viewer = Viewer(may, broker.config.broker_cluster_name, acts=self._actions)
         asked = _Asked(broker, self._figures_of(broker), viewer, name, query)
         now = broker.clock.now_ms()
         try:
             found = _CONTENTS[page](asked)
             title, content = found if isinstance(found, Titled) else (title, found)
-            return _page(HTTPStatus.OK, title, at, content, live="live" in query, now_ms=now)
+            return made(HTTPStatus.OK, title, at, content, reload_s=REFRESH_S if "live" in query else 0, now_ms=now)
         except ForbiddenError as error:
-            return _page(HTTPStatus.FORBIDDEN, title, at, [notice(WARN, str(error))])
+            return made(HTTPStatus.FORBIDDEN, title, at, [notice(WARN, str(error))])
         except NotThereError as error:
-            return _page(HTTPStatus.NOT_FOUND, title, at, _not_there(asked, at, error))
+            return made(HTTPStatus.NOT_FOUND, title, at, _not_there(asked, at, error))
         except (StoreError, ValueError) as error:
-            return _page(HTTPStatus.BAD_REQUEST, title, at, [notice(WARN, f"{error}.")])
+            return made(HTTPStatus.BAD_REQUEST, title, at, [notice(WARN, f"{error}.")])
+
+    def _no_page(self, page: str, state: str) -> tuple[HTTPStatus, str, str, list[Child]]:
+        """Return the answer for a page that is not there; those of actions are made elsewhere."""
+        if page != "actions":
+            return HTTPStatus.NOT_FOUND, "Not found", "", [h("p", "There is no such page.")]
+        if not self._actions:
+            return HTTPStatus.NOT_FOUND, "Actions", "", [
+                h("p", "Actions are off: this console changes nothing. Start the server with --console-actions.")]
+        return HTTPStatus.SERVICE_UNAVAILABLE, "Actions", page, [
+            notice(WARN, f"The broker does not serve clients: {state}.")]
 
     def _figures_of(self, broker: BrokerContext) -> Figures:
         kept = self._figures
@@ -132,22 +147,28 @@ def _not_there(asked: _Asked, page: str, error: NotThereError) -> list[Child]:
         None if is_search else h("p", link(f"All {error.kind}s", address(page)))]
 
 
+def action_page(status: HTTPStatus, title: str, content: list[Child], reload_s: int = 0) -> Answer:
+    """Return a page of an action; it reloads itself after ``reload_s``, if that is not 0."""
+    return _page(status, title, "actions", content, reload_s=reload_s, actions=True)
+
+
 def _page(
-    status: HTTPStatus, title: str, name: str, content: list[Child], *, live: bool = False, now_ms: int = 0,
+    status: HTTPStatus, title: str, name: str, content: list[Child], *, reload_s: int = 0, now_ms: int = 0,
+    actions: bool = False,
 ) -> Answer:
     links: list[Child] = [
-        h("a", text, href=address(path), aria_current="page" if path == name else None)
-        for path, text in _PAGES.items()]
+        h("a", text, href=address(path), aria_current="page" if path.strip("/") == name else None)
+        for path, text in (_PAGES | ({"actions/": "Actions"} if actions else {})).items()]
     about = f"Times are in {zone(now_ms)}. " if now_ms else ""
     root = h(
         "html",
         h("head", h("meta", charset="utf-8"), h("title", f"{title} · Tailrace"),
           h("meta", name="viewport", content="width=device-width, initial-scale=1"),
-          h("meta", http_equiv="refresh", content=REFRESH_S) if live else None,
+          h("meta", http_equiv="refresh", content=reload_s) if reload_s else None,
           h("link", rel="stylesheet", href=address("style.css"))),
         h("body", h("a", "Skip to the content", href="#content", class_="skip"),
           h("header", h("div", h("strong", "Tailrace"), h("nav", *links, aria_label="Pages"), class_="bar")),
           h("main", h("h1", title), *content, id="content"),
-          h("footer", h("small", f"{about}Tailrace {__version__}. These pages change nothing."))),
+          h("footer", h("small", f"{about}Tailrace {__version__}. {_PROMISES[actions]}"))),
         lang="en")
     return Answer(status, page_text(root), HTML, HEADERS)

@@ -6,6 +6,7 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element
 
 from tailrace.broker.context import BrokerContext
+from tailrace.console.action_links import retention_actions
 from tailrace.console.disk import disk_meter, disk_of, disk_troubles
 from tailrace.console.elements import (
     BAD,
@@ -54,7 +55,7 @@ def retention_page(broker: BrokerContext, viewer: Viewer) -> list[Child]:
         for verdict in view.segments[:FILES_MAX]]
     columns = (Column("Messages up to"), Column("Size", "number"), Column("Leaves", ""), Column("Why", "wide"))
     return [
-        _next(view, deletable, store.config.delete_when),
+        _next(view, deletable, store.config.delete_when), retention_actions(viewer),
         stats({
             "Messages are kept for": span(store.config.file_reserved_time * 3_600_000),
             "They are deleted": _hours(store.config.delete_when),

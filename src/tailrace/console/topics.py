@@ -7,6 +7,7 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element
 
 from tailrace.broker.context import BrokerContext
+from tailrace.console.action_links import topic_actions, topics_actions
 from tailrace.console.elements import (
     WARN,
     Child,
@@ -112,7 +113,8 @@ def topics_page(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: 
         Column("Topic", "name", "name"), Column("Messages", "number", "messages"),
         Column("Queues", "number wide", "queues"), Column("Last", "number wide"), Column("Groups", "number wide"),
         Column("Greatest lag", "number", "lag"), Column("Kind", "wide"))
-    return [*listing.around(), table(columns, rows, listing.none(), "Topics", listing.sorting)]
+    return [topics_actions(viewer), *listing.around(), table(
+        columns, rows, listing.none(), "Topics", listing.sorting)]
 
 
 def _last_ms(broker: BrokerContext, topic: str, size: TopicSize) -> int:
@@ -144,6 +146,7 @@ def topic_page(broker: BrokerContext, figures: Figures, viewer: Viewer, name: st
             "Kind": _kind(broker, config) or None,
             "Group": link(owner, address("groups", owner)) if owner and viewer.group(owner) else None,
             "Look": look}),
+        topic_actions(viewer, name),
         _groups_of(broker, figures, viewer, name),
         card("Queues", table(columns, rows, "It has no message.", "Queues of the topic"),
              h("p", f"The first {ROWS_MAX} of {len(size.queues):,} queues.") if len(size.queues) > ROWS_MAX else None)]

@@ -45,10 +45,12 @@ class Viewer:
     or List on the cluster, as requests that list them. A lag needs both its group and its topic.
     """
 
-    def __init__(self, may: May, cluster: str) -> None:
+    def __init__(self, may: May, cluster: str, *, acts: bool = False) -> None:
         self._may = functools.cache(may)
         self.lists = may(Access(CLUSTER, cluster, Action.LIST))
         """Whether the user may see all names."""
+        self.acts = acts
+        """Whether pages lead to actions."""
 
     def reads(self, topic: str) -> bool:
         """Return whether the user may see messages of a topic."""
