@@ -63,6 +63,7 @@ SINGLE_TASKS = {
         "self._popping.pop(one.queue)": "one call, awaited"},
     "client/batching.py": {"self._send_in_turn(key, batch.items, batch.results)": "one batch, errors are results"},
     "client/group_member.py": {"work": "is supervised where it is passed"},
+    "console/actions/jobs.py": {"self._work(job, work)": "one job, which shows every error as its result"},
     "client/instance.py": {"work": "one call, caught", "self._serve(member, address, request)": "one request, caught"},
     "client/pop_queues.py": {
         "self._send_acks(queue)": "each request is caught",

@@ -24,8 +24,8 @@ from tailrace.broker.listeners import (
     Listeners,
     entrance_of,
     server_limits,
-    why_not_listening,
 )
+from tailrace.cli.serve_http import HttpPlace, check_console_actions, start_http
 from tailrace.cli.signals import ending_signals
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
 from tailrace.env.clock import SystemClock
@@ -34,7 +34,7 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.shortage import is_shortage
 from tailrace.env.supervisor import notify_supervisor
 from tailrace.env.whole_files import replace_file
-from tailrace.errors import ConfigError, StoreError
+from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
 from tailrace.logs import get_logger
 from tailrace.node.lock import LOCK_CHECK_MS
@@ -42,18 +42,16 @@ from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.client import split_address
-from tailrace.remoting.entrance import ENFORCING, Entrance
 from tailrace.remoting.server import HIGH_WATER
 from tailrace.remoting.tls import outgoing_tls
 from tailrace.remoting.tls_reload import TlsReload, entrance_certificate
 from tailrace.tls_settings import TlsConfig
 
 if TYPE_CHECKING:
-    from tailrace.broker.http_status import HttpStatusServer
     from tailrace.cli.serve_grpc import GrpcPlace
     from tailrace.proxy.server import GrpcListener, GrpcServer
 
-__all__ = ["LOOPBACK", "NAMESRV_ADDR", "is_of_this_machine", "parse_address", "serve_store"]
+__all__ = ["LOOPBACK", "NAMESRV_ADDR", "is_of_this_machine", "parse_address", "say", "serve_store"]
 
 _log = get_logger(__name__)
 LOOPBACK: Final = frozenset(("127.0.0.1", "::1", "localhost"))
@@ -133,7 +131,7 @@ class _Stop:
             os.kill(os.getpid(), number)
 
 
-def _say(text: str, stream: TextIO | None) -> None:
+def say(text: str, stream: TextIO | None) -> None:
     """Print a line. If the stream is closed, log that and continue, because the store must be closed."""
     if stream is None:
         return
@@ -151,15 +149,19 @@ def serve_store(
     names: tuple[str, str] = ("--listen", "--namesrv-listen"),
     name_server_config: NameServerConfig | None = None, auth_config: AuthConfig | None = None,
     tls_config: TlsConfig | None = None, settings_file: str = "", grpc: GrpcPlace | None = None,
+    console_actions: bool = False,
 ) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP. Raises StoreError or OSError.
 
     ``names`` are the options or settings of the first two addresses, for errors. Requests that change settings also
-    change ``settings_file``, an absolute path, if it is given. ``grpc`` is the place of the gRPC endpoint.
+    change ``settings_file``, an absolute path, if it is given. ``grpc`` is the place of the gRPC endpoint. With
+    ``console_actions`` users of the console may act, which needs HTTP and users: else ConfigError is raised.
 
     A signal while the store is being opened ends a long recovery at its next report of progress, within about a
     second. The abort file then stays, and the next start recovers again.
     """
+    if console_actions:
+        check_console_actions(http_listen, auth_config or AuthConfig())
     if auth_config is not None and auth_config.audit_log:
         AuditLog.check(auth_config.audit_log)
     raise_descriptor_limit()
@@ -195,7 +197,8 @@ def serve_store(
         auth_config or AuthConfig(), listen, namesrv_listen, None if grpc is None else grpc.listen, http_listen,
         guarded=broker_config.metrics_needs_user or bool(broker_config.metrics_token_file))
     serving = _serve(
-        opening, progress, listeners, reload, endpoint, take_ports, broker_config, http_listen,
+        opening, progress, listeners, reload, endpoint, take_ports,
+        partial(start_http, http_listen, broker_config, progress.ask, entrance, actions=console_actions),
         partial(BrokerController, broker_config=broker_config, name_server_config=name_server_config,
                 auth_config=auth_config, settings_file=settings_file, tls=outgoing_tls(tls)))
     try:
@@ -245,8 +248,8 @@ def _on_loop_error() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], No
 async def _serve(
     opening: partial[MessageStore], progress: _Progress, listeners: Listeners, reload: TlsReload,
     endpoint: list[GrpcListener],
-    take_ports: Callable[[], Coroutine[Any, Any, None]], broker_config: BrokerConfig,
-    http_listen: Address | None, make: Callable[[MessageStore], BrokerController],
+    take_ports: Callable[[], Coroutine[Any, Any, None]],
+    make_http: Callable[[], Coroutine[Any, Any, HttpPlace | None]], make: Callable[[MessageStore], BrokerController],
 ) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_on_loop_error())
@@ -256,8 +259,7 @@ async def _serve(
         progress.check()
         asyncio.run_coroutine_threadsafe(take_ports(), loop).result()
 
-    http = None if http_listen is None else await _start_http(
-        http_listen, broker_config, progress, listeners.entrance)
+    http = await make_http()
     reload.start()
     try:
         store = await loop.run_in_executor(None, partial(opening, on_lock=locked))
@@ -270,7 +272,7 @@ async def _serve(
         if not clean:
             raise StoreError(f"{store.path} could not be closed cleanly, the log says why; the next start recovers it")
     except _OpeningStoppedError as error:
-        _say(f"tailrace: {error}", sys.stderr)
+        say(f"tailrace: {error}", sys.stderr)
     finally:
         await reload.stop()
         await listeners.stop()
@@ -280,56 +282,23 @@ async def _serve(
             await http.stop()
 
 
-async def _start_http(
-    listen: Address, broker_config: BrokerConfig, progress: _Progress, entrance: Entrance
-) -> HttpStatusServer:
-    from tailrace.broker.http_status import HttpStatusServer  # noqa: PLC0415 - only with --http
-    from tailrace.console import Console  # noqa: PLC0415
-
-    http = HttpStatusServer(
-        broker_config, progress.ask, entrance=entrance, pages=Console(), metrics_token=_metrics_token(broker_config))
-    try:
-        host, port = await http.start(*listen)
-    except OSError as error:
-        raise StoreError(
-            f"cannot listen on --http {address_text(*listen)}: {why_not_listening(error, listen[1])}"
-        ) from error
-    _say(f"http={address_text(host, port)}", sys.stderr)
-    scheme = "https" if entrance.mode == ENFORCING else "http"
-    _say(f"console at {scheme}://{address_text(host, port)}/console/", sys.stderr)
-    return http
-
-
-def _metrics_token(config: BrokerConfig) -> str:
-    """Return the token that scrapers need, empty without the setting. Raises ConfigError."""
-    from tailrace.cli.serve_settings import read_password  # noqa: PLC0415 - it imports this module
-
-    path = config.metrics_token_file
-    if not path:
-        return ""
-    try:
-        return read_password(Path(path))
-    except OSError as error:
-        raise ConfigError(f"metricsTokenFile={path} cannot be read: {error.strerror}") from None
-
-
 async def _serve_open_store(
     store: MessageStore, listeners: Listeners, endpoint: list[GrpcListener], controller: BrokerController,
-    http: HttpStatusServer | None, stop: asyncio.Event,
+    http: HttpPlace | None, stop: asyncio.Event,
 ) -> None:
     await controller.serve_on(listeners)
     grpc = await _serve_grpc(endpoint[0], controller) if endpoint else None
     hint = Path(store.path) / SERVE
     if store.read_only:
-        _say(f"the store is {store.read_only}", sys.stderr)
+        say(f"the store is {store.read_only}", sys.stderr)
     else:
         _leave_hint(hint, listeners)
     if http is not None:
-        http.serving(controller.broker, controller.access.enforced)
+        http.serving(controller)
     gc.freeze()  # a full collection stops all threads; without the loaded objects it is shorter
     advertised = listeners.broker_address
     namesrv = listeners.namesrv_listen_address or controller.namesrv_address  # of this or another process
-    _say(f"ready broker={listeners.listen_address} namesrv={namesrv} "
+    say(f"ready broker={listeners.listen_address} namesrv={namesrv} "
          f"recovered_ms={round(store.recovery_report['ms'])}"
          + (f" advertised={advertised}" if advertised != listeners.listen_address else "")
          + (f" grpc={endpoint[0].address}" if endpoint else "")
@@ -338,10 +307,10 @@ async def _serve_open_store(
     while not (stop.is_set() or store.lost_lock):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), LOCK_CHECK_MS / 1000)
-    _say("stopping", sys.stderr)
+    say("stopping", sys.stderr)
     notify_supervisor("STOPPING=1", "closing the store")
     if http is not None:
-        http.stopping()
+        await http.stopping()
     if grpc is not None:
         await grpc.stop()
     await controller.stop()
@@ -369,5 +338,5 @@ def _leave_hint(hint: Path, listeners: Listeners) -> None:
             "namesrv": listeners.namesrv_address,
         }).encode())
     except OSError as error:
-        _say(f"tailrace: {hint}: {error.strerror}; commands on the directory will not find this server",
+        say(f"tailrace: {hint}: {error.strerror}; commands on the directory will not find this server",
              sys.stderr)

@@ -16,7 +16,10 @@ __all__ = ["serve"]
 
 Http = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Address for /ready and /metrics, which answer from the start, and "
-                      "for the console: read-only pages for a browser.")]
+                      "for the console: pages for a browser, read-only without --console-actions.")]
+ConsoleActions = Annotated[
+    bool, typer.Option("--console-actions", help="Let users of the console act: send dead letters again, reset "
+                       "groups, create topics, send test messages, delete expired files. Needs --http and users.")]
 Grpc = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Address for clients of RocketMQ 5 (gRPC), usually with port 8081; "
                       "port 0 picks one. Default: grpcServerPort of the file. Needs tailrace[grpc].")]
@@ -55,7 +58,8 @@ def serve(
         str, typer.Option(metavar="HOST:PORT", help="Address of the name server; port 0 picks one; none: no name "
                           "server. Default: the address of this machine in namesrvAddr of the file, or "
                           "127.0.0.1:9876 if the file has no namesrvAddr.")] = "",
-    http: Http = "", grpc: Grpc = "", grpc_tls: GrpcTls = "", grpc_tls_key: GrpcTlsKey = "",
+    http: Http = "", console_actions: ConsoleActions = False, grpc: Grpc = "",
+    grpc_tls: GrpcTls = "", grpc_tls_key: GrpcTlsKey = "",
     config: Config = None,
     set_setting: SetSetting = None, ignore_setting: IgnoreSetting = None,
     allow_remote: AllowRemote = False, allow_plain: AllowPlain = False,
@@ -112,4 +116,4 @@ def serve(
             str(store), places.broker, places.namesrv, settings.store, settings.broker, places.http,
             names=places.names, name_server_config=settings.name_server, auth_config=settings.auth,
             tls_config=settings.tls, settings_file=str(config.resolve()) if config is not None else "",
-            grpc=endpoint)
+            grpc=endpoint, console_actions=console_actions)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Protocol, final
 
-__all__ = ["Entropy", "SeededEntropy", "SystemEntropy"]
+__all__ = ["Entropy", "SeededEntropy", "SystemEntropy", "secret_bytes"]
 
 
 class Entropy(Protocol):
@@ -53,3 +54,8 @@ class SystemEntropy(SeededEntropy):
 
     def __init__(self) -> None:
         super().__init__(None)
+
+
+def secret_bytes(n: int) -> bytes:
+    """Return ``n`` bytes for a key. Unlike those of `SystemEntropy`, no other random numbers tell anything of them."""
+    return os.urandom(n)

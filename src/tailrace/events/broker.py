@@ -61,8 +61,7 @@ ADMINISTRATION: Final = event(
     "A request of administration was answered; `result` is ok, refused or failed. The file of `--audit-log` has more.")
 MESSAGES_SENT_FROM_THE_CONSOLE: Final = event(
     "info", "messages sent from the console", "user address name resource result",
-    "A user sent a test message, or dead letters to their topics (`--console-actions`). The file of `--audit-log` has "
-    "more.")
+    "A user sent a test message, or dead letters again.")
 AUDIT_LOG_CANNOT_BE_WRITTEN: Final = event(
     "error", "audit log cannot be written", "file cause lost",
     "Up to 10,000 lines wait in memory; `lost` were dropped.", do="Free space there, or correct the directory.")
