@@ -128,6 +128,9 @@ def test_a_confirmation_counts_once(console, topic):
     ("send-message", {"topic": "orders", "body": "x" * 65_537}, "Body has 65,537 bytes, over the limit of 65,536"),
     ("send-message", {"topic": "orders", "body": "x", "properties": "a"}, "write NAME=VALUE"),
     ("send-message", {"topic": "orders", "body": "x", "properties": "a=\x01"}, "0x01"),
+    ("send-message", {"topic": "orders", "body": "x", "properties": "TRAN_MSG=true"}, "TRAN_MSG is one of the broker"),
+    ("send-message", {"topic": "orders", "body": "x", "properties": "TIMER_DELAY_MS=5"}, "is one of the broker"),
+    ("send-message", {"topic": "TBW102", "body": "x"}, "Topic TBW102 takes no messages of users."),
     ("put-topic", {"topic": "", "read": "1", "write": "1", "perm": "6"}, "Topic is empty."),
     ("put-topic", {"topic": "n", "read": "x", "write": "1", "perm": "6"}, "Queues to read is 'x'; write a"),
     ("put-topic", {"topic": "n", "read": "1", "write": "9999", "perm": "6"}, "from 0 to 1,024"),
@@ -224,6 +227,25 @@ def test_dead_letters_go_to_their_topic_once(console, topic):
         ("resend", "0:0 0:2", 0), ("resend", "0:1", 2), ("resend", "0:1", 0)]
     assert found[0]["resource"] == [f"Group:{group}", f"Topic:{topic}"]
     assert console.ask(f"{ACTIONS}resend?group={group}").text.count(topic) >= 3, "the dead letters stay"
+
+
+@pytest.mark.parametrize("compression", ["zlib", "zstd"])
+def test_a_compressed_dead_letter_stays_readable(console, topic, compression):
+    group, body = f"group{next(names)}", b"%d" + b" apples" * 100
+    console.dead_letters(group, topic, 1, body=body, compression=compression)
+    assert "0 apples apples" in console.ask(f"{ACTIONS}resend?group={group}").text
+    assert "Sent 1" in console.do("resend", {"group": group, "which": "all"}).text
+    assert [message.body for message in console.messages(topic)] == [body % 0] * 2
+
+
+def test_a_topic_that_takes_no_messages_is_named(console, topic):
+    group = f"group{next(names)}"
+    console.dead_letters(group, topic, 1)
+    console.do("put-topic", {"topic": topic, "read": "2", "write": "2", "perm": "4"})
+    page = console.preview("resend", {"group": group, "which": "all"})
+    assert f"topic {topic} takes no messages" in page.text
+    assert page.field("token") is None
+    assert "takes no messages of users" in console.preview("send-message", {"topic": topic, "body": "x"}).text
 
 
 def test_later_dead_letters_are_not_part_of_a_confirmation(console, topic):

@@ -141,15 +141,15 @@ class ActingConsole:
 
         self.admin(add)
 
-    def producer(self):
+    def producer(self, **more):
         """A producer of root."""
-        return Producer(namesrv=self.broker.namesrv, group="p", credentials=ROOT)
+        return Producer(namesrv=self.broker.namesrv, group="p", credentials=ROOT, **more)
 
-    def dead_letters(self, group, topic, count, **fields):
+    def dead_letters(self, group, topic, count, *, body=b"dead %d", compression=None, **fields):
         """Send messages, and have a group give each of them up."""
-        with self.producer() as producer:
+        with self.producer(**({"compression": compression, "compress_over": 1} if compression else {})) as producer:
             sent = [producer.send(Message(
-                topic=topic, body=b"dead %d" % number, keys=[f"key-{number}"], tags="t", **fields))
+                topic=topic, body=body % number, keys=[f"key-{number}"], tags="t", **fields))
                 for number in range(count)]
 
         async def give_up():

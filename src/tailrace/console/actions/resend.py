@@ -2,7 +2,7 @@
 
 A dead letter is sent as mqadmin ``queryMsgById -s`` sends a message: body, tag, keys, unique key and the properties of
 the producer stay, and it counts as not yet redelivered. It goes to its original topic, so every group of the topic gets
-it. Properties of its earlier deliveries are left out (`NOT_SENT`). The dead letter itself stays where it is.
+it. Properties of its earlier deliveries are left out (`is_of_broker`). The dead letter itself stays where it is.
 
 A dead letter of which the topic has a copy that was stored later was sent before: it is left out, unless the user
 chooses otherwise. So a job that was stopped, or that a crash ended, can be repeated. Messages are sent in batches of
@@ -21,7 +21,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.forms import FieldError, Given, Plan, entry, hidden
 from tailrace.console.actions.jobs import Job
-from tailrace.console.actions.send_requests import send, send_header
+from tailrace.console.actions.send_requests import is_of_broker, send, send_header
 from tailrace.console.bodies import preview
 from tailrace.console.elements import (
     GOOD,
@@ -48,20 +48,13 @@ from tailrace.model import MessageExt
 from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX
 
-__all__ = ["BATCH", "NOT_SENT", "ResendDeadLetters"]
+__all__ = ["BATCH", "ResendDeadLetters"]
 
 BATCH: Final = 50
 """Messages between two lines of the audit log."""
 PAGE: Final = 50
 """Dead letters of a page, and the most that a form can choose."""
 REASONS_MAX: Final = 20
-NOT_SENT: Final = frozenset({
-    "1ST_POP_TIME", "CHECK_IMMUNITY_TIME_IN_SECONDS", "CLUSTER", "CONSUME_START_TIME", "CORRECTION_FLAG", "DELAY",
-    "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET",
-    "MSG_REGION", "ORIGIN_GROUP", "PGROUP", "POP_CK", "POP_CK_OFFSET", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME",
-    "REPLY_TO_CLIENT", "RETRY_TOPIC", "TRACE_ON", "TRANSACTION_CHECK_TIMES", "TRANSFER_FLAG", "TRAN_MSG",
-    "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "WAIT", "__CRC32#", "__transactionId__"})
-"""Properties of earlier deliveries, delays, transactions and questions. Those of timers (``TIMER_``) are left out."""
 _KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
 _ENDING: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
 """Refusals that the next message would get as well."""
@@ -291,8 +284,10 @@ class ResendDeadLetters:
             problem = "it does not say from which topic it is"
         elif topic.startswith("%") or topics.is_system_topic(topic):
             problem = f"its topic {topic} is one of the broker"
-        elif topics.select(topic) is None:
+        elif (config := topics.select(topic)) is None:
             problem = f"there is no topic {topic}"
+        elif not config.writable:
+            problem = f"topic {topic} takes no messages"
         key = message.properties.get("UNIQ_KEY", "")
         known = bool(key) and calls.broker.store.config.message_index_enable and calls.may(topic_access(topic, READ))
         sent_ms = 0
@@ -405,8 +400,7 @@ def _later_copy(store: MessageStore, topic: str, key: str, phy_offset: int) -> i
 
 def _sent_properties(message: MessageExt) -> dict[str, str]:
     """Return the properties with which a dead letter is sent."""
-    return {name: value for name, value in message.properties.items()
-            if name not in NOT_SENT and not name.startswith("TIMER_")}
+    return {name: value for name, value in message.properties.items() if not is_of_broker(name)}
 
 
 def _queue(broker: BrokerContext, topic: str, properties: dict[str, str]) -> int:

@@ -12,7 +12,7 @@ from tailrace.formats.requests.message_headers import (
     SendMessageResponseHeader,
 )
 
-__all__ = ["GROUP", "Place", "send", "send_header"]
+__all__ = ["GROUP", "Place", "is_of_broker", "send", "send_header"]
 
 GROUP: Final = "TAILRACE_CONSOLE"
 """Producer group of the console."""
@@ -23,6 +23,19 @@ _STORED: Final = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: "stored, but not copied in time",
     ResponseCode.SLAVE_NOT_AVAILABLE: "stored, but not copied",
 }
+
+_OF_BROKER: Final = frozenset({
+    "1ST_POP_TIME", "CHECK_IMMUNITY_TIME_IN_SECONDS", "CLUSTER", "CONSUME_START_TIME", "CORRECTION_FLAG", "DELAY",
+    "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET",
+    "MSG_REGION", "ORIGIN_GROUP", "PGROUP", "POP_CK", "POP_CK_OFFSET", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME",
+    "REPLY_TO_CLIENT", "RETRY_TOPIC", "TRACE_ON", "TRANSACTION_CHECK_TIMES", "TRANSFER_FLAG", "TRAN_MSG",
+    "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "WAIT", "__CRC32#", "__transactionId__"})
+"""Properties of earlier deliveries, delays, transactions and questions. Those of timers begin with ``TIMER_``."""
+
+
+def is_of_broker(name: str) -> bool:
+    """Return whether a property belongs to earlier deliveries, so that a message is sent without it."""
+    return name in _OF_BROKER or name.startswith("TIMER_")
 
 
 class Place(NamedTuple):

@@ -9,7 +9,7 @@ from tailrace.broker.audit import Audit
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.forms import FieldError, Given, Plan, area, entry
 from tailrace.console.actions.jobs import Job
-from tailrace.console.actions.send_requests import GROUP, send, send_header
+from tailrace.console.actions.send_requests import GROUP, is_of_broker, send, send_header
 from tailrace.console.elements import Child, address, facts, h, link
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats.remoting import RequestCode
@@ -23,6 +23,7 @@ __all__ = ["BODY_MAX", "SendTestMessage"]
 BODY_MAX: Final = 64 << 10
 """Bytes of the body of a test message."""
 SHOWN_MAX: Final = 2_000
+_OF_FIELDS: Final = frozenset({"KEYS", "TAGS", "UNIQ_KEY"})
 
 
 @final
@@ -61,9 +62,12 @@ class SendTestMessage:
             raise FieldError(f"{error}.") from None
         header = send_header(calls, topic, properties)
         calls.check(RequestCode.SEND_MESSAGE_V2, header)
-        if calls.broker.topics.select(topic) is None:
+        config = calls.broker.topics.select(topic)
+        if config is None:
             hint = await calls.in_thread(_meant, calls, topic)
             raise FieldError(f"There is no topic {topic}{hint or '.'}")
+        if calls.broker.topics.is_system_topic(topic) or not config.writable:
+            raise FieldError(f"Topic {topic} takes no messages of users.")
         groups = await calls.in_thread(calls.broker.offsets.groups_of, topic)
         text = given.raw("body")
         says: list[Child] = [
@@ -113,5 +117,7 @@ def _properties(given: Given) -> dict[str, str]:
         name, separator, value = (part.strip() for part in line.partition("="))
         if not separator or not name or not value:
             raise FieldError(f"Property {line[:60]!r}: write NAME=VALUE.")
+        if is_of_broker(name) or name in _OF_FIELDS:
+            raise FieldError(f"Property {name} is one of the broker; choose another name.")
         found[name] = value
     return found

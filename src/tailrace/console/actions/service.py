@@ -33,6 +33,8 @@ __all__ = ["ConsoleActions"]
 CARRIED: Final = "carried"
 """Field of a confirmation: what the form said, as JSON of ASCII, so that no browser changes a character."""
 RELOAD_S: Final = 2
+OPEN_MAX: Final = 8
+"""Pages that may be made at the same time, because each may read dead letters or the files of the log."""
 _HEADERS: Final = {**HEADERS, "Referrer-Policy": "same-origin"}
 """With no referrer a browser does not say from which page a form comes."""
 _FORBIDDEN: Final = frozenset({ResponseCode.NO_PERMISSION})
@@ -47,6 +49,8 @@ class ConsoleActions:
         self._broker, self._control, self._server = broker, control, server
         self._tokens = Tokens(broker.clock, broker.entropy, secret_bytes(32))
         self._jobs = Jobs()
+        self._open = 0
+        """Number of pages of actions that are being made."""
         actions: tuple[Action, ...] = (
             ResendDeadLetters(audit), ResetGroup(), PutTopic(), SendTestMessage(audit), DeleteExpired())
         self._actions = {action.name: action for action in actions}
@@ -62,6 +66,10 @@ class ConsoleActions:
         given = Given(asked.form if asked.method == "POST" else parse_qs(parts.query))
         action = self._actions.get(name)
         if action is not None:
+            if self._open >= OPEN_MAX:
+                raise RefusalError(
+                    ResponseCode.SYSTEM_BUSY, f"{self._open} pages of actions are being made; try again later")
+            self._open += 1
             calls = Calls(self._broker, self._control, self._server, asked.user, asked.peer)
             try:
                 if asked.method != "POST":
@@ -69,6 +77,7 @@ class ConsoleActions:
                 return await self._posted(action, calls, given)
             finally:
                 calls.close()
+                self._open -= 1
         if name == "done":
             return self._done(asked.user.name, given)
         if name == "stop" and asked.method == "POST":
