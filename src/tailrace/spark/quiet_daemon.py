@@ -1,24 +1,29 @@
 """PySpark's daemon for workers, without a traceback for each task whose rows Spark has stopped to read.
 
-After ``show`` or ``limit`` Spark closes the connection to a worker that still writes, and PySpark prints the
-BrokenPipeError of that worker. Spark starts this module as ``spark.python.daemon.module``.
+After ``show`` or ``limit`` Spark closes the connection to a worker that still writes. The worker ends, and PySpark's
+daemon prints the traceback of its BrokenPipeError. Spark starts this module as ``spark.python.daemon.module``.
 """
 
 from __future__ import annotations
 
-from typing import TextIO
+import sys
+import traceback
+from types import SimpleNamespace
+from typing import Final
 
 from pyspark import daemon
 
-__all__: list[str] = []
+__all__ = ["QUIET_TRACEBACK"]
 
 
-def _print(text: str, file: TextIO) -> None:
-    """Do what ``print`` does where the daemon calls it, except for that traceback."""
-    if not (text.startswith("PySpark daemon failed to flush") and "BrokenPipeError" in text):
-        file.write(f"{text}\n")
+def _print_exc() -> None:
+    if not isinstance(sys.exc_info()[1], BrokenPipeError):
+        traceback.print_exc()
 
+
+QUIET_TRACEBACK: Final = SimpleNamespace(print_exc=_print_exc, format_exc=traceback.format_exc)
+"""What the daemon uses of the module ``traceback``."""
 
 if __name__ == "__main__":
-    vars(daemon)["print"] = _print
+    vars(daemon)["traceback"] = QUIET_TRACEBACK
     daemon.manager()

@@ -145,7 +145,7 @@ def manifest_path(archive: str, file_from_offset: int) -> str:
 def archived_path(file_system: FileSystem, archive: str, path: str) -> str:
     """Return where a file of a manifest is. ``path`` is that of the manifest, below the archive.
 
-    Older manifests have no ``rows/`` in their paths. The archive job moves such files below ``rows`` and leaves the
+    A9: older manifests have no ``rows/`` in their paths. The archive job moves such files below ``rows`` and leaves the
     manifests as they are.
     """
     moved = f"{archive}/{ROWS}/{path}"

