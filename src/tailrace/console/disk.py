@@ -88,13 +88,13 @@ def disk_meter(disk: Disk) -> list[Child]:
         return [h("p", f"The disk of {usage.path} cannot be measured: {usage.error or 'it has no size'}.")]
     stops = disk.lines[-1]
     entire = size_text(_entire(usage))
-    text = f"{usage.percent} % of {entire} used, {size_text(usage.available)} free"
+    text = f"{usage.percent} % of {entire} used, {size_text(usage.usable)} free"
     left = (
         f"Sends stop {stops.where}, after {size_text(disk.left)} more." if disk.left > 0
         else f"Sends stop {stops.where}.")
     rows: list[Child] = [h("li", f"{line.where}: {line.what}") for line in disk.lines]
     return [
-        h("p", h("strong", f"{usage.percent} %", class_="figure"), f" of {entire} used, {size_text(usage.available)} "
+        h("p", h("strong", f"{usage.percent} %", class_="figure"), f" of {entire} used, {size_text(usage.usable)} "
           f"free. {left}"),
         meter(f"{text}. {left}", usage.percent, disk.colour, [line.percent for line in disk.lines]),
         h("ul", *rows, class_="keys")]

@@ -48,7 +48,7 @@ def retention_page(broker: BrokerContext, viewer: Viewer) -> list[Child]:
     store = broker.store
     view = explain_directory(store.path, store.config, broker.clock, store.file_system, topics=broker.topics)
     deletable = [verdict for verdict in view.segments if verdict.rule.deletable]
-    now = view.now_ms
+    usage, now = min(view.usages, key=lambda one: one.percent), view.now_ms
     rows: list[list[Child]] = [
         [moment(verdict.facts.time_ms), size_text(verdict.facts.allocated or verdict.facts.size),
          _leaves(verdict, now), _why(verdict, view)]
@@ -59,7 +59,8 @@ def retention_page(broker: BrokerContext, viewer: Viewer) -> list[Child]:
         stats({
             "Messages are kept for": span(store.config.file_reserved_time * 3_600_000),
             "They are deleted": _hours(store.config.delete_when),
-            "The log has": f"{plural(len(view.segments), 'file')}, {size_text(view.log_bytes)}"}),
+            "The log has": f"{plural(len(view.segments), 'file')}, {size_text(view.log_bytes)}",
+            "The disk": f"{usage.percent} % used, {size_text(usage.usable)} free"}),
         _lost(view), _rules(view),
         card("Files of the log", table(columns, rows, "There is no file.", "Files of the log, the oldest first"),
              h("p", f"The oldest {FILES_MAX} of {len(view.segments):,}.") if len(view.segments) > FILES_MAX else None)]

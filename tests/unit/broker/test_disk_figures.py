@@ -9,7 +9,9 @@ import pytest
 
 from tailrace import MessageStore, StoreConfig
 from tailrace.broker.runtime_info import RuntimeInfo
-from tailrace.console.pages import _disk, _retention, _Viewer
+from tailrace.console.elements import h
+from tailrace.console.storage import disk_page, retention_page
+from tailrace.console.viewer import Viewer
 from tailrace.doctor.retention import explain_directory
 from tailrace.doctor.retention_report import answer_lines, json_lines
 from tailrace.env.clock import SystemClock
@@ -29,7 +31,7 @@ def embedded(tmp_path, monkeypatch):
 
 
 def text_of(children):
-    return "\n".join("".join(child.itertext()) for child in children)
+    return "".join(h("div", *children).itertext())
 
 
 def test_they_agree(embedded, broker):
@@ -42,8 +44,8 @@ def test_they_agree(embedded, broker):
         "broker status": table["commitLogDirCapacity"],
         "retention": "\n".join(answer_lines(view, "s", embedded.config)),
         "/ready": embedded.not_writeable_reason,
-        "console disk": text_of(_disk(broker)),
-        "console retention": text_of(_retention(broker, _Viewer(lambda access: True, "c"))),
+        "console disk": text_of(disk_page(broker)),
+        "console retention": text_of(retention_page(broker, Viewer(lambda access: True, "c"))),
     }
     assert table["commitLogDirCapacity"] == "Total : 1000.0 GiB, Free : 69.0 GiB."
     for place, text in found.items():
