@@ -177,8 +177,7 @@ def serve_store(
         broker_config.broker_ip1, progress.ask, names=names, entrance=entrance,
         high_water=broker_config.write_buffer_high_water_mark or HIGH_WATER)
     opening = partial(
-        MessageStore.open, path, config=store_config, broker_config=broker_config,
-        parts=StoreParts(on_recovery=progress.say))
+        MessageStore.open, path, config=store_config, broker_config=broker_config)
 
     endpoint: list[GrpcListener] = []
 
@@ -262,7 +261,8 @@ async def _serve(
     http = await make_http()
     reload.start()
     try:
-        store = await loop.run_in_executor(None, partial(opening, on_lock=locked))
+        store = await loop.run_in_executor(None, partial(
+            opening, parts=StoreParts(on_lock=locked, on_recovery=progress.say)))
         stop.opening = False
         try:
             if not stop.asked.is_set():
