@@ -62,6 +62,7 @@ SINGLE_TASKS = {
         "self._popping.give_back(one.queue, list(one.ready))": "one call, errors are results",
         "self._popping.pop(one.queue)": "one call, awaited"},
     "client/batching.py": {"self._send_in_turn(key, batch.items, batch.results)": "one batch, errors are results"},
+    "client/failures.py": {"self._call_all()": "each call of the program's function is caught"},
     "client/group_member.py": {"work": "is supervised where it is passed"},
     "console/actions/jobs.py": {"self._work(job, work)": "one job, which shows every error as its result"},
     "client/instance.py": {"work": "one call, caught", "self._serve(member, address, request)": "one request, caught"},

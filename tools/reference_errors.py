@@ -33,7 +33,7 @@ ERRORS = {
                             "[TLS](../how-to/operate/tls.md).",
     "RemotingTimeoutError": "The broker may have stored the message. If you send it again, it may be stored twice.",
     "RemotingClosedError": "=RemotingTimeoutError",
-    "DeliveryTimeoutError": "Correct the cause that the text names, then send again.",
+    "DeliveryTimeoutError": "The text names the cause.",
     "RequestTimeoutError": "Check that a consumer runs and calls `reply`.",
     "RemotingFrameError": "Check that the port is that of a broker or name server, and whether it needs TLS.",
     "RemotingCommandError": "See [response codes](#response-codes).",
@@ -48,9 +48,8 @@ EXITS = {
     "78": ("`serve`: a setting was refused.", "Correct the setting. Until then each start fails, so do not restart."),
 }
 CODE_LINKS = {
-    "FLUSH_DISK_TIMEOUT": "see `FlushDiskTimeoutError`",
-    "MESSAGE_ILLEGAL": "see [limits](limits.md)",
-    "NO_PERMISSION": "try `tailrace acl test`, and see [users](../how-to/operate/users.md)",
-    "SUBSCRIPTION_PARSE_FAILED": "see [filters](../how-to/programs/filter.md)",
+    "MESSAGE_ILLEGAL": "[limits](limits.md)",
+    "NO_PERMISSION": "`tailrace acl test`; [users](../how-to/operate/users.md)",
+    "SUBSCRIPTION_PARSE_FAILED": "[filters](../how-to/programs/filter.md)",
 }
 """Links after what `tailrace.response_codes` says."""

@@ -76,10 +76,10 @@ MEANINGS: Final[Mapping[ResponseCode, Meaning]] = {
     ResponseCode.MESSAGE_ILLEGAL: Meaning(
         "the broker does not take such a message", "correct the message"),
     ResponseCode.SERVICE_NOT_AVAILABLE: Meaning(
-        "the broker is not available now: it is opening its store or stopping, its disk is full, or a sync failed",
-        "look at its page /ready and its log"),
+        "the broker is opening its store or stopping, or refuses writes (full disk, failed sync)",
+        "/ready and the log have the reason"),
     ResponseCode.NO_PERMISSION: Meaning(
-        "this is not permitted", "check the permissions of the user, and those of the topic and the group"),
+        "the user, the topic or the group does not permit this", "check the permissions"),
     ResponseCode.TOPIC_NOT_EXIST: Meaning(
         "the server does not have the topic", "correct its name, or create it with tailrace topic create"),
     ResponseCode.QUERY_NOT_FOUND: Meaning("no message or offset was found", "a new group has no offset yet"),
@@ -99,7 +99,7 @@ MEANINGS: Final[Mapping[ResponseCode, Meaning]] = {
     ResponseCode.NOT_LEADER_FOR_QUEUE: Meaning(
         "this broker does not lead the queue of the topic", "clients fetch the route again"),
     ResponseCode.ILLEGAL_OPERATION: Meaning(
-        "the request does not fit the state of the message, topic or group", "see the reason"),
+        "the request does not fit the state of message, topic or group", "see the reason"),
     ResponseCode.GO_AWAY: Meaning("the server is stopping", "try again when it runs"),
     ResponseCode.LMQ_QUOTA_EXCEEDED: Meaning("there are too many LMQ queues", "raise maxLmqConsumeQueueNum"),
     ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: Meaning(

@@ -79,8 +79,8 @@ class AsyncPushConsumer:
     ) -> None:
         """Set it up; nothing is sent before `start`. docs/how-to/programs/consume.md describes the arguments.
 
-        ``on_error`` is called with a `ConsumerFailure` for each failure that the consumer logs as a warning or an
-        error: once for an outage, and for each call of the listener that fails. One call runs at a time: a coroutine
+        ``on_error`` is called with a `ConsumerFailure` for each call of the listener that fails and each dead letter,
+        and for another failure once until it ends. Each of them was also logged. One call runs at a time: a coroutine
         function in the event loop, a plain function in a thread of its own. If it raises, that is logged, and the
         consumer continues. `start` raises its own errors instead.
         """

@@ -70,7 +70,7 @@ class Tries:
     """True if a broker may have stored the message without an answer."""
 
     def next(self) -> Tries:
-        """Return the tries of the next request of the same send, in what is left of its time."""
+        """Return the tries of the next request of the same send, in the rest of its time."""
         return Tries(self.began_ns)
 
 
@@ -177,7 +177,8 @@ class Sender:
         that time is over, with pauses that grow and are random, and then DeliveryTimeoutError is raised.
         """
         tries = tries or self.tries()
-        while True:
+        last: RemotingError | None = None
+        while last is None or await self._wait(tries):
             tries.count += 1
             tries.broker = ""
             try:
@@ -186,7 +187,7 @@ class Sender:
                 if error.code not in _RETRIED:
                     raise
                 tries.may_be_stored |= error.code == ResponseCode.SYSTEM_ERROR
-                last: RemotingError = error
+                last = error
             except RemotingError as error:
                 if self._share.closed:
                     raise
@@ -194,19 +195,17 @@ class Sender:
                 last = error
             tries.avoid = tries.broker  # retry on another broker if the topic has one
             self._share.instance.routes.forget(topic)
-            if await self._wait(tries):
-                continue
-            last = await self._share.instance.routes.explained(topic, last)
-            if self._delivery_ms is None:
-                raise last
-            raise DeliveryTimeoutError(
-                topic, self._tried_ms(tries), tries.count, last, may_be_stored=tries.may_be_stored) from last
+        last = await self._share.instance.routes.explained(topic, last)
+        if self._delivery_ms is None:
+            raise last
+        raise DeliveryTimeoutError(
+            topic, self._tried_ms(tries), tries.count, last, may_be_stored=tries.may_be_stored) from last
 
     def _tried_ms(self, tries: Tries) -> int:
         return (self._clock.monotonic_ns() - tries.began_ns) // 1_000_000
 
     async def _wait(self, tries: Tries) -> bool:
-        """Wait until the next try; return False if there is none."""
+        """Wait until the next try; return False if the time is over."""
         if self._delivery_ms is None:
             return tries.count <= self._retries
         left_s = (self._delivery_ms - self._tried_ms(tries)) / 1000

@@ -23,21 +23,19 @@ REPLY_CAME_AFTER_ITS_REQUEST_HAD_ENDED: Final = event(
     "The reply is dropped.", do="Raise `timeout_ms` of `Producer.request`.")
 TRACE_NOT_SENT: Final = event(
     "warning", "trace not sent", "group entries reason",
-    "Trace entries are lost, no messages. Logged once, until sends work again.",
-    do="Check the topic `RMQ_SYS_TRACE_TOPIC`.")
+    "Trace entries are lost, no messages. Logged once.", do="Check the topic `RMQ_SYS_TRACE_TOPIC`.")
 TRACE_ENTRIES_DROPPED: Final = event(
     "warning", "trace entries dropped", "group limit",
     "Entries come faster than the broker takes them.", do="Check the topic `RMQ_SYS_TRACE_TOPIC`.")
 HEARTBEAT_FAILED: Final = event(
     "warning", "heartbeat refused, it is tried again", "broker reason",
-    "A broker may forget this client's groups. Retried every second.", do="See `reason`.")
+    "Retried every second.", do="See `reason`.")
 SERVER_IS_NOT_AVAILABLE: Final = event(
     "warning", "server is not available, it is tried again", "address reason",
-    "A connection was lost or cannot be opened, or the server starts or stops. Logged once, until it is back.",
-    do="Check the server and the network.")
+    "Logged once, until it is back.", do="Check the server and the network.")
 SERVER_IS_AVAILABLE_AGAIN: Final = event(
     "warning", "server is available again", "address seconds",
-    "A warning, so that programs that show only warnings show the end of the outage.", do="Nothing.")
+    "The outage has ended.", do="Nothing.")
 REQUEST_OF_A_BROKER_LEFT_FOR_LATER: Final = event(
     "warning", "request of a broker left for later", "group under_way",
     "Too many are under way; the broker asks again.", do="Nothing, unless it repeats.")
@@ -70,20 +68,19 @@ REBALANCE_FAILED: Final = event(
     "Queues stay as they are. Retried every second.", do="Report it if it repeats.")
 TOPIC_DOES_NOT_EXIST: Final = event(
     "warning", "topic does not exist, it is looked for again", "group topic reason",
-    "Looked for every second; logged once. `reason` has the most similar name.",
-    do="Correct the topic's name, or create the topic.")
+    "Looked for every second; logged once.", do="Correct its name, or create it.")
 QUEUES_OF_A_TOPIC_ARE_NOT_KNOWN: Final = event(
     "warning", "queues of a topic are not known, asked again", "group topic reason",
-    "No server gives its queues to this group. Retried every second.", do="See `reason`.")
+    "Retried every second.", do="See `reason`.")
 TOPIC_FOUND: Final = event(
     "warning", "topic found, it is consumed now", "group topic",
-    "A warning, because it ends one.", do="Nothing.")
+    "It was created.", do="Nothing.")
 OFFSET_OF_A_QUEUE_IS_NOT_KNOWN: Final = event(
     "warning", "offset of a queue is not known, asked again", "group reason",
     "The queue is not consumed until the offset can be read.", do="Check the broker.")
 QUEUE_LOCKS_NOT_RENEWED: Final = event(
     "warning", "queue locks not renewed, tried again", "group queues reason",
-    "Ordered queues wait once their locks have expired.", do="See `reason`.")
+    "Ordered queues soon wait.", do="See `reason`.")
 QUEUE_LOCK_LOST: Final = event(
     "warning", "queue lock lost, another member may have it", "group topic broker queue",
     "The ordered queue waits until it is locked again.", do="Nothing, unless it repeats.")
@@ -99,11 +96,10 @@ OFFSET_OF_A_QUEUE_IS_CORRECTED: Final = event(
     do="See `reason`.")
 PULL_FAILED: Final = event(
     "warning", "pull failed, it is tried again", "topic broker queue offset reason",
-    "Retried after 1 to 30 s, or every second if the topic does not exist. Logged once for a topic and a cause.",
-    do="See `reason`.")
+    "Retried after 1 to 30 s; logged once for a topic and cause.", do="See `reason`.")
 POP_FAILED: Final = event(
     "warning", "pop failed, it is tried again", "topic broker queue reason",
-    "Retried after 1 to 30 s. Logged once for a topic and a cause.", do="See `reason`.")
+    "As after a failed pull.", do="See `reason`.")
 ACKNOWLEDGEMENT_FAILED: Final = event(
     "warning", "acknowledgement failed, messages may be delivered again", "group topic broker count reason",
     "They are redelivered after the invisible time.", do="Check the broker if this repeats.")
@@ -119,20 +115,19 @@ DELAY_OF_A_RETRY_NOT_SET: Final = event(
     "The message is redelivered after its old invisible time.", do="Check the broker if this repeats.")
 PULL_WORKS_AGAIN: Final = event(
     "warning", "pull works again", "topic broker queue",
-    "All queues that failed are pulled. A warning, because it ends one.", do="Nothing.")
+    "The failures have ended.", do="Nothing.")
 LISTENER_FAILED: Final = event(
     "error", "listener failed, the message is delivered again", "group topic queue offset key reason",
-    "The listener raised. After `max_reconsume_times` the message is in `%DLQ%group`.", do="Correct the listener.")
+    "The listener raised.", do="Correct the listener.")
 MESSAGE_IS_A_DEAD_LETTER: Final = event(
     "warning", "message is a dead letter now", "group topic queue offset key deliveries",
-    "The listener failed as often as `max_reconsume_times` allows, or asked for it. It is in `%DLQ%group`.",
-    do="Correct the listener, then send the message again.")
+    "It is in `%DLQ%group`.", do="Correct the listener.")
 ON_ERROR_FAILED: Final = event(
     "error", "on_error failed", "group tried reason",
-    "The function `on_error` raised. The consumer continues.", do="Correct the function.")
+    "The consumer continues.", do="Correct the function.")
 FAILURES_ARE_ONLY_LOGGED: Final = event(
     "warning", "failures are only logged, too many wait for on_error", "group waiting",
-    "`on_error` is slower than failures come.", do="Make it faster.")
+    "`on_error` is too slow.", do="Make it faster.")
 LISTENER_TAKES_TOO_LONG: Final = event(
     "error", "listener takes too long, the message is delivered again", "group topic queue offset key seconds",
     "It ran longer than `consume_timeout_s`. A coroutine is cancelled; a thread stays busy.",

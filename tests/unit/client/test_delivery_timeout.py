@@ -119,7 +119,7 @@ def test_a_refusal_is_raised_at_once():
         fake = broker(t=1)
         fake.refuse[Code.SEND_MESSAGE_V2] = ResponseCode.NO_PERMISSION
         async with producer(delivery_timeout="30s") as made:
-            with pytest.raises(RemotingCommandError, match="not permitted"):
+            with pytest.raises(RemotingCommandError, match="does not permit this"):
                 await made.send(ONE)
             with pytest.raises(MessageIllegalError, match="queueId"):
                 await made.send(ONE, queue_id=7)

@@ -202,7 +202,7 @@ def test_a_pull_that_is_refused_is_said_once_for_all_queues_of_its_topic(caplog)
             await asyncio.sleep(300)
             refused = [line for line in warnings(caplog, "pull failed") if "topic=t " in line]
             assert len(refused) == 1
-            assert "reason=this is not permitted; check the permissions" in refused[0]
+            assert "reason=the user, the topic or the group does not permit this" in refused[0]
             assert [failure.tried for failure in failed if failure.topic == "t"] == ["pull"]
             del fake.refuse[Code.PULL_MESSAGE]
             fake.put("t", 3, b"7")
