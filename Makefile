@@ -96,6 +96,7 @@ check: $(VENV)/.installed  ## Layout, lint, types, import rules, documents and t
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) tools/gen_kernels.py --check
 	$(PY) tools/gen_reference.py --check
 	$(PY) tools/gen_threat_model.py --check
 	$(PY) tools/gen_pictures.py --check
@@ -157,6 +158,7 @@ bench-recovery: $(VENV)/.installed  ## Opens: after a kill, rebuilt, grown, a sp
 	$(PY) benchmarks/macro/recovery.py
 
 gen: $(VENV)/.installed  ## Write docs/reference and the pictures again
+	$(PY) tools/gen_kernels.py
 	$(PY) tools/gen_reference.py
 	$(PY) tools/gen_threat_model.py
 	$(PY) tools/gen_pictures.py

@@ -26,8 +26,9 @@ KERNELS = (
 )
 SOURCES = Path("src/tailrace/kernels")
 INT_MAX, LONG_MAX = 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
-NUMBERS = {"record_layout", "record_columns", "timer_columns"}
+NUMBERS = {"C": "constants", "L": "layouts"}
 DECLARED = re.compile(r"^(\w+) = cython\.declare\(cython\.(\w+), (0x[0-9A-F]+|[\d_]+)\)", re.MULTILINE)
+NUMBERS_IMPORTED = re.compile(r"^from tailrace\.kernels\.shared import \w+ as [CL]\n", re.MULTILINE)
 SHARED = re.compile(
     r"^from tailrace\.kernels\.shared\.(\w+) import (?:[\w, ]+|\([\w,\s]+\))$", re.MULTILINE)
 
@@ -43,18 +44,15 @@ def with_shared(text: str, there: set[str]) -> str:
         if found[1] in there:
             return ""
         there.add(found[1])
-        if found[1] in NUMBERS:
-            return numbers_of(found[1])
         return with_shared(shared_text(found[1]), there)
     return SHARED.sub(put, text)
 
 
-def numbers_of(name: str) -> str:
-    """The declarations of what a file of ``NUMBERS`` names."""
-    numbers = re.findall(r"^(\w+) = (\d+)", (SOURCES / "shared" / f"{name}.py").read_text(), re.MULTILINE)
-    return "\n".join(
-        f"{name} = cython.declare(cython.{'longlong' if int(number) > INT_MAX else 'int'}, {number})"
-        for name, number in numbers)
+def numbers_of(name: str) -> dict[str, str]:
+    """What a file of ``NUMBERS`` names, as C expressions."""
+    numbers = re.findall(r"^(\w+) = (\w+)", (SOURCES / "shared" / f"{name}.py").read_text(), re.MULTILINE)
+    return {name: f"cython.cast(cython.{'longlong' if int(number, 0) > INT_MAX else 'int'}, {number})"
+            for name, number in numbers}
 
 
 def with_numbers(text: str) -> str:
@@ -66,7 +64,10 @@ def with_numbers(text: str) -> str:
     numbers = {name: f"cython.cast(cython.{kind}, {number})"
                for name, kind, number in DECLARED.findall(text) if int(number, 0) <= LONG_MAX}
     text = DECLARED.sub(lambda found: "" if found[1] in numbers else found[0], text)
-    return re.sub(r"\b(?:" + "|".join(numbers) + r")\b", lambda found: numbers[found[0]], text) if numbers else text
+    for alias, file in NUMBERS.items():
+        numbers |= {f"{alias}.{name}": number for name, number in numbers_of(file).items()}
+    text = NUMBERS_IMPORTED.sub("", text)
+    return re.sub(r"(?<![\w.])(?:[CL]\.)?[A-Z_]\w*\b", lambda found: numbers.get(found[0], found[0]), text)
 
 
 def source_of(name: str) -> str:

@@ -212,3 +212,34 @@ def test_every_loop_of_asyncio_continues_after_an_error() -> None:
                 endless = [one.lineno for one in ast.walk(node)
                            if isinstance(one, ast.While) and isinstance(one.test, ast.Constant)]
                 assert not endless or node.name == "extend_always", f"{named(path)}:{endless}: use supervised"
+
+
+LITERAL_PLACES = re.compile(
+    r"\b(?:be|put)(?:16|32|64)u?\([^()]*\+ \d|\b(?:p|at|pos) \+ (?:28|36|39|40|48)\b"  # a field at a literal offset
+    r"|\b(?:20|32|40|46|52) \*|\* (?:20|40|46|52)\b|// (?:20|32|40|46|52)\b"  # units of a literal size
+    r"|0xDAA320A|\b91\b|& 0x[124]0\b|& 0x[48C]\b|\b20 if ")
+ITS_OWN_PLACES = {"constants.py", "layouts.py", "big_endian.py"}
+
+
+def test_no_kernel_has_sizes_and_offsets_of_a_format_as_numbers() -> None:
+    """`make gen` writes them to ``kernels/shared/layouts.py``, and the build puts them in for their names."""
+    bad = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in sorted((ROOT / "src/tailrace/kernels").rglob("*.py")) if path.name not in ITS_OWN_PLACES
+        for number, line in enumerate(path.read_text().splitlines(), 1) if LITERAL_PLACES.search(line)
+    ]
+    assert not bad
+
+
+def test_a_number_that_kernels_share_is_declared_once() -> None:
+    """A kernel that declares a name of ``constants`` or ``layouts`` again would be a second home of it."""
+    shared = ROOT / "src/tailrace/kernels/shared"
+    names = {name for file in ("constants.py", "layouts.py")
+             for name in re.findall(r"^(\w+) = ", (shared / file).read_text(), re.MULTILINE)}
+    again = [
+        f"{path.name}: {name}"
+        for path in sorted((ROOT / "src/tailrace/kernels").rglob("*.py"))
+        if path.name not in {"constants.py", "layouts.py"}
+        for name in re.findall(r"^_?([A-Z][A-Z0-9_]*) = ", path.read_text(), re.MULTILINE) if name in names
+    ]
+    assert not again

@@ -68,31 +68,6 @@ def formats() -> str:
     return reference_pages.HEAD + "\n".join(parts)
 
 
-def layout_numbers() -> str:
-    """The numbers of a record for the kernels."""
-    head, flags = commitlog.MESSAGE_HEAD, commitlog.SysFlag
-    numbers = {
-        **{f"AT_{name.upper()}": at for name, at in head.offsets.items() if at},
-        "HEAD_SIZE": head.size, "HOST_V4_SIZE": commitlog.HOST_V4_LENGTH, "HOST_V6_SIZE": commitlog.HOST_V6_LENGTH,
-        "BORNHOST_V6": flags.BORNHOST_V6, "STOREHOST_V6": flags.STOREHOST_V6,
-        "HOSTS_V6": flags.BORNHOST_V6 | flags.STOREHOST_V6, "STORE_TIME_SIZE": commitlog.STORE_TIME_LENGTH,
-        "AT_PREPARED": commitlog.BODY_HEAD.offsets["prepared_transaction_offset"],
-        "AT_BODY_LENGTH": commitlog.BODY_HEAD.offsets["body_length"], "BODY_HEAD_SIZE": commitlog.BODY_HEAD.size,
-        "MAX_TOPIC_V1": commitlog.MAX_TOPIC_LENGTH_V1, "PROPERTIES_LENGTH_SIZE": commitlog.PROPERTIES_LENGTH_LENGTH,
-        "MAX_PROPERTIES": commitlog.MAX_PROPERTIES_LENGTH,
-        "FIXED_SIZE": commitlog.MIN_RECORD_LENGTH - 2 * commitlog.HOST_V4_LENGTH,
-        "MIN_RECORD_SIZE": commitlog.MIN_RECORD_LENGTH, "BLANK_SIZE": commitlog.BLANK.size,
-        "MAGIC_V1": commitlog.MESSAGE_MAGIC_V1, "MAGIC_V2": commitlog.MESSAGE_MAGIC_V2,
-        "BLANK_MAGIC": commitlog.BLANK_MAGIC, "CRC_SIZE": commitlog.CRC_PROPERTY_LENGTH,
-        "CRC_NAME": int.from_bytes(commitlog.CRC_PROPERTY.encode(), "big"),
-    }
-    lines = "\n".join(f"{name} = {number}" for name, number in numbers.items())
-    return (
-        '"""Numbers of a record of the CommitLog, written by `make gen` from formats.commitlog; change them there.\n\n'
-        "The build replaces each name by its number. FIXED_SIZE is the size without hosts, body, topic and\n"
-        f'properties; CRC_NAME the name of the checksum property as one number.\n"""\n\n{lines}\n')
-
-
 def protocol() -> str:
     parts = [(
         "# Requests\n\nWrite a client, or find the permission that a request needs. The tables list all requests with "
@@ -268,7 +243,6 @@ def main() -> int:
         (OUT / "cli.md", reference_pages.commands()), (OUT / "limits.md", reference_pages.limits()),
         (OUT / "message-columns.md", reference_pages.message_columns()),
         (OUT / "verify-findings.md", reference_pages.verify_findings()),
-        (SOURCES / "kernels/shared/record_layout.py", layout_numbers()),
     ):
         if "--check" in sys.argv:
             if not path.exists() or path.read_text() != text:

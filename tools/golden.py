@@ -32,6 +32,7 @@ from tailrace.formats import (
 from tailrace.formats._layout import Layout
 from tailrace.kernels import appender, index_entries, record
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.shared import constants as C
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
 PER_LINE = 16
@@ -100,7 +101,7 @@ def index_file() -> Iterator[Part]:
     """An index file of two slots and four entries, with one record in it."""
     data = bytearray(indexfile.index_file_size(2, 4))
     log = encoded()
-    rows = np.zeros((1, record.COLUMNS), dtype=np.int64)
+    rows = np.zeros((1, C.COLUMNS), dtype=np.int64)
     record.scan(log, 0, len(log), 4096, 0, rows)
     key_hashes, ends = np.empty(16, dtype=np.int32), np.empty(1, dtype=np.int64)
     index_entries.hash_keys(log, rows, 0, key_hashes, 0, ends)

@@ -30,10 +30,10 @@ from store import arguments_of, rss_anon_mb, serving
 from tailrace import MessageStore, StoreConfig
 from tailrace.client import PullConsumer
 from tailrace.errors import RemotingError
+from tailrace.formats.names import TIMER_TOPIC
 from tailrace.formats.remoting import RemotingCommand, SerializeType, decode_frame, encode
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
-from tailrace.timer.properties import TIMER_TOPIC
 
 QUEUES = 8
 IN_FLIGHT = 320

@@ -15,6 +15,7 @@ import tailrace.node.message_store as opening
 from tailrace.errors import StoreError, StoreLockedError
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import unit_records
+from tailrace.kernels.shared import constants as C
 from tailrace.model import PutMessageResult, PutMessageStatus, places_of
 from tailrace.node import directory_opening
 from tailrace.segments.mapped_file_queue import MappedFileQueue
@@ -182,7 +183,7 @@ def w14_checksums_are_for_recovery_only(patch):
     def unchecked(buf, base, until, units, first, codes, topic, queue_id, offset, most, room, *_):
         at, size, _ = CQ_UNIT.unpack_from(units, first * 20)
         found = bytes(buf[at - base : at - base + size])
-        return found, places_of([found], [offset + first]), 1, first + 1, unit_records.UNITS_END
+        return found, places_of([found], [offset + first]), 1, first + 1, C.UNITS_END
 
     patch.setattr(unit_records, "read_units", unchecked)
     _no_short_reads(patch)

@@ -12,7 +12,7 @@ from tailrace import kernels
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
 from tailrace.kernels.properties import encode_properties
-from tailrace.kernels.shared import record_columns
+from tailrace.kernels.shared import constants as C
 from tailrace.model import places_of
 
 RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, UNIT_RECORDS, PACKED = map(
@@ -49,7 +49,7 @@ def log_of(module, items, *, crc=False):
 
 
 def scan(module, data, base=0, check=7):
-    rows = np.zeros((8, module.COLUMNS), dtype=np.int64)
+    rows = np.zeros((8, C.COLUMNS), dtype=np.int64)
     result = module.scan(memoryview(bytes(data)), 0, len(data), base, check, rows)
     return result, rows[: result[0]].tolist()
 
@@ -93,9 +93,9 @@ def is_served(module, data, topic, queue_id, queue_offset):
 def test_units_are_read_the_same(items, crc, data):
     """Both forms of the kernel stop at the same unit for the same reason, whatever units say."""
     log, end = log_of(kernels.appender, items, crc=crc)
-    rows = np.zeros((len(items), kernels.record.COLUMNS), dtype=np.int64)
+    rows = np.zeros((len(items), C.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
-    names = [kernels.record.C_PHY, kernels.record.C_SIZE, kernels.record.C_TAGS_CODE]
+    names = [C.PHY, C.SIZE, C.TAGS_CODE]
     units = [CQ_UNIT.pack(*row) for row in rows[:count, names].tolist()]
     for _ in range(data.draw(st.integers(0, 2))):
         odd = data.draw(st.sampled_from([
@@ -174,17 +174,17 @@ def check_places(arguments, most, read):
     served, packed, count, at, why = read
     ends, offsets = numbers_of(packed)
     for module, walk in ((UNIT_RECORDS, RECORD), (kernels.unit_records, kernels.record)):
-        places = np.full((most, module.PLACE_COLUMNS), -1, np.int64)
+        places = np.full((most, C.PLACE_COLUMNS), -1, np.int64)
         assert module.find_units(*arguments, places) == (len(ends), at, why)
         found = places[: len(ends)]
-        assert found[:, module.PLACE_OFFSET].tolist() == offsets
-        assert np.cumsum(found[:, module.PLACE_SIZE]).tolist() == ends
+        assert found[:, C.PLACE_OFFSET].tolist() == offsets
+        assert np.cumsum(found[:, C.PLACE_SIZE]).tolist() == ends
         log, base = arguments[:2]
         assert b"".join(log[start : start + size] for start, size, _ in found.tolist()) == served
-        rows = np.zeros((most, walk.COLUMNS), np.int64)
+        rows = np.zeros((most, C.COLUMNS), np.int64)
         walk.fill_rows(log, base, found, rows)
         for row, (start, size, _) in zip(rows, found.tolist(), strict=False):
-            alone = np.zeros((1, walk.COLUMNS), np.int64)
+            alone = np.zeros((1, C.COLUMNS), np.int64)
             assert walk.scan(log, start, start + size, base, 0, alone)[0] == 1
             assert row.tolist() == alone[0].tolist()
 
@@ -198,30 +198,30 @@ def check_packed(arguments, most, count, texts, bodies, *, with_bodies):
     ends, offsets = numbers_of(places)
     made = []
     for module in (PACKED, kernels.packed_rows):
-        row, copies = np.full((1, RECORD.COLUMNS), -7, np.int64), (bytearray(texts + 1), bytearray(bodies + 1))
-        short, long = np.zeros((1, count + 4), np.int32), np.zeros((RECORD.COLUMNS, count + 5), np.int64)
-        fields = np.array([RECORD.C_QUEUE_ID, *range(RECORD.COLUMNS)])
+        row, copies = np.full((1, C.COLUMNS), -7, np.int64), (bytearray(texts + 1), bytearray(bodies + 1))
+        short, long = np.zeros((1, count + 4), np.int32), np.zeros((C.COLUMNS, count + 5), np.int64)
+        fields = np.array([C.QUEUE_ID, *range(C.COLUMNS)])
         result = module.pack_units(
             log, base, until, units, first, topic, queue_id, queue_offset, bytearray(), row, count,
             count + min(most, 4), copies[0], 1, copies[1], 1, with_bodies, fields, short, long)
-        assert (short[0, : result[0]] == long[RECORD.C_QUEUE_ID, : result[0]]).all()
+        assert (short[0, : result[0]] == long[C.QUEUE_ID, : result[0]]).all()
         kept = long[:, : result[0]].T.copy()
-        kept[:, [RECORD.C_QUEUE_HASH, RECORD.C_TAGS_CODE]] = 0  # not filled
+        kept[:, [C.QUEUE_HASH, C.TAGS_CODE]] = 0  # not filled
         made.append((result, kept.tolist(), *copies))
     assert made[0] == made[1]
     (found, t, b, at, why), kept, *copies = made[0]
     assert found - count <= min(most, 4)
     assert 1 <= t <= texts + 1
     assert 1 <= b <= bodies + 1
-    if why in {UNIT_RECORDS.UNITS_END, UNIT_RECORDS.UNITS_DAMAGED} or at == len(units) // 20:
+    if why in {C.UNITS_END, C.UNITS_DAMAGED} or at == len(units) // 20:
         assert found - count == sum(offset < queue_offset + at for offset in offsets)
     starts = [0, *ends]
     for row, start, end in zip(kept[count:], starts, ends, strict=False):
         record = served[start:end]
-        alone = np.zeros((1, RECORD.COLUMNS), np.int64)
-        assert RECORD.scan(record, 0, len(record), row[RECORD.C_PHY], 0, alone)[0] == 1
+        alone = np.zeros((1, C.COLUMNS), np.int64)
+        assert RECORD.scan(record, 0, len(record), row[C.PHY], 0, alone)[0] == 1
         for name in ("TOPIC", "PROPS", "KEYS", "UNIQ", "TAGS", *(["BODY"] if with_bodies else [])):
-            place, length = getattr(RECORD, f"C_{name}_POS"), getattr(RECORD, f"C_{name}_LEN")
+            place, length = getattr(C, f"{name}_POS"), getattr(C, f"{name}_LEN")
             wanted = alone[0, place]
             source = copies[1] if name == "BODY" else copies[0]
             assert row[length] == alone[0, length]
@@ -233,7 +233,7 @@ def check_packed(arguments, most, count, texts, bodies, *, with_bodies):
 @pytest.mark.parametrize("place", [(-1, 100), (0, 90), (0, -5), (5, 100), (1 << 40, 100), (0, 1 << 40), (1, 95)])
 def test_a_place_without_a_record_makes_no_row(place):
     log, end = log_of(kernels.appender, [(b"body", {}, "T", [], 0, 8)], crc=False)
-    rows = np.zeros((1, RECORD.COLUMNS), np.int64)
+    rows = np.zeros((1, C.COLUMNS), np.int64)
     for module in (RECORD, kernels.record):
         with pytest.raises(ValueError, match="no record at place 0"):
             module.fill_rows(bytes(log[:100]), 0, np.array([[*place, 0]], np.int64), rows)
@@ -256,9 +256,9 @@ def test_what_is_served_is_a_record_of_its_place(items, crc, data):
     (count, stop, _), rows = scan(RECORD, cut)
     right = count == 1 and stop == len(cut)
     if right and topic:
-        at, length = rows[0][RECORD.C_TOPIC_POS], rows[0][RECORD.C_TOPIC_LEN]
+        at, length = rows[0][C.TOPIC_POS], rows[0][C.TOPIC_LEN]
         right = cut[at : at + length] == topic and place == (
-            rows[0][RECORD.C_QUEUE_ID], rows[0][RECORD.C_QUEUE_OFFSET])
+            rows[0][C.QUEUE_ID], rows[0][C.QUEUE_OFFSET])
     for module in (UNIT_RECORDS, kernels.unit_records):
         assert is_served(module, cut, topic, *place) == right
 
@@ -274,12 +274,12 @@ def test_random_bytes_are_walked_the_same(data):
 def test_a_whole_log_is_found_again(items):
     log, end = log_of(kernels.appender, items)
     (count, stop, reason), rows = scan(kernels.record, log[:end])
-    assert (count, stop, reason) == (len(items), end, kernels.record.REASON_END)
+    assert (count, stop, reason) == (len(items), end, C.REASON_END)
     for row, (body, _, tag, _, queue_id, _) in zip(rows, items, strict=True):
-        at, length = row[kernels.record.C_BODY_POS], row[kernels.record.C_BODY_LEN]
+        at, length = row[C.BODY_POS], row[C.BODY_LEN]
         assert log[at : at + length] == body
-        assert row[kernels.record.C_QUEUE_ID] == queue_id
-        assert row[kernels.record.C_TAGS_CODE] == java_string_hash(tag)
+        assert row[C.QUEUE_ID] == queue_id
+        assert row[C.TAGS_CODE] == java_string_hash(tag)
 
 
 @quick
@@ -300,7 +300,7 @@ def test_the_hash_is_javas(text):
 @given(messages, st.integers(2, 40))
 def test_index_files_are_the_same(items, entries):
     log, end = log_of(kernels.appender, items)
-    rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
+    rows = np.zeros((8, C.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     files = [bytearray(40 + 4 * 7 + 20 * entries) for _ in range(2)]
     results = []
@@ -355,10 +355,10 @@ def test_a_damaged_index_is_searched_the_same_and_safely(data, wanted):
 @given(messages, st.data())
 def test_units_are_built_the_same(items, data):
     log, end = log_of(kernels.appender, items)
-    rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
+    rows = np.zeros((8, C.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     for row, offset in enumerate(data.draw(st.lists(st.sampled_from([0, 4, 5, 6, -(1 << 63), (1 << 63) - 1])))[:count]):
-        rows[row, kernels.record.C_QUEUE_OFFSET] = offset
+        rows[row, C.QUEUE_OFFSET] = offset
     order = np.array(data.draw(st.permutations(range(count))), dtype=np.int64)
     cut = data.draw(st.integers(0, count))
     bounds = np.array([0, cut, cut, count], dtype=np.int64)
@@ -370,9 +370,9 @@ def test_units_are_built_the_same(items, data):
     assert found[0] == found[1]
     runs, out, (codes, size) = found[0]
     units = [CQ_UNIT.unpack_from(out, 20 * place) for place in range(count)]
-    assert [unit.phy_offset for unit in units] == rows[order, kernels.record.C_PHY].tolist()
+    assert [unit.phy_offset for unit in units] == rows[order, C.PHY].tolist()
     assert ([unit.tags_code for unit in units], sum(unit.size for unit in units)) == (codes, size)
-    offsets = rows[order, kernels.record.C_QUEUE_OFFSET].tolist()
+    offsets = rows[order, C.QUEUE_OFFSET].tolist()
     expected: list = []
     for place, offset in enumerate(offsets):
         queue = 0 if place < cut else 2
@@ -388,13 +388,13 @@ def test_units_are_built_the_same(items, data):
 
 
 @pytest.mark.parametrize(("column", "value"), [
-    ("C_SYS_FLAG", 0xC), ("C_SYS_FLAG", 0x80), ("C_DELAY_LEVEL", 3), ("C_LMQ_OFFSETS_LEN", 4)])
+    ("SYS_FLAG", 0xC), ("SYS_FLAG", 0x80), ("DELAY_LEVEL", 3), ("LMQ_OFFSETS_LEN", 4)])
 def test_odd_rows_are_found(column, value):
-    rows = np.zeros((5, kernels.record.COLUMNS), dtype=np.int64)
+    rows = np.zeros((5, C.COLUMNS), dtype=np.int64)
     for module in (UNITS, kernels.queue_units):
-        rows[3, getattr(kernels.record, column)] = 0
+        rows[3, getattr(C, column)] = 0
         assert module.odd_rows(rows, 0x80) is module.odd_rows(rows[:0], 0x80) is False
-        rows[3, getattr(kernels.record, column)] = value
+        rows[3, getattr(C, column)] = value
         assert module.odd_rows(rows, 0x80) is True
 
 
@@ -402,11 +402,11 @@ def test_odd_rows_are_found(column, value):
 @given(messages)
 def test_rows_are_sorted_by_queue_the_same(items):
     log, end = log_of(kernels.appender, items)
-    rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
+    rows = np.zeros((8, C.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     rows = rows[:count]
-    rows[:, kernels.record.C_QUEUE_HASH] = 5  # different queues may have one hash
-    rows[count // 3, kernels.record.C_SYS_FLAG] = 4  # a half message
+    rows[:, C.QUEUE_HASH] = 5  # different queues may have one hash
+    rows[count // 3, C.SYS_FLAG] = 4  # a half message
     found = []
     for module in (UNITS, kernels.queue_units):
         numbers, order = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
@@ -422,7 +422,7 @@ def test_rows_are_sorted_by_queue_the_same(items):
         found.append((
             numbers.tolist(), known[:queues].tolist(), bytes(names), order[:total].tolist(), bounds.tolist()))
     assert found[0] == found[1]
-    queue_ids = rows[:, kernels.record.C_QUEUE_ID].tolist()
+    queue_ids = rows[:, C.QUEUE_ID].tolist()
     wanted = {}
     for row, queue_id in enumerate(queue_ids):
         if row != count // 3:
@@ -462,13 +462,12 @@ def test_lmq_rows_are_the_same_and_those_of_the_reference(items):
         for part in start:
             parts[-1] += [len(data), len(part)]
             data += part
-    record = kernels.record
-    rows = np.arange(len(items) * record.COLUMNS, dtype=np.int64).reshape(len(items), record.COLUMNS)
-    rows[:, [record.C_TOPIC_POS, record.C_TOPIC_LEN, record.C_LMQ_POS, record.C_LMQ_LEN,
-             record.C_LMQ_OFFSETS_POS, record.C_LMQ_OFFSETS_LEN]] = parts
+    rows = np.arange(len(items) * C.COLUMNS, dtype=np.int64).reshape(len(items), C.COLUMNS)
+    rows[:, [C.TOPIC_POS, C.TOPIC_LEN, C.LMQ_POS, C.LMQ_LEN,
+             C.LMQ_OFFSETS_POS, C.LMQ_OFFSETS_LEN]] = parts
     made = []
     for module in (UNITS, kernels.queue_units):
-        out = np.zeros((40, record.COLUMNS), dtype=np.int64)
+        out = np.zeros((40, C.COLUMNS), dtype=np.int64)
         made.append(out[: module.add_lmq_rows(data, rows, out)])
         for room in range(len(made[-1])):
             with pytest.raises(ValueError, match=f"rows into {room}"):
@@ -483,10 +482,10 @@ def test_lmq_rows_are_the_same_and_those_of_the_reference(items):
         at += 1
         for name, place in units_by_java(*item):
             row = made[1][at]
-            where = int(row[record.C_TOPIC_POS])
-            assert data[where : where + int(row[record.C_TOPIC_LEN])] == name.encode()
-            assert row[[record.C_QUEUE_ID, record.C_QUEUE_OFFSET, record.C_KEYS_LEN]].tolist() == [0, place, 0]
-            same = [record.C_PHY, record.C_SIZE, record.C_TAGS_CODE, record.C_SYS_FLAG, record.C_STORE_TIMESTAMP]
+            where = int(row[C.TOPIC_POS])
+            assert data[where : where + int(row[C.TOPIC_LEN])] == name.encode()
+            assert row[[C.QUEUE_ID, C.QUEUE_OFFSET, C.KEYS_LEN]].tolist() == [0, place, 0]
+            same = [C.PHY, C.SIZE, C.TAGS_CODE, C.SYS_FLAG, C.STORE_TIMESTAMP]
             assert (row[same] == rows[number][same]).all()
             at += 1
     assert at == len(made[1])
@@ -538,14 +537,14 @@ def test_cover_needs_a_sum_for_each_segment(module):
 
 @pytest.mark.parametrize("module", [UNITS, kernels.queue_units], ids=["interpreted", "compiled"])
 def test_sorting_by_queue_stays_inside_its_rooms(module):
-    rows = np.zeros((4, kernels.record.COLUMNS), dtype=np.int64)
-    rows[:, kernels.record.C_TOPIC_LEN] = 1
-    rows[:, kernels.record.C_QUEUE_ID] = [7, 7, 8, 9]
+    rows = np.zeros((4, C.COLUMNS), dtype=np.int64)
+    rows[:, C.TOPIC_LEN] = 1
+    rows[:, C.QUEUE_ID] = [7, 7, 8, 9]
     room, table = np.zeros(4, dtype=np.int64), np.zeros(8, dtype=np.int64)
     known, names = np.zeros((4, 4), dtype=np.int64), bytearray(4)
     with pytest.raises(ValueError, match="a table of 12"):
         module.number_queues(b"x", rows, 0, room, 0, known, names, np.zeros(12, dtype=np.int64))
-    with pytest.raises(ValueError, match=f"4 rows of {kernels.record.COLUMNS} columns into 3"):
+    with pytest.raises(ValueError, match=f"4 rows of {C.COLUMNS} columns into 3"):
         module.number_queues(b"x", rows, 0, room[:3], 0, known, names, table)
     with pytest.raises(ValueError, match="5 queues of 4"):
         module.number_queues(b"x", rows, 0, room, 5, known, names, table)
@@ -557,19 +556,12 @@ def test_sorting_by_queue_stays_inside_its_rooms(module):
     table[:] = 0
     assert module.number_queues(b"x", rows, 0, room, 0, known, names, table) == (4, 3)
     assert room.tolist() == [0, 0, 1, 2]
-    rows[2, kernels.record.C_TOPIC_LEN] = 2
+    rows[2, C.TOPIC_LEN] = 2
     with pytest.raises(ValueError, match="its topic outside of the bytes"):
         module.number_queues(b"x", rows, 0, room, 3, known, names, table)
-    with pytest.raises(ValueError, match=f"4 rows of {kernels.record.COLUMNS} columns into 3 of 7"):
+    with pytest.raises(ValueError, match=f"4 rows of {C.COLUMNS} columns into 3 of 7"):
         module.copy_columns(rows, np.zeros((3, 7), dtype=np.int64))
     with pytest.raises(ValueError, match="queue 3 of 3"):
         module.sort_by_queue(np.array([0, 3]), 3, room, room)
     with pytest.raises(ValueError, match="4 rows and 4 queues into 4 and 4"):
         module.sort_by_queue(room, 4, room, room)
-
-
-def test_columns_of_compiled_rows_are_those_of_their_declaration():
-    declared = {name[1:]: number for name, number in vars(record_columns).items() if name.startswith("_C_")}
-    assert sorted(declared.values()) == list(range(record_columns._COLUMNS))
-    assert kernels.record.COLUMNS == record_columns._COLUMNS
-    assert {name: getattr(kernels.record, name) for name in declared} == declared

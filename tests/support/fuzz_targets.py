@@ -60,6 +60,7 @@ from tailrace.formats.remoting import (
 from tailrace.formats.requests.table import REQUESTS, Role
 from tailrace.kernels import hashes, header, record
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.shared import constants as C
 from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.in_process import InProcessConnection
 from tailrace.testing import CrashFileSystem, SimClock
@@ -253,8 +254,8 @@ def _grpc_parts():
 
 def log_record(data):
     """A part of a CommitLog: the scan, the record, its batch, its body, and what may be inside a damaged one."""
-    checks = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
-    rows = np.zeros((4, record.COLUMNS), np.int64)
+    checks = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
+    rows = np.zeros((4, C.COLUMNS), np.int64)
     count, stop, _ = record.scan(data, 0, len(data), 0, checks, rows)
     check(0 <= count <= 4 and 0 <= stop <= len(data), "a scan leaves its buffer", count, stop)
     at = 0

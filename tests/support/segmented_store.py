@@ -6,7 +6,7 @@ import shutil
 from flat_open import flat_open
 
 from tailrace import Message, MessageStore, StoreConfig
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.store_opening import StoreParts
 from tailrace.store.record_batch import RecordBatch
@@ -91,7 +91,7 @@ def batch_ends(batch):
     """What ``queue_ends`` says of a chunk."""
     order, bounds, queues = batch.sorted()
     return {
-        (topic.decode("utf-8", "replace"), queue_id): int(batch.rows[order[end - 1], record.C_QUEUE_OFFSET]) + 1
+        (topic.decode("utf-8", "replace"), queue_id): int(batch.rows[order[end - 1], C.QUEUE_OFFSET]) + 1
         for (topic, queue_id), end in zip(queues, bounds[1:], strict=True)}
 
 
@@ -112,7 +112,7 @@ class Seen:
                 self.damage.append(item)
             else:
                 self.next |= batch_ends(item) if isinstance(item, RecordBatch) else queue_ends(item)
-                self.records += item.rows[:, record.C_PHY].tolist()
+                self.records += item.rows[:, C.PHY].tolist()
         return self.records, self.damage, walk.end, walk.stale
 
 

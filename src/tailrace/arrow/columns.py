@@ -18,6 +18,7 @@ from tailrace.formats.commitlog import (
     unpack_host,
 )
 from tailrace.kernels import columns, record
+from tailrace.kernels.shared import constants as C
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,34 +31,34 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 # and displace each other; with this many numbers between them they do not.
 _APART: Final = 40
 _SHORT: Final = {
-    "queueId": record.C_QUEUE_ID, "storeSize": record.C_SIZE, "flag": record.C_FLAG, "sysFlag": record.C_SYS_FLAG,
-    "bodyCRC": record.C_BODY_CRC, "reconsumeTimes": record.C_RECONSUME_TIMES,
+    "queueId": C.QUEUE_ID, "storeSize": C.SIZE, "flag": C.FLAG, "sysFlag": C.SYS_FLAG,
+    "bodyCRC": C.BODY_CRC, "reconsumeTimes": C.RECONSUME_TIMES,
 }
 _LONG: Final = {
-    "queueOffset": record.C_QUEUE_OFFSET, "commitLogOffset": record.C_PHY,
-    "preparedTransactionOffset": record.C_PREPARED, "bornTimestamp": record.C_BORN_TIMESTAMP,
-    "storeTimestamp": record.C_STORE_TIMESTAMP,
+    "queueOffset": C.QUEUE_OFFSET, "commitLogOffset": C.PHY,
+    "preparedTransactionOffset": C.PREPARED, "bornTimestamp": C.BORN_TIMESTAMP,
+    "storeTimestamp": C.STORE_TIMESTAMP,
 }
 _MICROS: Final = 1000
 """Arrow's times are in microseconds, those of a store in milliseconds."""
 _FACTORS: Final = {"bornTimestamp": _MICROS, "storeTimestamp": _MICROS}
 _PARTS: Final = {
-    "topic": (record.C_TOPIC_POS, record.C_TOPIC_LEN),
-    "tags": (record.C_TAGS_POS, record.C_TAGS_LEN),
-    "uniqKey": (record.C_UNIQ_POS, record.C_UNIQ_LEN),
-    "body": (record.C_BODY_POS, record.C_BODY_LEN),
+    "topic": (C.TOPIC_POS, C.TOPIC_LEN),
+    "tags": (C.TAGS_POS, C.TAGS_LEN),
+    "uniqKey": (C.UNIQ_POS, C.UNIQ_LEN),
+    "body": (C.BODY_POS, C.BODY_LEN),
 }
 _HOSTS: Final = {
-    "bornHost": (record.C_BORN_HOST_POS, int(SysFlag.BORNHOST_V6)),
-    "storeHost": (record.C_STORE_HOST_POS, int(SysFlag.STOREHOST_V6)),
+    "bornHost": (C.BORN_HOST_POS, int(SysFlag.BORNHOST_V6)),
+    "storeHost": (C.STORE_HOST_POS, int(SysFlag.STOREHOST_V6)),
 }
-_PROPERTIES: Final = (record.C_PROPS_POS, record.C_PROPS_LEN)
-_KEYS: Final = (record.C_KEYS_POS, record.C_KEYS_LEN)
+_PROPERTIES: Final = (C.PROPS_POS, C.PROPS_LEN)
+_KEYS: Final = (C.KEYS_POS, C.KEYS_LEN)
 _NEEDED: Final[dict[str, tuple[int, ...]]] = {
-    **_PARTS, "body": (*_PARTS["body"], record.C_SYS_FLAG, record.C_PHY),
-    **{name: (at, record.C_SYS_FLAG) for name, (at, _) in _HOSTS.items()},
+    **_PARTS, "body": (*_PARTS["body"], C.SYS_FLAG, C.PHY),
+    **{name: (at, C.SYS_FLAG) for name, (at, _) in _HOSTS.items()},
     "properties": _PROPERTIES, "deliverAt": _PROPERTIES, "keys": _KEYS,
-    "msgId": (record.C_STORE_HOST_POS, record.C_SYS_FLAG, record.C_PHY),
+    "msgId": (C.STORE_HOST_POS, C.SYS_FLAG, C.PHY),
 }
 """The fields of which a column is made, if it is not one of ``_SHORT`` and ``_LONG``."""
 
@@ -199,7 +200,7 @@ class Columns:
         return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(offsets)], children=[keys])
 
     def _hosts(self, at: int, v6: int) -> pa.Array:
-        places, flags = self._fields[at], self._fields[record.C_SYS_FLAG]
+        places, flags = self._fields[at], self._fields[C.SYS_FLAG]
         offsets, out = array(self._count + 1, np.int32), array(self._count * columns.HOST_BYTES)
         if columns.host_texts(self._data, places, flags, v6, offsets, out) >= 0:
             return _column(pyarrow().string(), offsets, out)
@@ -228,10 +229,10 @@ class Columns:
         return [bytes(self._data[p : p + n]) for p, n in zip(at.tolist(), length.tolist(), strict=True)]
 
     def _decoded(self, kind: pa.DataType) -> pa.Array:
-        flags = self._fields[record.C_SYS_FLAG]
+        flags = self._fields[C.SYS_FLAG]
         if not (flags & SysFlag.COMPRESSED).any():
             return gather(self._data, *self._places(_PARTS["body"]))
-        places = self._fields[record.C_PHY].tolist()
+        places = self._fields[C.PHY].tolist()
         found = []
         for body, flag, place in zip(self._slices(_PARTS["body"]), flags.tolist(), places, strict=True):
             try:

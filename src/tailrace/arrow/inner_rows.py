@@ -11,7 +11,7 @@ import numpy as np
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import CRC_MASK, decode_batch
 from tailrace.formats.inner_batch import INNER_BATCH_BITS, MIN_ITEM_LENGTH
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 
 __all__ = ["message_rows"]
 
@@ -19,8 +19,8 @@ _LENGTH: Final = 2
 """Bytes of the length of the properties, which come after the body."""
 _NAMED: Final = re.compile(rb"(?:\A|\x02)(TAGS|KEYS|UNIQ_KEY)\x01([^\x02]*)")
 _PLACES: Final = {
-    b"TAGS": (record.C_TAGS_POS, record.C_TAGS_LEN), b"KEYS": (record.C_KEYS_POS, record.C_KEYS_LEN),
-    b"UNIQ_KEY": (record.C_UNIQ_POS, record.C_UNIQ_LEN)}
+    b"TAGS": (C.TAGS_POS, C.TAGS_LEN), b"KEYS": (C.KEYS_POS, C.KEYS_LEN),
+    b"UNIQ_KEY": (C.UNIQ_POS, C.UNIQ_LEN)}
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -30,7 +30,7 @@ def message_rows(data: bytes | memoryview, rows: Rows) -> Rows:
     Queue offset, flag, body and properties are those of the message; the other columns are those of the record. A
     record whose body cannot be decoded as a batch keeps its row, as in ``inner_batch.unwrapped``.
     """
-    inner = np.flatnonzero(rows[:, record.C_SYS_FLAG] & INNER_BATCH_BITS == INNER_BATCH_BITS)
+    inner = np.flatnonzero(rows[:, C.SYS_FLAG] & INNER_BATCH_BITS == INNER_BATCH_BITS)
     parts, done = [], 0
     for number in inner.tolist():
         parts += [rows[done:number], _of_record(data, rows[number])]
@@ -39,19 +39,19 @@ def message_rows(data: bytes | memoryview, rows: Rows) -> Rows:
 
 
 def _of_record(data: bytes | memoryview, row: Rows) -> Rows:
-    at, length = int(row[record.C_BODY_POS]), int(row[record.C_BODY_LEN])
+    at, length = int(row[C.BODY_POS]), int(row[C.BODY_LEN])
     try:
         items = decode_batch(bytes(data[at : at + length]))
     except MessageIllegalError:
         return row[np.newaxis]
     made = np.repeat(row[np.newaxis], len(items), axis=0)
-    made[:, record.C_QUEUE_OFFSET] += np.arange(len(items))
+    made[:, C.QUEUE_OFFSET] += np.arange(len(items))
     for one, (flag, body, properties) in zip(made, items, strict=True):
         body_at = at + MIN_ITEM_LENGTH - _LENGTH
         properties_at = body_at + len(body) + _LENGTH
-        one[record.C_FLAG], one[record.C_BODY_CRC] = flag, zlib.crc32(body) & CRC_MASK
-        one[record.C_BODY_POS], one[record.C_BODY_LEN] = body_at, len(body)
-        one[record.C_PROPS_POS], one[record.C_PROPS_LEN] = properties_at, len(properties)
+        one[C.FLAG], one[C.BODY_CRC] = flag, zlib.crc32(body) & CRC_MASK
+        one[C.BODY_POS], one[C.BODY_LEN] = body_at, len(body)
+        one[C.PROPS_POS], one[C.PROPS_LEN] = properties_at, len(properties)
         for place, size in _PLACES.values():
             one[place], one[size] = -1, 0
         for found in _NAMED.finditer(properties):

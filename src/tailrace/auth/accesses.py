@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, final
 
 from tailrace.errors import ConfigError
 from tailrace.formats import fastjson
-from tailrace.formats.commitlog import LMQ_PREFIX
+from tailrace.formats.names import LMQ_PREFIX
 from tailrace.formats.pop import is_retry_topic_of, normal_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.formats.requests.table import REQUESTS, Action, Request, Role

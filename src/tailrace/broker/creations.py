@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 from tailrace.auth.accesses import GROUP, TOPIC, Access
 from tailrace.broker.answers_later import Change
 from tailrace.errors import RefusalError, StoreError
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, sender_of
 from tailrace.formats.requests.table import Action
 from tailrace.node.config_manager import Draft
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel
 
 if TYPE_CHECKING:

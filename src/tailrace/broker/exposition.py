@@ -36,9 +36,9 @@ from tailrace.broker.lags import queue_lags
 from tailrace.broker.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env import supervision
 from tailrace.formats.lite import parent_of
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.limits import ServerLimits
 from tailrace.store.refused_puts import REASONS

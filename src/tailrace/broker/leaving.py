@@ -20,11 +20,11 @@ from tailrace.broker.client_manager import ConsumerManager
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, sender_of
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.node.access import AclManager, UserManager
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["Departures", "Held", "Holds"]

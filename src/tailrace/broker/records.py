@@ -14,15 +14,22 @@ from typing import Final
 
 from tailrace.auth.accesses import GROUP, TOPIC, Access, topic_access
 from tailrace.broker.context import BrokerContext
-from tailrace.formats.commitlog import INNER_MULTI_DISPATCH, LMQ_DISPATCH_SEPARATOR, LMQ_PREFIX
+from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR
+from tailrace.formats.names import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    INNER_MULTI_DISPATCH,
+    LMQ_PREFIX,
+    REAL_TOPIC,
+    RETRY_GROUP_TOPIC_PREFIX,
+    TIMER_TOPIC,
+)
 from tailrace.formats.pop import ORIGIN_GROUP, RETRY_TOPIC, retry_owner
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.formats.requests.table import Action
 from tailrace.model import MessageExt
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel
 from tailrace.store.dispatch import SCHEDULE_TOPIC
-from tailrace.timer.properties import PARKED_TOPIC, REAL_TOPIC, TIMER_TOPIC
+from tailrace.timer.properties import PARKED_TOPIC
 
 __all__ = ["owners_of", "real_topic_of", "require", "require_record"]
 

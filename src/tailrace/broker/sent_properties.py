@@ -24,12 +24,12 @@ from tailrace.auth.accesses import Access, group_access, topic_access
 from tailrace.broker.asked import REPLY_TO_CLIENT
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.transactions.half_messages import FreshHalf
-from tailrace.formats.commitlog import INNER_MULTI_DISPATCH, LMQ_DISPATCH_SEPARATOR
+from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR
+from tailrace.formats.names import INNER_MULTI_DISPATCH, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import ORIGIN_GROUP, RETRY_TOPIC
 from tailrace.formats.remoting import RemotingCommand, sender_of
 from tailrace.formats.requests.table import Action
 from tailrace.model import MessageExtBrokerInner
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel
 
 __all__ = ["check_named", "check_properties"]

@@ -19,9 +19,9 @@ from tailrace.client.admin import AdminClient, GroupQueue, TopicTotals
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RemotingCommandError, StoreLockedError
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import is_system_group
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 
 __all__ = ["COUNTED_MAX", "Listing", "group_listing", "group_row", "topic_listing", "topic_row"]
 

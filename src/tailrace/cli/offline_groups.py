@@ -10,9 +10,9 @@ from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.formats.filenames import CONFIG, LOCK
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX
 from tailrace.store.directory import DirectoryState, StoreDirectory
 
 __all__ = ["OfflineGroups", "groups_of_directory"]

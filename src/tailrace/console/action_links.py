@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 from tailrace.console.elements import address, h, link
 from tailrace.console.viewer import Viewer
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX
 
 __all__ = ["group_actions", "message_actions", "resend_link", "retention_actions", "topic_actions", "topics_actions"]
 

@@ -11,10 +11,9 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.executors import in_steps, pause
 from tailrace.broker.lags import QueueLag, queue_lags
 from tailrace.console.viewer import Viewer
-from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.formats.lite import parent_of
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, LMQ_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.node.subscription_group import is_system_group
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 
 __all__ = ["DeadLetters", "Figures", "GroupLag", "TopicSize", "group_names", "is_own_topic", "oldest_ms"]
 

@@ -32,9 +32,9 @@ from tailrace.console.query import Query
 from tailrace.console.topics import lag_cell, topic_link
 from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import client_version, clock_time
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.node.subscription_group import is_system_group
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 
 __all__ = ["dead_letters_page", "group_page", "groups_page"]
 

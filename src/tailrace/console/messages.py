@@ -32,10 +32,9 @@ from tailrace.console.timeline import QUEUES_MAX, Place, Timeline
 from tailrace.console.topics import owner_of, topic_link
 from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import clock_time, local_time, moment
-from tailrace.formats.commitlog import LMQ_PREFIX
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, LMQ_PREFIX
 from tailrace.model import MessageExt
 from tailrace.node.message_store import MessageStore
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX
 from tailrace.spellings import time_ms
 
 __all__ = ["message_page", "messages_page", "search_form"]

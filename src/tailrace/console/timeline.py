@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar, final
 
-from tailrace.formats.commitlog import LMQ_PREFIX
+from tailrace.formats.names import LMQ_PREFIX
 from tailrace.model import MessageExt
 from tailrace.node.message_store import MessageStore
 

@@ -27,7 +27,8 @@ from tailrace.console.overview import lag_level
 from tailrace.console.query import Query
 from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import clock_time, span
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, TopicConfig
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
+from tailrace.node.topic_config import TopicConfig
 from tailrace.store.retention.disk_state import size_text
 
 __all__ = ["lag_cell", "owner_of", "topic_link", "topic_page", "topics_page"]

@@ -13,6 +13,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import BLANK, decode_message
+from tailrace.formats.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.retention.archive_pins import ArchivePins
@@ -50,7 +51,7 @@ from tailrace.store.retention.topic_rules import (
     TopicNeeds,
     topic_limits,
 )
-from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
+from tailrace.timer.properties import out_ms
 
 __all__ = ["RetentionView", "explain_directory", "plan_free"]
 

@@ -16,16 +16,13 @@ from tailrace.env.filesystem import File
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import CONFIG, TIMERCHECK, TIMERLOG, is_number
+from tailrace.formats.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC
 from tailrace.formats.timerlog import MAGIC_MASK, TIMER_UNIT
 from tailrace.model import MessageExt
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.timer.pending_timer import PendingTimer, parked_timer, pending_timer, unreadable_timer
 from tailrace.timer.properties import (
     PARKED_TOPIC,
-    REAL_TOPIC,
-    TIMER_DEL_UNIQKEY,
-    TIMER_OUT_MS,
-    TIMER_TOPIC,
     Identity,
     due_ms,
     identity_of,

@@ -1,7 +1,7 @@
 """The CommitLog record (RocketMQ's MessageExtEncoder and MessageDecoder), batches, ids, properties.
 
 ``RECORD`` declares the parts of a record in order. The numbers in the kernels are generated from it
-(``kernels/shared/record_layout.py``). This module decodes one record at a time.
+(``kernels/shared/layouts.py``). This module decodes one record at a time.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tailrace.errors import (
     MessageIllegalError,
 )
 from tailrace.formats._layout import Layout
+from tailrace.formats.names import CRC_PROPERTY
 from tailrace.model import MessageExt, create_message_id
 
 __all__ = [
-    "BLANK", "BLANK_MAGIC", "BODY_HEAD", "CRC_PROPERTY", "CRC_PROPERTY_LENGTH",
+    "BATCH_ITEM", "BLANK", "BLANK_MAGIC", "BODY_HEAD", "CRC_PROPERTY_LENGTH",
     "END_FILE_MIN_BLANK_LENGTH", "HOST_V4_LENGTH", "HOST_V6_LENGTH",
-    "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "LMQ_DISPATCH_SEPARATOR", "LMQ_PREFIX",
-    "LMQ_QUEUE_ID",
+    "LMQ_DISPATCH_SEPARATOR", "LMQ_QUEUE_ID",
     "MAX_PROPERTIES_LENGTH", "MAX_TOPIC_LENGTH", "MAX_TOPIC_LENGTH_V1",
     "MESSAGE_HEAD", "MESSAGE_MAGIC_START", "MESSAGE_MAGIC_V1",
     "MESSAGE_MAGIC_V2", "MIN_RECORD_LENGTH", "PLAUSIBLE_LENGTH", "RECORD", "STORE_TIME_HEAD",
     "STORE_TIME_LENGTH", "Blank",
-    "BodyHead", "MessageHead", "RecordPart", "SysFlag",
+    "BatchItem", "BodyHead", "MessageHead", "RecordPart", "SysFlag",
     "decode_batch", "decode_message",
     "decode_properties", "decompress_body", "encode_batch", "is_damaged_header", "sizes_inside",
     "host_lengths", "java_string_hash", "pack_host", "plausible_size", "property_crc_digits",
@@ -51,16 +51,9 @@ MAX_TOPIC_LENGTH_V1: Final = 127
 MAX_TOPIC_LENGTH: Final = 255
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
-CRC_PROPERTY: Final = "__CRC32#"
 CRC_PROPERTY_LENGTH: Final = len(CRC_PROPERTY) + 1 + 10 + 1
 CRC_MASK: Final = 0x7FFFFFFF
-LMQ_PREFIX: Final = "%LMQ%"
-"""Start of the name of an LMQ queue (light message queue), whose messages belong to other topics."""
 LMQ_QUEUE_ID: Final = 0
-INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
-"""Property: the LMQ queues in which a message also has a unit."""
-INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
-"""Property: the queue offset in each of them. The store writes it."""
 LMQ_DISPATCH_SEPARATOR: Final = ","
 
 
@@ -135,7 +128,19 @@ PLAUSIBLE_LENGTH: Final = MESSAGE_HEAD.offsets["sys_flag"]
 """Number of bytes of a record header that ``plausible_size`` needs: length, magic and position."""
 STORE_TIME_HEAD: Final = MESSAGE_HEAD.size + HOST_V6_LENGTH + STORE_TIME_LENGTH
 """Number of bytes of a record that always include its store time, for IPv4 and IPv6 born hosts."""
-_BATCH_ITEM: Final = struct.Struct(">iiiii")
+
+
+class BatchItem(NamedTuple):
+    """Head of a message in the body of a batch request. Body, a length of two bytes and properties follow."""
+
+    size: Annotated[int, "i", "i4", "bytes of the message with this head"]
+    magic: Annotated[int, "i", "i4", "0"]
+    body_crc: Annotated[int, "i", "i4", "0"]
+    flag: Annotated[int, "i", "i4", "the flag that the program sets"]
+    body_length: Annotated[int, "i", "i4", "bytes of the body"]
+
+
+BATCH_ITEM: Final = Layout(BatchItem, size=20)
 
 
 class SysFlag:
@@ -340,8 +345,8 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """Return the body of a batch request from (flag, body, stored properties) of each message."""
     parts = []
     for flag, body, properties in items:
-        size = _BATCH_ITEM.size + len(body) + 2 + len(properties)
-        parts.append(_BATCH_ITEM.pack(size, 0, 0, flag, len(body)))
+        size = BATCH_ITEM.size + len(body) + 2 + len(properties)
+        parts.append(BATCH_ITEM.pack(size, 0, 0, flag, len(body)))
         parts.append(body)
         parts.append(len(properties).to_bytes(2, "big"))
         parts.append(properties)
@@ -354,12 +359,12 @@ def decode_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
     at = 0
     while at < len(data):
         try:
-            size, _magic, _crc, flag, body_length = _BATCH_ITEM.unpack_from(data, at)
-            body_at = at + _BATCH_ITEM.size
+            size, _magic, _crc, flag, body_length = BATCH_ITEM.unpack_from(data, at)
+            body_at = at + BATCH_ITEM.size
             (properties_length,) = struct.unpack_from(">h", data, body_at + max(body_length, 0))
         except struct.error:
             raise MessageIllegalError("batch", f"item {len(items)} at byte {at} is cut off") from None
-        used = _BATCH_ITEM.size + body_length + 2 + properties_length
+        used = BATCH_ITEM.size + body_length + 2 + properties_length
         if min(body_length, properties_length) < 0 or used != size or at + size > len(data):
             raise MessageIllegalError(
                 "batch", f"lengths of item {len(items)} at byte {at} do not add up: {size}")

@@ -15,16 +15,13 @@ from typing import Final
 
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import CRC_MASK, SysFlag, decode_batch, decode_properties
+from tailrace.formats.names import INNER_BASE
 from tailrace.model import MessageExt
 
 __all__ = [
-    "INNER_BASE", "INNER_BASE_LENGTH", "INNER_BATCH_BITS", "INNER_NUM", "INNER_NUM_MAX", "MIN_ITEM_LENGTH",
-    "inner_num", "unwrapped",
+    "INNER_BASE_LENGTH", "INNER_BATCH_BITS", "INNER_NUM_MAX", "MIN_ITEM_LENGTH", "inner_num", "unwrapped",
 ]
 
-INNER_NUM: Final = "INNER_NUM"
-INNER_BASE: Final = "INNER_BASE"
-"""Property that the store adds."""
 INNER_NUM_MAX: Final = 32767
 INNER_BASE_LENGTH: Final = len(INNER_BASE) + 1 + 19 + 1
 INNER_BATCH_BITS: Final = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tailrace.formats.commitlog import LMQ_PREFIX
+from tailrace.formats.names import LMQ_PREFIX
 
 __all__ = [
     "LITE_PREFIX", "LITE_TOPIC", "consistent_hash", "is_lite_name", "is_lite_queue", "lite_queue", "lite_topic_of",

@@ -10,11 +10,12 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Annotated, Any, Final, NamedTuple, final
 
 import orjson
 
 from tailrace.errors import RefusalError, RemotingFrameError
+from tailrace.formats._layout import Layout
 from tailrace.formats.requests.custom_header import H, read_header
 from tailrace.response_codes import ResponseCode
 
@@ -44,7 +45,20 @@ __all__ = [
 FRAME_MAX: Final = 16 * 1024 * 1024
 """Longest frame, its length field included."""
 PREFIX: Final = struct.Struct(">iI")
-BINARY_HEAD: Final = struct.Struct(">hBhiii")
+
+
+class BinaryHead(NamedTuple):
+    """Start of a header of the serialize type ROCKETMQ. The remark, a length of four bytes and ext fields follow."""
+
+    code: Annotated[int, "h", "i2", "code of the request or response"]
+    language: Annotated[int, "B", "u1", "code of the language of the sender"]
+    version: Annotated[int, "h", "i2", "number of the version of the sender"]
+    opaque: Annotated[int, "i", "i4", "number of the request"]
+    flag: Annotated[int, "i", "i4", "1: response, 2: one-way"]
+    remark_length: Annotated[int, "i", "i4", "bytes of the remark"]
+
+
+BINARY_HEAD: Final = Layout(BinaryHead, size=17)
 INT32: Final = struct.Struct(">i")
 INT16: Final = struct.Struct(">h")
 RESPONSE_FLAG: Final = 1

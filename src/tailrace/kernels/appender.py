@@ -7,11 +7,11 @@
 import cython
 
 from tailrace.errors import DiskFullError, FatalStorageError
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.copying import clear_bytes
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
 from tailrace.kernels.shared.put_counts import PUT_LIMITS_MS, PutCounts
 from tailrace.kernels.shared.record_encoding import RecordFields, put_record
-from tailrace.kernels.shared.record_layout import BLANK_SIZE
 from tailrace.kernels.shared.record_writers import (
     BatchWriter,
     ItemsWriter,
@@ -174,7 +174,7 @@ class Appender:
             writer._common.append_crc = self._append_crc
             writer._begin(self.queue_offsets)
             self._take()
-            if writer.whole and self._file.wrote_position + writer._bound + BLANK_SIZE > self._size:
+            if writer.whole and self._file.wrote_position + writer._bound + L.BLANK_SIZE > self._size:
                 self._next_file()
             while writer.done < writer.count:
                 self._append_part(writer)
@@ -211,7 +211,7 @@ class Appender:
     @cython.cfunc
     def _append_part(self, writer: RecordWriter):
         at: cython.Py_ssize_t = self._file.wrote_position
-        stop: cython.longlong = at + writer._bound + BLANK_SIZE
+        stop: cython.longlong = at + writer._bound + L.BLANK_SIZE
         limit: cython.Py_ssize_t = min(stop, self._size)
         size: cython.Py_ssize_t
         if limit > self._reserved:

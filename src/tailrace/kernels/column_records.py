@@ -9,9 +9,10 @@ compared with the length of its buffer before it is read or written.
 
 import cython
 
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import put32
 from tailrace.kernels.shared.copying import copy_bytes
-from tailrace.kernels.shared.record_layout import FIXED_SIZE, MAGIC_V2
 from tailrace.kernels.shared.record_parts import (
     put_body_head,
     put_head,
@@ -21,34 +22,6 @@ from tailrace.kernels.shared.record_parts import (
 )
 
 SOURCE_SHA256 = ""
-
-_N_PHY = cython.declare(cython.int, 0)
-_N_SIZE = cython.declare(cython.int, 1)  # 0: the row is skipped
-_N_MAGIC = cython.declare(cython.int, 2)
-_N_BODY_CRC = cython.declare(cython.int, 3)
-_N_QUEUE_ID = cython.declare(cython.int, 4)
-_N_FLAG = cython.declare(cython.int, 5)
-_N_QUEUE_OFFSET = cython.declare(cython.int, 6)
-_N_SYS_FLAG = cython.declare(cython.int, 7)
-_N_BORN_TIMESTAMP = cython.declare(cython.int, 8)
-_N_STORE_TIMESTAMP = cython.declare(cython.int, 9)
-_N_RECONSUME_TIMES = cython.declare(cython.int, 10)
-_N_PREPARED = cython.declare(cython.int, 11)
-_NUMBERS = cython.declare(cython.int, 12)
-
-N_PHY = _N_PHY
-N_SIZE = _N_SIZE
-N_MAGIC = _N_MAGIC
-N_BODY_CRC = _N_BODY_CRC
-N_QUEUE_ID = _N_QUEUE_ID
-N_FLAG = _N_FLAG
-N_QUEUE_OFFSET = _N_QUEUE_OFFSET
-N_SYS_FLAG = _N_SYS_FLAG
-N_BORN_TIMESTAMP = _N_BORN_TIMESTAMP
-N_STORE_TIMESTAMP = _N_STORE_TIMESTAMP
-N_RECONSUME_TIMES = _N_RECONSUME_TIMES
-N_PREPARED = _N_PREPARED
-NUMBERS = _NUMBERS
 
 
 @cython.cfunc
@@ -136,7 +109,7 @@ def encode_rows(
     prop: cython.Py_ssize_t
     v2: cython.bint
     size: cython.longlong
-    if count and numbers.shape[1] < _NUMBERS:
+    if count and numbers.shape[1] < C.N_COLUMNS:
         raise ValueError(f"{numbers.shape[1]} columns")
     if base < 0:  # differences of positions must not overflow
         raise ValueError(f"position {base}")
@@ -148,30 +121,30 @@ def encode_rows(
     with cython.nogil:
         for n in range(count):
             fits[n] = 0
-            size = numbers[n, _N_SIZE]
+            size = numbers[n, C.N_SIZE]
             born = _length(born_offsets, n, len(born_hosts))
             store = _length(store_offsets, n, len(store_hosts))
             body = _length(body_offsets, n, len(bodies))
             topic = _length(topic_offsets, n, len(topics))
             prop = _length(prop_offsets, n, len(props))
-            v2 = numbers[n, _N_MAGIC] == MAGIC_V2
+            v2 = numbers[n, C.N_MAGIC] == L.MAGIC_V2
             if size <= 0 or born < 0 or store < 0 or body < 0 or topic < 0 or prop < 0:
                 continue
             if topic > (65535 if v2 else 255) or prop > 65535:
                 continue
-            if size != FIXED_SIZE + born + store + body + topic + v2 + prop:
+            if size != L.FIXED_SIZE + born + store + body + topic + v2 + prop:
                 continue
-            if numbers[n, _N_PHY] < base or numbers[n, _N_PHY] - base > room - size:
+            if numbers[n, C.N_PHY] < base or numbers[n, C.N_PHY] - base > room - size:
                 continue
-            p = cython.cast(cython.Py_ssize_t, numbers[n, _N_PHY] - base)
+            p = cython.cast(cython.Py_ssize_t, numbers[n, C.N_PHY] - base)
             q = put_head(
-                out, p, numbers[n, _N_MAGIC], numbers[n, _N_BODY_CRC], numbers[n, _N_QUEUE_ID],
-                numbers[n, _N_FLAG], numbers[n, _N_QUEUE_OFFSET], numbers[n, _N_PHY],
-                numbers[n, _N_SYS_FLAG], numbers[n, _N_BORN_TIMESTAMP])
+                out, p, numbers[n, C.N_MAGIC], numbers[n, C.N_BODY_CRC], numbers[n, C.N_QUEUE_ID],
+                numbers[n, C.N_FLAG], numbers[n, C.N_QUEUE_OFFSET], numbers[n, C.N_PHY],
+                numbers[n, C.N_SYS_FLAG], numbers[n, C.N_BORN_TIMESTAMP])
             q = copy_bytes(out, q, born_hosts, born_offsets[n], born)
-            q = put_store_time(out, q, numbers[n, _N_STORE_TIMESTAMP])
+            q = put_store_time(out, q, numbers[n, C.N_STORE_TIMESTAMP])
             q = copy_bytes(out, q, store_hosts, store_offsets[n], store)
-            q = put_body_head(out, q, numbers[n, _N_RECONSUME_TIMES], numbers[n, _N_PREPARED], body)
+            q = put_body_head(out, q, numbers[n, C.N_RECONSUME_TIMES], numbers[n, C.N_PREPARED], body)
             q = copy_bytes(out, q, bodies, body_offsets[n], body)
             q = copy_bytes(out, put_topic_length(out, q, topic, v2), topics, topic_offsets[n], topic)
             copy_bytes(out, put_properties_length(out, q, prop), props, prop_offsets[n], prop)

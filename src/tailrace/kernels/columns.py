@@ -8,13 +8,14 @@ position is compared with the length of ``buf`` before it is read.
 
 import cython
 
+from tailrace.kernels.shared import layouts as L
+
 if cython.compiled:
     from cython.cimports.libc.string import memcmp, memcpy, memmove
 
 from tailrace.kernels.shared.big_endian import be32, be32u, be64, put64
 from tailrace.kernels.shared.copying import copy_bytes, find_byte, inside, load_early
 from tailrace.kernels.shared.fnv import queue_hash_of
-from tailrace.kernels.shared.record_layout import HOST_V4_SIZE, HOST_V6_SIZE, STOREHOST_V6
 
 SOURCE_SHA256 = ""
 
@@ -393,7 +394,7 @@ def host_texts(
                 q = _decimal(out, q, buf[p + k])
                 out[q] = 46 if k < 3 else 58
                 q += 1
-            port = be32(buf, p + 4)
+            port = be32(buf, p + L.HOST_AT_PORT)
             if port < 0:
                 out[q] = 45
                 q += 1
@@ -445,7 +446,7 @@ def message_ids(
     with cython.nogil:
         offsets[0] = 0
         for n in range(count):
-            size = HOST_V6_SIZE if flags[n] & STOREHOST_V6 else HOST_V4_SIZE
+            size = L.HOST_V6_SIZE if flags[n] & L.STOREHOST_V6 else L.HOST_V4_SIZE
             if not inside(at[n], size, limit):
                 bad = n
                 break

@@ -3,6 +3,8 @@
 
 import cython
 
+from tailrace.kernels.shared import layouts as L
+
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcpy
@@ -28,15 +30,15 @@ def decode_header(data: bytes, start: cython.Py_ssize_t, until: cython.Py_ssize_
     version: cython.longlong
     if not 0 <= start <= until <= len(b):
         raise ValueError(f"{start} to {until} of {len(b)} bytes")
-    if until - start < 21:
-        raise ValueError(f"binary header of {until - start} bytes, 21 are the least")
+    if until - start < L.BINARY_HEAD_SIZE + 4:
+        raise ValueError(f"binary header of {until - start} bytes, {L.BINARY_HEAD_SIZE + 4} are the least")
     code = (((b[p] << 8) | b[p + 1]) ^ 0x8000) - 0x8000
-    version = (((b[p + 3] << 8) | b[p + 4]) ^ 0x8000) - 0x8000
-    n = be32(b, p + 13)
-    language = b[p + 2]
-    opaque = be32(b, p + 5)
-    flag = be32(b, p + 9)
-    p += 17
+    version = (((b[p + L.BINARY_AT_VERSION] << 8) | b[p + L.BINARY_AT_VERSION + 1]) ^ 0x8000) - 0x8000
+    n = be32(b, p + L.BINARY_AT_REMARK_LENGTH)
+    language = b[p + L.BINARY_AT_LANGUAGE]
+    opaque = be32(b, p + L.BINARY_AT_OPAQUE)
+    flag = be32(b, p + L.BINARY_AT_FLAG)
+    p += L.BINARY_HEAD_SIZE
     remark = None
     if n > 0:
         if n > until - p - 4:

@@ -7,11 +7,10 @@ slots must contain, and torn or old slots can be rebuilt.
 
 import cython
 
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be64
 
 SOURCE_SHA256 = ""
-
-_ENTRY = cython.declare(cython.Py_ssize_t, 20)
 
 
 def follow(
@@ -33,19 +32,19 @@ def follow(
     h: cython.longlong
     phy: cython.longlong
     last: cython.longlong = -1
-    if slots < 1 or count < 0 or len(entries) < count * 20:
+    if slots < 1 or count < 0 or len(entries) < count * L.INDEX_ENTRY_SIZE:
         raise ValueError(f"{count} entries in {len(entries)} bytes, {slots} slots")
     with cython.nogil:
         for slot in range(slots):
             heads[slot] = 0
         while i < count:
-            at = cython.cast(cython.Py_ssize_t, i) * _ENTRY
+            at = cython.cast(cython.Py_ssize_t, i) * L.INDEX_ENTRY_SIZE
             h = be32(entries, at)
-            phy = be64(entries, at + 4)
-            if h < 0 or phy < 0 or phy < last or phy >= before or be32(entries, at + 12) < 0:
+            phy = be64(entries, at + L.ENTRY_AT_PHY_OFFSET)
+            if h < 0 or phy < 0 or phy < last or phy >= before or be32(entries, at + L.ENTRY_AT_TIME_DIFF_SECONDS) < 0:
                 break
             slot = cython.cast(cython.Py_ssize_t, h % slots)
-            if be32(entries, at + 16) != heads[slot]:
+            if be32(entries, at + L.ENTRY_AT_PREV_INDEX) != heads[slot]:
                 break
             heads[slot] = cython.cast(cython.int, i)
             last = phy

@@ -7,29 +7,15 @@ file is compared with the number of slots or entries before it is used as an ind
 
 import cython
 
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
 from tailrace.kernels.shared.java_hash import index_hash_of, java_hash_on
-from tailrace.kernels.shared.record_columns import (
-    _C_KEYS_LEN,
-    _C_KEYS_POS,
-    _C_PHY,
-    _C_STORE_TIMESTAMP,
-    _C_SYS_FLAG,
-    _C_TAGS_LEN,
-    _C_TAGS_POS,
-    _C_TOPIC_LEN,
-    _C_TOPIC_POS,
-    _C_UNIQ_LEN,
-    _C_UNIQ_POS,
-    _COLUMNS,
-)
 
 SOURCE_SHA256 = ""
 
 _BLOCK = cython.declare(cython.Py_ssize_t, 256)  # number of keys whose slots are loaded together
 WORK = _BLOCK + 1
-_HEADER = cython.declare(cython.Py_ssize_t, 40)
-_ENTRY = cython.declare(cython.Py_ssize_t, 20)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 
@@ -45,19 +31,19 @@ def _hash_row(
     n: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Hash the keys of a row into ``hashes[n:]``. Return the index after the last one."""
-    p: cython.Py_ssize_t = rows[r, _C_TOPIC_POS]
+    p: cython.Py_ssize_t = rows[r, C.TOPIC_POS]
     e: cython.Py_ssize_t
     t: cython.Py_ssize_t
     h: cython.longlong
-    topic: cython.longlong = java_hash_on(0, buf, p, p + rows[r, _C_TOPIC_LEN])
+    topic: cython.longlong = java_hash_on(0, buf, p, p + rows[r, C.TOPIC_LEN])
     topic = (topic * 31 + 35) & _MASK_32
-    if rows[r, _C_UNIQ_POS] >= 0:
-        p = rows[r, _C_UNIQ_POS]
-        hashes[n] = index_hash_of(java_hash_on(topic, buf, p, p + rows[r, _C_UNIQ_LEN]))
+    if rows[r, C.UNIQ_POS] >= 0:
+        p = rows[r, C.UNIQ_POS]
+        hashes[n] = index_hash_of(java_hash_on(topic, buf, p, p + rows[r, C.UNIQ_LEN]))
         n += 1
-    if rows[r, _C_KEYS_POS] >= 0:
-        p = rows[r, _C_KEYS_POS]
-        e = p + rows[r, _C_KEYS_LEN]
+    if rows[r, C.KEYS_POS] >= 0:
+        p = rows[r, C.KEYS_POS]
+        e = p + rows[r, C.KEYS_LEN]
         while p < e:
             t = p
             while t < e and buf[t] != 32:
@@ -66,11 +52,11 @@ def _hash_row(
                 hashes[n] = index_hash_of(java_hash_on(topic, buf, p, t))
                 n += 1
             p = t + 1
-    if rows[r, _C_TAGS_POS] >= 0:
-        p = rows[r, _C_TAGS_POS]
+    if rows[r, C.TAGS_POS] >= 0:
+        p = rows[r, C.TAGS_POS]
         h = (topic * 31 + 84) & _MASK_32
         h = (h * 31 + 35) & _MASK_32
-        hashes[n] = index_hash_of(java_hash_on(h, buf, p, p + rows[r, _C_TAGS_LEN]))
+        hashes[n] = index_hash_of(java_hash_on(h, buf, p, p + rows[r, C.TAGS_LEN]))
         n += 1
     return n
 
@@ -94,12 +80,12 @@ def hash_keys(
     n: cython.Py_ssize_t = at
     count: cython.Py_ssize_t = rows.shape[0]
     room: cython.Py_ssize_t = hashes.shape[0]
-    if first < 0 or at < 0 or ends.shape[0] < count or (count and rows.shape[1] < _COLUMNS):
+    if first < 0 or at < 0 or ends.shape[0] < count or (count and rows.shape[1] < C.COLUMNS):
         raise ValueError(f"{count} rows of {rows.shape[1]} columns into {ends.shape[0]}")
     with cython.nogil:
         while r < count:
-            if (rows[r, _C_SYS_FLAG] & 0xC) != 0xC:
-                if room - n < rows[r, _C_KEYS_LEN] // 2 + 3:
+            if (rows[r, C.SYS_FLAG] & L.TRANSACTION_MASK) != L.TRANSACTION_ROLLBACK:
+                if room - n < rows[r, C.KEYS_LEN] // 2 + 3:
                     break
                 n = _hash_row(buf, rows, r, hashes, n)
             ends[r] = n
@@ -119,13 +105,16 @@ def put_keys(
 ):
     """Do what ``put_keys_apart`` does, in the buffer ``index`` of a whole file."""
     start: cython.Py_ssize_t
-    if slots < 1 or entries < 1 or len(index) < 40 + slots * 4 + entries * 20:
+    if slots < 1 or entries < 1 or len(index) < (
+        L.INDEX_HEADER_SIZE + slots * L.INDEX_SLOT_SIZE + entries * L.INDEX_ENTRY_SIZE
+    ):
         raise ValueError(f"{slots} slots and {entries} entries in {len(index)} bytes")
-    start = _HEADER + cython.cast(cython.Py_ssize_t, slots * 4)
+    start = L.INDEX_HEADER_SIZE + cython.cast(cython.Py_ssize_t, slots * L.INDEX_SLOT_SIZE)
     if not cython.compiled:
         index = memoryview(index)  # slices of a memoryview are not copies
     return put_keys_apart(
-        index[:_HEADER], index[_HEADER:start], index[start:], 0, entries, rows, ends, hashes, key, work)
+        index[:L.INDEX_HEADER_SIZE], index[L.INDEX_HEADER_SIZE:start], index[start:], 0, entries, rows, ends, hashes,
+        key, work)
 
 
 def put_keys_apart(
@@ -161,7 +150,7 @@ def put_keys_apart(
     seen: cython.int = 0
     full: cython.bint = False
     slots: cython.longlong = len(slot_bytes) // 4
-    room: cython.longlong = first_entry + len(entry_bytes) // 20
+    room: cython.longlong = first_entry + len(entry_bytes) // L.INDEX_ENTRY_SIZE
     count: cython.longlong
     used: cython.longlong
     begin: cython.longlong
@@ -172,7 +161,7 @@ def put_keys_apart(
         raise ValueError(f"{slots} slots and {entries} entries, a header of {len(header)} bytes")
     total = ends[count_of_rows - 1] if count_of_rows else 0
     if (
-        rows.shape[0] < count_of_rows or (count_of_rows and rows.shape[1] <= _C_STORE_TIMESTAMP)
+        rows.shape[0] < count_of_rows or (count_of_rows and rows.shape[1] <= C.STORE_TIMESTAMP)
         or not 0 <= key <= total <= hashes.shape[0]
     ):
         raise ValueError(f"key {key} of {total} in {hashes.shape[0]}, {count_of_rows} rows")
@@ -194,13 +183,13 @@ def put_keys_apart(
         while r < count_of_rows and ends[r] <= key:
             r += 1
         if key == (ends[r - 1] if r > 0 else 0):
-            while r < count_of_rows and rows[r, _C_PHY] <= last_phy:
+            while r < count_of_rows and rows[r, C.PHY] <= last_phy:
                 key = ends[r]
                 r += 1
         while key < total and not full:
             until = min(total, key + _BLOCK)
             for k in range(key, until):
-                work[k - key] = ((hashes[k] & _MASK_31) % slots) * 4
+                work[k - key] = ((hashes[k] & _MASK_31) % slots) * L.INDEX_SLOT_SIZE
                 seen ^= slot_bytes[work[k - key]]
             for k in range(key, until):
                 if count >= room:
@@ -209,12 +198,12 @@ def put_keys_apart(
                 while r < count_of_rows and ends[r] <= k:
                     r += 1
                 if count <= 1:
-                    begin = rows[r, _C_STORE_TIMESTAMP]
+                    begin = rows[r, C.STORE_TIMESTAMP]
                     put64(header, 0, begin)
-                    put64(header, 16, rows[r, _C_PHY])
+                    put64(header, 16, rows[r, C.PHY])
                     diff = 0
                 else:
-                    diff = rows[r, _C_STORE_TIMESTAMP] - begin
+                    diff = rows[r, C.STORE_TIMESTAMP] - begin
                     diff = min(diff // 1000, 0x7FFFFFFF) if begin > 0 and diff > 0 else 0
                 at = cython.cast(cython.Py_ssize_t, work[k - key])
                 old = be32(slot_bytes, at)
@@ -222,15 +211,15 @@ def put_keys_apart(
                     old = 0
                     used += 1
                 put32(slot_bytes, at, count)
-                at = cython.cast(cython.Py_ssize_t, (count - first_entry) * _ENTRY)
+                at = cython.cast(cython.Py_ssize_t, (count - first_entry) * L.INDEX_ENTRY_SIZE)
                 put32(entry_bytes, at, hashes[k])
-                put64(entry_bytes, at + 4, rows[r, _C_PHY])
-                put32(entry_bytes, at + 12, diff)
-                put32(entry_bytes, at + 16, old)
+                put64(entry_bytes, at + L.ENTRY_AT_PHY_OFFSET, rows[r, C.PHY])
+                put32(entry_bytes, at + L.ENTRY_AT_TIME_DIFF_SECONDS, diff)
+                put32(entry_bytes, at + L.ENTRY_AT_PREV_INDEX, old)
                 count += 1
             if until > key:
-                put64(header, 8, rows[r, _C_STORE_TIMESTAMP])
-                put64(header, 24, rows[r, _C_PHY])
+                put64(header, 8, rows[r, C.STORE_TIMESTAMP])
+                put64(header, 24, rows[r, C.PHY])
                 put32(header, 32, used)
                 put32(header, 36, count)
             key = until
@@ -260,27 +249,30 @@ def search(
     when: cython.longlong
     diff: cython.longlong
     begin: cython.longlong
-    if slots < 1 or entries < 1 or len(index) < 40 + slots * 4 + entries * 20:
+    if slots < 1 or entries < 1 or len(index) < (
+        L.INDEX_HEADER_SIZE + slots * L.INDEX_SLOT_SIZE + entries * L.INDEX_ENTRY_SIZE
+    ):
         raise ValueError(f"{slots} slots and {entries} entries in {len(index)} bytes")
     if key_hash < 0:
         raise ValueError(f"hash {key_hash}")
     with cython.nogil:
         begin = be64(index, 0)
-        i = be32(index, _HEADER + cython.cast(cython.Py_ssize_t, (key_hash % slots) * 4))
+        i = be32(index, L.INDEX_HEADER_SIZE + cython.cast(cython.Py_ssize_t, (key_hash % slots) * L.INDEX_SLOT_SIZE))
         while 0 < i < entries and n < found.shape[0] and steps < entries:
             steps += 1
-            at = _HEADER + cython.cast(cython.Py_ssize_t, slots * 4 + i * _ENTRY)
-            diff = be32(index, at + 12)
+            at = L.INDEX_HEADER_SIZE + cython.cast(
+                cython.Py_ssize_t, slots * L.INDEX_SLOT_SIZE + i * L.INDEX_ENTRY_SIZE)
+            diff = be32(index, at + L.ENTRY_AT_TIME_DIFF_SECONDS)
             if diff < 0:
                 break
             when = begin + diff * 1000
             # The entry has whole seconds: a message may be up to 999 ms younger than its entry says.
             if be32(index, at) == key_hash and when <= end_ms and when + 999 >= begin_ms:
-                found[n] = be64(index, at + 4)
+                found[n] = be64(index, at + L.ENTRY_AT_PHY_OFFSET)
                 n += 1
             if when + 999 < begin_ms:
                 break
-            prev = be32(index, at + 16)
+            prev = be32(index, at + L.ENTRY_AT_PREV_INDEX)
             if prev == i:
                 break
             i = prev

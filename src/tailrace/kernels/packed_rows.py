@@ -7,29 +7,13 @@ key and tags, are indexes into the two; other positions are those of the record 
 
 import cython
 
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32
 from tailrace.kernels.shared.copying import copy_bytes, inside
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
-from tailrace.kernels.shared.record_columns import (
-    _C_BODY_LEN,
-    _C_BODY_POS,
-    _C_BORN_HOST_POS,
-    _C_KEYS_POS,
-    _C_PROPS_LEN,
-    _C_PROPS_POS,
-    _C_STORE_HOST_POS,
-    _C_SYS_FLAG,
-    _C_TAGS_LEN,
-    _C_TOPIC_LEN,
-    _C_TOPIC_POS,
-    _COLUMNS,
-)
-from tailrace.kernels.shared.record_layout import HOST_V4_SIZE, HOST_V6_SIZE, STOREHOST_V6
-from tailrace.kernels.shared.record_rows import LEAVE_HASHES, fill_row, numbers_fit, put_numbers
+from tailrace.kernels.shared.record_rows import fill_row, numbers_fit, put_numbers
 from tailrace.kernels.shared.unit_reading import (
-    _UNITS_DAMAGED,
-    _UNITS_END,
-    _UNITS_FULL,
     EARLY,
     PRE_BLANK,
     load_record,
@@ -62,39 +46,39 @@ def _pack(
     k: cython.Py_ssize_t
     t: cython.Py_ssize_t = ends[0]
     limit: cython.longlong = len(buf)
-    born_host: cython.longlong = row[0, _C_BORN_HOST_POS]
-    store_host: cython.longlong = row[0, _C_STORE_HOST_POS]
-    host: cython.longlong = HOST_V6_SIZE if row[0, _C_SYS_FLAG] & STOREHOST_V6 else HOST_V4_SIZE
+    born_host: cython.longlong = row[0, C.BORN_HOST_POS]
+    store_host: cython.longlong = row[0, C.STORE_HOST_POS]
+    host: cython.longlong = L.HOST_V6_SIZE if row[0, C.SYS_FLAG] & L.STOREHOST_V6 else L.HOST_V4_SIZE
     hosts: cython.longlong = store_host + host - born_host
-    topic: cython.longlong = row[0, _C_TOPIC_LEN]
-    props_at: cython.longlong = row[0, _C_PROPS_POS]
-    props: cython.longlong = row[0, _C_PROPS_LEN]
-    body: cython.longlong = row[0, _C_BODY_LEN] if with_bodies else 0
+    topic: cython.longlong = row[0, C.TOPIC_LEN]
+    props_at: cython.longlong = row[0, C.PROPS_POS]
+    props: cython.longlong = row[0, C.PROPS_LEN]
+    body: cython.longlong = row[0, C.BODY_LEN] if with_bodies else 0
     if (
         not inside(born_host, 0, limit) or not inside(store_host, host, limit) or born_host > store_host
-        or not inside(row[0, _C_TOPIC_POS], topic, limit) or not inside(props_at, props, limit)
-        or (with_bodies and not inside(row[0, _C_BODY_POS], body, limit))
+        or not inside(row[0, C.TOPIC_POS], topic, limit) or not inside(props_at, props, limit)
+        or (with_bodies and not inside(row[0, C.BODY_POS], body, limit))
     ):
         return _OUTSIDE
-    for k in range(_C_KEYS_POS, _C_TAGS_LEN, 2):
+    for k in range(C.KEYS_POS, C.TAGS_LEN, 2):
         if row[0, k] >= 0 and not inside(row[0, k] - props_at, row[0, k + 1], props):
             return _OUTSIDE
     if hosts + topic + props > len(texts) - t or body > len(bodies) - ends[1]:
         return _NO_ROOM
     if with_bodies:
         k = ends[1]
-        ends[1] = copy_bytes(bodies, k, buf, row[0, _C_BODY_POS], body)
-        row[0, _C_BODY_POS] = k
-    row[0, _C_BORN_HOST_POS] = t
-    row[0, _C_STORE_HOST_POS] = t + hosts - host
+        ends[1] = copy_bytes(bodies, k, buf, row[0, C.BODY_POS], body)
+        row[0, C.BODY_POS] = k
+    row[0, C.BORN_HOST_POS] = t
+    row[0, C.STORE_HOST_POS] = t + hosts - host
     t = copy_bytes(texts, t, buf, born_host, hosts)
     k = t
-    t = copy_bytes(texts, t, buf, row[0, _C_TOPIC_POS], topic)
-    row[0, _C_TOPIC_POS] = k
-    for k in range(_C_KEYS_POS, _C_TAGS_LEN, 2):
+    t = copy_bytes(texts, t, buf, row[0, C.TOPIC_POS], topic)
+    row[0, C.TOPIC_POS] = k
+    for k in range(C.KEYS_POS, C.TAGS_LEN, 2):
         if row[0, k] >= 0:
             row[0, k] += t - props_at
-    row[0, _C_PROPS_POS] = t
+    row[0, C.PROPS_POS] = t
     ends[0] = copy_bytes(texts, t, buf, props_at, props)
     return _PACKED
 
@@ -111,7 +95,7 @@ def _check_places(
     long: cython.longlong[:, ::1],
 ):
     """Raise ValueError for a place below 0, and for arrays that are not as ``pack_rows`` needs them."""
-    if t < 0 or b < 0 or count < 0 or row.shape[0] < 1 or row.shape[1] != _COLUMNS:
+    if t < 0 or b < 0 or count < 0 or row.shape[0] < 1 or row.shape[1] != C.COLUMNS:
         raise ValueError(f"at {count}, {t} and {b}, a row of {row.shape[1]} columns")
     if not numbers_fit(columns, room, short, long):
         raise ValueError(f"{columns.shape[0]} columns of {room} rows")
@@ -145,13 +129,13 @@ def pack_rows(
     done: cython.int = _PACKED
     ends = cython.declare(cython.Py_ssize_t[2])
     _check_places(count, room, t, b, row, columns, short, long)
-    if first < 0 or rows.shape[1] != _COLUMNS:
+    if first < 0 or rows.shape[1] != C.COLUMNS:
         raise ValueError(f"first {first}, {rows.shape[1]} columns")
     ends[0] = t
     ends[1] = b
     with cython.nogil:
         while n < rows.shape[0] and count < room:
-            for k in range(_COLUMNS):
+            for k in range(C.COLUMNS):
                 row[0, k] = rows[n, k]
             done = _pack(buf, row, texts, bodies, ends, with_bodies)
             if done != _PACKED:
@@ -193,10 +177,10 @@ def pack_units(
     i: cython.Py_ssize_t = first
     at: cython.Py_ssize_t
     size: cython.longlong
-    all_units: cython.Py_ssize_t = len(units) // 20
+    all_units: cython.Py_ssize_t = len(units) // L.UNIT_SIZE
     last: cython.Py_ssize_t = 0
     done: cython.int
-    why: cython.int = _UNITS_END
+    why: cython.int = C.UNITS_END
     ends = cython.declare(cython.Py_ssize_t[2])
     pages = cython.declare(cython.uchar[1024])
     window = cython.declare(cython.Py_ssize_t[2])
@@ -213,24 +197,24 @@ def pack_units(
         while i < all_units:
             if cython.compiled and i + EARLY < all_units and count + EARLY < room:
                 load_record(buf, base, until, units, i + EARLY)
-            size = be32(units, 20 * i + 8)
+            size = be32(units, L.UNIT_SIZE * i + L.UNIT_AT_SIZE)
             if size == PRE_BLANK:
                 i += 1
                 continue
             if count >= room:
-                why = _UNITS_FULL
+                why = C.UNITS_FULL
                 break
             at = message_at(
                 buf, base, until, units, i, topic, queue_id, queue_offset + i, seen, last, pages, window)
             if at < 0:
                 why = cython.cast(cython.int, -at)
                 break
-            if fill_row(buf, at, size, base, LEAVE_HASHES, row, 0):
-                why = _UNITS_DAMAGED
+            if fill_row(buf, at, size, base, C.LEAVE_HASHES, row, 0):
+                why = C.UNITS_DAMAGED
                 break
             done = _pack(buf, row, texts, bodies, ends, with_bodies)
             if done != _PACKED:
-                why = _UNITS_FULL if done == _NO_ROOM else _UNITS_DAMAGED
+                why = C.UNITS_FULL if done == _NO_ROOM else C.UNITS_DAMAGED
                 break
             put_numbers(row, 0, columns, count, short, long)
             count += 1

@@ -3,37 +3,21 @@
 
 import cython
 
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
 from tailrace.kernels.shared.copying import copy_bytes
 from tailrace.kernels.shared.fnv import queue_hash_of
-from tailrace.kernels.shared.record_columns import (
-    _C_DELAY_LEVEL,
-    _C_KEYS_LEN,
-    _C_KEYS_POS,
-    _C_LMQ_LEN,
-    _C_LMQ_OFFSETS_LEN,
-    _C_LMQ_OFFSETS_POS,
-    _C_LMQ_POS,
-    _C_PHY,
-    _C_QUEUE_HASH,
-    _C_QUEUE_ID,
-    _C_QUEUE_OFFSET,
-    _C_SIZE,
-    _C_SYS_FLAG,
-    _C_TAGS_CODE,
-    _C_TAGS_LEN,
-    _C_TAGS_POS,
-    _C_TOPIC_LEN,
-    _C_TOPIC_POS,
-    _C_UNIQ_LEN,
-    _C_UNIQ_POS,
-    _COLUMNS,
+from tailrace.kernels.shared.names import (
+    begins_dlq_group_topic,
+    begins_lmq,
+    begins_retry_group_topic,
+    begins_system_topic,
+    is_schedule_topic,
 )
 
 SOURCE_SHA256 = ""
 
-_UNIT = cython.declare(cython.Py_ssize_t, 20)
-_PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 _LAST_OFFSET = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _FARTHEST = cython.declare(cython.longlong, 0x4000000000000000)  # no position is greater
 _MASK_64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
@@ -84,7 +68,7 @@ def add_cover(
     """
     i: cython.Py_ssize_t = 0
     p: cython.Py_ssize_t
-    count: cython.Py_ssize_t = len(units) // 20
+    count: cython.Py_ssize_t = len(units) // L.UNIT_SIZE
     low: cython.Py_ssize_t
     high: cython.Py_ssize_t
     middle: cython.Py_ssize_t
@@ -96,9 +80,9 @@ def add_cover(
         raise ValueError(f"{files} segments in {sums.shape[0]} and {highs.shape[0]}")
     with cython.nogil:
         while i < count:
-            p = i * _UNIT
-            size = be32(units, p + 8)
-            if size != _PRE_BLANK_SIZE:
+            p = i * L.UNIT_SIZE
+            size = be32(units, p + L.UNIT_AT_SIZE)
+            if size != L.PRE_BLANK_SIZE:
                 phy = be64(units, p)
                 if size <= 0 or phy <= last or phy < 0 or phy > _FARTHEST:
                     break
@@ -129,13 +113,13 @@ def odd_rows(rows: cython.longlong[:, ::1], flags: cython.longlong):
     """
     r: cython.Py_ssize_t
     found: cython.bint = False
-    if rows.shape[0] and rows.shape[1] < _COLUMNS:
+    if rows.shape[0] and rows.shape[1] < C.COLUMNS:
         raise ValueError(f"{rows.shape[1]} columns")
     with cython.nogil:
         for r in range(rows.shape[0]):
             if (
-                (rows[r, _C_SYS_FLAG] & 0xC) == 0xC or rows[r, _C_SYS_FLAG] & flags
-                or rows[r, _C_DELAY_LEVEL] > 0 or rows[r, _C_LMQ_OFFSETS_LEN]
+                (rows[r, C.SYS_FLAG] & L.TRANSACTION_MASK) == L.TRANSACTION_ROLLBACK or rows[r, C.SYS_FLAG] & flags
+                or rows[r, C.DELAY_LEVEL] > 0 or rows[r, C.LMQ_OFFSETS_LEN]
             ):
                 found = True
                 break
@@ -164,9 +148,9 @@ def build_units(
     start: cython.longlong = 0
     last: cython.longlong = 0
     runs: list = []
-    if queues < 0 or bounds[0] != 0 or bounds[queues] != order.shape[0] or len(out) < 20 * order.shape[0]:
+    if queues < 0 or bounds[0] != 0 or bounds[queues] != order.shape[0] or len(out) < L.UNIT_SIZE * order.shape[0]:
         raise ValueError(f"rows of {queues} queues into {len(out)} bytes")
-    if rows.shape[0] and rows.shape[1] <= _C_TAGS_CODE:
+    if rows.shape[0] and rows.shape[1] <= C.TAGS_CODE:
         raise ValueError(f"{rows.shape[1]} columns")
     for q in range(queues):
         if not i <= bounds[q + 1] <= order.shape[0]:
@@ -176,15 +160,15 @@ def build_units(
             r = order[i]
             if r < 0 or r >= count:
                 raise ValueError("order names a row that does not exist")
-            if i > first and (last == _LAST_OFFSET or rows[r, _C_QUEUE_OFFSET] != last + 1):
+            if i > first and (last == _LAST_OFFSET or rows[r, C.QUEUE_OFFSET] != last + 1):
                 runs.append((q, first, i, start, last))
                 first = i
-            last = rows[r, _C_QUEUE_OFFSET] if cython.compiled else int(rows[r, _C_QUEUE_OFFSET])
+            last = rows[r, C.QUEUE_OFFSET] if cython.compiled else int(rows[r, C.QUEUE_OFFSET])
             if i == first:
                 start = last
-            put64(out, p, rows[r, _C_PHY])
-            put32(out, p + 8, rows[r, _C_SIZE])
-            put64(out, p + 12, rows[r, _C_TAGS_CODE])
+            put64(out, p, rows[r, C.PHY])
+            put32(out, p + L.UNIT_AT_SIZE, rows[r, C.SIZE])
+            put64(out, p + L.UNIT_AT_TAGS_CODE, rows[r, C.TAGS_CODE])
             p += 20
             i += 1
         if i > first:
@@ -198,14 +182,14 @@ def codes_and_size(rows: cython.longlong[:, ::1], order: cython.longlong[::1]):
     r: cython.Py_ssize_t
     size: cython.longlong = 0
     codes: list = []
-    if rows.shape[0] and rows.shape[1] <= _C_TAGS_CODE:
+    if rows.shape[0] and rows.shape[1] <= C.TAGS_CODE:
         raise ValueError(f"{rows.shape[1]} columns")
     for i in range(order.shape[0]):
         r = order[i]
         if r < 0 or r >= rows.shape[0]:
             raise ValueError("order names a row that does not exist")
-        codes.append(rows[r, _C_TAGS_CODE] if cython.compiled else int(rows[r, _C_TAGS_CODE]))
-        size += rows[r, _C_SIZE] if cython.compiled else int(rows[r, _C_SIZE])
+        codes.append(rows[r, C.TAGS_CODE] if cython.compiled else int(rows[r, C.TAGS_CODE]))
+        size += rows[r, C.SIZE] if cython.compiled else int(rows[r, C.SIZE])
     return codes, size
 
 
@@ -222,12 +206,12 @@ def _is_of_queue(
     number: cython.Py_ssize_t,
 ) -> cython.bint:
     k: cython.Py_ssize_t
-    p: cython.Py_ssize_t = rows[r, _C_TOPIC_POS]
+    p: cython.Py_ssize_t = rows[r, C.TOPIC_POS]
     q: cython.Py_ssize_t = known[number, 2]
     if (
-        rows[r, _C_QUEUE_HASH] != known[number, 0]
-        or rows[r, _C_QUEUE_ID] != known[number, 1]
-        or rows[r, _C_TOPIC_LEN] != known[number, 3]
+        rows[r, C.QUEUE_HASH] != known[number, 0]
+        or rows[r, C.QUEUE_ID] != known[number, 1]
+        or rows[r, C.TOPIC_LEN] != known[number, 3]
     ):
         return False
     for k in range(known[number, 3]):
@@ -265,7 +249,7 @@ def number_queues(
     bad: cython.bint = False
     if mask < 0 or table.shape[0] & mask:
         raise ValueError(f"a table of {table.shape[0]}")
-    if first < 0 or numbers.shape[0] < count or (count and rows.shape[1] < _COLUMNS):
+    if first < 0 or numbers.shape[0] < count or (count and rows.shape[1] < C.COLUMNS):
         raise ValueError(f"{count} rows of {rows.shape[1]} columns into {numbers.shape[0]}")
     if not 0 <= queues <= room or known.shape[1] < 4:
         raise ValueError(f"{queues} queues of {room}")
@@ -273,27 +257,27 @@ def number_queues(
         used = known[queues - 1, 2] + known[queues - 1, 3]
     with cython.nogil:
         while r < count:
-            if rows[r, _C_SYS_FLAG] & 0xC not in (0, 8):
+            if rows[r, C.SYS_FLAG] & L.TRANSACTION_MASK not in (0, L.TRANSACTION_COMMIT):
                 numbers[r] = -1
                 r += 1
                 continue
             if (
-                rows[r, _C_TOPIC_POS] < 0 or rows[r, _C_TOPIC_LEN] < 0
-                or rows[r, _C_TOPIC_POS] + rows[r, _C_TOPIC_LEN] > size
+                rows[r, C.TOPIC_POS] < 0 or rows[r, C.TOPIC_LEN] < 0
+                or rows[r, C.TOPIC_POS] + rows[r, C.TOPIC_LEN] > size
             ):
                 bad = True
                 break
-            at = rows[r, _C_QUEUE_HASH] & mask
+            at = rows[r, C.QUEUE_HASH] & mask
             while table[at] > 0 and not _is_of_queue(buf, rows, r, known, names, table[at] - 1):
                 at = (at + 1) & mask
             if table[at] == 0:
-                if queues == room or rows[r, _C_TOPIC_LEN] > len(names) - used:
+                if queues == room or rows[r, C.TOPIC_LEN] > len(names) - used:
                     break
-                known[queues, 0] = rows[r, _C_QUEUE_HASH]
-                known[queues, 1] = rows[r, _C_QUEUE_ID]
+                known[queues, 0] = rows[r, C.QUEUE_HASH]
+                known[queues, 1] = rows[r, C.QUEUE_ID]
                 known[queues, 2] = used
-                known[queues, 3] = rows[r, _C_TOPIC_LEN]
-                used = copy_bytes(names, used, buf, rows[r, _C_TOPIC_POS], rows[r, _C_TOPIC_LEN])
+                known[queues, 3] = rows[r, C.TOPIC_LEN]
+                used = copy_bytes(names, used, buf, rows[r, C.TOPIC_POS], rows[r, C.TOPIC_LEN])
                 queues += 1
                 table[at] = queues
             numbers[r] = table[at] - 1
@@ -413,27 +397,9 @@ def _has_lmq_units(
     Topics that start with %RETRY%, %DLQ% or rmq_sys_ and SCHEDULE_TOPIC_XXXX do not.
     """
     n: cython.Py_ssize_t = e - p
-    if n >= 7 and (
-        b[p] == 37 and b[p + 1] == 82 and b[p + 2] == 69 and b[p + 3] == 84 and b[p + 4] == 82
-        and b[p + 5] == 89 and b[p + 6] == 37
-    ):
-        return False
-    if n >= 5 and (
-        b[p] == 37 and b[p + 1] == 68 and b[p + 2] == 76 and b[p + 3] == 81 and b[p + 4] == 37
-    ):
-        return False
-    if n >= 8 and (
-        b[p] == 114 and b[p + 1] == 109 and b[p + 2] == 113 and b[p + 3] == 95 and b[p + 4] == 115
-        and b[p + 5] == 121 and b[p + 6] == 115 and b[p + 7] == 95
-    ):
-        return False
     return not (
-        n == 19 and b[p] == 83 and b[p + 1] == 67 and b[p + 2] == 72 and b[p + 3] == 69
-        and b[p + 4] == 68 and b[p + 5] == 85 and b[p + 6] == 76 and b[p + 7] == 69
-        and b[p + 8] == 95 and b[p + 9] == 84 and b[p + 10] == 79 and b[p + 11] == 80
-        and b[p + 12] == 73 and b[p + 13] == 67 and b[p + 14] == 95 and b[p + 15] == 88
-        and b[p + 16] == 88 and b[p + 17] == 88 and b[p + 18] == 88
-    )
+        begins_retry_group_topic(b, p, n) or begins_dlq_group_topic(b, p, n) or begins_system_topic(b, p, n)
+        or is_schedule_topic(b, p, n))
 
 
 @cython.cfunc
@@ -443,9 +409,7 @@ def _is_lmq_name(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.bint:
     """Return True if ``b[p:e]`` starts with %LMQ% and has no slash."""
-    if e - p < 5 or not (
-        b[p] == 37 and b[p + 1] == 76 and b[p + 2] == 77 and b[p + 3] == 81 and b[p + 4] == 37
-    ):
+    if not begins_lmq(b, p, e - p):
         return False
     while p < e:
         if b[p] == 47:
@@ -465,10 +429,10 @@ def _add_lmq_rows(
     n: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Add the LMQ rows of row ``r`` to ``out[n:]``. Return the index after them, -1 if ``out`` is full."""
-    p: cython.Py_ssize_t = rows[r, _C_LMQ_POS]
-    e: cython.Py_ssize_t = _without_last_commas(b, p, p + rows[r, _C_LMQ_LEN])
-    q: cython.Py_ssize_t = rows[r, _C_LMQ_OFFSETS_POS]
-    f: cython.Py_ssize_t = _without_last_commas(b, q, q + rows[r, _C_LMQ_OFFSETS_LEN])
+    p: cython.Py_ssize_t = rows[r, C.LMQ_POS]
+    e: cython.Py_ssize_t = _without_last_commas(b, p, p + rows[r, C.LMQ_LEN])
+    q: cython.Py_ssize_t = rows[r, C.LMQ_OFFSETS_POS]
+    f: cython.Py_ssize_t = _without_last_commas(b, q, q + rows[r, C.LMQ_OFFSETS_LEN])
     name: cython.Py_ssize_t
     digits: cython.Py_ssize_t
     k: cython.Py_ssize_t
@@ -485,17 +449,17 @@ def _add_lmq_rows(
         if offset >= 0 and _is_lmq_name(b, name, p):
             if n == out.shape[0]:
                 return -1
-            for k in range(_COLUMNS):
+            for k in range(C.COLUMNS):
                 out[n, k] = rows[r, k]
-            out[n, _C_QUEUE_ID] = 0
-            out[n, _C_QUEUE_OFFSET] = offset
-            out[n, _C_TOPIC_POS] = name
-            out[n, _C_TOPIC_LEN] = p - name
-            out[n, _C_QUEUE_HASH] = queue_hash_of(b, name, p, 0)
-            out[n, _C_KEYS_POS] = out[n, _C_UNIQ_POS] = out[n, _C_TAGS_POS] = -1
-            out[n, _C_KEYS_LEN] = out[n, _C_UNIQ_LEN] = out[n, _C_TAGS_LEN] = 0
-            out[n, _C_LMQ_POS] = out[n, _C_LMQ_OFFSETS_POS] = -1
-            out[n, _C_LMQ_LEN] = out[n, _C_LMQ_OFFSETS_LEN] = 0
+            out[n, C.QUEUE_ID] = 0
+            out[n, C.QUEUE_OFFSET] = offset
+            out[n, C.TOPIC_POS] = name
+            out[n, C.TOPIC_LEN] = p - name
+            out[n, C.QUEUE_HASH] = queue_hash_of(b, name, p, 0)
+            out[n, C.KEYS_POS] = out[n, C.UNIQ_POS] = out[n, C.TAGS_POS] = -1
+            out[n, C.KEYS_LEN] = out[n, C.UNIQ_LEN] = out[n, C.TAGS_LEN] = 0
+            out[n, C.LMQ_POS] = out[n, C.LMQ_OFFSETS_POS] = -1
+            out[n, C.LMQ_LEN] = out[n, C.LMQ_OFFSETS_LEN] = 0
             n += 1
         p += 1
         q += 1
@@ -521,29 +485,29 @@ def add_lmq_rows(
     count: cython.Py_ssize_t = rows.shape[0]
     limit: cython.Py_ssize_t = len(buf)
     bad: cython.bint = False
-    if count and (rows.shape[1] < _COLUMNS or out.shape[1] < _COLUMNS):
+    if count and (rows.shape[1] < C.COLUMNS or out.shape[1] < C.COLUMNS):
         raise ValueError(f"{rows.shape[1]} and {out.shape[1]} columns")
     with cython.nogil:
         for r in range(count):
             if n == out.shape[0]:
                 bad = True
                 break
-            for k in range(_COLUMNS):
+            for k in range(C.COLUMNS):
                 out[n, k] = rows[r, k]
             n += 1
-            if rows[r, _C_LMQ_LEN] <= 0 or rows[r, _C_LMQ_OFFSETS_LEN] <= 0:
+            if rows[r, C.LMQ_LEN] <= 0 or rows[r, C.LMQ_OFFSETS_LEN] <= 0:
                 continue
             if (
-                rows[r, _C_LMQ_POS] < 0 or rows[r, _C_LMQ_OFFSETS_POS] < 0
-                or rows[r, _C_TOPIC_POS] < 0 or rows[r, _C_TOPIC_LEN] < 0
-                or rows[r, _C_LMQ_POS] > limit - rows[r, _C_LMQ_LEN]
-                or rows[r, _C_LMQ_OFFSETS_POS] > limit - rows[r, _C_LMQ_OFFSETS_LEN]
-                or rows[r, _C_TOPIC_POS] > limit - rows[r, _C_TOPIC_LEN]
+                rows[r, C.LMQ_POS] < 0 or rows[r, C.LMQ_OFFSETS_POS] < 0
+                or rows[r, C.TOPIC_POS] < 0 or rows[r, C.TOPIC_LEN] < 0
+                or rows[r, C.LMQ_POS] > limit - rows[r, C.LMQ_LEN]
+                or rows[r, C.LMQ_OFFSETS_POS] > limit - rows[r, C.LMQ_OFFSETS_LEN]
+                or rows[r, C.TOPIC_POS] > limit - rows[r, C.TOPIC_LEN]
             ):
                 bad = True
                 break
             if _has_lmq_units(
-                buf, rows[r, _C_TOPIC_POS], rows[r, _C_TOPIC_POS] + rows[r, _C_TOPIC_LEN]
+                buf, rows[r, C.TOPIC_POS], rows[r, C.TOPIC_POS] + rows[r, C.TOPIC_LEN]
             ):
                 n = _add_lmq_rows(buf, rows, r, out, n)
                 if n < 0:

@@ -2,79 +2,26 @@
 """Read records of the CommitLog: ``scan`` finds and checks them and fills one row for each.
 
 The same source runs interpreted or compiled, with the same results. ``buf`` is any contiguous buffer of bytes,
-``rows`` a C-contiguous int64 array with ``COLUMNS`` columns (C_*). Positions in rows (C_*_POS) are indexes into
+``rows`` a C-contiguous int64 array with ``C.COLUMNS`` columns. Positions in rows (*_POS) are indexes into
 ``buf``. A scan also reads damaged bytes, so every position is compared with the length before it is read.
 """
 
 import cython
 
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be32u
 from tailrace.kernels.shared.copying import find_byte
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
-from tailrace.kernels.shared.lmq_names import is_inner_multi
-from tailrace.kernels.shared.record_columns import (
-    _C_BODY_CRC,
-    _C_BODY_LEN,
-    _C_BODY_POS,
-    _C_BORN_HOST_POS,
-    _C_BORN_TIMESTAMP,
-    _C_DELAY_LEVEL,
-    _C_FLAG,
-    _C_KEYS_LEN,
-    _C_KEYS_POS,
-    _C_LMQ_LEN,
-    _C_LMQ_OFFSETS_LEN,
-    _C_LMQ_OFFSETS_POS,
-    _C_LMQ_POS,
-    _C_PHY,
-    _C_PREPARED,
-    _C_PROPS_LEN,
-    _C_PROPS_POS,
-    _C_QUEUE_HASH,
-    _C_QUEUE_ID,
-    _C_QUEUE_OFFSET,
-    _C_RECONSUME_TIMES,
-    _C_SIZE,
-    _C_STORE_HOST_POS,
-    _C_STORE_TIMESTAMP,
-    _C_SYS_FLAG,
-    _C_TAGS_CODE,
-    _C_TAGS_LEN,
-    _C_TAGS_POS,
-    _C_TOPIC_LEN,
-    _C_TOPIC_POS,
-    _C_UNIQ_LEN,
-    _C_UNIQ_POS,
-    _COLUMNS,
+from tailrace.kernels.shared.names import (
+    begins_inner_multi,
+    begins_lite,
+    begins_system_property,
+    begins_timer_delivery,
+    begins_transaction,
+    is_delay,
 )
-from tailrace.kernels.shared.record_layout import (
-    AT_MAGIC,
-    BLANK_MAGIC,
-    BLANK_SIZE,
-    MAGIC_V1,
-    MAGIC_V2,
-    MIN_RECORD_SIZE,
-)
-from tailrace.kernels.shared.record_rows import (
-    _CHECK_BODY_CRC,
-    _CHECK_PHY_OFFSET,
-    _CHECK_PROP_CRC,
-    _LEAVE_PROPERTIES,
-    _REASON_BAD_CRC,
-    _REASON_BAD_LENGTH,
-    _REASON_BAD_MAGIC,
-    _REASON_BAD_PHY_OFFSET,
-    _REASON_BAD_PROP_CRC,
-    _REASON_BLANK,
-    _REASON_END,
-    _REASON_ROWS_FULL,
-    _REASON_SHORT,
-    _REASON_TORN,
-    _REASON_ZERO,
-    fill_row,
-    numbers_fit,
-    put_numbers,
-)
+from tailrace.kernels.shared.record_rows import fill_row, numbers_fit, put_numbers
 
 SOURCE_SHA256 = ""
 
@@ -84,58 +31,8 @@ REASON_NAMES = {
     10: "torn after its body",
 }
 
-_ITEM_HEAD = cython.declare(cython.int, 20)  # bytes of a message in a batch body before its body
-
 
 # The same numbers for other modules; in the compiled module the names above are C integers and cannot be imported.
-REASON_END = _REASON_END
-REASON_ROWS_FULL = _REASON_ROWS_FULL
-REASON_BLANK = _REASON_BLANK
-REASON_ZERO = _REASON_ZERO
-REASON_BAD_MAGIC = _REASON_BAD_MAGIC
-REASON_BAD_LENGTH = _REASON_BAD_LENGTH
-REASON_BAD_CRC = _REASON_BAD_CRC
-REASON_BAD_PHY_OFFSET = _REASON_BAD_PHY_OFFSET
-REASON_SHORT = _REASON_SHORT
-REASON_BAD_PROP_CRC = _REASON_BAD_PROP_CRC
-REASON_TORN = _REASON_TORN
-CHECK_BODY_CRC = _CHECK_BODY_CRC
-CHECK_PHY_OFFSET = _CHECK_PHY_OFFSET
-CHECK_PROP_CRC = _CHECK_PROP_CRC
-LEAVE_PROPERTIES = _LEAVE_PROPERTIES
-C_PHY = _C_PHY
-C_SIZE = _C_SIZE
-C_QUEUE_ID = _C_QUEUE_ID
-C_QUEUE_OFFSET = _C_QUEUE_OFFSET
-C_SYS_FLAG = _C_SYS_FLAG
-C_STORE_TIMESTAMP = _C_STORE_TIMESTAMP
-C_TAGS_CODE = _C_TAGS_CODE
-C_BORN_TIMESTAMP = _C_BORN_TIMESTAMP
-C_FLAG = _C_FLAG
-C_BODY_CRC = _C_BODY_CRC
-C_RECONSUME_TIMES = _C_RECONSUME_TIMES
-C_PREPARED = _C_PREPARED
-C_BODY_POS = _C_BODY_POS
-C_BODY_LEN = _C_BODY_LEN
-C_TOPIC_POS = _C_TOPIC_POS
-C_TOPIC_LEN = _C_TOPIC_LEN
-C_PROPS_POS = _C_PROPS_POS
-C_PROPS_LEN = _C_PROPS_LEN
-C_BORN_HOST_POS = _C_BORN_HOST_POS
-C_STORE_HOST_POS = _C_STORE_HOST_POS
-C_QUEUE_HASH = _C_QUEUE_HASH
-C_DELAY_LEVEL = _C_DELAY_LEVEL
-C_KEYS_POS = _C_KEYS_POS
-C_KEYS_LEN = _C_KEYS_LEN
-C_UNIQ_POS = _C_UNIQ_POS
-C_UNIQ_LEN = _C_UNIQ_LEN
-C_TAGS_POS = _C_TAGS_POS
-C_TAGS_LEN = _C_TAGS_LEN
-C_LMQ_POS = _C_LMQ_POS
-C_LMQ_LEN = _C_LMQ_LEN
-C_LMQ_OFFSETS_POS = _C_LMQ_OFFSETS_POS
-C_LMQ_OFFSETS_LEN = _C_LMQ_OFFSETS_LEN
-COLUMNS = _COLUMNS
 
 
 def scan(
@@ -156,32 +53,32 @@ def scan(
     room: cython.Py_ssize_t = rows.shape[0]
     size: cython.longlong
     magic: cython.longlong
-    reason: cython.int = _REASON_END
+    reason: cython.int = C.REASON_END
     if until > len(buf):
         until = len(buf)
-    if start < 0 or (room and rows.shape[1] < _COLUMNS):
+    if start < 0 or (room and rows.shape[1] < C.COLUMNS):
         raise ValueError(f"start {start}, {rows.shape[1]} columns")
     with cython.nogil:
         while p < until:
             if n == room:
-                reason = _REASON_ROWS_FULL
+                reason = C.REASON_ROWS_FULL
                 break
-            if p + BLANK_SIZE > until:
-                reason = _REASON_SHORT
+            if p + L.BLANK_SIZE > until:
+                reason = C.REASON_SHORT
                 break
             size = be32(buf, p)
-            magic = be32u(buf, p + AT_MAGIC)
-            if magic == BLANK_MAGIC:
-                reason = _REASON_BLANK if size >= BLANK_SIZE else _REASON_BAD_LENGTH
+            magic = be32u(buf, p + L.AT_MAGIC)
+            if magic == L.BLANK_MAGIC:
+                reason = C.REASON_BLANK if size >= L.BLANK_SIZE else C.REASON_BAD_LENGTH
                 break
-            if magic != MAGIC_V1 and magic != MAGIC_V2:
-                reason = _REASON_ZERO if magic == 0 and size == 0 else _REASON_BAD_MAGIC
+            if magic != L.MAGIC_V1 and magic != L.MAGIC_V2:
+                reason = C.REASON_ZERO if magic == 0 and size == 0 else C.REASON_BAD_MAGIC
                 break
-            if size < MIN_RECORD_SIZE:
-                reason = _REASON_BAD_LENGTH
+            if size < L.MIN_RECORD_SIZE:
+                reason = C.REASON_BAD_LENGTH
                 break
             if size > until - p:
-                reason = _REASON_SHORT
+                reason = C.REASON_SHORT
                 break
             reason = fill_row(buf, p, size, base, check, rows, n)
             if reason != 0:
@@ -206,12 +103,12 @@ def fill_rows(
     count: cython.Py_ssize_t = places.shape[0]
     limit: cython.longlong = len(buf)
     bad: cython.Py_ssize_t = -1
-    if count and (places.shape[1] < 2 or rows.shape[0] < count or rows.shape[1] < _COLUMNS):
+    if count and (places.shape[1] < 2 or rows.shape[0] < count or rows.shape[1] < C.COLUMNS):
         raise ValueError(f"{count} places of {places.shape[1]}, {rows.shape[0]} rows of {rows.shape[1]}")
     with cython.nogil:
         for n in range(count):
             if (
-                places[n, 1] < MIN_RECORD_SIZE or places[n, 0] < 0 or places[n, 0] > limit - places[n, 1]
+                places[n, 1] < L.MIN_RECORD_SIZE or places[n, 0] < 0 or places[n, 0] > limit - places[n, 1]
                 or fill_row(buf, cython.cast(cython.Py_ssize_t, places[n, 0]), places[n, 1], base, 0, rows, n)
             ):
                 bad = n
@@ -232,7 +129,7 @@ def take_numbers(
     """
     n: cython.Py_ssize_t
     count: cython.Py_ssize_t = rows.shape[0]
-    if rows.shape[1] != _COLUMNS or not numbers_fit(columns, count, short, long):
+    if rows.shape[1] != C.COLUMNS or not numbers_fit(columns, count, short, long):
         raise ValueError(
             f"{columns.shape[0]} columns of {count} rows of {rows.shape[1]} into {short.shape[0]} x {short.shape[1]} "
             f"and {long.shape[0]} x {long.shape[1]}")
@@ -249,22 +146,11 @@ def _begins_odd(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cyt
 
     The beginnings are INNER_MULTI_, DELAY and byte 1, TIMER_D, TRAN_, __LI and _SYS.
     """
-    c: cython.uchar = b[p]
     left: cython.Py_ssize_t = e - p
-    if c == 73:
-        return left >= 12 and is_inner_multi(b, p)
-    if c == 68:
-        return left >= 6 and (
-            b[p + 1] == 69 and b[p + 2] == 76 and b[p + 3] == 65 and b[p + 4] == 89 and b[p + 5] == 1)
-    if c == 84:
-        if left >= 7 and b[p + 1] == 73:
-            return b[p + 2] == 77 and b[p + 3] == 69 and b[p + 4] == 82 and b[p + 5] == 95 and b[p + 6] == 68
-        return left >= 5 and b[p + 1] == 82 and b[p + 2] == 65 and b[p + 3] == 78 and b[p + 4] == 95
-    if c == 95:
-        return left >= 4 and (
-            (b[p + 1] == 95 and b[p + 2] == 76 and b[p + 3] == 73)
-            or (b[p + 1] == 83 and b[p + 2] == 89 and b[p + 3] == 83))
-    return False
+    return (
+        begins_inner_multi(b, p, left) or begins_timer_delivery(b, p, left) or begins_transaction(b, p, left)
+        or begins_lite(b, p, left) or begins_system_property(b, p, left)
+        or (left >= 6 and is_delay(b, p, 5) and b[p + 5] == 1))
 
 
 @cython.cfunc
@@ -301,13 +187,13 @@ def check_batch(data: bytes):
     props: cython.longlong
     odd: cython.bint = False
     while at < limit:
-        if limit - at < _ITEM_HEAD:
+        if limit - at < L.ITEM_SIZE:
             return -1, 0, 0, 0, False
-        size, body = be32(view, at), be32(view, at + 16)
-        if limit - at - _ITEM_HEAD - 2 < max(body, 0):
+        size, body = be32(view, at), be32(view, at + L.ITEM_AT_BODY_LENGTH)
+        if limit - at - L.ITEM_SIZE - 2 < max(body, 0):
             return -1, 0, 0, 0, False
-        props = view[at + _ITEM_HEAD + max(body, 0)] * 256 + view[at + _ITEM_HEAD + max(body, 0) + 1]
-        if body < 0 or props > 32767 or _ITEM_HEAD + body + 2 + props != size or size > limit - at:
+        props = view[at + L.ITEM_SIZE + max(body, 0)] * 256 + view[at + L.ITEM_SIZE + max(body, 0) + 1]
+        if body < 0 or props > L.MAX_PROPERTIES or L.ITEM_SIZE + body + 2 + props != size or size > limit - at:
             return -1, 0, 0, 0, False
         longest, most = max(longest, body), max(most, props)
         total += body + props

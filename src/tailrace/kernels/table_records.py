@@ -8,11 +8,12 @@ its array before it is read.
 
 import cython
 
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import put32
 from tailrace.kernels.shared.copying import copy_bytes, copy_object
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
 from tailrace.kernels.shared.record_encoding import CRC_31_BITS, crc_room, end_record
-from tailrace.kernels.shared.record_layout import BLANK_SIZE, FIXED_SIZE, MAGIC_V1, MAGIC_V2
 from tailrace.kernels.shared.record_parts import (
     host_bits,
     put_body_head,
@@ -25,30 +26,9 @@ from tailrace.kernels.shared.record_parts import (
 SOURCE_SHA256 = ""
 
 _NO_TIME = cython.declare(cython.longlong, -0x8000000000000000)
-_LONGEST = cython.declare(cython.Py_ssize_t, 32767)  # greatest length of the properties of a record
-_WAITS = cython.declare(cython.int, 1)
-_LMQ = cython.declare(cython.int, 2)
 # Reasons why a row is refused; 0: it is not refused.
-_TAG_SEPARATOR = cython.declare(cython.int, 1)
-_KEY_EMPTY = cython.declare(cython.int, 2)
-_KEY_BLANK = cython.declare(cython.int, 3)
-_KEY_SEPARATOR = cython.declare(cython.int, 4)
-_PROPERTY_EMPTY = cython.declare(cython.int, 5)
-_PROPERTY_SEPARATOR = cython.declare(cython.int, 6)
-_PROPERTY_TWICE = cython.declare(cython.int, 7)
-_TOO_LONG = cython.declare(cython.int, 8)
 
 NO_TIME = _NO_TIME
-WAITS = _WAITS
-LMQ = _LMQ
-TAG_SEPARATOR = _TAG_SEPARATOR
-KEY_EMPTY = _KEY_EMPTY
-KEY_BLANK = _KEY_BLANK
-KEY_SEPARATOR = _KEY_SEPARATOR
-PROPERTY_EMPTY = _PROPERTY_EMPTY
-PROPERTY_SEPARATOR = _PROPERTY_SEPARATOR
-PROPERTY_TWICE = _PROPERTY_TWICE
-TOO_LONG = _TOO_LONG
 
 
 @cython.cclass
@@ -253,7 +233,7 @@ class PropertyColumns:
             has_tags = self.tags is not None and self.tags._lengths[n] > 0
             if has_tags:
                 if _has(self.tags, n, 2, False):
-                    return n, _TAG_SEPARATOR
+                    return n, C.REFUSED_TAG_SEPARATOR
                 q = _put_text(out, copy_object(out, q, b"TAGS\x01"), self.tags, n, 2)
             has_keys = self.keys is not None and self.key_counts[n] > 0
             if has_keys:
@@ -275,19 +255,19 @@ class PropertyColumns:
                     if _is(names, i, b"UNIQ_KEY"):
                         unique = False
                     if _begins(names, i, b"TIMER_D") or _is(names, i, b"DELAY"):
-                        kinds[n] |= _WAITS
+                        kinds[n] |= C.WAITS
                     if _begins(names, i, b"INNER_MULTI_"):
-                        kinds[n] |= _LMQ
+                        kinds[n] |= C.LMQ
                     q = _put_text(out, _put_text(out, q, names, i, 1), self.values, i, 2)
-                    if q - start > _LONGEST:
-                        return n, _TOO_LONG
+                    if q - start > L.MAX_PROPERTIES:
+                        return n, C.REFUSED_TOO_LONG
             if self._has_times and self.deliver_at[n] != _NO_TIME:
-                kinds[n] |= _WAITS
+                kinds[n] |= C.WAITS
                 q = _put_number(out, copy_object(out, q, b"TIMER_DELIVER_MS\x01"), self.deliver_at[n])
             if unique:
                 q = _put_unique_key(out, q, prefix, n)
-            if q - start > _LONGEST:
-                return n, _TOO_LONG
+            if q - start > L.MAX_PROPERTIES:
+                return n, C.REFUSED_TOO_LONG
             ends[n] = q
         return ends.shape[0], 0
 
@@ -309,10 +289,10 @@ def _check_lists(
 @cython.exceptval(check=False)
 def _why_no_key(keys: Texts, i: cython.Py_ssize_t) -> cython.int:
     if not keys._lengths[i]:
-        return _KEY_EMPTY
+        return C.REFUSED_KEY_EMPTY
     if not _has(keys, i, 2, True):
         return 0
-    return _KEY_SEPARATOR if _has(keys, i, 2, False) else _KEY_BLANK
+    return C.REFUSED_KEY_SEPARATOR if _has(keys, i, 2, False) else C.REFUSED_KEY_BLANK
 
 
 @cython.cfunc
@@ -322,12 +302,12 @@ def _why_no_property(
 ) -> cython.int:
     k: cython.Py_ssize_t
     if not names._lengths[i] or not values._lengths[i]:
-        return _PROPERTY_EMPTY
+        return C.REFUSED_PROPERTY_EMPTY
     if _has(names, i, 2, False) or _has(values, i, 2, False):
-        return _PROPERTY_SEPARATOR
+        return C.REFUSED_PROPERTY_SEPARATOR
     for k in range(first, i):
         if _same(names, k, i):
-            return _PROPERTY_TWICE
+            return C.REFUSED_PROPERTY_TWICE
     return 0
 
 
@@ -395,14 +375,14 @@ def put_rows(
         for n in range(first, until):
             queue = queues[n]
             body, props, topic = body_lengths[n], props_lengths[n], topic_lengths[queue]
-            v2 = topic > 127
+            v2 = topic > L.MAX_TOPIC_V1
             room = crc_room(
                 append_crc, props, props_data[props_starts[n] + props - 1] if props else 0)
-            if FIXED_SIZE + born + store + body + topic + v2 + props + room + BLANK_SIZE > limit - p:
+            if L.FIXED_SIZE + born + store + body + topic + v2 + props + room + L.BLANK_SIZE > limit - p:
                 until = n
                 break
             q = put_head(
-                out, p, MAGIC_V2 if v2 else MAGIC_V1,
+                out, p, L.MAGIC_V2 if v2 else L.MAGIC_V1,
                 crc_of(body_data, body_starts[n], body_starts[n] + body) & CRC_31_BITS, queue_ids[queue],
                 flags[n], queue_offsets[queue], phy_offset + (p - pos), host_bits(0, born, store),
                 born_timestamp)

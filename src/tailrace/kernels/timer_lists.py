@@ -8,11 +8,10 @@ value. Its number of rows is a power of two. A hash of 0 is an empty row.
 
 import cython
 
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be64
 
 SOURCE_SHA256 = ""
-
-_UNIT = cython.declare(cython.int, 52)
 
 
 def walk(
@@ -39,17 +38,17 @@ def walk(
     if precision_ms <= 0 or base < 0:
         raise ValueError(f"precision {precision_ms}, base {base}")
     with cython.nogil:
-        while pos >= base and pos - base <= size - _UNIT and (n + 1) * _UNIT <= room:
+        while pos >= base and pos - base <= size - L.TIMER_UNIT_SIZE and (n + 1) * L.TIMER_UNIT_SIZE <= room:
             p = cython.cast(cython.Py_ssize_t, pos - base)
-            previous = be64(buf, p + 4)
-            time = be64(buf, p + 16) + be32(buf, p + 24)
-            if be32(buf, p) != _UNIT or previous >= pos or time < slot_ms or (
+            previous = be64(buf, p + L.TIMER_AT_PREV_POS)
+            time = be64(buf, p + L.TIMER_AT_WRITE_TIME_MS) + be32(buf, p + L.TIMER_AT_DELAY_MS)
+            if be32(buf, p) != L.TIMER_UNIT_SIZE or previous >= pos or time < slot_ms or (
                 time - slot_ms >= precision_ms
             ):
                 good = False
                 break
-            for k in range(_UNIT):
-                out[n * _UNIT + k] = buf[p + k]
+            for k in range(L.TIMER_UNIT_SIZE):
+                out[n * L.TIMER_UNIT_SIZE + k] = buf[p + k]
             n += 1
             pos = previous if previous >= 0 else -1
     return n, pos, good

@@ -7,22 +7,10 @@ before it is written.
 
 import cython
 
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be64, put32
 from tailrace.kernels.shared.copying import copy_bytes
-from tailrace.kernels.shared.record_layout import (
-    AT_BODY_CRC,
-    AT_BORN_TIMESTAMP,
-    AT_FLAG,
-    AT_SYS_FLAG,
-    BLANK_SIZE,
-    FIXED_SIZE,
-    HEAD_SIZE,
-    HOST_V4_SIZE,
-    HOST_V6_SIZE,
-    MAGIC_V1,
-    STORE_TIME_SIZE,
-    STOREHOST_V6,
-)
 from tailrace.kernels.shared.record_parts import (
     host_bits,
     put_body_head,
@@ -30,21 +18,6 @@ from tailrace.kernels.shared.record_parts import (
     put_properties_length,
     put_store_time,
     put_topic_length,
-)
-from tailrace.kernels.shared.timer_columns import (
-    _COLUMNS,
-    _T_BODY_LEN,
-    _T_BODY_POS,
-    _T_BORN_LEN,
-    _T_PLAIN,
-    _T_POS,
-    _T_PROPS_LEN,
-    _T_PROPS_POS,
-    _T_QUEUE,
-    _T_QUEUE_ID,
-    _T_TOPIC_LEN,
-    _T_TOPIC_POS,
-    _T_WROTE,
 )
 
 SOURCE_SHA256 = ""
@@ -95,33 +68,33 @@ def _put_one(
     names: cython.const[cython.uchar][::1],
 ) -> cython.Py_ssize_t:
     """Write the record of row ``r`` for delivery. Return its size, or -1 if it does not fit."""
-    p: cython.Py_ssize_t = rows[r, _T_POS]
-    born_length: cython.Py_ssize_t = rows[r, _T_BORN_LEN]
-    body_length: cython.Py_ssize_t = rows[r, _T_BODY_LEN]
-    topic_length: cython.Py_ssize_t = rows[r, _T_TOPIC_LEN]
-    props: cython.Py_ssize_t = rows[r, _T_PROPS_POS]
-    props_length: cython.Py_ssize_t = rows[r, _T_PROPS_LEN]
+    p: cython.Py_ssize_t = rows[r, C.T_POS]
+    born_length: cython.Py_ssize_t = rows[r, C.T_BORN_LEN]
+    body_length: cython.Py_ssize_t = rows[r, C.T_BODY_LEN]
+    topic_length: cython.Py_ssize_t = rows[r, C.T_TOPIC_LEN]
+    props: cython.Py_ssize_t = rows[r, C.T_PROPS_POS]
+    props_length: cython.Py_ssize_t = rows[r, C.T_PROPS_LEN]
     host_length: cython.Py_ssize_t = len(store_host)
     separator: cython.Py_ssize_t = 0 if b[props + props_length - 1] == 2 else 1
-    added: cython.Py_ssize_t = 36 + separator + _digits(rows[r, _T_WROTE]) + _digits(dequeue_ms)
+    added: cython.Py_ssize_t = 36 + separator + _digits(rows[r, C.T_WROTE]) + _digits(dequeue_ms)
     size: cython.Py_ssize_t = (
-        FIXED_SIZE + born_length + host_length + body_length + topic_length + props_length + added)
+        L.FIXED_SIZE + born_length + host_length + body_length + topic_length + props_length + added)
     q: cython.Py_ssize_t
     times: cython.Py_ssize_t = (
-        p + HEAD_SIZE + born_length + STORE_TIME_SIZE
-        + (HOST_V6_SIZE if b[p + AT_SYS_FLAG + 3] & STOREHOST_V6 else HOST_V4_SIZE))
-    if size + BLANK_SIZE > limit - start:
+        p + L.HEAD_SIZE + born_length + L.STORE_TIME_SIZE
+        + (L.HOST_V6_SIZE if b[p + L.AT_SYS_FLAG + 3] & L.STOREHOST_V6 else L.HOST_V4_SIZE))
+    if size + L.BLANK_SIZE > limit - start:
         return -1
     q = put_head(
-        out, start, MAGIC_V1, be32(b, p + AT_BODY_CRC),  # of the body; `timer_records.read` has verified it
-        rows[r, _T_QUEUE_ID], be32(b, p + AT_FLAG), queue_offset, phy_offset,
-        host_bits(be32(b, p + AT_SYS_FLAG), born_length, host_length), be64(b, p + AT_BORN_TIMESTAMP))
-    q = put_store_time(out, copy_bytes(out, q, b, p + HEAD_SIZE, born_length), now_ms)
+        out, start, L.MAGIC_V1, be32(b, p + L.AT_BODY_CRC),  # of the body; `timer_records.read` has verified it
+        rows[r, C.T_QUEUE_ID], be32(b, p + L.AT_FLAG), queue_offset, phy_offset,
+        host_bits(be32(b, p + L.AT_SYS_FLAG), born_length, host_length), be64(b, p + L.AT_BORN_TIMESTAMP))
+    q = put_store_time(out, copy_bytes(out, q, b, p + L.HEAD_SIZE, born_length), now_ms)
     q = copy_bytes(out, q, store_host, 0, host_length)
     q = put_body_head(out, q, be32(b, times), 0, body_length)
-    q = copy_bytes(out, q, b, rows[r, _T_BODY_POS], body_length)
+    q = copy_bytes(out, q, b, rows[r, C.T_BODY_POS], body_length)
     q = put_topic_length(out, q, topic_length, False)
-    q = copy_bytes(out, q, b, rows[r, _T_TOPIC_POS], topic_length)
+    q = copy_bytes(out, q, b, rows[r, C.T_TOPIC_POS], topic_length)
     q = put_properties_length(out, q, props_length + added)
     q = copy_bytes(out, q, b, props, props_length)
     if separator:
@@ -129,7 +102,7 @@ def _put_one(
         q += 1
     q = copy_bytes(out, q, names, 0, 16)
     out[q] = 1
-    q = _decimal(out, q + 1, rows[r, _T_WROTE])
+    q = _decimal(out, q + 1, rows[r, C.T_WROTE])
     out[q] = 2
     q = copy_bytes(out, q + 1, names, 16, 16)
     out[q] = 1
@@ -172,13 +145,13 @@ def put_back(
         limit = len(out)
     if not 0 <= first <= until <= order.shape[0] or pos < 0 or dequeue_ms < 0:
         raise ValueError(f"rows {first} to {until} of {order.shape[0]} at {pos}")
-    if count and rows.shape[1] < _COLUMNS:
+    if count and rows.shape[1] < C.T_COLUMNS:
         raise ValueError(f"{rows.shape[1]} columns")
     for n in range(first, until):  # check all rows before the first byte is written
         r = order[n]
-        if not 0 <= r < count or rows[r, _T_PLAIN] != 1 or rows[r, _T_WROTE] < 0 or not (
-            0 <= rows[r, _T_QUEUE] < queues
-        ) or rows[r, _T_PROPS_POS] + rows[r, _T_PROPS_LEN] > len(buf):
+        if not 0 <= r < count or rows[r, C.T_PLAIN] != 1 or rows[r, C.T_WROTE] < 0 or not (
+            0 <= rows[r, C.T_QUEUE] < queues
+        ) or rows[r, C.T_PROPS_POS] + rows[r, C.T_PROPS_LEN] > len(buf):
             raise ValueError(f"row {r} is not a plain timer inside the buffer")
     n = first
     with cython.nogil:
@@ -186,10 +159,10 @@ def put_back(
             r = order[n]
             size = _put_one(
                 out, p, limit, phy_offset + (p - pos), buf, rows, r,
-                queue_offsets[rows[r, _T_QUEUE]], dequeue_ms, now_ms, store_host, names)
+                queue_offsets[rows[r, C.T_QUEUE]], dequeue_ms, now_ms, store_host, names)
             if size < 0:
                 break
-            queue_offsets[rows[r, _T_QUEUE]] += 1
+            queue_offsets[rows[r, C.T_QUEUE]] += 1
             p += size
             n += 1
     return n - first, p - pos

@@ -1,109 +1,45 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Read many records of timers, for the enqueue service (``read_enqueued``) and for the delivery (``read``).
 
-``rows`` is a C-contiguous int64 array with one row per record and ``ENQUEUE_COLUMNS`` or ``COLUMNS`` columns;
+``rows`` is a C-contiguous int64 array with one row per record and ``C.E_COLUMNS`` or ``C.T_COLUMNS`` columns;
 positions in it are indexes into the buffer. A record that is not plain in every respect is marked as odd, and the
 caller handles it in Python. Every position is compared with the length of its buffer before it is read.
 """
 
 import cython
 
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be32u, be64
+from tailrace.kernels.shared.copying import find_byte
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
 from tailrace.kernels.shared.fnv import FNV_MASK, FNV_PRIME, FNV_START, fnv_on
 from tailrace.kernels.shared.java_hash import java_hash_of
-from tailrace.kernels.shared.record_layout import (
-    AT_BODY_CRC,
-    AT_BODY_LENGTH,
-    AT_MAGIC,
-    AT_PHY_OFFSET,
-    AT_SYS_FLAG,
-    BODY_HEAD_SIZE,
-    BORNHOST_V6,
-    HEAD_SIZE,
-    HOST_V4_SIZE,
-    HOST_V6_SIZE,
-    MAGIC_V1,
-    MAX_PROPERTIES,
-    MIN_RECORD_SIZE,
-    STORE_TIME_SIZE,
-    STOREHOST_V6,
+from tailrace.kernels.shared.names import (
+    is_crc_property,
+    is_real_qid,
+    is_real_topic,
+    is_timer_del_uniqkey,
+    is_timer_delay_ms,
+    is_timer_delay_sec,
+    is_timer_deliver_ms,
+    is_timer_dequeue_ms,
+    is_timer_enqueue_ms,
+    is_timer_out_ms,
+    is_timer_roll_times,
+    is_timer_topic,
+    is_uniq_key,
 )
-from tailrace.kernels.shared.timer_columns import (
-    _COLUMNS,
-    _E_KIND,
-    _E_OUT,
-    _E_TOPIC,
-    _E_TOPIC_HASH,
-    _E_TOPIC_LEN,
-    _E_TOPIC_POS,
-    _ENQUEUE_COLUMNS,
-    _T_BODY_LEN,
-    _T_BODY_POS,
-    _T_BORN_LEN,
-    _T_DUE,
-    _T_IDENTITY,
-    _T_KEY_LEN,
-    _T_KEY_POS,
-    _T_OUT,
-    _T_PLAIN,
-    _T_POS,
-    _T_PROPS_LEN,
-    _T_PROPS_POS,
-    _T_QUEUE,
-    _T_QUEUE_HASH,
-    _T_QUEUE_ID,
-    _T_TOPIC_LEN,
-    _T_TOPIC_POS,
-    _T_WROTE,
-)
+from tailrace.kernels.shared.unit_reading import body_at, topic_at
 
 SOURCE_SHA256 = ""
 
-
-_TIMER = cython.declare(cython.int, 1)
-_DELETE = cython.declare(cython.int, 2)
 
 _TAIL = cython.declare(cython.int, 96)  # greatest length of the two properties that are added
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _MASK_62 = cython.declare(cython.ulonglong, 0x3FFFFFFFFFFFFFFF)
 
-T_PLAIN = _T_PLAIN
-T_OUT = _T_OUT
-T_DUE = _T_DUE
-T_QUEUE_ID = _T_QUEUE_ID
-T_IDENTITY = _T_IDENTITY
-T_QUEUE_HASH = _T_QUEUE_HASH
-T_BODY_LEN = _T_BODY_LEN
-T_TOPIC_POS = _T_TOPIC_POS
-T_TOPIC_LEN = _T_TOPIC_LEN
-T_KEY_POS = _T_KEY_POS
-T_KEY_LEN = _T_KEY_LEN
-T_WROTE = _T_WROTE
-T_QUEUE = _T_QUEUE
-COLUMNS = _COLUMNS
-E_KIND = _E_KIND
-E_OUT = _E_OUT
-E_TOPIC_HASH = _E_TOPIC_HASH
-E_TOPIC = _E_TOPIC
-E_TOPIC_POS = _E_TOPIC_POS
-E_TOPIC_LEN = _E_TOPIC_LEN
-ENQUEUE_COLUMNS = _ENQUEUE_COLUMNS
-ODD = 0
-TIMER = _TIMER
-DELETE = _DELETE
-
-# Numbers for the names of properties, see `_kind`.
-_REAL_TOPIC = cython.declare(cython.int, 1)
-_REAL_QID = cython.declare(cython.int, 2)
-_UNIQ_KEY = cython.declare(cython.int, 3)
-_OUT_MS = cython.declare(cython.int, 4)
-_DELAY_SEC = cython.declare(cython.int, 5)
-_DELAY_MS = cython.declare(cython.int, 6)
-_DELIVER_MS = cython.declare(cython.int, 7)
-_ODD_NAME = cython.declare(cython.int, 8)
-_DELETE_NAME = cython.declare(cython.int, 9)
 
 # -- records
 
@@ -111,55 +47,23 @@ _DELETE_NAME = cython.declare(cython.int, 9)
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _is(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t,
-    name: cython.const[cython.uchar][::1], at: cython.Py_ssize_t,
-) -> cython.bint:
-    k: cython.Py_ssize_t
-    for k in range(n):
-        if b[p + k] != name[at + k]:
-            return False
-    return True
-
-
-_NAMES: bytes = (
-    b"REAL_TOPICREAL_QIDUNIQ_KEYTIMER_OUT_MSTIMER_DELAY_SECTIMER_DELAY_MS"
-    b"TIMER_DELIVER_MSTIMER_ENQUEUE_MSTIMER_DEQUEUE_MSTIMER_ROLL_TIMES"
-    b"TIMER_DEL_UNIQKEY__CRC32#rmq_sys_wheel_timer"
-)
+def _is_ascii(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t) -> cython.bint:
+    """Return True if all bytes of ``b[p:e]`` are below 128."""
+    bits: cython.uchar = 0
+    while p < e:
+        bits |= b[p]
+        p += 1
+    return bits < 128
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _kind(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t,
-    names: cython.const[cython.uchar][::1],
-) -> cython.int:
-    """Return the number of a property's name, 0 for a name that is not used here."""
-    c: cython.uchar = b[p]
-    if c == 82:  # R
-        if n == 10 and _is(b, p, 10, names, 0):
-            return _REAL_TOPIC
-        return _REAL_QID if n == 8 and _is(b, p, 8, names, 10) else 0
-    if c == 85:  # U
-        return _UNIQ_KEY if n == 8 and _is(b, p, 8, names, 18) else 0
-    if c == 95:  # _
-        return _ODD_NAME if n == 8 and _is(b, p, 8, names, 148) else 0
-    if c != 84:  # T
-        return 0
-    if n == 12:
-        return _OUT_MS if _is(b, p, 12, names, 26) else 0
-    if n == 15:
-        return _DELAY_SEC if _is(b, p, 15, names, 38) else 0
-    if n == 14:
-        return _DELAY_MS if _is(b, p, 14, names, 53) else 0
-    if n == 16:
-        if _is(b, p, 16, names, 67):
-            return _DELIVER_MS
-        return _ODD_NAME if (
-            _is(b, p, 16, names, 83) or _is(b, p, 16, names, 99) or _is(b, p, 16, names, 115)) else 0
-    return _DELETE_NAME if n == 17 and _is(b, p, 17, names, 131) else 0
+def _was_put_back(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for a name that a timer does not have before its first slot comes."""
+    return (
+        is_timer_enqueue_ms(b, p, n) or is_timer_dequeue_ms(b, p, n) or is_timer_roll_times(b, p, n)
+        or is_crc_property(b, p, n))
 
 
 @cython.cfunc
@@ -210,61 +114,52 @@ def _properties(
     e: cython.Py_ssize_t,
     stored_ms: cython.longlong,
     precision_ms: cython.longlong,
-    names: cython.const[cython.uchar][::1],
     rows: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
 ) -> cython.bint:
     """Fill the columns that depend on the properties. Return True if they are those of a plain timer."""
-    p: cython.Py_ssize_t = start
-    value: cython.Py_ssize_t = -1
-    kind: cython.int
-    number: cython.longlong
+    p: cython.Py_ssize_t
+    value: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    number: cython.longlong = 0
     said: cython.longlong
-    c: cython.uchar
     out: cython.longlong = -1
     queue_id: cython.longlong = -1
     seconds: cython.longlong = -1
     millis: cython.longlong = -1
     deliver: cython.longlong = -1
     h: cython.ulonglong
-    rows[n, _T_TOPIC_LEN] = 0
-    rows[n, _T_KEY_LEN] = 0
-    while p <= e:
-        c = b[p] if p < e else 2
-        if c == 1:
-            if value < 0:
-                value = p + 1
-        elif c == 2:
-            if value >= 0 and value - 1 > start and p > value:
-                kind = _kind(b, start, value - 1 - start, names)
-                if kind == _REAL_TOPIC:
-                    rows[n, _T_TOPIC_POS] = value
-                    rows[n, _T_TOPIC_LEN] = p - value
-                elif kind == _UNIQ_KEY:
-                    rows[n, _T_KEY_POS] = value
-                    rows[n, _T_KEY_LEN] = p - value
-                elif kind == _ODD_NAME or kind == _DELETE_NAME:
-                    return False
-                elif kind != 0:
-                    number = _number(b, value, p)
-                    if number < 0:
-                        return False
-                    if kind == _REAL_QID:
-                        queue_id = number
-                    elif kind == _OUT_MS:
-                        out = number
-                    elif kind == _DELAY_SEC:
-                        seconds = number
-                    elif kind == _DELAY_MS:
-                        millis = number
-                    else:
-                        deliver = number
-            start = p + 1
-            value = -1
-        elif c >= 128:
-            return False  # only ASCII is handled here
-        p += 1
-    if rows[n, _T_TOPIC_LEN] == 0 or rows[n, _T_KEY_LEN] == 0 or rows[n, _T_TOPIC_LEN] > 127:
+    rows[n, C.T_TOPIC_LEN] = 0
+    rows[n, C.T_KEY_LEN] = 0
+    if not _is_ascii(b, start, e):
+        return False  # only ASCII is handled here
+    while start < e:
+        p = find_byte(b, start, e, 2)
+        value = find_byte(b, start, p, 1) + 1
+        size = value - 1 - start
+        if size > 0 and p > value:
+            if is_real_topic(b, start, size):
+                rows[n, C.T_TOPIC_POS] = value
+                rows[n, C.T_TOPIC_LEN] = p - value
+            elif is_uniq_key(b, start, size):
+                rows[n, C.T_KEY_POS] = value
+                rows[n, C.T_KEY_LEN] = p - value
+            elif is_real_qid(b, start, size):
+                queue_id = number = _number(b, value, p)
+            elif is_timer_out_ms(b, start, size):
+                out = number = _number(b, value, p)
+            elif is_timer_delay_sec(b, start, size):
+                seconds = number = _number(b, value, p)
+            elif is_timer_delay_ms(b, start, size):
+                millis = number = _number(b, value, p)
+            elif is_timer_deliver_ms(b, start, size):
+                deliver = number = _number(b, value, p)
+            elif is_timer_del_uniqkey(b, start, size) or _was_put_back(b, start, size):
+                return False
+            if number < 0:
+                return False
+        start = p + 1
+    if rows[n, C.T_TOPIC_LEN] == 0 or rows[n, C.T_KEY_LEN] == 0 or rows[n, C.T_TOPIC_LEN] > L.MAX_TOPIC_V1:
         return False
     if out < 0 or queue_id < 0 or queue_id > _MASK_31 or seconds > 1000000000:
         return False
@@ -273,54 +168,29 @@ def _properties(
         said = stored_ms + seconds * 1000
     elif millis >= 0:
         said = stored_ms + millis
-    rows[n, _T_OUT] = out
-    rows[n, _T_DUE] = said if out < said <= out + precision_ms else out + precision_ms
-    rows[n, _T_QUEUE_ID] = queue_id
+    rows[n, C.T_OUT] = out
+    rows[n, C.T_DUE] = said if out < said <= out + precision_ms else out + precision_ms
+    rows[n, C.T_QUEUE_ID] = queue_id
     h = fnv_on(
-        FNV_START, b, rows[n, _T_TOPIC_POS], rows[n, _T_TOPIC_POS] + rows[n, _T_TOPIC_LEN])
-    rows[n, _T_QUEUE_HASH] = _end_hash(h, queue_id)
+        FNV_START, b, rows[n, C.T_TOPIC_POS], rows[n, C.T_TOPIC_POS] + rows[n, C.T_TOPIC_LEN])
+    rows[n, C.T_QUEUE_HASH] = _end_hash(h, queue_id)
     h = ((h ^ 1) * FNV_PRIME) & FNV_MASK
-    h = fnv_on(h, b, rows[n, _T_KEY_POS], rows[n, _T_KEY_POS] + rows[n, _T_KEY_LEN])
-    rows[n, _T_IDENTITY] = _end_hash(h, out)
+    h = fnv_on(h, b, rows[n, C.T_KEY_POS], rows[n, C.T_KEY_POS] + rows[n, C.T_KEY_LEN])
+    rows[n, C.T_IDENTITY] = _end_hash(h, out)
     return True
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _body_at(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t,
-    phy_offset: cython.longlong,
-) -> cython.Py_ssize_t:
-    """Return the index of the body (after its length) of the record ``b[p:end]``, -1 if it is not a record."""
-    q: cython.Py_ssize_t = p + HEAD_SIZE
-    length: cython.longlong
-    if end - p < MIN_RECORD_SIZE or be32(b, p) != end - p or be64(b, p + AT_PHY_OFFSET) != phy_offset:
-        return -1
-    if be32u(b, p + AT_MAGIC) != MAGIC_V1:
-        return -1
-    q += HOST_V6_SIZE if b[p + AT_SYS_FLAG + 3] & BORNHOST_V6 else HOST_V4_SIZE
-    q += STORE_TIME_SIZE + (HOST_V6_SIZE if b[p + AT_SYS_FLAG + 3] & STOREHOST_V6 else HOST_V4_SIZE)
-    if q + BODY_HEAD_SIZE + 3 > end:
-        return -1
-    q += AT_BODY_LENGTH
-    length = be32(b, q)
-    return -1 if length < 0 or length > end - q - 4 - 22 else q + 4
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _properties_at(
-    b: cython.const[cython.uchar][::1], q: cython.Py_ssize_t, end: cython.Py_ssize_t,
-    names: cython.const[cython.uchar][::1],
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, phy_offset: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """Return the index of the properties of a timer's record whose body starts at ``q``, or -1."""
-    q += cython.cast(cython.Py_ssize_t, be32(b, q - 4))
-    if b[q] != 19 or not _is(b, q + 1, 19, names, 156):
+    """Return the index of the properties of the record ``b[p:end]``, -1 if it is not one of the timer topic."""
+    q: cython.Py_ssize_t = topic_at(b, p, end - p, phy_offset)
+    if q < 0 or be32u(b, p + L.AT_MAGIC) != L.MAGIC_V1 or not is_timer_topic(b, q + 1, b[q]):
         return -1
-    q += 22
-    return q if q + ((cython.cast(cython.longlong, b[q - 2]) << 8) | b[q - 1]) == end else -1
+    return q + 1 + b[q] + L.PROPERTIES_LENGTH_SIZE
 
 
 @cython.cfunc
@@ -332,35 +202,32 @@ def _record(
     end: cython.Py_ssize_t,
     phy_offset: cython.longlong,
     precision_ms: cython.longlong,
-    names: cython.const[cython.uchar][::1],
     rows: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
 ) -> cython.bint:
     """Fill row ``n`` from the record ``b[p:end]``. Return True if it is a plain timer."""
     sys_flag: cython.longlong
     length: cython.longlong
-    q: cython.Py_ssize_t = _body_at(b, p, end, phy_offset)
-    if q < 0:
+    q: cython.Py_ssize_t
+    properties: cython.Py_ssize_t = _properties_at(b, p, end, phy_offset)
+    if properties < 0 or end - properties + _TAIL > L.MAX_PROPERTIES:
         return False
-    sys_flag = be32(b, p + AT_SYS_FLAG)
-    if sys_flag & 0x8:  # records of transactions are not plain
+    sys_flag = be32(b, p + L.AT_SYS_FLAG)
+    if sys_flag & L.TRANSACTION_MASK:  # records of transactions are not plain
         return False
-    if sys_flag & 0x4:
+    rows[n, C.T_POS] = p
+    rows[n, C.T_BORN_LEN] = L.HOST_V6_SIZE if sys_flag & L.BORNHOST_V6 else L.HOST_V4_SIZE
+    q = body_at(b, p)
+    length = be32(b, q)
+    q += 4
+    rows[n, C.T_BODY_POS] = q
+    rows[n, C.T_BODY_LEN] = length
+    if length and (crc_of(b, q, q + cython.cast(cython.Py_ssize_t, length)) & _MASK_31) != be32(b, p + L.AT_BODY_CRC):
         return False
-    rows[n, _T_POS] = p
-    rows[n, _T_BORN_LEN] = HOST_V6_SIZE if sys_flag & BORNHOST_V6 else HOST_V4_SIZE
-    length = be32(b, q - 4)
-    rows[n, _T_BODY_POS] = q
-    rows[n, _T_BODY_LEN] = length
-    if length and (crc_of(b, q, q + cython.cast(cython.Py_ssize_t, length)) & _MASK_31) != be32(b, p + AT_BODY_CRC):
-        return False
-    q = _properties_at(b, q, end, names)
-    if q < 0 or end - q + _TAIL > MAX_PROPERTIES:
-        return False
-    rows[n, _T_PROPS_POS] = q
-    rows[n, _T_PROPS_LEN] = end - q
+    rows[n, C.T_PROPS_POS] = properties
+    rows[n, C.T_PROPS_LEN] = end - properties
     return _properties(
-        b, q, end, be64(b, p + HEAD_SIZE + rows[n, _T_BORN_LEN]), precision_ms, names, rows, n)
+        b, properties, end, be64(b, p + L.HEAD_SIZE + rows[n, C.T_BORN_LEN]), precision_ms, rows, n)
 
 
 def read(
@@ -382,18 +249,17 @@ def read(
     p: cython.longlong
     count: cython.Py_ssize_t = at.shape[0]
     size: cython.Py_ssize_t = len(buf)
-    names: cython.const[cython.uchar][::1] = _NAMES
     if not count == phy_offsets.shape[0] == sizes.shape[0] == rows.shape[0]:
         raise ValueError(f"{count} places, {rows.shape[0]} rows")
-    if count and rows.shape[1] < _COLUMNS:
+    if count and rows.shape[1] < C.T_COLUMNS:
         raise ValueError(f"{rows.shape[1]} columns")
     with cython.nogil:
         for n in range(count):
             p = at[n]
-            rows[n, _T_PLAIN] = 0
+            rows[n, C.T_PLAIN] = 0
             if p >= 0 and sizes[n] > 0 and p <= size and sizes[n] <= size - p:
-                rows[n, _T_PLAIN] = _record(
-                    buf, p, p + sizes[n], phy_offsets[n], precision_ms, names, rows, n)
+                rows[n, C.T_PLAIN] = _record(
+                    buf, p, p + sizes[n], phy_offsets[n], precision_ms, rows, n)
 
 
 # -- for the enqueue
@@ -406,45 +272,38 @@ def _enqueued(
     b: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
     e: cython.Py_ssize_t,
-    names: cython.const[cython.uchar][::1],
     rows: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
 ) -> cython.int:
-    """Fill the E_* columns from the properties ``b[start:e]``. Return the kind: TIMER, DELETE or ODD."""
-    p: cython.Py_ssize_t = start
-    value: cython.Py_ssize_t = -1
-    kind: cython.int
-    found: cython.int = _TIMER
-    c: cython.uchar
-    rows[n, _E_OUT] = -1
-    rows[n, _E_TOPIC_LEN] = 0
-    while p <= e:
-        c = b[p] if p < e else 2
-        if c == 1:
-            if value < 0:
-                value = p + 1
-        elif c == 2:
-            if value >= 0 and value - 1 > start and p > value:
-                kind = _kind(b, start, value - 1 - start, names)
-                if kind == _REAL_TOPIC:
-                    rows[n, _E_TOPIC_POS] = value
-                    rows[n, _E_TOPIC_LEN] = p - value
-                elif kind == _DELETE_NAME:
-                    found = _DELETE
-                elif kind == _OUT_MS:
-                    rows[n, _E_OUT] = _number(b, value, p)
-                    if rows[n, _E_OUT] < 0:
-                        return 0
-            start = p + 1
-            value = -1
-        elif c >= 128:
-            return 0  # only ASCII is handled here
-        p += 1
-    if rows[n, _E_TOPIC_LEN] == 0 or rows[n, _E_OUT] < 0:
-        return 0
-    e = cython.cast(cython.Py_ssize_t, rows[n, _E_TOPIC_POS] + rows[n, _E_TOPIC_LEN])
-    rows[n, _E_TOPIC_HASH] = java_hash_of(b, rows[n, _E_TOPIC_POS], e)
-    rows[n, _E_TOPIC] = _end_hash(fnv_on(FNV_START, b, rows[n, _E_TOPIC_POS], e), 0)
+    """Fill the E_* columns from the properties ``b[start:e]``. Return the kind, one of E_TIMER, E_DELETE or E_ODD."""
+    p: cython.Py_ssize_t
+    value: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    found: cython.int = C.E_TIMER
+    rows[n, C.E_OUT] = -1
+    rows[n, C.E_TOPIC_LEN] = 0
+    if not _is_ascii(b, start, e):
+        return C.E_ODD  # only ASCII is handled here
+    while start < e:
+        p = find_byte(b, start, e, 2)
+        value = find_byte(b, start, p, 1) + 1
+        size = value - 1 - start
+        if size > 0 and p > value:
+            if is_real_topic(b, start, size):
+                rows[n, C.E_TOPIC_POS] = value
+                rows[n, C.E_TOPIC_LEN] = p - value
+            elif is_timer_del_uniqkey(b, start, size):
+                found = C.E_DELETE
+            elif is_timer_out_ms(b, start, size):
+                rows[n, C.E_OUT] = _number(b, value, p)
+                if rows[n, C.E_OUT] < 0:
+                    return C.E_ODD
+        start = p + 1
+    if rows[n, C.E_TOPIC_LEN] == 0 or rows[n, C.E_OUT] < 0:
+        return C.E_ODD
+    e = cython.cast(cython.Py_ssize_t, rows[n, C.E_TOPIC_POS] + rows[n, C.E_TOPIC_LEN])
+    rows[n, C.E_TOPIC_HASH] = java_hash_of(b, rows[n, C.E_TOPIC_POS], e)
+    rows[n, C.E_TOPIC] = _end_hash(fnv_on(FNV_START, b, rows[n, C.E_TOPIC_POS], e), 0)
     return found
 
 
@@ -463,7 +322,7 @@ def read_enqueued(
     """Fill the E_* columns from the timer records at ``at``, whose positions in the log are ``phy_offsets``.
 
     E_KIND is TIMER or DELETE for a record of the timer topic with valid lengths whose properties are ASCII and
-    have slot time and real topic, else ODD. Checksums are not verified. An ``at`` below 0 is a record that could
+    have slot time and real topic, else C.E_ODD. Checksums are not verified. An ``at`` below 0 is a record that could
     not be read.
     """
     n: cython.Py_ssize_t
@@ -472,19 +331,16 @@ def read_enqueued(
     end: cython.Py_ssize_t
     count: cython.Py_ssize_t = at.shape[0]
     size: cython.Py_ssize_t = len(buf)
-    names: cython.const[cython.uchar][::1] = _NAMES
     if not count == phy_offsets.shape[0] == sizes.shape[0] == rows.shape[0]:
         raise ValueError(f"{count} places, {rows.shape[0]} rows")
-    if count and rows.shape[1] < _ENQUEUE_COLUMNS:
+    if count and rows.shape[1] < C.E_COLUMNS:
         raise ValueError(f"{rows.shape[1]} columns")
     with cython.nogil:
         for n in range(count):
             p = at[n]
-            rows[n, _E_KIND] = 0
+            rows[n, C.E_KIND] = 0
             if p >= 0 and sizes[n] > 0 and p <= size and sizes[n] <= size - p:
                 end = cython.cast(cython.Py_ssize_t, p + sizes[n])
-                q = _body_at(buf, cython.cast(cython.Py_ssize_t, p), end, phy_offsets[n])
+                q = _properties_at(buf, cython.cast(cython.Py_ssize_t, p), end, phy_offsets[n])
                 if q >= 0:
-                    q = _properties_at(buf, q, end, names)
-                if q >= 0:
-                    rows[n, _E_KIND] = _enqueued(buf, q, end, names, rows, n)
+                    rows[n, C.E_KIND] = _enqueued(buf, q, end, rows, n)

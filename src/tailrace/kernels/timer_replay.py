@@ -7,27 +7,13 @@ ignored. ``wheel`` is a ring of slots as in the wheel file.
 
 import cython
 
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be32u, be64, put32, put64
 
 SOURCE_SHA256 = ""
 
-_UNIT = cython.declare(cython.int, 52)
-_SLOT = cython.declare(cython.int, 32)
 _PAGE = cython.declare(cython.int, 4096)
-_DELETE = cython.declare(cython.int, 4)  # a bit of a unit's magic
-_KNOWN = cython.declare(cython.int, 0xF)
-_ENDLESS = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
-
-_DONE = cython.declare(cython.int, 0)
-_BEGINS_ANEW = cython.declare(cython.int, 1)
-_BROKEN = cython.declare(cython.int, 2)
-_TAKEN = cython.declare(cython.int, 3)
-
-DONE = _DONE
-BEGINS_ANEW = _BEGINS_ANEW
-BROKEN = _BROKEN
-TAKEN = _TAKEN
-ENDLESS = _ENDLESS
 
 
 def good(buf: cython.const[cython.uchar][::1], base: cython.longlong, limit: cython.longlong):
@@ -44,13 +30,13 @@ def good(buf: cython.const[cython.uchar][::1], base: cython.longlong, limit: cyt
     length: cython.longlong
     magic: cython.longlong
     with cython.nogil:
-        while (n + 1) * _UNIT <= size:
-            p = n * _UNIT
-            magic = be32u(buf, p + 12)
-            phy_offset = be64(buf, p + 28)
-            length = be32(buf, p + 36)
-            if be32(buf, p) != _UNIT or magic == 0 or magic > _KNOWN or phy_offset < 0 or (
-                length <= 0 or length > limit - phy_offset or be64(buf, p + 4) >= base + p
+        while (n + 1) * L.TIMER_UNIT_SIZE <= size:
+            p = n * L.TIMER_UNIT_SIZE
+            magic = be32u(buf, p + L.TIMER_AT_MAGIC)
+            phy_offset = be64(buf, p + L.TIMER_AT_PHY_OFFSET)
+            length = be32(buf, p + L.TIMER_AT_MSG_SIZE)
+            if be32(buf, p) != L.TIMER_UNIT_SIZE or magic == 0 or magic > L.TIMER_MAGIC_MASK or phy_offset < 0 or (
+                length <= 0 or length > limit - phy_offset or be64(buf, p + L.TIMER_AT_PREV_POS) >= base + p
             ):
                 break
             if phy_offset > highest:
@@ -78,42 +64,44 @@ def replay(
     p: cython.Py_ssize_t
     at: cython.Py_ssize_t
     size: cython.Py_ssize_t = len(buf)
-    slots: cython.longlong = len(wheel) // _SLOT
+    slots: cython.longlong = len(wheel) // L.SLOT_SIZE
     number: cython.longlong
     held: cython.longlong
     last: cython.longlong
     time: cython.longlong
     previous: cython.longlong
-    why: cython.int = _DONE
+    why: cython.int = C.REPLAY_DONE
+    change: cython.longlong
     if precision_ms <= 0 or base < 0 or begin_ms < 0 or slots == 0 or (
         len(pages) * _PAGE < len(wheel)
     ):
         raise ValueError(f"from {begin_ms} in steps of {precision_ms}, {slots} slots")
     with cython.nogil:
-        while (n + 1) * _UNIT <= size:
-            p = n * _UNIT
-            time = be64(buf, p + 16) + be32(buf, p + 24)
+        while (n + 1) * L.TIMER_UNIT_SIZE <= size:
+            p = n * L.TIMER_UNIT_SIZE
+            time = be64(buf, p + L.TIMER_AT_WRITE_TIME_MS) + be32(buf, p + L.TIMER_AT_DELAY_MS)
             if time >= begin_ms:
                 number = time // precision_ms
-                at = cython.cast(cython.Py_ssize_t, number % slots) * _SLOT
+                at = cython.cast(cython.Py_ssize_t, number % slots) * L.SLOT_SIZE
                 held = be64(wheel, at)
-                last = be64(wheel, at + 16)
-                previous = be64(buf, p + 4)
+                last = be64(wheel, at + L.SLOT_AT_LAST_POS)
+                previous = be64(buf, p + L.TIMER_AT_PREV_POS)
                 if held == 0 or (held == number and last < 0):
                     if previous >= 0:
-                        why = _BROKEN
+                        why = C.REPLAY_BROKEN
                         break
                     put64(wheel, at, number)
-                    put64(wheel, at + 8, base + p)
-                    put64(wheel, at + 24, 0)
+                    put64(wheel, at + L.SLOT_AT_FIRST_POS, base + p)
+                    put64(wheel, at + L.SLOT_AT_NUM, 0)
                 elif held != number:
-                    why = _TAKEN
+                    why = C.REPLAY_TAKEN
                     break
                 elif previous != last:
-                    why = _BEGINS_ANEW if previous < 0 else _BROKEN
+                    why = C.REPLAY_BEGINS_ANEW if previous < 0 else C.REPLAY_BROKEN
                     break
-                put64(wheel, at + 16, base + p)
-                put32(wheel, at + 24, be32(wheel, at + 24) + (-1 if buf[p + 15] & _DELETE else 1))
+                put64(wheel, at + L.SLOT_AT_LAST_POS, base + p)
+                change = -1 if be32u(buf, p + L.TIMER_AT_MAGIC) & L.TIMER_MAGIC_DELETE else 1
+                put32(wheel, at + L.SLOT_AT_NUM, be32(wheel, at + L.SLOT_AT_NUM) + change)
                 pages[at // _PAGE] = 1
             n += 1
     return n, why
@@ -132,19 +120,19 @@ def listed(
     p: cython.Py_ssize_t
     at: cython.Py_ssize_t
     size: cython.Py_ssize_t = len(buf)
-    slots: cython.longlong = len(wheel) // _SLOT
+    slots: cython.longlong = len(wheel) // L.SLOT_SIZE
     time: cython.longlong
-    if precision_ms <= 0 or begin_ms < 0 or slots == 0 or len(out) * _UNIT < size - _UNIT + 1:
+    if precision_ms <= 0 or begin_ms < 0 or slots == 0 or len(out) * L.TIMER_UNIT_SIZE < size - L.TIMER_UNIT_SIZE + 1:
         raise ValueError(f"from {begin_ms} in steps of {precision_ms}, {slots} slots")
     with cython.nogil:
-        while (n + 1) * _UNIT <= size:
-            p = n * _UNIT
-            time = be64(buf, p + 16) + be32(buf, p + 24)
+        while (n + 1) * L.TIMER_UNIT_SIZE <= size:
+            p = n * L.TIMER_UNIT_SIZE
+            time = be64(buf, p + L.TIMER_AT_WRITE_TIME_MS) + be32(buf, p + L.TIMER_AT_DELAY_MS)
             out[n] = 0
             if time >= begin_ms:
-                at = cython.cast(cython.Py_ssize_t, time // precision_ms % slots) * _SLOT
-                if be64(wheel, at) == time // precision_ms and be64(wheel, at + 16) >= 0 and (
-                    be64(wheel, at + 8) <= base + p
+                at = cython.cast(cython.Py_ssize_t, time // precision_ms % slots) * L.SLOT_SIZE
+                if be64(wheel, at) == time // precision_ms and be64(wheel, at + L.SLOT_AT_LAST_POS) >= 0 and (
+                    be64(wheel, at + L.SLOT_AT_FIRST_POS) <= base + p
                 ):
                     out[n] = 1
             n += 1

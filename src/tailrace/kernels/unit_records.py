@@ -10,6 +10,9 @@ import itertools
 
 import cython
 
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
+
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.cpython.mem import PyMem_Free, PyMem_Malloc
@@ -20,12 +23,6 @@ from tailrace.kernels.shared.big_endian import be32, be64
 from tailrace.kernels.shared.copying import find_byte
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
 from tailrace.kernels.shared.unit_reading import (
-    _UNITS_COLD,
-    _UNITS_CUT_OFF,
-    _UNITS_DAMAGED,
-    _UNITS_ELSEWHERE,
-    _UNITS_END,
-    _UNITS_FULL,
     EARLY,
     PRE_BLANK,
     checksums_are_right,
@@ -41,26 +38,12 @@ SOURCE_SHA256 = ""
 
 _FOUND = GetMessageStatus.FOUND  # in a variable, because looking up a member takes longer
 _PROPERTY_WEIGHT = cython.declare(cython.longlong, 16)
-_PLACE_AT = cython.declare(cython.int, 0)  # index of the record in the buffer
-_PLACE_SIZE = cython.declare(cython.int, 1)
-_PLACE_OFFSET = cython.declare(cython.int, 2)  # queue offset of the unit
-_PLACE_COLUMNS = cython.declare(cython.int, 3)
 _SEEN_NS = cython.declare(cython.longlong, 100_000_000)
 _NEXT = cython.declare(cython.Py_ssize_t, 16)  # records that are loaded for a reader that reads on
 
 # The same numbers for other modules; in the compiled module the names above are C integers and cannot be imported.
 SEEN_BYTES = 64 * 4096
-UNITS_END = _UNITS_END
-UNITS_FULL = _UNITS_FULL
-UNITS_ELSEWHERE = _UNITS_ELSEWHERE
-UNITS_CUT_OFF = _UNITS_CUT_OFF
-UNITS_DAMAGED = _UNITS_DAMAGED
-UNITS_COLD = _UNITS_COLD
 PROPERTY_WEIGHT = _PROPERTY_WEIGHT
-PLACE_AT = _PLACE_AT
-PLACE_SIZE = _PLACE_SIZE
-PLACE_OFFSET = _PLACE_OFFSET
-PLACE_COLUMNS = _PLACE_COLUMNS
 
 
 @cython.cfunc
@@ -84,7 +67,7 @@ def _find(
     places: cython.p_longlong,
 ):
     """Fill three numbers of ``places`` per verified record. Return (records, index of the next unit, UNITS_*)."""
-    count: cython.Py_ssize_t = len(units) // 20
+    count: cython.Py_ssize_t = len(units) // L.UNIT_SIZE
     i: cython.Py_ssize_t = first
     k: cython.Py_ssize_t
     n: cython.Py_ssize_t = 0
@@ -93,7 +76,7 @@ def _find(
     size: cython.longlong
     code: cython.longlong
     known: cython.Py_ssize_t = codes.shape[0]
-    why: cython.int = _UNITS_END
+    why: cython.int = C.UNITS_END
     last: cython.Py_ssize_t = 0
     pages = cython.declare(cython.uchar[1024])
     window = cython.declare(cython.Py_ssize_t[2])
@@ -104,12 +87,12 @@ def _find(
     while i < count:
         if cython.compiled and i + EARLY < count and n + EARLY < most:
             load_record(buf, base, until, units, i + EARLY)
-        size = be32(units, 20 * i + 8)
+        size = be32(units, L.UNIT_SIZE * i + L.UNIT_AT_SIZE)
         if size == PRE_BLANK:
             i += 1
             continue
         if known:
-            code = be64(units, 20 * i + 12)
+            code = be64(units, L.UNIT_SIZE * i + L.UNIT_AT_TAGS_CODE)
             k = 0
             while k < known and codes[k] != code:
                 k += 1
@@ -117,7 +100,7 @@ def _find(
                 i += 1
                 continue
         if n >= most or (total + size > room and (started or n > 0)):
-            why = _UNITS_FULL
+            why = C.UNITS_FULL
             if cython.compiled:
                 for k in range(i, min(i + _NEXT, count)):
                     load_record(buf, base, until, units, k)
@@ -160,7 +143,7 @@ def find_units(
     i: cython.Py_ssize_t
     why: cython.int
     most: cython.Py_ssize_t = places.shape[0]
-    if first < 0 or until < 0 or most < 1 or places.shape[1] != _PLACE_COLUMNS:
+    if first < 0 or until < 0 or most < 1 or places.shape[1] != C.PLACE_COLUMNS:
         raise ValueError(f"first {first}, until {until}, {most} places of {places.shape[1]}")
     if cython.compiled:
         flat: cython.p_longlong = cython.address(places[0, 0])
@@ -210,7 +193,7 @@ def read_units(
     data: bytes
     if first < 0 or until < 0:
         raise ValueError(f"first {first}, until {until}")
-    most = min(max(most, 0), len(units) // 20)
+    most = min(max(most, 0), len(units) // L.UNIT_SIZE)
     if cython.compiled:
         places = cython.declare(cython.p_longlong)
         places = cython.cast(cython.p_longlong, PyMem_Malloc(24 * (most + 1)))
@@ -321,13 +304,13 @@ class CachedReader:
             return None
         version, first, units = queue.ahead
         at = offset - first if version == queue.version else -1
-        if at < 0 or len(units) < 20 * (at + min(count, high - offset)):
+        if at < 0 or len(units) < L.UNIT_SIZE * (at + min(count, high - offset)):
             if queue.is_batch:
                 return None
             units, first, at = queue.units_ahead(offset, 2 * count, only_cached=only_cached), offset, 0
-        if not units or len(units) < 20 * (at + 1):
+        if not units or len(units) < L.UNIT_SIZE * (at + 1):
             return None
-        phy_offset = be64(units, 20 * at)
+        phy_offset = be64(units, L.UNIT_SIZE * at)
         file = self._file
         if file is None or not file.file_from_offset <= phy_offset < file.file_from_offset + file.size:
             file = self._file = self._find_file(phy_offset)
@@ -345,7 +328,7 @@ class CachedReader:
         finally:
             file.release()
         data, places, n, at, why = found
-        if n == 0 or (why != _UNITS_FULL and why != _UNITS_END):
+        if n == 0 or (why != C.UNITS_FULL and why != C.UNITS_END):
             return None
         return GetMessageResult(_FOUND, first + at, low, high, data, n, places)
 
@@ -419,7 +402,7 @@ def read_matching(
 
     Return what ``read_units`` returns, and the number of examined bytes.
     """
-    count: cython.Py_ssize_t = len(units) // 20
+    count: cython.Py_ssize_t = len(units) // L.UNIT_SIZE
     i: cython.Py_ssize_t = first
     at: cython.Py_ssize_t
     properties: cython.Py_ssize_t
@@ -429,7 +412,7 @@ def read_matching(
     weight: cython.longlong
     size: cython.longlong
     phy_offset: cython.longlong
-    why: cython.int = _UNITS_END
+    why: cython.int = C.UNITS_END
     pages = cython.declare(cython.uchar[1024])
     window = cython.declare(cython.Py_ssize_t[2])
     records: list = []
@@ -441,11 +424,11 @@ def read_matching(
     if cython.compiled:
         last = look_ahead(buf, base, until, units, i, count, seen, window)
     while i < count:
-        size = be32(units, 20 * i + 8)
+        size = be32(units, L.UNIT_SIZE * i + L.UNIT_AT_SIZE)
         if size == PRE_BLANK:
             i += 1
             continue
-        phy_offset = be64(units, 20 * i)
+        phy_offset = be64(units, L.UNIT_SIZE * i)
         at = located(buf, base, until, phy_offset, size, seen, last, pages, window)
         if at < 0:
             why = cython.cast(cython.int, -at)
@@ -453,18 +436,18 @@ def read_matching(
         properties = properties_at(
             buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i)
         if properties < 0:
-            why = _UNITS_DAMAGED
+            why = C.UNITS_DAMAGED
             break
         weight = size + (at + size - properties) * _PROPERTY_WEIGHT
         if examined and examined + weight > look:
-            why = _UNITS_FULL
+            why = C.UNITS_FULL
             break
         if matches(_values(buf, properties, at + size, names)):
             if len(records) >= most or (total + size > room and (started or total > 0)):
-                why = _UNITS_FULL
+                why = C.UNITS_FULL
                 break
             if not checksums_are_right(buf, at, properties, at + size):
-                why = _UNITS_DAMAGED
+                why = C.UNITS_DAMAGED
                 break
             if cython.compiled:
                 records.append(PyBytes_FromStringAndSize(
@@ -477,6 +460,6 @@ def read_matching(
         examined += weight
         i += 1
         if len(records) >= most:
-            why = _UNITS_FULL if i < count else _UNITS_END
+            why = C.UNITS_FULL if i < count else C.UNITS_END
             break
     return b"".join(records), places.tobytes(), len(records), i, why, examined

@@ -13,7 +13,8 @@ from tailrace.arrow.inner_rows import message_rows
 from tailrace.arrow.memory import array
 from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
 from tailrace.formats.consumequeue import CQ_UNIT
-from tailrace.kernels import packed_rows, record, unit_records
+from tailrace.kernels import packed_rows
+from tailrace.kernels.shared import constants as C
 from tailrace.store.queue_scan import Window
 from tailrace.store.reading import MessageReader
 
@@ -64,7 +65,7 @@ class _Pack:
         self.left = count
         self._has_bodies = "body" in schema.names
         self._fields = Fields(min(count, _ROWS), schema.names)
-        self._row, self._texts = np.empty((1, record.COLUMNS), np.int64), array(_TEXTS)
+        self._row, self._texts = np.empty((1, C.COLUMNS), np.int64), array(_TEXTS)
         self._bodies = pyarrow().allocate_buffer(0)
         self._count = self._texts_end = self._bodies_end = 0
         self._longest = self._room = 0
@@ -90,7 +91,7 @@ class _Pack:
             self._texts_end, np.frombuffer(self._bodies, np.uint8), self._bodies_end, self._has_bodies,
             *self._fields.places)
         self.left -= self._count - before
-        if why == unit_records.UNITS_FULL and self.left:
+        if why == C.UNITS_FULL and self.left:
             if self._count:
                 self._end_batch()
             else:
@@ -102,13 +103,13 @@ class _Pack:
         rows, at, why = window.rows(at, self.left)
         if self._within is not None:
             rows = message_rows(window.buffer, rows)
-            offsets = rows[:, record.C_QUEUE_OFFSET]
+            offsets = rows[:, C.QUEUE_OFFSET]
             rows = rows[(offsets >= self._within[0]) & (offsets < self._within[1])][: self.left]
         first = 0
         while first < len(rows):
             if not self._count:
-                self._longest = int(rows[first, record.C_SIZE])
-                self._begin(self.left * int(rows[first:, record.C_SIZE].max()))
+                self._longest = int(rows[first, C.SIZE])
+                self._begin(self.left * int(rows[first:, C.SIZE].max()))
             first, self._count, self._texts_end, self._bodies_end = packed_rows.pack_rows(
                 window.buffer, rows, first, self._row, self._count, self._room, self._texts, self._texts_end,
                 np.frombuffer(self._bodies, np.uint8), self._bodies_end, self._has_bodies, *self._fields.places)
@@ -139,7 +140,7 @@ class _Pack:
     def _body_column(self, kind: pa.DataType) -> pa.Array:
         pa = pyarrow()
         offsets = array(self._count + 1, np.int32)
-        offsets[:-1], offsets[-1] = self._fields[record.C_BODY_POS], self._bodies_end
+        offsets[:-1], offsets[-1] = self._fields[C.BODY_POS], self._bodies_end
         # Some allocators copy to shrink, which is not worth it for a quarter.
         self._bodies.resize(self._bodies_end, shrink_to_fit=self._bodies_end < self._bodies.size // 4 * 3)
         return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(offsets), self._bodies])

@@ -15,7 +15,8 @@ from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.formats.commitlog import LMQ_PREFIX, LMQ_QUEUE_ID
+from tailrace.formats.commitlog import LMQ_QUEUE_ID
+from tailrace.formats.names import LMQ_PREFIX
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, read_config
 

@@ -22,17 +22,14 @@ from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import LMQ_PREFIX, LMQ_QUEUE_ID
+from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import parent_of
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, LMQ_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import pop_retry_topics, retry_topic_users
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, read_config
 from tailrace.node.retention.topics import TopicRetention, Unfinished, read_unfinished
-from tailrace.node.topic_config import (
-    DLQ_GROUP_TOPIC_PREFIX,
-    RETRY_GROUP_TOPIC_PREFIX,
-    TopicConfigManager,
-)
+from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.lives import Ended
 

@@ -35,12 +35,12 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_hint, replace_file
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import CONFIG, OWN
+from tailrace.formats.names import UNIQ_KEY
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.node.config_manager import read_config
 from tailrace.node.topic_config import LITE_WITHOUT_LMQ, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.properties import UNIQ_KEY
 
 __all__ = ["MOST", "RocksDBStore", "name_leftovers", "name_rocksdb_configs"]
 

@@ -17,10 +17,7 @@ from tailrace.errors import (
     StoreNotWritableError,
     TimerFlowControlError,
 )
-from tailrace.formats.commitlog import (
-    INNER_MULTI_DISPATCH,
-    INNER_MULTI_QUEUE_OFFSET,
-)
+from tailrace.formats.names import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from tailrace.kernels.properties import message_properties, plain_items
 from tailrace.model import (
     Message,
@@ -31,7 +28,7 @@ from tailrace.model import (
 )
 from tailrace.store.commit_log import RecordWriter
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.properties import DELAY, DELIVER_PROPERTIES
+from tailrace.timer.properties import DELIVER_PROPERTIES
 
 __all__ = [
     "PutResults", "by_topic", "goes_alone", "many_writers", "odd_properties", "raise_partial", "raise_refused",

@@ -12,6 +12,7 @@ import numpy as np
 from tailrace.env.entropy import Entropy
 from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.kernels import table_records
+from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.put_forms import raise_partial, raise_refused
 from tailrace.node.table_columns import (
@@ -35,14 +36,14 @@ _PROPERTIES_A_ROW: Final = 120
 _LAST_QUEUE_ID: Final = 0x7FFFFFFF
 _FLAG_LIMIT: Final = 1 << 31
 _WHY: Final = {
-    table_records.TAG_SEPARATOR: ("tags", "must not hold 0x01 or 0x02"),
-    table_records.KEY_EMPTY: ("keys", "a key is empty"),
-    table_records.KEY_BLANK: ("keys", "a key has a blank"),
-    table_records.KEY_SEPARATOR: ("keys", "a key must not hold 0x01 or 0x02"),
-    table_records.PROPERTY_EMPTY: ("properties", "name and value must not be empty"),
-    table_records.PROPERTY_SEPARATOR: ("properties", "name and value must not hold 0x01 or 0x02"),
-    table_records.PROPERTY_TWICE: ("properties", "a name is given twice"),
-    table_records.TOO_LONG: ("properties", "more than 32767 bytes together"),
+    C.REFUSED_TAG_SEPARATOR: ("tags", "must not hold 0x01 or 0x02"),
+    C.REFUSED_KEY_EMPTY: ("keys", "a key is empty"),
+    C.REFUSED_KEY_BLANK: ("keys", "a key has a blank"),
+    C.REFUSED_KEY_SEPARATOR: ("keys", "a key must not hold 0x01 or 0x02"),
+    C.REFUSED_PROPERTY_EMPTY: ("properties", "name and value must not be empty"),
+    C.REFUSED_PROPERTY_SEPARATOR: ("properties", "name and value must not hold 0x01 or 0x02"),
+    C.REFUSED_PROPERTY_TWICE: ("properties", "a name is given twice"),
+    C.REFUSED_TOO_LONG: ("properties", "more than 32767 bytes together"),
 }
 
 
@@ -159,7 +160,7 @@ class TablePut:
         if why:
             column, text = _WHY[why]
             raise illegal_row(column, piece.first + row, text)
-        if (bad := np.flatnonzero(kinds & table_records.LMQ)).size:
+        if (bad := np.flatnonzero(kinds & C.LMQ)).size:
             raise illegal_row(
                 "properties", piece.first + bad[0], "names LMQ queues; put such a message by itself")
         lengths = np.diff(ends, prepend=0)
@@ -183,7 +184,7 @@ class TablePut:
     def _prepare_waiting(self, rows: _Rows) -> None:
         """Pass the rows that name a delivery time to the put hook."""
         keys = list(self._queues)
-        for row in np.flatnonzero(rows.kinds & table_records.WAITS).tolist():
+        for row in np.flatnonzero(rows.kinds & C.WAITS).tolist():
             topic, queue_id = keys[rows.queues[row]]
             message = MessageExtBrokerInner(
                 topic, queue_id, rows.piece.body.text(row), rows.properties.text(row),
@@ -271,7 +272,7 @@ def _at_row(row: int) -> Iterator[None]:
 
 def _runs(rows: _Rows) -> list[Numbers]:
     """Return the indexes of the rows without a delivery time, in runs of about _RUN_BYTES."""
-    plain = np.flatnonzero((rows.kinds & table_records.WAITS) == 0)
+    plain = np.flatnonzero((rows.kinds & C.WAITS) == 0)
     if not plain.size:
         return []
     sizes = rows.piece.body.lengths[plain] + rows.properties.lengths[plain]

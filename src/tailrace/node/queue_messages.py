@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tailrace.formats.commitlog import LMQ_PREFIX, decode_message
+from tailrace.formats.commitlog import decode_message
 from tailrace.formats.inner_batch import unwrapped
 from tailrace.formats.message_fields import decode_when_used
+from tailrace.formats.names import LMQ_PREFIX
 from tailrace.model import GetMessageResult, MessageExt
 
 __all__ = ["READ_BYTES", "messages_of"]

@@ -10,7 +10,7 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.formats.commitlog import LMQ_PREFIX
+from tailrace.formats.names import LMQ_PREFIX
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned
 from tailrace.node.topic_config import PERM_READ
 

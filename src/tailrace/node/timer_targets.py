@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import final
 
-from tailrace.formats.commitlog import LMQ_PREFIX
+from tailrace.formats.names import LMQ_PREFIX
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.hooks import TopicLives
 from tailrace.timer.targets import NOWHERE, Targets

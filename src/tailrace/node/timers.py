@@ -15,7 +15,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import LMQ_PREFIX
+from tailrace.formats.names import LMQ_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.recall_handle import build_handle, parse_handle
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
@@ -26,7 +26,7 @@ from tailrace.node.foreign_engines import RocksDBStore, name_leftovers
 from tailrace.node.retention.timer_rescue import PendingPositions
 from tailrace.node.retention.wheel_positions import WheelPositions
 from tailrace.node.timer_targets import TimerTargets
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager, validate_topic
+from tailrace.node.topic_config import TopicConfigManager, validate_topic
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
 from tailrace.store.multi_dispatch import MARK

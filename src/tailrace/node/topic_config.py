@@ -11,7 +11,14 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.formats.commitlog import LMQ_PREFIX
+from tailrace.formats.names import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    LMQ_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    TIMER_TOPIC,
+)
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned
 from tailrace.node.topic_queue_mapping import TopicQueueMappingManager
 from tailrace.store.queue_types import BATCH_CQ, CLEANUP_POLICY, COMPACTION, QUEUE_TYPE
@@ -24,13 +31,11 @@ from tailrace.store.retention.topic_rules import (
 
 __all__ = [
     "AUTO_CREATE_TOPIC_KEY_TOPIC",
-    "DLQ_GROUP_TOPIC_PREFIX",
     "LITE_WITHOUT_LMQ",
     "PERM_INHERIT",
     "PERM_READ",
     "PERM_WRITE",
     "PRIORITY",
-    "RETRY_GROUP_TOPIC_PREFIX",
     "TopicConfig",
     "TopicConfigManager",
     "validate_topic",
@@ -40,14 +45,11 @@ PERM_INHERIT: Final = 1
 PERM_WRITE: Final = 2
 PERM_READ: Final = 4
 AUTO_CREATE_TOPIC_KEY_TOPIC: Final = "TBW102"
-RETRY_GROUP_TOPIC_PREFIX: Final = "%RETRY%"
-DLQ_GROUP_TOPIC_PREFIX: Final = "%DLQ%"
 TOPIC_MAX_LENGTH: Final = 127
 RETRY_OR_DLQ_TOPIC_MAX_LENGTH: Final = 255
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 FORBIDDEN_TO_SEND: Final = frozenset({
-    "SCHEDULE_TOPIC_XXXX",
+    SCHEDULE_TOPIC,
     "RMQ_SYS_TRANS_HALF_TOPIC",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC",
     "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
@@ -395,13 +397,13 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
             (cluster, 16, 7),
             (broker, 1, 7),
             ("OFFSET_MOVED_EVENT", 1, 6),
-            ("SCHEDULE_TOPIC_XXXX", 18, 6),
+            (SCHEDULE_TOPIC, 18, 6),
             (f"{cluster}_REPLY_TOPIC", 1, 6),
             ("RMQ_SYS_TRANS_HALF_TOPIC", 1, 6),
             ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 6),
-            (f"rmq_sys_REVIVE_LOG_{cluster}", self._config.revive_queue_num, 6),
-            (f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1),
-            ("rmq_sys_wheel_timer", 1, 6),
+            (f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}", self._config.revive_queue_num, 6),
+            (f"{SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, 1),
+            (TIMER_TOPIC, 1, 6),
         ]
         if self._config.auto_create_topic_enable:
             shapes.append((AUTO_CREATE_TOPIC_KEY_TOPIC, nums, 7))

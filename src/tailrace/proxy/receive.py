@@ -10,8 +10,9 @@ from tailrace import events
 from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.pop.fields import not_poppable
-from tailrace.formats.commitlog import INNER_MULTI_QUEUE_OFFSET, LMQ_QUEUE_ID, decode_message
+from tailrace.formats.commitlog import LMQ_QUEUE_ID, decode_message
 from tailrace.formats.lite import LITE_TOPIC
+from tailrace.formats.names import INNER_MULTI_QUEUE_OFFSET
 from tailrace.formats.pop import ExtraInfo, retry_flag
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader

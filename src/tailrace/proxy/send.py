@@ -7,6 +7,7 @@ from typing import Any, Final, final
 from tailrace.broker.context import BrokerContext
 from tailrace.formats.commitlog import SysFlag, java_string_hash
 from tailrace.formats.lite import LITE_TOPIC, consistent_hash
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     RecallMessageRequestHeader,
@@ -14,12 +15,7 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import decode_message_id
-from tailrace.node.topic_config import (
-    AUTO_CREATE_TOPIC_KEY_TOPIC,
-    DLQ_GROUP_TOPIC_PREFIX,
-    PRIORITY,
-    RETRY_GROUP_TOPIC_PREFIX,
-)
+from tailrace.node.topic_config import AUTO_CREATE_TOPIC_KEY_TOPIC, PRIORITY
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.calls import Calls

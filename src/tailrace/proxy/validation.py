@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tailrace.formats.lite import is_lite_name
-from tailrace.node.topic_config import FORBIDDEN_TO_SEND, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from tailrace.formats.names import SYSTEM_TOPIC_PREFIX
+from tailrace.node.topic_config import FORBIDDEN_TO_SEND, SYSTEM_TOPICS
 from tailrace.proxy import limits
 from tailrace.proxy.protocol import Code, GrpcError, name_of
 

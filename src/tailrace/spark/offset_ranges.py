@@ -9,7 +9,8 @@ import numpy as np
 
 from tailrace.arrow.columns import Rows
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
-from tailrace.kernels import columns, record
+from tailrace.kernels import columns
+from tailrace.kernels.shared import constants as C
 from tailrace.store.directory import QueueView
 
 __all__ = ["OffsetRange", "RowFilter", "units_of"]
@@ -64,11 +65,11 @@ class RowFilter:
         """Return True for each row that is in a range and is not an open or rolled back transaction."""
         if not len(self._hash):
             return np.zeros(len(rows), dtype=bool)
-        named = rows[:, record.C_QUEUE_HASH]
+        named = rows[:, C.QUEUE_HASH]
         place = np.searchsorted(self._hash, named)
         place[place == len(self._hash)] = 0
-        offset, phy = rows[:, record.C_QUEUE_OFFSET], rows[:, record.C_PHY]
-        transaction = rows[:, record.C_SYS_FLAG] & 0xC
+        offset, phy = rows[:, C.QUEUE_OFFSET], rows[:, C.PHY]
+        transaction = rows[:, C.SYS_FLAG] & 0xC
         return np.asarray(
             (self._hash[place] == named)
             & (offset >= self._start[place]) & (offset < self._end[place])

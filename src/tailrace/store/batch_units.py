@@ -27,7 +27,7 @@ from tailrace.formats.consumequeue import (
     BatchCqUnit,
     CqUnit,
 )
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.store.batch_order import Units, fitting, follow_each_other, is_batch_unit, is_tidy
 
 __all__ = [
@@ -43,8 +43,8 @@ _BESIDE: Final = 64
 _GROUP: Final = 4
 """This many invalid units in a row are the end of a file, or a hole that a crash has left."""
 _COLUMNS: Final = {
-    "phy_offset": record.C_PHY, "size": record.C_SIZE, "tags_code": record.C_TAGS_CODE,
-    "store_time": record.C_STORE_TIMESTAMP, "msg_base_offset": record.C_QUEUE_OFFSET}
+    "phy_offset": C.PHY, "size": C.SIZE, "tags_code": C.TAGS_CODE,
+    "store_time": C.STORE_TIMESTAMP, "msg_base_offset": C.QUEUE_OFFSET}
 _NEVER: Final = 1 << 62
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 

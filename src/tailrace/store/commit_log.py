@@ -26,7 +26,6 @@ from tailrace.formats.commitlog import (
     BLANK,
     BLANK_MAGIC,
     END_FILE_MIN_BLANK_LENGTH,
-    INNER_MULTI_DISPATCH,
     MIN_RECORD_LENGTH,
     STORE_TIME_HEAD,
     SysFlag,
@@ -35,13 +34,8 @@ from tailrace.formats.commitlog import (
     record_size,
     store_timestamp_of,
 )
-from tailrace.formats.inner_batch import (
-    INNER_BASE,
-    INNER_BASE_LENGTH,
-    INNER_BATCH_BITS,
-    INNER_NUM,
-    INNER_NUM_MAX,
-)
+from tailrace.formats.inner_batch import INNER_BASE_LENGTH, INNER_BATCH_BITS, INNER_NUM_MAX
+from tailrace.formats.names import INNER_BASE, INNER_MULTI_DISPATCH, INNER_NUM
 from tailrace.kernels import appender, record
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus

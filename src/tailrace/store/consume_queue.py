@@ -16,8 +16,9 @@ import numpy as np
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import LMQ_PREFIX, MIN_RECORD_LENGTH
+from tailrace.formats.commitlog import MIN_RECORD_LENGTH
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE, CqUnit
+from tailrace.formats.names import LMQ_PREFIX
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 from tailrace.store.queue_search import first_at, first_kept
 

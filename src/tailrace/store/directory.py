@@ -39,7 +39,8 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.indexfile import INDEX_HEADER
-from tailrace.kernels import hashes, index_entries, record
+from tailrace.kernels import hashes, index_entries
+from tailrace.kernels.shared import constants as C
 from tailrace.store.batch_units import BatchPlaces, last_of, places_until
 from tailrace.store.consume_queue import count_units, find_units_end
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -58,7 +59,7 @@ from tailrace.store.wall_times import read_wall_times
 __all__ = ["BatchQueueView", "DirectoryState", "FileView", "QueueView", "StoreDirectory"]
 
 _UNIT: Final = CQ_UNIT.size
-_CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
+_CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
 _FOREVER: Final = (1 << 63) - 1
 _CHUNK: Final = 1 << 20
 

@@ -16,7 +16,8 @@ from tailrace import events
 from tailrace.config import MESSAGE_DELAY_LEVEL
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
-from tailrace.kernels import queue_units, record
+from tailrace.kernels import queue_units
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.store.batch_units import batch_units
 from tailrace.store.consume_queue import ConsumeQueue
@@ -54,12 +55,12 @@ def parse_delay_levels(text: str = MESSAGE_DELAY_LEVEL) -> list[int]:
 
 def deliver_time_codes(data: Any, rows: Rows, levels: list[int]) -> None:
     """Replace the tags code of records of SCHEDULE_TOPIC_XXXX by their delivery time in ms."""
-    for row in np.flatnonzero(rows[:, record.C_DELAY_LEVEL] > 0).tolist():
+    for row in np.flatnonzero(rows[:, C.DELAY_LEVEL] > 0).tolist():
         at, length, level, stored = rows[
-            row, [record.C_TOPIC_POS, record.C_TOPIC_LEN, record.C_DELAY_LEVEL, record.C_STORE_TIMESTAMP]
+            row, [C.TOPIC_POS, C.TOPIC_LEN, C.DELAY_LEVEL, C.STORE_TIMESTAMP]
         ].tolist()
         if length == len(_SCHEDULE) and data[at : at + length] == _SCHEDULE:
-            rows[row, record.C_TAGS_CODE] = stored + levels[min(level, len(levels)) - 1]
+            rows[row, C.TAGS_CODE] = stored + levels[min(level, len(levels)) - 1]
 
 
 class _Run(NamedTuple):
@@ -150,7 +151,7 @@ class Dispatcher:
     def _write_units(self, batch: RecordBatch) -> None:
         rows = batch.rows
         order, bounds, known = batch.sorted()
-        if len(order) and int(rows[0, record.C_PHY]) < self._lives.until:
+        if len(order) and int(rows[0, C.PHY]) < self._lives.until:
             order, bounds = self._without_ended(rows, order, bounds, known)
         if len(order):
             queues = [
@@ -176,7 +177,7 @@ class Dispatcher:
                 if queue is not None and queue.is_batch:
                     self._write_batches(queue, batch, order[bounds[number] : bounds[number + 1]])
         if len(rows):
-            self._newest = max(self._newest, int(rows[-1, record.C_STORE_TIMESTAMP]))
+            self._newest = max(self._newest, int(rows[-1, C.STORE_TIMESTAMP]))
 
     def _without_ended(
         self, rows: Rows, order: Rows, bounds: Rows, known: list[tuple[bytes, int]]
@@ -184,7 +185,7 @@ class Dispatcher:
         """Return ``order`` and ``bounds`` without the records of ended lives, which get no units."""
         ends = np.array([self._lives.deleted_up_to(self._name_of(raw)) for raw, _ in known], dtype=np.int64)
         counts = np.diff(bounds)
-        kept = rows[order, record.C_PHY] >= np.repeat(ends, counts)
+        kept = rows[order, C.PHY] >= np.repeat(ends, counts)
         if kept.all():
             return order, bounds
         left = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])
@@ -194,7 +195,7 @@ class Dispatcher:
         """Write units of a batch queue, one for each record."""
         rows = batch.rows
         counts = np.array([batch.inner_counts.get(number, 1) for number in chosen.tolist()], dtype=np.int64)
-        offsets = rows[chosen, record.C_QUEUE_OFFSET]
+        offsets = rows[chosen, C.QUEUE_OFFSET]
         ends = offsets + counts
         units = batch_units(rows, chosen, counts)
         breaks = np.flatnonzero(offsets[1:] != ends[:-1]) + 1
@@ -209,7 +210,7 @@ class Dispatcher:
         topic = self._name_of(raw)
         if not topic or topic in {".", ".."} or "/" in topic or "\0" in topic or len(raw) > _MAX_NAME:
             events.NO_QUEUE_FOR_A_TOPIC_THAT_CANNOT_BE_A_DIRECTORY.log(
-                _log, topic=repr(topic), count=len(chosen), phy_offset=rows[chosen[0], record.C_PHY])
+                _log, topic=repr(topic), count=len(chosen), phy_offset=rows[chosen[0], C.PHY])
             return None
         return self._queues.find_or_create(topic, queue_id)
 
@@ -232,12 +233,12 @@ class Dispatcher:
             return
         if skip:
             units = units[skip * queue.unit_size :]
-            start = int(rows[chosen[skip], record.C_QUEUE_OFFSET])
+            start = int(rows[chosen[skip], C.QUEUE_OFFSET])
         gap = PRE_BLANK
         if start > queue.max_offset and queue.files.files and self._is_next_life(queue, start):
             queue.remove_files()  # a crash left them: their removal was not durable
         if start > queue.max_offset and queue.files.files:
-            phy_offset = int(rows[chosen[skip], record.C_PHY])
+            phy_offset = int(rows[chosen[skip], C.PHY])
             gap = self._gap_unit(queue, phy_offset)
             events.MAYBE_LOGIC_QUEUE_ORDER_WRONG.log(
                 _log, topic=queue.topic, queue_id=queue.queue_id, expected=queue.max_offset, actual=start)
@@ -257,8 +258,8 @@ class Dispatcher:
             queue.write(start, units, gap=gap)
         self._queues.dirty.add(queue)
         last = rows[chosen[-1]].tolist()
-        queue.last_store_timestamp = last[record.C_STORE_TIMESTAMP]
-        queue.last_phy_offset = last[record.C_PHY]
+        queue.last_store_timestamp = last[C.STORE_TIMESTAMP]
+        queue.last_phy_offset = last[C.PHY]
         if self.listener is not None:
             codes, size = queue_units.codes_and_size(rows, chosen[skip:])
             self.listener.arriving(queue.topic, queue.queue_id, queue.max_offset, codes, size)
@@ -273,14 +274,14 @@ class Dispatcher:
     def _known(self, queue: ConsumeQueue, rows: Rows, run: _Run, following: int) -> int:
         """Return the number of records of the run whose unit exists; 0 if the queue was deleted and starts again."""
         chosen, start = run.chosen, run.start
-        skip = int(np.searchsorted(rows[chosen, record.C_QUEUE_OFFSET], queue.max_offset))
+        skip = int(np.searchsorted(rows[chosen, C.QUEUE_OFFSET], queue.max_offset))
         if not queue.files.files:
             return 0
-        phy_offset = int(rows[chosen[0], record.C_PHY])
+        phy_offset = int(rows[chosen[0], C.PHY])
         if self._next_offset is not None and following < 0 and start == 0 and len(chosen) == 1:
             # The last record of its queue in these rows: look ahead in the log for the next one.
             following = self._next_offset(
-                queue.topic, queue.queue_id, phy_offset + int(rows[chosen[0], record.C_SIZE]))
+                queue.topic, queue.queue_id, phy_offset + int(rows[chosen[0], C.SIZE]))
         # One record that the next run does not continue, or whose unit is the next one: its offset is damaged.
         rotted = len(chosen) == 1 and (following > run.end or queue.follows(phy_offset))
         if start < queue.first_offset and not rotted:
@@ -310,9 +311,9 @@ class Dispatcher:
 
     def _is_stale(self, rows: Rows, number: int) -> bool:
         """Return True if a record has an older store time than a record before it in the log."""
-        before = rows[:number, record.C_STORE_TIMESTAMP]
+        before = rows[:number, C.STORE_TIMESTAMP]
         newest = max(self._newest, int(before.max()) if number else 0)
-        return int(rows[number, record.C_STORE_TIMESTAMP]) < newest
+        return int(rows[number, C.STORE_TIMESTAMP]) < newest
 
     def _gap_unit(self, queue: ConsumeQueue, phy_offset: int) -> bytes:
         """Return the unit for messages that are missing before the record at ``phy_offset``."""

@@ -27,7 +27,8 @@ from tailrace.formats.indexfile import (
     IndexHeader,
     index_file_size,
 )
-from tailrace.kernels import hashes, index_chains, index_entries, record
+from tailrace.kernels import hashes, index_chains, index_entries
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.segments import Lease, MappedFile, OpenFiles
 from tailrace.store.index_builder import IndexBuilder
@@ -341,7 +342,7 @@ class IndexService:
         rows, (ends, key_hashes) = batch.rows, batch.key_hashes
         key, total = self._resumed(rows, ends), int(ends[-1]) if len(ends) else 0
         if key < total and not self.files:
-            self._create(None, int(rows[_row_of(ends, key), record.C_STORE_TIMESTAMP]))
+            self._create(None, int(rows[_row_of(ends, key), C.STORE_TIMESTAMP]))
         while key < total:
             file = self.files[-1]
             if self._builder is not None:
@@ -358,8 +359,8 @@ class IndexService:
             if key < total:
                 self.write_built()
                 row = _row_of(ends, key)
-                self._half_done = int(rows[row, record.C_PHY]), key - _first_key(ends, row)
-                self._create(file, int(rows[row, record.C_STORE_TIMESTAMP]))
+                self._half_done = int(rows[row, C.PHY]), key - _first_key(ends, row)
+                self._create(file, int(rows[row, C.STORE_TIMESTAMP]))
                 self._half_done = -1, 0
 
     def build(self) -> None:
@@ -382,8 +383,8 @@ class IndexService:
         phy_offset, key = self._half_done
         if not key:
             return 0
-        row = int(np.searchsorted(rows[:, record.C_PHY], phy_offset))
-        found = row < len(rows) and int(rows[row, record.C_PHY]) == phy_offset
+        row = int(np.searchsorted(rows[:, C.PHY], phy_offset))
+        found = row < len(rows) and int(rows[row, C.PHY]) == phy_offset
         return _first_key(ends, row) + key if found else 0
 
     def _create(self, previous: MappedFile | None, timestamp_ms: int) -> MappedFile:

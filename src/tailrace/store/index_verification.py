@@ -19,7 +19,8 @@ from tailrace.formats.indexfile import (
     INDEX_SLOT,
     index_file_size,
 )
-from tailrace.kernels import hashes, index_chains, index_entries, record
+from tailrace.kernels import hashes, index_chains, index_entries
+from tailrace.kernels.shared import constants as C
 from tailrace.store.directory import FileView, StoreDirectory
 from tailrace.store.findings import Finding
 from tailrace.store.walk.scan import LogChunk
@@ -133,8 +134,8 @@ class IndexRange:
         if not self._directory.config.message_index_enable or not len(rows):
             return
         places, key_hashes = _wanted_entries(chunk)
-        low = int(np.searchsorted(self._phy, rows[0, record.C_PHY]))
-        high = int(np.searchsorted(self._phy, rows[-1, record.C_PHY], side="right"))
+        low = int(np.searchsorted(self._phy, rows[0, C.PHY]))
+        high = int(np.searchsorted(self._phy, rows[-1, C.PHY], side="right"))
         if np.array_equal(self._hash[low:high], key_hashes) and np.array_equal(self._phy[low:high], places):
             self._seen[low:high] = True
             return
@@ -162,19 +163,19 @@ class IndexRange:
 def _wanted_entries(chunk: LogChunk) -> tuple[Any, Any]:
     """Return positions and hashes of the entries that the records of a chunk must have."""
     rows = chunk.rows
-    most = int(rows[:, record.C_KEYS_LEN].sum()) // 2 + 3 * len(rows)
+    most = int(rows[:, C.KEYS_LEN].sum()) // 2 + 3 * len(rows)
     key_hashes, ends = np.empty(most, dtype=np.int32), np.empty(len(rows), dtype=np.int64)
     _, count = index_entries.hash_keys(chunk.data, rows, 0, key_hashes, 0, ends)
-    return np.repeat(rows[:, record.C_PHY], np.diff(ends, prepend=0)), key_hashes[:count]
+    return np.repeat(rows[:, C.PHY], np.diff(ends, prepend=0)), key_hashes[:count]
 
 
 def _tag_entries(chunk: LogChunk) -> set[tuple[int, int]]:
     found = set()
     for row in chunk.rows:
-        at = int(row[record.C_TAGS_POS])
+        at = int(row[C.TAGS_POS])
         if at >= 0:
-            tag = chunk.data[at : at + int(row[record.C_TAGS_LEN])]
-            at = int(row[record.C_TOPIC_POS])
-            topic = chunk.data[at : at + int(row[record.C_TOPIC_LEN])]
-            found.add((int(row[record.C_PHY]), hashes.index_hash(topic, b"T#" + tag)))
+            tag = chunk.data[at : at + int(row[C.TAGS_LEN])]
+            at = int(row[C.TOPIC_POS])
+            topic = chunk.data[at : at + int(row[C.TOPIC_LEN])]
+            found.add((int(row[C.PHY]), hashes.index_hash(topic, b"T#" + tag)))
     return found

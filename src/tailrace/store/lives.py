@@ -18,8 +18,8 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
+from tailrace.formats.names import LMQ_PREFIX
 from tailrace.store.hooks import TopicLives
 from tailrace.store.queue_search import QueueUnits, first_at, message_from
 

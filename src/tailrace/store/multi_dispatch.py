@@ -19,15 +19,14 @@ from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import (
-    INNER_MULTI_DISPATCH,
-    INNER_MULTI_QUEUE_OFFSET,
     LMQ_DISPATCH_SEPARATOR,
-    LMQ_PREFIX,
     LMQ_QUEUE_ID,
     SysFlag,
     decode_properties,
 )
+from tailrace.formats.names import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, LMQ_PREFIX
 from tailrace.kernels import queue_units, record
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner
 from tailrace.store.lives import EndedLives
@@ -67,12 +66,12 @@ def rows_with_lmq(data: Any, rows: Rows) -> Rows:
 
     Return ``rows`` itself if no record has an LMQ unit; that costs almost nothing.
     """
-    lengths = rows[:, record.C_LMQ_OFFSETS_LEN]
+    lengths = rows[:, C.LMQ_OFFSETS_LEN]
     if not lengths.any():
         return rows
-    names = rows[:, record.C_LMQ_LEN]
+    names = rows[:, C.LMQ_LEN]
     most = int(np.minimum((lengths + 1) // 2, (names + 1) // _SHORTEST).sum())
-    room = np.empty((len(rows) + most, record.COLUMNS), dtype=np.int64)
+    room = np.empty((len(rows) + most, C.COLUMNS), dtype=np.int64)
     return room[: queue_units.add_lmq_rows(data, rows, room)]
 
 
@@ -81,14 +80,14 @@ def holds_unit(stored: bytes, name: str, queue_offset: int) -> bool:
 
     The record was put into that queue itself, or its properties name the queue.
     """
-    rows = np.empty((1, record.COLUMNS), dtype=np.int64)
+    rows = np.empty((1, C.COLUMNS), dtype=np.int64)
     if record.scan(stored, 0, len(stored), 0, 0, rows)[0] != 1:
         return False
     found, raw = rows_with_lmq(stored, rows), name.encode()
-    places = found[found[:, record.C_QUEUE_OFFSET] == queue_offset]
+    places = found[found[:, C.QUEUE_OFFSET] == queue_offset]
     return any(
         stored[at : at + length] == raw
-        for at, length in places[:, [record.C_TOPIC_POS, record.C_TOPIC_LEN]].tolist())
+        for at, length in places[:, [C.TOPIC_POS, C.TOPIC_LEN]].tolist())
 
 
 def lmq_names(properties: bytes) -> list[str]:

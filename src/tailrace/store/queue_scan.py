@@ -14,6 +14,7 @@ import numpy as np
 
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import record, unit_records
+from tailrace.kernels.shared import constants as C
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue
@@ -58,14 +59,14 @@ class Window:
         At most 512 records with 512 KiB, or one record. Positions in rows are indexes into ``buffer``. Return also the
         unit at which it ended and the reason UNITS_*.
         """
-        places = np.empty((min(most, _PLACES), unit_records.PLACE_COLUMNS), np.int64)
+        places = np.empty((min(most, _PLACES), C.PLACE_COLUMNS), np.int64)
         found, at, why = unit_records.find_units(
             self.buffer, self.start, len(self.buffer), self.units, at, _ANY_CODE, self.queue.record_topic,
             self.queue.queue_id, self.offset, _PART, False, self.seen, places)
         places = places[:found]
         if found and not self.queue.record_topic:
             places = _of_lmq(self.queue, self.buffer, places, self.start, self.tell)
-        rows = np.empty((len(places), record.COLUMNS), np.int64)
+        rows = np.empty((len(places), C.COLUMNS), np.int64)
         record.fill_rows(self.buffer, self.start, places, rows)
         return rows, at, why
 
@@ -136,13 +137,13 @@ def scan_queue(
         finally:
             if held is not None:
                 held.release()
-        mapped = why != unit_records.UNITS_COLD  # a record outside the page cache is read by a system call
-        if why == unit_records.UNITS_DAMAGED:
+        mapped = why != C.UNITS_COLD  # a record outside the page cache is read by a system call
+        if why == C.UNITS_DAMAGED:
             tell(queue, offset + at, _unit(units, at * _UNIT)[0])
             at += 1
         elif at == first and (
-            why == unit_records.UNITS_CUT_OFF
-            or (why == unit_records.UNITS_ELSEWHERE and not there)
+            why == C.UNITS_CUT_OFF
+            or (why == C.UNITS_ELSEWHERE and not there)
         ):
             if not 0 <= (named := _unit(units, at * _UNIT)[0]) < log.min_offset:
                 tell(queue, offset + at, named)  # it was not deleted: the unit names no record

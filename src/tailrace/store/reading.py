@@ -25,6 +25,7 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.kernels import unit_records
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt, places_of
 from tailrace.store.batch_consume_queue import BatchConsumeQueue
@@ -48,7 +49,7 @@ _ANY_CODE: Final = np.empty(0, np.int64)
 _FOUND: Final = GetMessageStatus.FOUND
 _NO_MATCHED_MESSAGE: Final = GetMessageStatus.NO_MATCHED_MESSAGE
 """Kept in variables, because an enumeration look-up costs about a third of the read of one message."""
-_DONE: Final = (unit_records.UNITS_END, unit_records.UNITS_FULL)
+_DONE: Final = (C.UNITS_END, C.UNITS_FULL)
 Codes = np.ndarray[Any, np.dtype[np.int64]]
 _MOST_LOGGED: Final = 1000
 _COPIES: Final = 64
@@ -180,7 +181,7 @@ class MessageReader:
                     keep, buffer, start, there, units, at, codes, topic, queue.queue_id, offset,
                     most - result.record_count, room - total, look, total > 0, pages)
                 look -= examined
-                if why == unit_records.UNITS_COLD and not only_cached and asked != start:
+                if why == C.UNITS_COLD and not only_cached and asked != start:
                     asked = start
                     _load_ahead(queue, buffer, start, units, at, codes, offset, most if keep is None else len(units))
             finally:
@@ -197,18 +198,18 @@ class MessageReader:
             total += len(data)
             if why in _DONE:
                 break
-            if why == unit_records.UNITS_COLD and only_cached:
+            if why == C.UNITS_COLD and only_cached:
                 result.is_cold = not (result.record_count or at)
                 break
-            mapped = why != unit_records.UNITS_COLD  # a record outside the page cache is read by a system call
+            mapped = why != C.UNITS_COLD  # a record outside the page cache is read by a system call
             was, (phy_offset, least, _) = phy_offset, _unit(units, at * _UNIT)
             size = (
                 least if mapped else _span(units, at, codes, most - result.record_count, room - total) if keep is None
                 else _span(units, at, codes, len(units), _FILTERED_READ))
-            if why == unit_records.UNITS_DAMAGED:
+            if why == C.UNITS_DAMAGED:
                 self._log_damage(queue, offset + at, phy_offset)
                 at += 1
-            elif why == unit_records.UNITS_CUT_OFF or (phy_offset == was and not there):
+            elif why == C.UNITS_CUT_OFF or (phy_offset == was and not there):
                 if not 0 <= phy_offset < self._log.min_offset:
                     self._log_damage(queue, offset + at, phy_offset)  # it was not deleted: the unit names no record
                 removed = True

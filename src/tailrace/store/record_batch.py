@@ -10,14 +10,15 @@ import numpy as np
 
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.inner_batch import inner_num
-from tailrace.kernels import index_entries, queue_units, record
+from tailrace.kernels import index_entries, queue_units
+from tailrace.kernels.shared import constants as C
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import Rows
 
 __all__ = ["UNIT_COLUMNS", "Hashes", "RecordBatch", "inner_counts", "rows_by_queue"]
 
-UNIT_COLUMNS: Final = record.C_TAGS_CODE + 1
+UNIT_COLUMNS: Final = C.TAGS_CODE + 1
 """Number of columns of a row that are kept: what units, entries and the checks before writing them need."""
 Hashes = np.ndarray[Any, np.dtype[np.int32]]
 _Array = TypeVar("_Array", bound=np.ndarray[Any, Any])
@@ -56,7 +57,7 @@ class QueueNumbers:
                 data, rows, done, numbers, self._count, self._known, self._names, self._table)
             if done == len(rows):
                 return
-            self._grow(int(rows[done, record.C_TOPIC_LEN]))
+            self._grow(int(rows[done, C.TOPIC_LEN]))
 
     def _grow(self, more: int) -> None:
         self._known = _longer(self._known, 2 * len(self._known))
@@ -78,8 +79,8 @@ class QueueNumbers:
 
 def inner_counts(data: Any, rows: Rows) -> Iterator[tuple[int, int]]:
     """Yield (number of the row, number of its messages) for each row that is an inner batch."""
-    for number in np.flatnonzero(rows[:, record.C_SYS_FLAG] & SysFlag.INNER_BATCH).tolist():
-        at, length = rows[number, [record.C_PROPS_POS, record.C_PROPS_LEN]].tolist()
+    for number in np.flatnonzero(rows[:, C.SYS_FLAG] & SysFlag.INNER_BATCH).tolist():
+        at, length = rows[number, [C.PROPS_POS, C.PROPS_LEN]].tolist()
         yield number, inner_num(bytes(data[at : at + length]))
 
 
@@ -131,7 +132,7 @@ class RecordBatch:
         self.sealed = []
 
     def add(self, data: Any, rows: Rows, *, odd: bool = True) -> None:
-        """Add record rows, which follow those added before. C_*_POS of ``rows`` are positions in ``data``.
+        """Add record rows, which follow those added before. *_POS of ``rows`` are positions in ``data``.
 
         Rows for the LMQ units of a record are added after its own row. ``odd`` may be false if
         ``queue_units.odd_rows`` found none.
@@ -157,7 +158,7 @@ class RecordBatch:
                 data, rows, done, self._hashes, self._keys, ends)
             if done == len(rows):
                 return
-            least = self._keys + int(rows[done, record.C_KEYS_LEN]) // 2 + 3
+            least = self._keys + int(rows[done, C.KEYS_LEN]) // 2 + 3
             self._hashes = _longer(self._hashes, 2 * least)
 
     def _grow(self, count: int) -> None:

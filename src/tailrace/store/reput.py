@@ -12,6 +12,7 @@ import numpy as np
 
 from tailrace import events
 from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.dispatch import Dispatcher
@@ -51,7 +52,7 @@ class ReputMessageService:
         self._seen_until = 0
         self.idle = True
         """True if a put must wake the service; otherwise the service is running and will see the message."""
-        self._rows = np.empty((_ROWS, record.COLUMNS), dtype=np.int64)
+        self._rows = np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
         self._batch = dispatcher.new_batch()
         self._changed = threading.Condition()
         self._lock = threading.Lock()
@@ -108,7 +109,7 @@ class ReputMessageService:
             self._dispatcher.dispatch_batch(self._batch)
             self._recent = recent
             self.position = Position(
-                recent[0], last[record.C_PHY], last[record.C_SIZE], last[record.C_STORE_TIMESTAMP])
+                recent[0], last[C.PHY], last[C.SIZE], last[C.STORE_TIMESTAMP])
         self.reput_from_offset = stop
         return start < stop < until
 
@@ -127,14 +128,14 @@ class ReputMessageService:
             return start
         with lease:
             count, stop, reason = record.scan(
-                lease.buffer, 0, limit - at, start, record.CHECK_PHY_OFFSET, self._rows)
+                lease.buffer, 0, limit - at, start, C.CHECK_PHY_OFFSET, self._rows)
             rows = self._rows[:count]
             if count:
                 self._dispatcher.add(self._batch, lease.buffer, rows)
-                recent.extend(rows[-_BEFORE:, record.C_PHY].tolist())
-        if reason == record.REASON_BLANK:
+                recent.extend(rows[-_BEFORE:, C.PHY].tolist())
+        if reason == C.REASON_BLANK:
             return file.file_from_offset + file.size
-        if start == self.reput_from_offset and not count and reason != record.REASON_SHORT:
+        if start == self.reput_from_offset and not count and reason != C.REASON_SHORT:
             self._stop_at_bad_record(start, file.path, record.REASON_NAMES[reason])
         return start + stop
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, CRC_MASK, SysFlag, record_size
 from tailrace.kernels import appender, record
+from tailrace.kernels.shared import constants as C
 from tailrace.store.walk.log_walk import Damage, LogFile
 from tailrace.store.walk.scan import Rows
 
@@ -43,10 +44,10 @@ def placeholder(damage: Damage, file: LogFile, timestamp_ms: int) -> bytes:
 def sealed_rows(data: Any, rows: Rows) -> list[Damage]:
     """Return the damage that placeholders among record rows cover."""
     found = []
-    mask = (rows[:, record.C_SYS_FLAG] & SysFlag.TRANSACTION_MASK) == SysFlag.TRANSACTION_ROLLBACK
+    mask = (rows[:, C.SYS_FLAG] & SysFlag.TRANSACTION_MASK) == SysFlag.TRANSACTION_ROLLBACK
     for row in rows[mask] if bool(mask.any()) else ():
-        at = int(row[record.C_TOPIC_POS])
-        if bytes(data[at : at + int(row[record.C_TOPIC_LEN])]) == _RAW_TOPIC:
-            start = int(row[record.C_PHY])
-            found.append(Damage(start, start + int(row[record.C_SIZE]), "sealed", ""))
+        at = int(row[C.TOPIC_POS])
+        if bytes(data[at : at + int(row[C.TOPIC_LEN])]) == _RAW_TOPIC:
+            start = int(row[C.PHY])
+            found.append(Damage(start, start + int(row[C.SIZE]), "sealed", ""))
     return found

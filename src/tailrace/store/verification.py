@@ -28,6 +28,7 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import columns, queue_units, record
+from tailrace.kernels.shared import constants as C
 from tailrace.store.batch_units import batch_units
 from tailrace.store.directory import BatchQueueView, QueueView, StoreDirectory
 from tailrace.store.dispatch import SCHEDULE_TOPIC, deliver_time_codes, parse_delay_levels
@@ -53,7 +54,7 @@ __all__ = [
     "unclaimed_findings",
 ]
 
-CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
+CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
 _UNIT: Final = CQ_UNIT.size
 _FOREVER: Final = (1 << 63) - 1
 _LOOK: Final = 4096
@@ -136,17 +137,17 @@ class SegmentRules:
         """Yield properties that cannot all be decoded: not what a client writes, but served as they are."""
         for number in rows_with_odd_properties(chunk):
             row = chunk.rows[number]
-            at, length = int(row[record.C_PROPS_POS]), int(row[record.C_PROPS_LEN])
+            at, length = int(row[C.PROPS_POS]), int(row[C.PROPS_LEN])
             stored = chunk.data[at : at + length]
             pieces = [piece for piece in stored.split(b"\x02") if piece]
             known = len(decode_properties(stored))
             yield Finding(
-                "odd-properties", self._directory.log_path(int(row[record.C_PHY])),
-                int(row[record.C_PHY]), f"{len(pieces)} pieces, {known} can be read")
+                "odd-properties", self._directory.log_path(int(row[C.PHY])),
+                int(row[C.PHY]), f"{len(pieces)} pieces, {known} can be read")
 
     def _verify_units(self, key: Key, rows: Rows, chosen: Any) -> Iterator[Finding]:
         directory = self._directory
-        offsets = rows[chosen, record.C_QUEUE_OFFSET]
+        offsets = rows[chosen, C.QUEUE_OFFSET]
         self.next[key] = int(offsets[-1]) + self._counts.get(int(chosen[-1]), 1)
         wanted = bytearray(_UNIT * len(chosen))
         queue_units.build_units(rows, chosen, np.array([0, len(chosen)]), wanted)
@@ -164,7 +165,7 @@ class SegmentRules:
             offset = int(offsets[number])
             unit = wanted[number * _UNIT : (number + 1) * _UNIT]
             there = queue.units(offset, 1) if queue is not None else b""
-            phy_offset = int(rows[chosen[number], record.C_PHY])
+            phy_offset = int(rows[chosen[number], C.PHY])
             if there != unit and phy_offset < directory.lives.deleted_up_to(key[0]):
                 continue  # its topic was deleted, and the unit is that of a later message
             if there == unit or (key[0] == SCHEDULE_TOPIC and _is_delayed(there, unit)):
@@ -186,12 +187,12 @@ class SegmentRules:
         directory = self._directory
         counts = np.array([self._counts.get(number, 1) for number in chosen.tolist()], dtype=np.int64)
         wanted, size = batch_units(rows, chosen, counts), BATCH_CQ_UNIT.size
-        offsets = rows[chosen, record.C_QUEUE_OFFSET].tolist()
+        offsets = rows[chosen, C.QUEUE_OFFSET].tolist()
         is_right = queue.batch_units(offsets[0], len(chosen)) == wanted
         for number, offset in enumerate(offsets):
             unit = wanted[number * size : (number + 1) * size]
             there = unit if is_right else queue.batch_units(offset, 1)
-            phy_offset = int(rows[chosen[number], record.C_PHY])
+            phy_offset = int(rows[chosen[number], C.PHY])
             if there == unit:
                 self.claims.add(key, offset, int(counts[number]))
                 self.units += 1
@@ -277,7 +278,7 @@ class Verification:
             self._recent = rules.next
             yield from rules.verify(item)
             last = item.rows[-1]
-            self._report(int(last[record.C_PHY] + last[record.C_SIZE]))
+            self._report(int(last[C.PHY] + last[C.SIZE]))
         self._take(rules)
         for low, high in spans:
             self._take(self._rules(low, high))
@@ -324,13 +325,13 @@ def rows_with_odd_properties(chunk: LogChunk) -> list[int]:
     """Return the numbers of rows whose properties have a NUL byte, or a part without a name and a value."""
     rows = np.ascontiguousarray(chunk.rows)
     offsets, valid = np.empty(len(rows) + 1, dtype=np.int32), np.empty(len(rows) // 8 + 1, dtype=np.uint8)
-    text = np.empty(int(rows[:, record.C_PROPS_LEN].sum()), dtype=np.uint8)
+    text = np.empty(int(rows[:, C.PROPS_LEN].sum()), dtype=np.uint8)
     columns.copy_parts(
-        chunk.data, rows[:, record.C_PROPS_POS], rows[:, record.C_PROPS_LEN], offsets, valid, text)
+        chunk.data, rows[:, C.PROPS_POS], rows[:, C.PROPS_LEN], offsets, valid, text)
     ends = offsets[1:].astype(np.int64)
     named = np.append(np.flatnonzero(text == ord(NAME_VALUE_SEPARATOR)), len(text))
     cuts = np.flatnonzero(text == ord(PROPERTY_SEPARATOR))
-    first = np.sort(np.concatenate([ends - rows[:, record.C_PROPS_LEN], cuts + 1]), kind="stable")
+    first = np.sort(np.concatenate([ends - rows[:, C.PROPS_LEN], cuts + 1]), kind="stable")
     end = np.sort(np.concatenate([cuts, ends]), kind="stable")
     value_at = named[np.searchsorted(named, np.minimum(first, len(text)))]
     odd = first[(first < end) & ((value_at >= end) | (value_at == first))]
@@ -344,7 +345,7 @@ def queue_ends(chunk: LogChunk) -> dict[Key, int]:
     rows = rows_with_lmq(chunk.data, chunk.rows)
     counts = dict(inner_counts(chunk.data, rows))
     for topic, queue_id, chosen in rows_by_queue(chunk.data, rows):
-        found[topic, queue_id] = int(rows[chosen[-1], record.C_QUEUE_OFFSET]) + counts.get(int(chosen[-1]), 1)
+        found[topic, queue_id] = int(rows[chosen[-1], C.QUEUE_OFFSET]) + counts.get(int(chosen[-1]), 1)
     return found
 
 

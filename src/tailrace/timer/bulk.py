@@ -16,10 +16,11 @@ import numpy as np
 
 from tailrace.env.clock import Clock
 from tailrace.errors import MessageIllegalError
-from tailrace.formats.commitlog import INNER_MULTI_DISPATCH
+from tailrace.formats.names import INNER_MULTI_DISPATCH
 from tailrace.formats.timerlog import MAGIC_DEFAULT
 from tailrace.kernels import timer_put_back
 from tailrace.kernels import timer_records as kernel
+from tailrace.kernels.shared import constants as C
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.arrays import Ints, Mask, Units
 from tailrace.timer.properties import Identity
@@ -52,8 +53,8 @@ class _Batch:
 
     def identity(self, row: int) -> Identity:
         return Identity(
-            self.text(row, kernel.T_TOPIC_POS, kernel.T_TOPIC_LEN),
-            self.text(row, kernel.T_KEY_POS, kernel.T_KEY_LEN), int(self.rows[row, kernel.T_OUT]))
+            self.text(row, C.T_TOPIC_POS, C.T_TOPIC_LEN),
+            self.text(row, C.T_KEY_POS, C.T_KEY_LEN), int(self.rows[row, C.T_OUT]))
 
 
 @final
@@ -86,14 +87,14 @@ class BulkPutBack:
         batch = self._read(units[np.argsort(units["phy_offset"], kind="stable")])
         plain = self._plain(state, batch)
         state.before.waits(
-            *self._unknown(state, batch.rows[plain, kernel.T_IDENTITY], batch.positions[plain]))
-        is_due = plain & (batch.rows[:, kernel.T_DUE] <= self._clock.now_ms())
+            *self._unknown(state, batch.rows[plain, C.T_IDENTITY], batch.positions[plain]))
+        is_due = plain & (batch.rows[:, C.T_DUE] <= self._clock.now_ms())
         gone = np.zeros(len(units), bool)
         try:
             self._put(state, batch, np.flatnonzero(is_due), gone)
         finally:
             later = plain & ~is_due
-            state.later.add(batch.rows[later, kernel.T_DUE], batch.units[later])
+            state.later.add(batch.rows[later, C.T_DUE], batch.units[later])
             odd = batch.units[~gone & ~later]
             state.units.drop(len(units))
             state.units.put_first(odd)
@@ -113,7 +114,7 @@ class BulkPutBack:
         try:
             batch = self._read(units)
             plain = self._plain(state, batch)
-            is_due = plain & (batch.rows[:, kernel.T_DUE] <= self._clock.now_ms())
+            is_due = plain & (batch.rows[:, C.T_DUE] <= self._clock.now_ms())
             self._put(state, batch, np.flatnonzero(is_due), gone)
         finally:
             if not gone.all():
@@ -130,13 +131,13 @@ class BulkPutBack:
         positions = units["phy_offset"].astype(np.int64)
         sizes = units["msg_size"].astype(np.int64)
         data, at = read_records(self._store.read, positions, sizes, on_error=self._put_back.read_failed)
-        rows = np.zeros((len(units), kernel.COLUMNS), np.int64)
+        rows = np.zeros((len(units), C.T_COLUMNS), np.int64)
         kernel.read(data, at, positions, sizes, self._timers.grain_ms, rows)
-        rows[:, kernel.T_WROTE] = units["write_time_ms"]
+        rows[:, C.T_WROTE] = units["write_time_ms"]
         if _DISPATCH in data:  # rare: their LMQ units need the ordinary put
             for row, start in enumerate(at.tolist()):
                 if data.find(_DISPATCH, start, start + int(sizes[row])) >= 0:
-                    rows[row, kernel.T_PLAIN] = 0
+                    rows[row, C.T_PLAIN] = 0
         return _Batch(units, data, rows)
 
     # -- what is plain
@@ -145,12 +146,12 @@ class BulkPutBack:
         """Return True for each row of a plain timer."""
         rows, units = batch.rows, batch.units
         config = self._store.config
-        plain = (rows[:, kernel.T_PLAIN] == 1) & (units["magic"] == MAGIC_DEFAULT)
-        plain &= rows[:, kernel.T_OUT] >= self._timers.suspicious_until_ms
-        plain &= (rows[:, kernel.T_WROTE] >= 0) & (
-            rows[:, kernel.T_BODY_LEN] <= config.max_message_size)
+        plain = (rows[:, C.T_PLAIN] == 1) & (units["magic"] == MAGIC_DEFAULT)
+        plain &= rows[:, C.T_OUT] >= self._timers.suspicious_until_ms
+        plain &= (rows[:, C.T_WROTE] >= 0) & (
+            rows[:, C.T_BODY_LEN] <= config.max_message_size)
         plain &= units["msg_size"] + _ADDED < config.mapped_file_size_commit_log
-        hashes, positions = rows[:, kernel.T_IDENTITY], batch.positions
+        hashes, positions = rows[:, C.T_IDENTITY], batch.positions
         plain &= state.before.are_free(np.ascontiguousarray(hashes), positions)
         for other in self._due.slots.values():
             if other is not state and len(other.before):
@@ -160,7 +161,7 @@ class BulkPutBack:
             plain &= ~np.isin(positions, list(state.waiting))
         if self._due.unread_requests:
             plain &= ~np.isin(units["topic_hash"], list(self._due.unread_requests))
-        if state.identities or self._due.has_named(set(np.unique(rows[plain, kernel.T_OUT]).tolist())):
+        if state.identities or self._due.has_named(set(np.unique(rows[plain, C.T_OUT]).tolist())):
             for row in np.flatnonzero(plain).tolist():
                 identity = batch.identity(row)
                 plain[row] = not (
@@ -178,10 +179,10 @@ class BulkPutBack:
     def _put(self, state: SlotState, batch: _Batch, chosen: Ints, gone: Mask) -> None:
         """Deliver the rows ``chosen``, by due time and then in log order; set ``gone`` for each delivered row."""
         rows = batch.rows
-        order = chosen[np.argsort(rows[chosen, kernel.T_DUE], kind="stable")]
-        said = rows[order, kernel.T_QUEUE_ID]
+        order = chosen[np.argsort(rows[chosen, C.T_DUE], kind="stable")]
+        said = rows[order, C.T_QUEUE_ID]
         keys = self._queues(batch, order)
-        here = rows[order, kernel.T_QUEUE] >= 0
+        here = rows[order, C.T_QUEUE] >= 0
         order, said = order[here], said[here]
         if not len(order):
             return
@@ -202,15 +203,15 @@ class BulkPutBack:
         put = order[: result.msg_num]
         gone[put] = True
         state.before.went(
-            np.ascontiguousarray(rows[put, kernel.T_IDENTITY]), batch.positions[put])
+            np.ascontiguousarray(rows[put, C.T_IDENTITY]), batch.positions[put])
         self._put_back.counters["timerPutBack"] += len(put)
-        self._put_back.lateness.add_many(result.store_timestamp - rows[put, kernel.T_DUE])
-        counts = np.bincount(rows[put, kernel.T_QUEUE], minlength=len(keys)).tolist()
+        self._put_back.lateness.add_many(result.store_timestamp - rows[put, C.T_DUE])
+        counts = np.bincount(rows[put, C.T_QUEUE], minlength=len(keys)).tolist()
         for (topic, _), count in zip(keys, counts, strict=True):
             self._due.left_many(topic, count)
-        moved = np.flatnonzero(rows[put, kernel.T_QUEUE_ID] != said[: len(put)])
+        moved = np.flatnonzero(rows[put, C.T_QUEUE_ID] != said[: len(put)])
         for (number, queue_id), count in Counter(zip(
-            rows[put[moved], kernel.T_QUEUE].tolist(), said[moved].tolist(), strict=True
+            rows[put[moved], C.T_QUEUE].tolist(), said[moved].tolist(), strict=True
         )).items():
             topic, to = keys[number]
             self._put_back.parking.step.moved(topic, queue_id, to, count)
@@ -224,12 +225,12 @@ class BulkPutBack:
         """
         rows, targets = batch.rows, self._put_back.targets
         _, first, inverse = np.unique(
-            rows[order, kernel.T_QUEUE_HASH], return_index=True, return_inverse=True)
+            rows[order, C.T_QUEUE_HASH], return_index=True, return_inverse=True)
         keys = dict[tuple[str, int], int]()
         numbers, ids, begins = list[int](), list[int](), list[int]()
         for row in order[first].tolist():
-            topic = batch.text(row, kernel.T_TOPIC_POS, kernel.T_TOPIC_LEN)
-            queue_id = targets.queue_id(topic, int(rows[row, kernel.T_QUEUE_ID]))
+            topic = batch.text(row, C.T_TOPIC_POS, C.T_TOPIC_LEN)
+            queue_id = targets.queue_id(topic, int(rows[row, C.T_QUEUE_ID]))
             ids.append(queue_id)
             begins.append(targets.first_position(topic))
             if begins[-1] > batch.positions[-1] or not self._is_legal(topic):
@@ -237,8 +238,8 @@ class BulkPutBack:
             else:
                 numbers.append(keys.setdefault((topic, queue_id), len(keys)))
         gone = batch.positions[order] < np.array(begins, np.int64)[inverse]
-        rows[order, kernel.T_QUEUE] = np.where(gone, -1, np.array(numbers, np.int64)[inverse])
-        rows[order, kernel.T_QUEUE_ID] = np.array(ids, np.int64)[inverse]
+        rows[order, C.T_QUEUE] = np.where(gone, -1, np.array(numbers, np.int64)[inverse])
+        rows[order, C.T_QUEUE_ID] = np.array(ids, np.int64)[inverse]
         return list(keys)
 
     def _is_legal(self, topic: str) -> bool:

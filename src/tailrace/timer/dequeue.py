@@ -10,6 +10,7 @@ import numpy as np
 from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.formats.commitlog import decode_message
+from tailrace.formats.names import TIMER_DEL_UNIQKEY, TIMER_ROLL_TIMES
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TimerUnit
 from tailrace.formats.timerwheel import Slot
 from tailrace.logs import get_logger
@@ -18,8 +19,6 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.arrays import Units
 from tailrace.timer.bulk import MANY, BulkPutBack
 from tailrace.timer.properties import (
-    TIMER_DEL_UNIQKEY,
-    TIMER_ROLL_TIMES,
     Identity,
     due_ms,
     identity_of,

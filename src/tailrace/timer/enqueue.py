@@ -20,6 +20,7 @@ from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError, DiskFullError
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC
 from tailrace.formats.timerlog import (
     MAGIC_DEFAULT,
     MAGIC_DELETE,
@@ -28,13 +29,14 @@ from tailrace.formats.timerlog import (
     TimerUnit,
 )
 from tailrace.kernels import timer_records as kernel
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.arrays import Ints, Units
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.make_way import make_way
-from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
+from tailrace.timer.properties import out_ms
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.records import read_records, whole
 from tailrace.timer.state import Skipped, TimerState
@@ -54,8 +56,8 @@ _MOST_SKIPPED: Final = 4096
 """Number of messages that could not be read from which no further message is enqueued."""
 _INT_MAX: Final = 0x7FFFFFFF
 _FAR_OUT: Final = 1 << 61
-_OFFSET, _PHY, _SIZE = (kernel.ENQUEUE_COLUMNS + n for n in range(3))
-_COLUMNS: Final = kernel.ENQUEUE_COLUMNS + 3
+_OFFSET, _PHY, _SIZE = (C.E_COLUMNS + n for n in range(3))
+_COLUMNS: Final = C.E_COLUMNS + 3
 
 
 @dataclass(slots=True)
@@ -229,7 +231,7 @@ class Enqueue:
         """
         rows = batch.rows
         readable = np.ones(len(rows), bool)
-        for row in np.flatnonzero(rows[:, kernel.E_KIND] == kernel.ODD).tolist():
+        for row in np.flatnonzero(rows[:, C.E_KIND] == C.E_ODD).tolist():
             phy_offset, size = int(rows[row, _PHY]), int(rows[row, _SIZE])
             try:
                 message = self._decode(phy_offset, size)
@@ -246,11 +248,11 @@ class Enqueue:
                 break
             name = kernel.topic_hash(topic.encode())
             batch.topics[name] = topic
-            rows[row, kernel.E_KIND] = (
-                kernel.DELETE if TIMER_DEL_UNIQKEY in message.properties else kernel.TIMER)
-            rows[row, kernel.E_OUT] = min(max(out, -_FAR_OUT), _FAR_OUT)
-            rows[row, kernel.E_TOPIC_HASH] = java_string_hash(topic)
-            rows[row, kernel.E_TOPIC] = name
+            rows[row, C.E_KIND] = (
+                C.E_DELETE if TIMER_DEL_UNIQKEY in message.properties else C.E_TIMER)
+            rows[row, C.E_OUT] = min(max(out, -_FAR_OUT), _FAR_OUT)
+            rows[row, C.E_TOPIC_HASH] = java_string_hash(topic)
+            rows[row, C.E_TOPIC] = name
             rows[row, _PHY], rows[row, _SIZE] = message.phy_offset, message.store_size
         if not readable.all():
             batch.rows = rows[readable]
@@ -292,10 +294,10 @@ class Enqueue:
     def _slots_of(self, rows: Ints, write_time: int) -> tuple[Ints, Ints]:
         """Return slot time and magic of each message (doEnqueue). A far timer gets an earlier slot to be rolled in."""
         window = self._roll_window_ms
-        out = rows[:, kernel.E_OUT]
+        out = rows[:, C.E_OUT]
         times = out - out % self._precision
         magics = MAGIC_DEFAULT | np.where(
-            rows[:, kernel.E_KIND] == kernel.DELETE, MAGIC_DELETE, 0)
+            rows[:, C.E_KIND] == C.E_DELETE, MAGIC_DELETE, 0)
         beyond = times - write_time - window
         far = beyond >= 0
         half = window // self._precision // 2 * self._precision
@@ -354,8 +356,8 @@ class Enqueue:
 
     def _count(self, rows: Ints, topics: dict[int, str]) -> None:
         """Update the metrics, in the order in which the topics come first."""
-        is_delete = rows[:, kernel.E_KIND] == kernel.DELETE
-        values, first, counts = _different(rows[:, kernel.E_TOPIC] - is_delete)  # a hash is odd
+        is_delete = rows[:, C.E_KIND] == C.E_DELETE
+        values, first, counts = _different(rows[:, C.E_TOPIC] - is_delete)  # a hash is odd
         for at in np.argsort(first).tolist():
             count, sign = int(counts[at]), 1 if values[at] & 1 else -1
             self._metrics.add(topics[int(values[at]) | 1], sign * count, count)
@@ -381,17 +383,17 @@ def _units_of(rows: Ints, times: Ints, magics: Ints, write_time: int) -> Units:
     units["size"], units["magic"] = TIMER_UNIT.size, magics
     units["write_time_ms"], units["delay_ms"] = wrote, times - wrote
     units["phy_offset"], units["msg_size"] = rows[:, _PHY], rows[:, _SIZE]
-    units["topic_hash"] = rows[:, kernel.E_TOPIC_HASH]
+    units["topic_hash"] = rows[:, C.E_TOPIC_HASH]
     return units
 
 
 def _topics(data: bytes, rows: Ints) -> dict[int, str]:
     """Return the real topics of plain messages by their hash."""
-    plain = np.flatnonzero(rows[:, kernel.E_KIND] != kernel.ODD)
-    names, first, _ = _different(rows[plain, kernel.E_TOPIC])
+    plain = np.flatnonzero(rows[:, C.E_KIND] != C.E_ODD)
+    names, first, _ = _different(rows[plain, C.E_TOPIC])
     found = {}
     for name, row in zip(names.tolist(), plain[first].tolist(), strict=True):
-        at, length = int(rows[row, kernel.E_TOPIC_POS]), int(rows[row, kernel.E_TOPIC_LEN])
+        at, length = int(rows[row, C.E_TOPIC_POS]), int(rows[row, C.E_TOPIC_LEN])
         found[name] = data[at : at + length].decode("ascii")
     return found
 

@@ -10,17 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tailrace.formats.names import DELAY, TIMER_DELIVER_MS, TIMER_OUT_MS, TIMER_TOPIC
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.timer.parking import inner_message
-from tailrace.timer.properties import (
-    DELAY,
-    DELIVER_PROPERTIES,
-    TIMER_DELIVER_MS,
-    TIMER_OUT_MS,
-    TIMER_TOPIC,
-    slot_ms,
-)
+from tailrace.timer.properties import DELIVER_PROPERTIES, slot_ms
 
 __all__ = ["as_delayed", "as_timer"]
 

@@ -15,18 +15,12 @@ from tailrace.formats.commitlog import (
     pack_host,
 )
 from tailrace.formats.copied_properties import fitting
+from tailrace.formats.names import REAL_QID, REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY
 from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.properties import (
-    PARKED_TOPIC,
-    REAL_QID,
-    REAL_TOPIC,
-    TIMER_OUT_MS,
-    TIMER_PARKED_REASON,
-    UNIQ_KEY,
-)
+from tailrace.timer.properties import PARKED_TOPIC, TIMER_PARKED_REASON
 
 __all__ = ["NEVER", "Parking", "StepEvents", "fitting_copy", "inner_message", "log_left_out"]
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from tailrace.model import MessageExt
-from tailrace.timer.properties import (
+from tailrace.formats.names import (
     DELAY,
     REAL_QID,
     REAL_TOPIC,
     TIMER_OUT_MS,
-    TIMER_PARKED_REASON,
     TIMER_ROLL_TIMES,
     UNIQ_KEY,
-    due_ms,
 )
+from tailrace.model import MessageExt
+from tailrace.timer.properties import TIMER_PARKED_REASON, due_ms
 
 __all__ = [
     "OVERDUE", "PARKED", "PENDING", "UNREADABLE", "PendingTimer", "parked_timer", "pending_timer", "unreadable_timer",

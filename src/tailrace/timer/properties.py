@@ -1,35 +1,34 @@
-"""Names of the properties of timer messages (RocketMQ's MessageConst), and functions that read them."""
+"""Read the properties of timer messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from tailrace.formats.names import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    UNIQ_KEY,
+)
+
 __all__ = [
-    "DELIVER_PROPERTIES", "PARKED_TOPIC", "TIMER_TOPIC", "Identity", "delete_keys", "due_ms",
+    "DELIVER_PROPERTIES", "PARKED_TOPIC", "Identity", "delete_keys", "due_ms",
     "identity_of", "named_by", "out_ms", "put_back_properties", "slot_ms",
 ]
 
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-"""Topic in which timer messages wait; queue 0 is its only queue."""
-PARKED_TOPIC: Final = "%DLQ%TAILRACE_TIMER"
+PARKED_TOPIC: Final = f"{DLQ_GROUP_TOPIC_PREFIX}TAILRACE_TIMER"
 """Topic of messages that the log always refuses under their own topic, or whose topic was deleted."""
-TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
-TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
-TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TIMER_PARKED_REASON: Final = "TIMER_PARKED_REASON"
 DELIVER_PROPERTIES: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 """Properties that a producer sets; the first one found counts."""
-TIMER_OUT_MS: Final = "TIMER_OUT_MS"
-TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
-TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
-TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
-TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
-TIMER_PARKED_REASON: Final = "TIMER_PARKED_REASON"
-DELAY: Final = "DELAY"
-"""The delay level."""
-REAL_TOPIC: Final = "REAL_TOPIC"
-REAL_QID: Final = "REAL_QID"
-UNIQ_KEY: Final = "UNIQ_KEY"
 
 
 class Identity(NamedTuple):

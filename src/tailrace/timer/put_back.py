@@ -13,6 +13,13 @@ from typing import Final, final
 from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
+from tailrace.formats.names import (
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+)
 from tailrace.formats.timerlog import TimerUnit
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
@@ -21,11 +28,6 @@ from tailrace.timer.lateness import Lateness
 from tailrace.timer.parking import NEVER, Parking, inner_message
 from tailrace.timer.properties import (
     PARKED_TOPIC,
-    REAL_QID,
-    REAL_TOPIC,
-    TIMER_DEL_UNIQKEY,
-    TIMER_OUT_MS,
-    TIMER_TOPIC,
     Identity,
     due_ms,
     named_by,

@@ -14,13 +14,8 @@ from tailrace.formats.commitlog import (
     SysFlag,
     decode_properties,
 )
-from tailrace.kernels.properties import encode_properties
-from tailrace.kernels.unit_records import property_values
-from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
-from tailrace.store.dispatch import SCHEDULE_TOPIC
-from tailrace.timer.properties import (
+from tailrace.formats.names import (
     DELAY,
-    DELIVER_PROPERTIES,
     REAL_QID,
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
@@ -30,8 +25,12 @@ from tailrace.timer.properties import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
     UNIQ_KEY,
-    slot_ms,
 )
+from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.unit_records import property_values
+from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.store.dispatch import SCHEDULE_TOPIC
+from tailrace.timer.properties import DELIVER_PROPERTIES, slot_ms
 
 __all__ = ["TimerPutHook", "Waiting", "may_wait"]
 

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tailrace.formats.commitlog import decode_message
-from tailrace.formats.recall_handle import RecallHandle
-from tailrace.kernels.properties import encode_properties
-from tailrace.model import MessageExtBrokerInner
-from tailrace.timer.properties import (
+from tailrace.formats.names import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     TIMER_DELIVER_MS,
     TIMER_TOPIC,
     UNIQ_KEY,
-    delete_keys,
 )
+from tailrace.formats.recall_handle import RecallHandle
+from tailrace.kernels.properties import encode_properties
+from tailrace.model import MessageExtBrokerInner
+from tailrace.timer.properties import delete_keys
 
 __all__ = ["RECALLED", "recall_messages", "was_recalled"]
 

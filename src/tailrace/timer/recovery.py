@@ -34,13 +34,13 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats.filenames import TIMERWHEEL
+from tailrace.formats.names import TIMER_TOPIC
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
-from tailrace.kernels import timer_replay
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.arrays import Ints, no_positions
-from tailrace.timer.properties import TIMER_TOPIC
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
 from tailrace.timer.timer_hint import read_suspicious_until_ms
 from tailrace.timer.timer_log import TimerLog
@@ -226,7 +226,7 @@ class TimerRecovery:
             while done < len(units):
                 part, why = self._wheel.replay(units[done:], pos + done * _UNIT, read_time)
                 done += part
-                if why != timer_replay.DONE:
+                if why != C.REPLAY_DONE:
                     self._begin_anew(TimerUnit(*units[done].tolist()), why, left)
             count += done
         return newest, count, left
@@ -234,9 +234,9 @@ class TimerRecovery:
     def _begin_anew(self, unit: TimerUnit, why: int, left: _Left) -> None:
         """Start a new list: a slot's list starts at its last unit without a link to an earlier one."""
         time = self._floor(unit.write_time_ms + unit.delay_ms)
-        if why == timer_replay.TAKEN:
+        if why == C.REPLAY_TAKEN:
             raise _RebuildNeededError("two times have the same slot")
-        if why == timer_replay.BROKEN:
+        if why == C.REPLAY_BROKEN:
             raise _RebuildNeededError(f"the list of slot {time} is broken")
         left.setdefault(time, []).append(self._wheel.get_slot(time).last_pos)
         self._wheel.put_slot(time, -1, -1, 0)

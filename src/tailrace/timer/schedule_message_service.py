@@ -33,6 +33,7 @@ from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.filenames import is_number
+from tailrace.formats.names import DELAY, REAL_QID, REAL_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.consume_queue import ConsumeQueue
@@ -41,15 +42,7 @@ from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.queue_search import first_at, message_from
 from tailrace.timer.lateness import Lateness
 from tailrace.timer.parking import NEVER, Parking, inner_message
-from tailrace.timer.properties import (
-    DELAY,
-    PARKED_TOPIC,
-    REAL_QID,
-    REAL_TOPIC,
-    TIMER_OUT_MS,
-    TIMER_TOPIC,
-    slot_ms,
-)
+from tailrace.timer.properties import PARKED_TOPIC, slot_ms
 from tailrace.timer.targets import ANY_TARGET, Targets, why_gone
 from tailrace.timer.unread import NO_TRIES, FailedReads, Tries
 

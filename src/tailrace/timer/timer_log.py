@@ -25,6 +25,7 @@ from tailrace.formats.timerlog import (
     TimerUnit,
 )
 from tailrace.kernels import timer_lists, timer_replay
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 from tailrace.timer.arrays import Units
@@ -133,7 +134,7 @@ class TimerLog:
             window = _WINDOWS[count >= _NEIGHBOURS]
         return np.concatenate([TIMER_UNIT.view(b""), *found]), pos
 
-    def scan(self, limit: int = timer_replay.ENDLESS) -> Iterator[tuple[int, Units]]:
+    def scan(self, limit: int = C.REPLAY_ENDLESS) -> Iterator[tuple[int, Units]]:
         """Yield (position of the first unit, units) from the oldest file up to the first invalid unit.
 
         A unit whose record ends after ``limit`` in the CommitLog counts as invalid.

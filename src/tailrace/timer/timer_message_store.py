@@ -32,6 +32,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
+from tailrace.formats.names import REAL_TOPIC
 from tailrace.formats.timercheckpoint import TimerCheckpointFields
 from tailrace.formats.timerlog import (
     MAGIC_DELETE,
@@ -45,7 +46,6 @@ from tailrace.timer.arrays import Units
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.enqueue import Enqueue
 from tailrace.timer.properties import (
-    REAL_TOPIC,
     Identity,
     identity_of,
     named_by,

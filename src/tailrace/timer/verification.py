@@ -26,6 +26,7 @@ from tailrace.formats.commitlog import (
     plausible_size,
 )
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC
 from tailrace.formats.timerlog import (
     MAGIC_DELETE,
     MAGIC_MASK,
@@ -40,9 +41,6 @@ from tailrace.model import MessageExt
 from tailrace.store.directory import DirectoryState, FileView, StoreDirectory
 from tailrace.store.findings import Finding, FindingKind, Remedy
 from tailrace.timer.properties import (
-    REAL_TOPIC,
-    TIMER_DEL_UNIQKEY,
-    TIMER_TOPIC,
     Identity,
     identity_of,
     named_by,

@@ -8,6 +8,7 @@ from interpreted_kernels import interpreted
 
 from tailrace.kernels import appender
 from tailrace.kernels import column_records as compiled
+from tailrace.kernels.shared import constants as C
 
 MAGIC = {False: 0xDAA320A7, True: 0xDAA320AB}
 quick = settings(
@@ -31,7 +32,7 @@ def column(parts):
 def log_of(made):
     """A log of records, and the columns that should give it back."""
     out, at = bytearray(1 << 14), 0
-    numbers = np.zeros((len(made), compiled.NUMBERS), dtype=np.int64)
+    numbers = np.zeros((len(made), C.N_COLUMNS), dtype=np.int64)
     parts = [[], [], [], [], []]
     for n, (body, topic, props, born, store, flag, time, offset) in enumerate(made):
         size = appender.encode(
@@ -39,10 +40,10 @@ def log_of(made):
             n, -n, body, n * 7, topic, props, False)
         assert size > 0
         numbers[n, [
-            compiled.N_PHY, compiled.N_SIZE, compiled.N_MAGIC, compiled.N_BODY_CRC,
-            compiled.N_QUEUE_ID, compiled.N_FLAG, compiled.N_QUEUE_OFFSET, compiled.N_SYS_FLAG,
-            compiled.N_BORN_TIMESTAMP, compiled.N_STORE_TIMESTAMP, compiled.N_RECONSUME_TIMES,
-            compiled.N_PREPARED,
+            C.N_PHY, C.N_SIZE, C.N_MAGIC, C.N_BODY_CRC,
+            C.N_QUEUE_ID, C.N_FLAG, C.N_QUEUE_OFFSET, C.N_SYS_FLAG,
+            C.N_BORN_TIMESTAMP, C.N_STORE_TIMESTAMP, C.N_RECONSUME_TIMES,
+            C.N_PREPARED,
         ]] = (at, size, MAGIC[len(topic) > 127], n * 7, n, flag, offset,
               (0x10 if born == 20 else 0) | (0x20 if store == 20 else 0), time, time ^ 5, n, -n)
         for held, part in zip(
@@ -69,7 +70,7 @@ def test_twins_are_equal_on_damage_and_write_nothing_outside(made, draw):
     data, numbers, parts = log_of(made)
     for _ in range(draw.draw(st.integers(1, 4))):
         n = draw.draw(st.integers(0, len(made) - 1))
-        numbers[n, draw.draw(st.integers(0, compiled.NUMBERS - 1))] = draw.draw(int64)
+        numbers[n, draw.draw(st.integers(0, C.N_COLUMNS - 1))] = draw.draw(int64)
         offsets = parts[2 * draw.draw(st.integers(0, 4))]
         offsets[draw.draw(st.integers(0, len(made)))] = draw.draw(
             st.one_of(st.integers(-3, 200), int32))

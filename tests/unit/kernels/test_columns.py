@@ -10,18 +10,19 @@ from tailrace import kernels
 from tailrace.formats.commitlog import decode_properties, unpack_host
 from tailrace.kernels import appender, record
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.shared import constants as C
 from tailrace.model import create_message_id
 
 TWINS = [interpreted("columns"), kernels.columns]
 ROWS = {TWINS[0]: interpreted("record"), TWINS[1]: record}
 PACKED = {TWINS[0]: interpreted("packed_rows"), TWINS[1]: kernels.packed_rows}
 PACKED_FIELDS = np.array([
-    record.C_QUEUE_ID, record.C_BODY_CRC, record.C_PHY, record.C_BORN_HOST_POS, record.C_STORE_HOST_POS,
-    record.C_SYS_FLAG,
-    *(getattr(record, f"C_{name}_{place}") for name in ("BODY", "TOPIC", "PROPS", "KEYS", "UNIQ", "TAGS")
+    C.QUEUE_ID, C.BODY_CRC, C.PHY, C.BORN_HOST_POS, C.STORE_HOST_POS,
+    C.SYS_FLAG,
+    *(getattr(C, f"{name}_{place}") for name in ("BODY", "TOPIC", "PROPS", "KEYS", "UNIQ", "TAGS")
       for place in ("POS", "LEN"))])
 NUMBERS = (
-    np.array([record.C_QUEUE_ID, record.C_PHY]), np.zeros((1, 99), dtype=np.int32), np.zeros((1, 99), dtype=np.int64))
+    np.array([C.QUEUE_ID, C.PHY]), np.zeros((1, 99), dtype=np.int32), np.zeros((1, 99), dtype=np.int64))
 quick = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 words = st.text(
@@ -45,19 +46,19 @@ def scanned(items):
         at += appender.encode(
             log, at, len(log), at, number, 0, number, 0, 0, host, 5, host.rjust(length, b"\1"), 0, 0,
             body, record.crc32(body, 0, len(body)) & 0x7FFFFFFF, b"Topic", properties, False)
-    rows = np.zeros((len(items), record.COLUMNS), dtype=np.int64)
+    rows = np.zeros((len(items), C.COLUMNS), dtype=np.int64)
     assert record.scan(log, 0, at, 0, 7, rows)[0] == len(items)
     return bytes(log[:at]), rows
 
 
 def fields_of(rows, *names):
-    return [np.ascontiguousarray(rows[:, getattr(record, f"C_{name}")]) for name in names]
+    return [np.ascontiguousarray(rows[:, getattr(C, name)]) for name in names]
 
 
 def made(module, data, rows):
     """Everything that one twin makes of the rows, errors too."""
     count = len(rows)
-    room = int(np.clip(rows[:, record.C_PROPS_LEN], 0, 70_000).sum()) + count + 4
+    room = int(np.clip(rows[:, C.PROPS_LEN], 0, 70_000).sum()) + count + 4
 
     def offsets(size=count):
         return np.zeros(size + 1, dtype=np.int32)
@@ -71,12 +72,12 @@ def made(module, data, rows):
 
     found = []
     for name in ("BODY", "TAGS"):
-        at, length = (rows[:, getattr(record, f"C_{name}_{part}")] for part in ("POS", "LEN"))  # not contiguous
+        at, length = (rows[:, getattr(C, f"{name}_{part}")] for part in ("POS", "LEN"))  # not contiguous
         o, v, out = offsets(), bytearray((count + 7) // 8), bytearray(room + 4096)
         found.append(run(lambda: module.copy_parts(data, at, length, o, v, out), o, v, out))  # noqa: B023
         found.append(module.is_ascii(out))
     for bodies in (bytearray(0), bytearray(20), bytearray(len(data))):
-        row, texts = np.zeros((1, record.COLUMNS), dtype=np.int64), bytearray(len(data))
+        row, texts = np.zeros((1, C.COLUMNS), dtype=np.int64), bytearray(len(data))
         short, long = np.zeros((2, count + 2), dtype=np.int32), np.zeros((len(PACKED_FIELDS) - 2, count + 3), np.int64)
         found.append(run(
             lambda: PACKED[module].pack_rows(
@@ -84,7 +85,7 @@ def made(module, data, rows):
                 long),  # noqa: B023
             short, long, texts, bodies))
     short, long = np.zeros((2, count + 2), dtype=np.int32), np.zeros((1, count + 1), dtype=np.int64)
-    numbers = np.array([record.C_KEYS_POS, record.C_PHY, record.C_BODY_POS])
+    numbers = np.array([C.KEYS_POS, C.PHY, C.BODY_POS])
     found.append(run(lambda: ROWS[module].take_numbers(rows, numbers, short, long), short, long))
     properties, keys = fields_of(rows, "PROPS_POS", "PROPS_LEN"), fields_of(rows, "KEYS_POS", "KEYS_LEN")
     texts = [offsets(), offsets(room), np.zeros(room, np.uint8), offsets(room), np.zeros(room, np.uint8)]
@@ -122,7 +123,7 @@ def test_twins_are_equal_on_damage(items, draw):
         data[draw.draw(st.integers(0, len(data) - 1))] ^= draw.draw(st.integers(1, 255))
     for _ in range(draw.draw(st.integers(0, 3))):
         row = draw.draw(st.integers(0, len(rows) - 1))
-        column = draw.draw(st.integers(12, record.COLUMNS - 1))
+        column = draw.draw(st.integers(12, C.COLUMNS - 1))
         rows[row, column] = draw.draw(st.sampled_from(
             [-1, 0, 1, 70_000, len(data), len(data) - 1, (1 << 62), -(1 << 62)]))
     cut = bytes(data[: draw.draw(st.integers(0, len(data)))])
@@ -165,10 +166,10 @@ def test_they_mean_what_the_formats_room_says(items):
         assert bool(valid[n >> 3] >> (n & 7) & 1) == numeric
         assert times[n] == (int(due) if numeric else 0)
         assert out[ends[n] : ends[n + 1]].decode() == create_message_id(
-            host.rjust(length, b"\1"), int(rows[n, record.C_PHY]))
+            host.rjust(length, b"\1"), int(rows[n, C.PHY]))
         ip, port = unpack_host(host)
         assert hosts[host_ends[n] : host_ends[n + 1]].decode() == f"{ip}:{port}"
-        assert module.queue_hash(b"Topic", n) == rows[n, record.C_QUEUE_HASH]
+        assert module.queue_hash(b"Topic", n) == rows[n, C.QUEUE_HASH]
 
 
 @pytest.mark.parametrize("module", TWINS)
@@ -233,7 +234,7 @@ def test_room_is_compared(module):
         lambda: pack(rows, 0, np.zeros((1, 4), np.int64), 0, 1, 0, 0),
         lambda: pack(np.zeros((1, 4), np.int64), 0, row, 0, 1, 0, 0),
         lambda: pack(rows, 0, row, 0, 100, 0, 0),
-        lambda: pack(rows, 0, row, 0, 1, 0, 0, (np.array([0, record.COLUMNS]), *NUMBERS[1:])),
+        lambda: pack(rows, 0, row, 0, 1, 0, 0, (np.array([0, C.COLUMNS]), *NUMBERS[1:])),
         lambda: ROWS[module].take_numbers(
             rows, np.array([0, 99]), np.zeros((1, 1), dtype=np.int32), np.zeros((1, 1), dtype=np.int64)),
         lambda: ROWS[module].take_numbers(
@@ -256,7 +257,7 @@ def test_packed_rows_give_the_same_columns(twin):
     data, rows = scanned([
         (bytes([n]) * n, encode_properties({"KEYS": f"k{n}", "TAGS": "t" * n, "UNIQ_KEY": "u", "X": "y" * n}),
          bytes([n] * 8), 8 + 12 * (n % 2)) for n in range(1, 40)])
-    texts, bodies, row = bytearray(len(data)), bytearray(len(data)), np.zeros((1, record.COLUMNS), np.int64)
+    texts, bodies, row = bytearray(len(data)), bytearray(len(data)), np.zeros((1, C.COLUMNS), np.int64)
     fields = PACKED_FIELDS, np.zeros((2, len(rows)), np.int32), np.zeros((len(PACKED_FIELDS) - 2, len(rows)), np.int64)
 
     def pack(source, n, count, room, texts, t, bodies, b):
@@ -268,7 +269,7 @@ def test_packed_rows_give_the_same_columns(twin):
     assert pack(rows, n, count, len(rows), texts, t, bodies[: b + 100], b)[0] < len(rows)
     assert pack(rows, n, count, 9, texts, t, bodies, b)[:2] == (9, 9)
     n, count, t, b = pack(rows, n, count, len(rows), texts, t, bodies, b)
-    assert (n, count, b) == (len(rows), len(rows), rows[:, record.C_BODY_LEN].sum())
+    assert (n, count, b) == (len(rows), len(rows), rows[:, C.BODY_LEN].sum())
     kept = np.zeros_like(rows)
     kept[:, PACKED_FIELDS[:2]], kept[:, PACKED_FIELDS[2:]] = fields[1].T, fields[2].T
     same = PACKED_FIELDS[:3]
@@ -277,31 +278,31 @@ def test_packed_rows_give_the_same_columns(twin):
     def parts(source, table, at, length):
         return [bytes(source[p : p + size]) for p, size in table[:, [at, length]].tolist()]
 
-    assert parts(bodies, kept, record.C_BODY_POS, record.C_BODY_LEN) == parts(
-        data, rows, record.C_BODY_POS, record.C_BODY_LEN)
-    for at in (record.C_TOPIC_POS, record.C_PROPS_POS, record.C_KEYS_POS, record.C_UNIQ_POS, record.C_TAGS_POS):
+    assert parts(bodies, kept, C.BODY_POS, C.BODY_LEN) == parts(
+        data, rows, C.BODY_POS, C.BODY_LEN)
+    for at in (C.TOPIC_POS, C.PROPS_POS, C.KEYS_POS, C.UNIQ_POS, C.TAGS_POS):
         assert parts(texts, kept, at, at + 1) == parts(data, rows, at, at + 1)
-    for at, v6 in ((record.C_BORN_HOST_POS, 0x10), (record.C_STORE_HOST_POS, 0x20)):
-        lengths = np.where(rows[:, record.C_SYS_FLAG] & v6, 20, 8)
+    for at, v6 in ((C.BORN_HOST_POS, 0x10), (C.STORE_HOST_POS, 0x20)):
+        lengths = np.where(rows[:, C.SYS_FLAG] & v6, 20, 8)
         assert [bytes(texts[p : p + size]) for p, size in zip(kept[:, at], lengths, strict=True)] == [
             data[p : p + size] for p, size in zip(rows[:, at], lengths, strict=True)]
     short, long = np.zeros((1, 50), dtype=np.int32), np.zeros((1, 50), dtype=np.int64)
-    rows[0, record.C_FLAG] = 3 << 31
-    ROWS[twin].take_numbers(rows, np.array([record.C_FLAG, record.C_PHY]), short, long)
+    rows[0, C.FLAG] = 3 << 31
+    ROWS[twin].take_numbers(rows, np.array([C.FLAG, C.PHY]), short, long)
     assert short[0, 0] == -1 << 31
-    assert (long[0, : len(rows)] == rows[:, record.C_PHY]).all()
+    assert (long[0, : len(rows)] == rows[:, C.PHY]).all()
 
 
 def test_a_walk_may_leave_properties_alone():
     data, full = scanned([
         (b"body", encode_properties({"KEYS": "k", "TAGS": "t", "UNIQ_KEY": "u", "DELAY": "3"}), b"\1" * 8, 8)])
-    rows = np.zeros((1, record.COLUMNS), dtype=np.int64)
-    assert record.scan(data, 0, len(data), 0, 7 | record.LEAVE_PROPERTIES, rows)[0] == 1
-    found = [record.C_KEYS_POS, record.C_TAGS_POS, record.C_UNIQ_POS]
+    rows = np.zeros((1, C.COLUMNS), dtype=np.int64)
+    assert record.scan(data, 0, len(data), 0, 7 | C.LEAVE_PROPERTIES, rows)[0] == 1
+    found = [C.KEYS_POS, C.TAGS_POS, C.UNIQ_POS]
     assert (full[:, found] > 0).all()
     assert (rows[:, found] == -1).all()
     of_properties = [
-        *found, record.C_KEYS_LEN, record.C_TAGS_LEN, record.C_UNIQ_LEN, record.C_TAGS_CODE,
-        record.C_DELAY_LEVEL]
-    others = np.setdiff1d(np.arange(record.COLUMNS), of_properties)
+        *found, C.KEYS_LEN, C.TAGS_LEN, C.UNIQ_LEN, C.TAGS_CODE,
+        C.DELAY_LEVEL]
+    others = np.setdiff1d(np.arange(C.COLUMNS), of_properties)
     assert (rows[:, others] == full[:, others]).all()

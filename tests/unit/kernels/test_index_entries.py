@@ -5,20 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from tailrace.formats.indexfile import INDEX_HEADER, index_file_size
-from tailrace.kernels import hashes, index_entries, record
+from tailrace.kernels import hashes, index_entries
+from tailrace.kernels.shared import constants as C
 
 ENTRIES = 40
 WORK = np.empty(index_entries.WORK, dtype=np.int64)
 
 
 def rows_of(keys):
-    data, rows = b"T", np.zeros((len(keys), record.COLUMNS), dtype=np.int64)
-    rows[:, record.C_TOPIC_LEN] = 1
-    rows[:, [record.C_TAGS_POS, record.C_UNIQ_POS]] = -1
+    data, rows = b"T", np.zeros((len(keys), C.COLUMNS), dtype=np.int64)
+    rows[:, C.TOPIC_LEN] = 1
+    rows[:, [C.TAGS_POS, C.UNIQ_POS]] = -1
     for number, key in enumerate(keys):
-        rows[number, record.C_PHY] = 100 * (number + 1)
-        rows[number, record.C_STORE_TIMESTAMP] = 1_700_000_000_000
-        rows[number, record.C_KEYS_POS], rows[number, record.C_KEYS_LEN] = len(data), len(key)
+        rows[number, C.PHY] = 100 * (number + 1)
+        rows[number, C.STORE_TIMESTAMP] = 1_700_000_000_000
+        rows[number, C.KEYS_POS], rows[number, C.KEYS_LEN] = len(data), len(key)
         data += key
     return data, rows
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,6 @@ from tailrace.formats.commitlog import BODY_HEAD, MESSAGE_HEAD, RECORD, host_len
 from tailrace.kernels import appender
 from tailrace.kernels.properties import encode_properties
 
-KERNELS = Path(commitlog.__file__).parents[1] / "kernels"
 HOSTS = (b"\x01" * 8, b"\x02" * 20)
 
 
@@ -54,16 +51,3 @@ def test_a_record_has_the_parts_that_are_declared(born, store, topic, crc):
     assert found["properties"].startswith(stored)
     assert len(found["properties"]) - len(stored) == (commitlog.CRC_PROPERTY_LENGTH if crc else 0)
     assert size == commitlog.record_size(len(born) + len(store), 4, len(topic), len(found["properties"]))
-
-
-def test_no_kernel_has_places_of_a_record_as_numbers():
-    """A number that is declared is used by its name; the build puts it in. Columns are also declared once."""
-    pattern = re.compile(
-        r"^_[CTE]_\w+ = |\b(?:p|at|pos) \+ (?:28|36|39|40|48)\b|0xDAA320A|\b91\b|& 0x[12]0\b|\b20 if ")
-    bad = [
-        f"{path.name}:{number}: {line.strip()}"
-        for path in sorted(KERNELS.rglob("*.py")) if path.name not in {
-            "timer_replay.py", "record_layout.py", "record_columns.py", "timer_columns.py"}
-        for number, line in enumerate(path.read_text().splitlines(), 1) if pattern.search(line)
-    ]
-    assert not bad

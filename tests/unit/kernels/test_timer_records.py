@@ -11,6 +11,7 @@ from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
 from tailrace.kernels import appender, record, timer_lists, timer_put_back
 from tailrace.kernels import timer_records as compiled
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.shared import constants as C
 from tailrace.timer.properties import due_ms, identity_of, out_ms, put_back_properties
 
 quick = settings(
@@ -54,9 +55,9 @@ def log_of(made):
 
 
 def read(module, data, places, sizes):
-    rows = np.zeros((len(places), module.COLUMNS), np.int64)
+    rows = np.zeros((len(places), C.T_COLUMNS), np.int64)
     module.read(data, places, BASE + places, sizes, 1000, rows)
-    rows[rows[:, module.T_PLAIN] == 0] = 0
+    rows[rows[:, C.T_PLAIN] == 0] = 0
     return rows
 
 
@@ -71,7 +72,7 @@ def test_a_plain_timer_is_what_its_message_says(made):
     ):
         message = decode_message(data[place : place + size])
         texts = message.properties
-        if not row[compiled.T_PLAIN]:
+        if not row[C.T_PLAIN]:
             assert item[2] == "Other" or item[5] & 12 or "\u00e9" in texts["UNIQ_KEY"] or (
                 len(texts["REAL_TOPIC"]) > 127 or not texts["TIMER_OUT_MS"].isdigit()
                 or texts["REAL_QID"] in {"one", "2147483648"}
@@ -83,11 +84,11 @@ def test_a_plain_timer_is_what_its_message_says(made):
             continue
         out = out_ms(texts)
         identity = identity_of(texts, out)
-        assert row[compiled.T_OUT] == out
-        assert row[compiled.T_DUE] == due_ms(texts, out, message.store_timestamp, 1000)
-        assert row[compiled.T_QUEUE_ID] == int(texts["REAL_QID"])
+        assert row[C.T_OUT] == out
+        assert row[C.T_DUE] == due_ms(texts, out, message.store_timestamp, 1000)
+        assert row[C.T_QUEUE_ID] == int(texts["REAL_QID"])
         for module in TWINS:
-            assert row[compiled.T_IDENTITY] == module.identity_hash(
+            assert row[C.T_IDENTITY] == module.identity_hash(
                 identity.real_topic.encode(), identity.unique_key.encode(), out)
 
 
@@ -99,9 +100,9 @@ def test_records_that_leave_are_those_of_single_ones(made, draw):
     results = []
     for module, puts in zip(TWINS, PUTS, strict=True):
         rows = read(module, data, places, sizes)
-        rows[:, module.T_WROTE] = 123_000
-        rows[:, module.T_QUEUE] = rows[:, module.T_QUEUE_ID] % 2
-        order = np.flatnonzero(rows[:, module.T_PLAIN])[::-1].copy()
+        rows[:, C.T_WROTE] = 123_000
+        rows[:, C.T_QUEUE] = rows[:, C.T_QUEUE_ID] % 2
+        order = np.flatnonzero(rows[:, C.T_PLAIN])[::-1].copy()
         out, offsets = bytearray(b"\xee" * 8000), np.array([5, 50])
         count, used = puts.put_back(
             data, rows, order, 0, len(order), out, 10, limit, BASE + 9000, offsets, NOW, NOW + 1,
@@ -145,16 +146,16 @@ def test_damaged_bytes_are_the_same_to_both_and_never_read_outside(made, draw):
         found = [read(module, bytes_, places, sizes) for module in TWINS]
         assert found[0].tolist() == found[1].tolist()
         for row, place, size in zip(found[1], places.tolist(), sizes.tolist(), strict=True):
-            assert not row[compiled.T_PLAIN] or place + size <= len(bytes_)
+            assert not row[C.T_PLAIN] or place + size <= len(bytes_)
     odd = np.array([-1, len(data), len(data) + 5, 0])
     for module in TWINS:
         assert not read(module, data, odd, np.array([91, 91, 1, -4])).any()
 
 
 def read_enqueued(module, data, places, sizes):
-    rows = np.zeros((len(places), module.ENQUEUE_COLUMNS), np.int64)
+    rows = np.zeros((len(places), C.E_COLUMNS), np.int64)
     module.read_enqueued(data, places, BASE + places, sizes, rows)
-    rows[rows[:, module.E_KIND] == module.ODD] = 0
+    rows[rows[:, C.E_KIND] == C.E_ODD] = 0
     return rows
 
 
@@ -168,16 +169,16 @@ def test_the_columns_for_the_enqueue_equal_the_properties_of_the_message(made):
         found[1], places.tolist(), sizes.tolist(), made, strict=True
     ):
         texts = decode_message(data[place : place + size]).properties
-        if row[compiled.E_KIND] == compiled.ODD:
+        if row[C.E_KIND] == C.E_ODD:
             assert item[2] == "Other" or "\u00e9" in texts["UNIQ_KEY"] or texts["TIMER_OUT_MS"] == "no"
             continue
-        assert (row[compiled.E_KIND] == compiled.DELETE) == ("TIMER_DEL_UNIQKEY" in texts)
-        assert row[compiled.E_OUT] == out_ms(texts)
-        assert row[compiled.E_TOPIC_HASH] == java_string_hash(texts["REAL_TOPIC"])
-        at = int(row[compiled.E_TOPIC_POS])
-        assert data[at : at + int(row[compiled.E_TOPIC_LEN])].decode() == texts["REAL_TOPIC"]
+        assert (row[C.E_KIND] == C.E_DELETE) == ("TIMER_DEL_UNIQKEY" in texts)
+        assert row[C.E_OUT] == out_ms(texts)
+        assert row[C.E_TOPIC_HASH] == java_string_hash(texts["REAL_TOPIC"])
+        at = int(row[C.E_TOPIC_POS])
+        assert data[at : at + int(row[C.E_TOPIC_LEN])].decode() == texts["REAL_TOPIC"]
         for module in TWINS:
-            assert row[compiled.E_TOPIC] == module.topic_hash(texts["REAL_TOPIC"].encode())
+            assert row[C.E_TOPIC] == module.topic_hash(texts["REAL_TOPIC"].encode())
 
 
 @quick
@@ -191,7 +192,7 @@ def test_the_enqueue_sees_damage_the_same_in_both_and_reads_nothing_outside(made
         found = [read_enqueued(module, bytes_, places, sizes) for module in TWINS]
         assert found[0].tolist() == found[1].tolist()
         for row, place, size in zip(found[1], places.tolist(), sizes.tolist(), strict=True):
-            assert row[compiled.E_KIND] == compiled.ODD or place + size <= len(bytes_)
+            assert row[C.E_KIND] == C.E_ODD or place + size <= len(bytes_)
     odd = np.array([-1, len(data), len(data) + 5, 0])
     for module in TWINS:
         assert not read_enqueued(module, data, odd, np.array([91, 91, 1, -4])).any()
@@ -203,12 +204,12 @@ def test_a_damaged_body_is_not_plain(module, puts):
     data, places, sizes = log_of([(
         {"REAL_TOPIC": "T", "UNIQ_KEY": "K", "TIMER_OUT_MS": str(NOW), "REAL_QID": "1"}, b"body",
         "rmq_sys_wheel_timer", 8, 8, 0, True)])
-    assert read(module, data, places, sizes)[0, module.T_PLAIN] == 1
+    assert read(module, data, places, sizes)[0, C.T_PLAIN] == 1
     at = data.index(b"body")
     assert not read(module, data[:at] + b"B" + data[at + 1 :], places, sizes).any()
     with pytest.raises(ValueError, match="not a plain timer"):
         puts.put_back(
-            data, np.zeros((1, module.COLUMNS), np.int64), np.array([0]), 0, 1, bytearray(500), 0, 500,
+            data, np.zeros((1, C.T_COLUMNS), np.int64), np.array([0]), 0, 1, bytearray(500), 0, 500,
             0, np.array([0]), 1, 1, bytes(8))
 
 

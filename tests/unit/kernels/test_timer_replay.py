@@ -12,6 +12,7 @@ from tailrace import kernels
 from tailrace.formats.timerlog import MAGIC_DELETE, TIMER_UNIT, TimerUnit
 from tailrace.formats.timerwheel import SLOT, Slot
 from tailrace.kernels import timer_replay as compiled
+from tailrace.kernels.shared import constants as C
 
 _spec = importlib.util.spec_from_file_location(
     "interpreted_timer_replay", pathlib.Path(kernels.__file__).parent / "timer_replay.py")
@@ -55,16 +56,16 @@ def plainly(data, begin_ms):
         at = time % SLOTS * 32
         slot = SLOT.unpack_from(wheel, at)
         if slot.time not in (0, time):
-            return number, compiled.TAKEN, wheel, used
+            return number, C.REPLAY_TAKEN, wheel, used
         if slot.time and unit.prev_pos != slot.last_pos:
-            return number, compiled.BEGINS_ANEW if unit.prev_pos < 0 else compiled.BROKEN, wheel, used
+            return number, C.REPLAY_BEGINS_ANEW if unit.prev_pos < 0 else C.REPLAY_BROKEN, wheel, used
         if not slot.time and unit.prev_pos >= 0:
-            return number, compiled.BROKEN, wheel, used
+            return number, C.REPLAY_BROKEN, wheel, used
         first, num = (slot.first_pos, slot.num) if slot.time else (pos, 0)
         num += -1 if unit.magic & MAGIC_DELETE else 1
         SLOT.pack_into(wheel, at, Slot(time, first, pos, num, 0))
         used.add(at // 4096)
-    return len(data) // 52, compiled.DONE, wheel, used
+    return len(data) // 52, C.REPLAY_DONE, wheel, used
 
 
 @quick

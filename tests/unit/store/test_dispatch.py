@@ -8,6 +8,7 @@ from tailrace import MessageStore, StoreConfig
 from tailrace.formats.commitlog import SysFlag, decode_message
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
@@ -209,7 +210,7 @@ def test_the_walk_ends_before_a_last_record_that_is_torn_after_its_body(files):
     report = store.recovery_report
     assert store.max_phy_offset == put[3].phy_offset == torn.phy_offset
     assert [m.body for m in store.read("t")] == [b"0", b"1", b"2"]
-    assert [c["reason"] for c in report["cut"]] == [record.REASON_NAMES[record.REASON_TORN]]
+    assert [c["reason"] for c in report["cut"]] == [record.REASON_NAMES[C.REASON_TORN]]
     assert store.query_message("t", "k3") == []
     assert store.put_inner(inner(b"next")).queue_offset == 3
     store.close()

@@ -7,7 +7,8 @@ import pytest
 
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
-from tailrace.kernels import index_chains, index_entries, record
+from tailrace.kernels import index_chains, index_entries
+from tailrace.kernels.shared import constants as C
 from tailrace.segments import MappedFile
 from tailrace.store import index_builder
 from tailrace.store.index_builder import IndexBuilder
@@ -18,15 +19,15 @@ WORK = np.empty(index_entries.WORK, dtype=np.int64)
 
 def rows_of(count, first=0):
     """Rows with two keys and a unique key each; where their keys end; the keys' hashes."""
-    data, rows = b"Topic", np.zeros((count, record.COLUMNS), dtype=np.int64)
-    rows[:, record.C_TOPIC_LEN] = 5
-    rows[:, [record.C_TAGS_POS, record.C_DELAY_LEVEL]] = -1
+    data, rows = b"Topic", np.zeros((count, C.COLUMNS), dtype=np.int64)
+    rows[:, C.TOPIC_LEN] = 5
+    rows[:, [C.TAGS_POS, C.DELAY_LEVEL]] = -1
     for number in range(count):
         unique, keys = b"U%d" % (first + number), b"a%d b%d" % (number % 7, first + number)
-        rows[number, record.C_PHY] = 1000 * (first + number + 1)
-        rows[number, record.C_STORE_TIMESTAMP] = 1_700_000_000_000 + 1500 * (first + number)
+        rows[number, C.PHY] = 1000 * (first + number + 1)
+        rows[number, C.STORE_TIMESTAMP] = 1_700_000_000_000 + 1500 * (first + number)
         for at, length, text in (
-            (record.C_UNIQ_POS, record.C_UNIQ_LEN, unique), (record.C_KEYS_POS, record.C_KEYS_LEN, keys)
+            (C.UNIQ_POS, C.UNIQ_LEN, unique), (C.KEYS_POS, C.KEYS_LEN, keys)
         ):
             rows[number, at], rows[number, length] = len(data), len(text)
             data += text
@@ -87,7 +88,7 @@ def test_a_builder_continues_a_file_with_entries_and_starts_the_next_one_when_it
     assert key == ENTRIES - 1
     assert key % KEYS, "in the middle of a record's keys"
     builder.write()
-    at = int(rows[key // KEYS, record.C_PHY])  # the next file continues after this record
+    at = int(rows[key // KEYS, C.PHY])  # the next file continues after this record
     files[1].write_at(INDEX_HEADER.pack(0, 0, at, at, 0, 1), 0)
     assert builder.put(files[1], rows, ends, key_hashes, key, WORK) == 150 * KEYS
     builder.write()

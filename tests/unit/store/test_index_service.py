@@ -8,7 +8,8 @@ import pytest
 from tailrace import StoreConfig
 from tailrace.errors import DiskFullError
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
-from tailrace.kernels import hashes, record
+from tailrace.kernels import hashes
+from tailrace.kernels.shared import constants as C
 from tailrace.segments import MappedFile
 from tailrace.store.index_service import IndexService
 from tailrace.store.record_batch import RecordBatch
@@ -19,14 +20,14 @@ SLOTS, ENTRIES, KEYS = 4, 9, 3
 
 def batch_of(first, count):
     """Records of KEYS keys each."""
-    data, rows = b"T", np.zeros((count, record.COLUMNS), dtype=np.int64)
-    rows[:, record.C_TOPIC_LEN] = 1
-    rows[:, [record.C_TAGS_POS, record.C_UNIQ_POS]] = -1
+    data, rows = b"T", np.zeros((count, C.COLUMNS), dtype=np.int64)
+    rows[:, C.TOPIC_LEN] = 1
+    rows[:, [C.TAGS_POS, C.UNIQ_POS]] = -1
     for number in range(count):
         keys = b" ".join(b"k%d.%d" % (first + number, key) for key in range(KEYS))
-        rows[number, record.C_PHY] = 100 * (first + number)
-        rows[number, record.C_STORE_TIMESTAMP] = 1_700_000_000_000 + first + number
-        rows[number, record.C_KEYS_POS], rows[number, record.C_KEYS_LEN] = len(data), len(keys)
+        rows[number, C.PHY] = 100 * (first + number)
+        rows[number, C.STORE_TIMESTAMP] = 1_700_000_000_000 + first + number
+        rows[number, C.KEYS_POS], rows[number, C.KEYS_LEN] = len(data), len(keys)
         data += keys
     batch = RecordBatch()
     batch.add(data, rows)
@@ -104,9 +105,9 @@ def test_after_a_file_could_not_be_created_the_next_put_continues_at_that_key(in
 
 def test_a_record_without_keys_makes_no_file(index):
     batch = batch_of(0, 1)
-    data, rows = b"T", np.zeros((1, record.COLUMNS), dtype=np.int64)
-    rows[:, [record.C_TAGS_POS, record.C_UNIQ_POS, record.C_KEYS_POS]] = -1
-    rows[:, record.C_TOPIC_LEN] = 1
+    data, rows = b"T", np.zeros((1, C.COLUMNS), dtype=np.int64)
+    rows[:, [C.TAGS_POS, C.UNIQ_POS, C.KEYS_POS]] = -1
+    rows[:, C.TOPIC_LEN] = 1
     batch.clear()
     batch.add(data, rows)
     index.put(batch)

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.node.store_opening import StoreParts
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
@@ -160,7 +160,7 @@ def test_what_cannot_be_read_ends_the_open_in_its_place(path, monkeypatch, numbe
     dispatch = Dispatcher.dispatch_batch
     monkeypatch.setattr(ParallelWalk, "_scan", failing)
     monkeypatch.setattr(Dispatcher, "dispatch_batch", lambda self, batch: (
-        taken.append(int(batch.rows[-1, record.C_PHY] + batch.rows[-1, record.C_SIZE])),
+        taken.append(int(batch.rows[-1, C.PHY] + batch.rows[-1, C.SIZE])),
         dispatch(self, batch)))
     with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert "Input/output error" in store.recovery_report["readOnly"]

@@ -11,7 +11,7 @@ import pytest
 from segmented_store import CONFIG, SEGMENT, Seen, damaged_copy, overwrite, plain, sound_store
 
 from tailrace import Message, MessageStore
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
@@ -76,7 +76,7 @@ def test_messages_that_look_like_records_are_messages(tmp_path, monkeypatch):
     with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         put = [
             store.put(Message(topic="T", body=b"%04d" % n * 400), queue_id=0).phy_offset for n in range(90)]
-    check = CHECK & ~record.CHECK_BODY_CRC  # the checksums of these bodies do not fit
+    check = CHECK & ~C.CHECK_BODY_CRC  # the checksums of these bodies do not fit
     wanted = plain(StoreDirectory(str(path), raw=True), check)
     assert len(wanted[0]) == 90
     fakes = set()

@@ -7,6 +7,7 @@ import pytest
 from tailrace import Message, MessageStore
 from tailrace.config import StoreConfig
 from tailrace.formats.commitlog import decode_message
+from tailrace.kernels.shared import constants as C
 from tailrace.model import GetMessageStatus
 from tailrace.node.store_opening import StoreParts
 from tailrace.store import reading
@@ -132,7 +133,7 @@ def test_records_that_are_not_cached_are_read_from_the_disk(store, monkeypatch):
     def read_matching(buf, base, until, units, first, *rest):
         if rest[-1] and len(cold) < 5:  # mapped: every fifth call finds a page that is not there
             cold.append(first)
-            return b"", b"", 0, first, reading.unit_records.UNITS_COLD, 0
+            return b"", b"", 0, first, C.UNITS_COLD, 0
         return real(buf, base, until, units, first, *rest)
 
     monkeypatch.setattr(reading.unit_records, "read_matching", read_matching)

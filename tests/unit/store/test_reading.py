@@ -13,6 +13,7 @@ from tailrace.env import linux_calls
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import unit_records
+from tailrace.kernels.shared import constants as C
 from tailrace.node.store_opening import StoreParts
 from tailrace.segments import MappedFile, MappedFileQueue
 from tailrace.store import reading
@@ -157,7 +158,7 @@ def read_as_if_nothing_was_cached(monkeypatch, store):
             for i in range(first, len(units) // 20):
                 _, size, code = CQ_UNIT.struct.unpack_from(units, i * 20)
                 if size != PRE_BLANK_SIZE and (not len(codes) or code in codes):
-                    return b"", b"", 0, i, unit_records.UNITS_COLD
+                    return b"", b"", 0, i, C.UNITS_COLD
         return real(buf, base, until, units, first, codes, *rest)
 
     monkeypatch.setattr(reading.unit_records, "read_units", read_units)

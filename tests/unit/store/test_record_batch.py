@@ -7,18 +7,18 @@ import itertools
 import numpy as np
 import pytest
 
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.store.record_batch import UNIT_COLUMNS, RecordBatch, rows_by_queue
 
 
 def part(*records, phy=0):
     """Bytes and rows of (topic, queue id, kind of transaction), all with one queue hash."""
-    data, rows = b"", np.zeros((len(records), record.COLUMNS), dtype=np.int64)
+    data, rows = b"", np.zeros((len(records), C.COLUMNS), dtype=np.int64)
     for number, (topic, queue_id, kind) in enumerate(records):
-        rows[number, record.C_PHY] = phy + number
-        rows[number, record.C_TOPIC_POS], rows[number, record.C_TOPIC_LEN] = len(data), len(topic)
-        rows[number, record.C_QUEUE_ID], rows[number, record.C_SYS_FLAG] = queue_id, kind
-        rows[number, record.C_QUEUE_HASH] = 77
+        rows[number, C.PHY] = phy + number
+        rows[number, C.TOPIC_POS], rows[number, C.TOPIC_LEN] = len(data), len(topic)
+        rows[number, C.QUEUE_ID], rows[number, C.SYS_FLAG] = queue_id, kind
+        rows[number, C.QUEUE_HASH] = 77
         data += topic
     return data, rows
 
@@ -38,7 +38,7 @@ def test_parts_are_sorted_together_and_memory_is_used_again():
         assert len(batch) == 6
         rows, (order, bounds, queues) = batch.rows, batch.sorted()
         assert rows.shape == (6, UNIT_COLUMNS)
-        assert rows[:, record.C_PHY].tolist() == list(range(6))
+        assert rows[:, C.PHY].tolist() == list(range(6))
         assert queues == [(b"a", 0), (b"b", 0), (b"c", 0)]
         assert [order[a:b].tolist() for a, b in itertools.pairwise(bounds)] == [[0, 5], [1, 3], [4]]
         batch.clear()
@@ -54,7 +54,7 @@ def test_there_is_room_for_any_number_of_queues(hashes):
     for first in range(0, 600, 50):
         names = [(b"%05d" % (n * 7 % 200) * 11, n % 2, 0) for n in range(first, first + 50)]
         data, rows = part(*names, phy=first)
-        rows[:, record.C_QUEUE_HASH] = [-hash(name) % hashes for name in names]
+        rows[:, C.QUEUE_HASH] = [-hash(name) % hashes for name in names]
         batch.add(data, rows)
         for number, (topic, queue_id, _) in enumerate(names, first):
             wanted.setdefault((topic, queue_id), []).append(number)

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.store.verification import Claims, rows_with_odd_properties
 from tailrace.store.walk.scan import LogChunk
 
@@ -26,11 +26,11 @@ def test_odd_properties_are_reported_row_by_row():
             if rnd.random() < 0.5 else b"KEYS\x01a b\x02TAGS\x01t\x02"
             for _ in range(rnd.randint(0, 6))
         ]
-        rows = np.zeros((len(texts), record.COLUMNS), dtype=np.int64)
+        rows = np.zeros((len(texts), C.COLUMNS), dtype=np.int64)
         data = b""
         for number, text in enumerate(texts):
             data += b"head"
-            rows[number, record.C_PROPS_POS], rows[number, record.C_PROPS_LEN] = len(data), len(text)
+            rows[number, C.PROPS_POS], rows[number, C.PROPS_LEN] = len(data), len(text)
             data += text
         wanted = [number for number, text in enumerate(texts) if is_odd(text)]
         odd += len(wanted)

@@ -11,6 +11,7 @@ from tailrace.errors import DiskFullError
 from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.kernels import timer_put_back, timer_records
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner
 from tailrace.timer.slots import Later
 
@@ -233,8 +234,8 @@ def test_different_timers_of_one_hash_all_come_and_doubles_do_not(monkeypatch):
 
     def read(*arguments):
         real(*arguments)
-        arguments[-1][:, timer_records.T_IDENTITY] &= 15  # 8 values
-        arguments[-1][:, timer_records.T_IDENTITY] |= 1
+        arguments[-1][:, C.T_IDENTITY] &= 15  # 8 values
+        arguments[-1][:, C.T_IDENTITY] |= 1
 
     monkeypatch.setattr("tailrace.timer.bulk.kernel.read", read)
     monkeypatch.setattr(

@@ -8,8 +8,8 @@ import pytest
 from timer_world import CONFIG, START, World
 
 from tailrace.formats.commitlog import decode_properties
+from tailrace.formats.names import TIMER_TOPIC
 from tailrace.model import MessageExtBrokerInner
-from tailrace.timer.properties import TIMER_TOPIC
 from tailrace.timer.put_hook import Waiting
 
 

@@ -13,10 +13,10 @@ from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.sql_expression import SqlExpression
 from tailrace.config import BrokerConfig
 from tailrace.errors import FilterExpressionError, RefusalError
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import ResponseCode
 from tailrace.kernels import unit_records
 from tailrace.logs import get_logger
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.store.hooks import PropertyFilter
 
 __all__ = ["EVERYTHING", "MessageFilter", "MessageFilters"]

@@ -13,11 +13,10 @@ from typing import Final, final
 from tailrace.auth.check import AccessControl
 from tailrace.broker.filters.message_filters import EVERYTHING, RETRY_TOPIC, MessageFilter
 from tailrace.formats.commitlog import java_string_hash
+from tailrace.formats.names import REAL_TOPIC, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import ORIGIN_GROUP, is_retry_topic_of, retry_owner
 from tailrace.formats.remoting import RemotingCommand, sender_of
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel
-from tailrace.timer.properties import REAL_TOPIC
 
 __all__ = ["RetryOwnerFilter", "own_messages", "reader_of", "refuse_shared"]
 

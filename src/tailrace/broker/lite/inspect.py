@@ -14,8 +14,9 @@ from tailrace.broker.lite.registry import LiteSubscriptionRegistry, shard_of
 from tailrace.broker.records import require
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
-from tailrace.formats.commitlog import LMQ_PREFIX, LMQ_QUEUE_ID
+from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import is_lite_queue, lite_queue, lite_topic_of, parent_of
+from tailrace.formats.names import LMQ_PREFIX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
     GetLiteClientInfoRequestHeader,

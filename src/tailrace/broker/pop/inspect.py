@@ -21,6 +21,7 @@ from tailrace.broker.pop.polling import (
 from tailrace.broker.pop.requests import arrived_ms, retry_topics
 from tailrace.broker.turns import in_turns
 from tailrace.errors import RefusalError
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import POP_MAX, pop_retry_topics
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
@@ -33,7 +34,6 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.model import GetMessageStatus
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["PopInspectProcessor"]

@@ -43,6 +43,7 @@ from tailrace.broker.turns import in_turns
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import pop as formats
 from tailrace.formats.commitlog import MESSAGE_HEAD
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
     ExtraInfo,
@@ -57,7 +58,6 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["PopMessageProcessor"]

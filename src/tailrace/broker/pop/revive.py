@@ -30,6 +30,7 @@ from tailrace.env.shortage import is_shortage
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.message_fields import body_of, stored_properties
+from tailrace.formats.names import DELAY, DLQ_GROUP_TOPIC_PREFIX, REAL_TOPIC, TIMER_TOPIC
 from tailrace.formats.pop import (
     ACK_TAG,
     BATCH_ACK_TAG,
@@ -50,9 +51,7 @@ from tailrace.model import GetMessageResult, GetMessageStatus, MessageExt, PutMe
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX
 from tailrace.timer.parking import NEVER, fitting_copy
-from tailrace.timer.properties import DELAY, REAL_TOPIC, TIMER_TOPIC
 
 __all__ = ["PopReviveService"]
 

@@ -29,6 +29,7 @@ from tailrace.broker.processors._bodies import (
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, sender_of
 from tailrace.formats.requests.consumer_headers import (
     GetConsumerListByGroupRequestHeader,
@@ -41,7 +42,6 @@ from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
 from tailrace.node.subscription_group import validate_group
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["ClientManageProcessor"]

@@ -24,6 +24,7 @@ from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalPull
 from tailrace.errors import RefusalError
 from tailrace.formats.lite import lite_queue
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     PullMessageRequestHeader,
@@ -32,7 +33,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.subscription_group import SubscriptionGroupConfig
-from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfig
+from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["PullMessageProcessor"]

@@ -9,13 +9,9 @@ from tailrace.broker.cold_reads import with_record
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.records import real_topic_of, require_record
 from tailrace.errors import CorruptionError, RefusalError
-from tailrace.formats.commitlog import (
-    INNER_MULTI_DISPATCH,
-    LMQ_DISPATCH_SEPARATOR,
-    LMQ_PREFIX,
-    decode_message,
-)
+from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR, decode_message
 from tailrace.formats.lite import lite_queue
+from tailrace.formats.names import INNER_MULTI_DISPATCH, LMQ_PREFIX
 from tailrace.formats.remoting import FRAME_MAX, RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
     GetEarliestMsgStoretimeRequestHeader,

@@ -17,9 +17,10 @@ from tailrace.broker.pop.polling import ALL_QUEUES
 from tailrace.broker.processors._bodies import json_object, number_in, text_in
 from tailrace.errors import StoreError
 from tailrace.formats import fastjson
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.node.message_request_mode import POP, PULL, MessageRequestModeManager
-from tailrace.node.topic_config import PERM_READ, RETRY_GROUP_TOPIC_PREFIX
+from tailrace.node.topic_config import PERM_READ
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["QueryAssignmentProcessor", "allocate_averagely", "allocate_by_circle"]

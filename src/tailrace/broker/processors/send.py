@@ -17,15 +17,20 @@ from tailrace.broker.traffic import NORMAL, is_delayed, message_type, type_of
 from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats.commitlog import (
-    INNER_MULTI_DISPATCH,
     MAX_PROPERTIES_LENGTH,
     SysFlag,
     decode_batch,
     decode_properties,
 )
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX, fitting, room_to_wait
-from tailrace.formats.inner_batch import INNER_BATCH_BITS, INNER_NUM
+from tailrace.formats.inner_batch import INNER_BATCH_BITS
 from tailrace.formats.lite import LITE_TOPIC, is_lite_name, lite_queue
+from tailrace.formats.names import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    INNER_MULTI_DISPATCH,
+    INNER_NUM,
+    RETRY_GROUP_TOPIC_PREFIX,
+)
 from tailrace.formats.remoting import (
     BINARY_HEAD,
     INT32,
@@ -48,10 +53,8 @@ from tailrace.kernels import record
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.node.topic_config import (
-    DLQ_GROUP_TOPIC_PREFIX,
     FORBIDDEN_TO_SEND,
     PRIORITY,
-    RETRY_GROUP_TOPIC_PREFIX,
     TopicConfig,
     validate_topic,
 )
@@ -480,7 +483,7 @@ class SendMessageProcessor:
         )
 
 
-_BINARY_START: Final = struct.Struct(PREFIX.format + BINARY_HEAD.format[1:] + "i")
+_BINARY_START: Final = struct.Struct(PREFIX.format + BINARY_HEAD.struct.format[1:] + "i")
 
 
 def _field(name: str, value: bytes) -> bytes:

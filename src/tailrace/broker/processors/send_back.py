@@ -17,6 +17,7 @@ from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.records import require_record
 from tailrace.errors import RefusalError
 from tailrace.formats.copied_properties import room_to_wait
+from tailrace.formats.names import DELAY, DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import RETRY_TOPIC
 from tailrace.formats.remoting import (
     VERSION_V3_4_9,
@@ -29,10 +30,9 @@ from tailrace.formats.requests.message_headers import ConsumerSendMsgBackRequest
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, TopicConfig
+from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.timer.parking import fitting_copy
-from tailrace.timer.properties import DELAY
 
 __all__ = ["SendBackProcessor"]
 

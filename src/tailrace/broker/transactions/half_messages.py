@@ -9,19 +9,18 @@ from tailrace.config import whole_number
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import (
     END_FILE_MIN_BLANK_LENGTH,
-    INNER_MULTI_DISPATCH,
     MAX_PROPERTIES_LENGTH,
     SysFlag,
     decode_properties,
     record_size,
 )
+from tailrace.formats.names import INNER_MULTI_DISPATCH, UNIQ_KEY
 from tailrace.formats.remoting import ResponseCode
 from tailrace.kernels.appender import encode
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.node.retention.group_pins import HALF_TOPIC
 from tailrace.timer.parking import inner_message
-from tailrace.timer.properties import UNIQ_KEY
 from tailrace.timer.put_hook import may_wait
 
 __all__ = [

@@ -44,6 +44,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 from tailrace.errors import CorruptionError, RefusalError, StoreError
 from tailrace.formats.commitlog import SysFlag, decode_message
+from tailrace.formats.names import TIMER_TOPIC
 from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult
@@ -52,7 +53,6 @@ from tailrace.node.message_store import MessageStore
 from tailrace.node.retention.group_pins import TRANSACTION_GROUP
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.dispatch import SCHEDULE_TOPIC
-from tailrace.timer.properties import TIMER_TOPIC
 from tailrace.timer.put_hook import may_wait
 
 __all__ = ["Found", "TransactionService"]

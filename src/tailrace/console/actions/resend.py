@@ -39,6 +39,7 @@ from tailrace.console.elements import (
 from tailrace.console.words import moment
 from tailrace.errors import CorruptionError, RefusalError, StoreError
 from tailrace.formats.commitlog import SysFlag, decode_message, java_string_hash
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import RETRY_TOPIC
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import ViewMessageRequestHeader
@@ -46,7 +47,6 @@ from tailrace.formats.requests.table import Action
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExt
 from tailrace.node.message_store import MessageStore
-from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX
 
 __all__ = ["BATCH", "ResendDeadLetters"]
 

@@ -5,7 +5,8 @@ import zlib
 
 import cython
 
-from tailrace.kernels.shared.record_layout import CRC_SIZE
+from tailrace.kernels.shared import layouts as L
+from tailrace.kernels.shared.names import is_crc_property
 
 if cython.compiled:
     _TABLE = cython.declare(cython.uint[4096])
@@ -121,15 +122,10 @@ def own_crc_is_wrong(
 ) -> cython.bint:
     """Return True if a record ends with the checksum property and that checksum does not match."""
     # The property is "__CRC32#", byte 1, ten digits, byte 2.
-    at: cython.Py_ssize_t = end - CRC_SIZE
+    at: cython.Py_ssize_t = end - L.CRC_SIZE
     value: cython.longlong = 0
     k: cython.Py_ssize_t
-    if at < props or b[end - 1] != 2 or b[at + 8] != 1:
-        return False
-    if not (
-        b[at] == 95 and b[at + 1] == 95 and b[at + 2] == 67 and b[at + 3] == 82
-        and b[at + 4] == 67 and b[at + 5] == 51 and b[at + 6] == 50 and b[at + 7] == 35
-    ):
+    if at < props or b[end - 1] != 2 or b[at + 8] != 1 or not is_crc_property(b, at, 8):
         return False
     for k in range(10):
         if not 48 <= b[at + 18 - k] <= 57:

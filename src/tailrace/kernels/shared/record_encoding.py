@@ -3,18 +3,10 @@
 
 import cython
 
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import put32, put64
 from tailrace.kernels.shared.copying import copy_object
 from tailrace.kernels.shared.crc32 import crc_of
-from tailrace.kernels.shared.record_layout import (
-    BLANK_SIZE,
-    CRC_NAME,
-    CRC_SIZE,
-    FIXED_SIZE,
-    MAGIC_V1,
-    MAGIC_V2,
-    MAX_TOPIC_V1,
-)
 from tailrace.kernels.shared.record_parts import (
     host_bits,
     put_body_head,
@@ -54,7 +46,7 @@ def crc_room(
     """Return the size of the checksum property, with the separator before it if one is needed."""
     if not append_crc:
         return 0
-    return CRC_SIZE + (1 if props_length and last != 2 else 0)
+    return L.CRC_SIZE + (1 if props_length and last != 2 else 0)
 
 
 @cython.cfunc
@@ -65,8 +57,8 @@ def size_of(
     """Return the size of a record; ``last`` is the last byte of its properties."""
     topic_length: cython.Py_ssize_t = len(common.topic)
     return (
-        FIXED_SIZE + len(common.born_host) + len(common.store_host) + body_length + topic_length
-        + (topic_length > MAX_TOPIC_V1) + props_length + crc_room(common.append_crc, props_length, last)
+        L.FIXED_SIZE + len(common.born_host) + len(common.store_host) + body_length + topic_length
+        + (topic_length > L.MAX_TOPIC_V1) + props_length + crc_room(common.append_crc, props_length, last)
     )
 
 
@@ -80,7 +72,7 @@ def begin_record(
     born: cython.Py_ssize_t = len(common.born_host)
     store: cython.Py_ssize_t = len(common.store_host)
     q: cython.Py_ssize_t = put_head(
-        out, pos, MAGIC_V2 if len(common.topic) > MAX_TOPIC_V1 else MAGIC_V1, body_crc, common.queue_id, flag,
+        out, pos, L.MAGIC_V2 if len(common.topic) > L.MAX_TOPIC_V1 else L.MAGIC_V1, body_crc, common.queue_id, flag,
         queue_offset, phy_offset, host_bits(common.sys_flag, born, store), common.born_timestamp)
     q = put_store_time(out, copy_object(out, q, common.born_host), common.now)
     q = copy_object(out, q, common.store_host)
@@ -93,7 +85,7 @@ def put_topic(
 ) -> cython.Py_ssize_t:
     """Write the topic and the length of the properties; return the place of the properties."""
     length: cython.Py_ssize_t = len(common.topic)
-    q = copy_object(out, put_topic_length(out, q, length, length > MAX_TOPIC_V1), common.topic)
+    q = copy_object(out, put_topic_length(out, q, length, length > L.MAX_TOPIC_V1), common.topic)
     return put_properties_length(out, q, props_length)
 
 
@@ -108,17 +100,17 @@ def end_record(
     k: cython.Py_ssize_t
     put32(out, pos, q + room - pos)
     if room:
-        if room > CRC_SIZE:
+        if room > L.CRC_SIZE:
             out[q] = 2
             q += 1
         crc = crc_of(out, pos, q) & CRC_31_BITS
-        put64(out, q, CRC_NAME)
+        put64(out, q, L.CRC_NAME)
         out[q + 8] = 1
         for k in range(10):
             out[q + 9 + k] = 48 + crc % 10
             crc = crc // 10
-        out[q + CRC_SIZE - 1] = 2
-        q += CRC_SIZE
+        out[q + L.CRC_SIZE - 1] = 2
+        q += L.CRC_SIZE
     return q - pos
 
 
@@ -136,7 +128,7 @@ def put_record(
     last: cython.uchar = props[props_length - 1] if props_length else 0
     room: cython.Py_ssize_t = crc_room(common.append_crc, props_length, last)
     q: cython.Py_ssize_t
-    if size_of(common, len(body), props_length, last) + BLANK_SIZE > limit - pos:
+    if size_of(common, len(body), props_length, last) + L.BLANK_SIZE > limit - pos:
         return -1
     q = begin_record(out, pos, common, flag, queue_offset, phy_offset, body_crc, len(body))
     q = copy_object(out, q, body)

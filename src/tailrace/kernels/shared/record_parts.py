@@ -7,27 +7,8 @@ that an interrupted write never leaves a record that looks complete.
 
 import cython
 
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import put32, put64
-from tailrace.kernels.shared.record_layout import (
-    AT_BODY_CRC,
-    AT_BODY_LENGTH,
-    AT_BORN_TIMESTAMP,
-    AT_FLAG,
-    AT_MAGIC,
-    AT_PHY_OFFSET,
-    AT_PREPARED,
-    AT_QUEUE_ID,
-    AT_QUEUE_OFFSET,
-    AT_SYS_FLAG,
-    BODY_HEAD_SIZE,
-    BORNHOST_V6,
-    HEAD_SIZE,
-    HOST_V6_SIZE,
-    HOSTS_V6,
-    PROPERTIES_LENGTH_SIZE,
-    STORE_TIME_SIZE,
-    STOREHOST_V6,
-)
 
 
 @cython.cfunc
@@ -39,8 +20,8 @@ def host_bits(
 ) -> cython.longlong:
     """Return ``sys_flag`` with both IPv6 bits set according to the lengths of the hosts."""
     return (
-        (sys_flag & ~HOSTS_V6) | (BORNHOST_V6 if born_length == HOST_V6_SIZE else 0)
-        | (STOREHOST_V6 if store_length == HOST_V6_SIZE else 0))
+        (sys_flag & ~L.HOSTS_V6) | (L.BORNHOST_V6 if born_length == L.HOST_V6_SIZE else 0)
+        | (L.STOREHOST_V6 if store_length == L.HOST_V6_SIZE else 0))
 
 
 @cython.cfunc
@@ -53,15 +34,15 @@ def put_head(
     phy_offset: cython.longlong, sys_flag: cython.longlong, born_timestamp: cython.longlong,
 ) -> cython.Py_ssize_t:
     """Write everything before the born host except the size; return the place of that host."""
-    put32(out, pos + AT_MAGIC, magic)
-    put32(out, pos + AT_BODY_CRC, body_crc)
-    put32(out, pos + AT_QUEUE_ID, queue_id)
-    put32(out, pos + AT_FLAG, flag)
-    put64(out, pos + AT_QUEUE_OFFSET, queue_offset)
-    put64(out, pos + AT_PHY_OFFSET, phy_offset)
-    put32(out, pos + AT_SYS_FLAG, sys_flag)
-    put64(out, pos + AT_BORN_TIMESTAMP, born_timestamp)
-    return pos + HEAD_SIZE
+    put32(out, pos + L.AT_MAGIC, magic)
+    put32(out, pos + L.AT_BODY_CRC, body_crc)
+    put32(out, pos + L.AT_QUEUE_ID, queue_id)
+    put32(out, pos + L.AT_FLAG, flag)
+    put64(out, pos + L.AT_QUEUE_OFFSET, queue_offset)
+    put64(out, pos + L.AT_PHY_OFFSET, phy_offset)
+    put32(out, pos + L.AT_SYS_FLAG, sys_flag)
+    put64(out, pos + L.AT_BORN_TIMESTAMP, born_timestamp)
+    return pos + L.HEAD_SIZE
 
 
 @cython.cfunc
@@ -73,7 +54,7 @@ def put_store_time(
 ) -> cython.Py_ssize_t:
     """Write the store time; return the place of the store host."""
     put64(out, q, store_timestamp)
-    return q + STORE_TIME_SIZE
+    return q + L.STORE_TIME_SIZE
 
 
 @cython.cfunc
@@ -86,9 +67,9 @@ def put_body_head(
 ) -> cython.Py_ssize_t:
     """Write what is between store host and body; return the place of the body."""
     put32(out, q, reconsume_times)
-    put64(out, q + AT_PREPARED, prepared)
-    put32(out, q + AT_BODY_LENGTH, body_length)
-    return q + BODY_HEAD_SIZE
+    put64(out, q + L.AT_PREPARED, prepared)
+    put32(out, q + L.AT_BODY_LENGTH, body_length)
+    return q + L.BODY_HEAD_SIZE
 
 
 @cython.cfunc
@@ -116,4 +97,4 @@ def put_properties_length(
     """Write the length of the properties; return their place."""
     out[q] = (length >> 8) & 255
     out[q + 1] = length & 255
-    return q + PROPERTIES_LENGTH_SIZE
+    return q + L.PROPERTIES_LENGTH_SIZE

@@ -3,6 +3,8 @@
 
 import cython
 
+from tailrace.formats.names import DELAY, INNER_MULTI, TIMER_DELIVERY_PREFIX
+from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32
 from tailrace.kernels.shared.copying import copy_bytes
 from tailrace.kernels.shared.crc32 import crc_of, crc_of_object
@@ -16,20 +18,15 @@ from tailrace.kernels.shared.record_encoding import (
     put_topic,
     size_of,
 )
-from tailrace.kernels.shared.record_layout import BLANK_SIZE
 from tailrace.model import PutMessageResult
 
-_TRANSACTION = cython.declare(cython.longlong, 0xC)
-_PREPARED = cython.declare(cython.longlong, 0x4)
-_ROLLBACK = cython.declare(cython.longlong, 0xC)
 _INNER_BATCH = cython.declare(cython.longlong, 0x80)
-_ITEM_HEAD = cython.declare(cython.int, 20)
 _CHUNK = cython.declare(cython.int, 2048)
 # Stored properties with one of these names are checked outside of the kernel: store.multi_dispatch.MARK and the
 # names that timer.put_hook.may_wait searches for. A test compares them.
-_LMQ: bytes = b"INNER_MULTI_"
-_TIMER: bytes = b"TIMER_D"
-_DELAY: bytes = b"DELAY\x01"
+_LMQ: bytes = INNER_MULTI.encode()
+_TIMER: bytes = TIMER_DELIVERY_PREFIX.encode()
+_DELAY: bytes = DELAY.encode() + b"\x01"
 
 
 @cython.cclass
@@ -134,8 +131,8 @@ class MessageWriter(RecordWriter):
         self._share(message, topic)
         self._body, self._properties, self._lmq = body, properties, None
         self._body_crc = crc_of_object(body) & CRC_31_BITS
-        kind = self._common.sys_flag & _TRANSACTION
-        self._counted = kind != _PREPARED and kind != _ROLLBACK
+        kind = self._common.sys_flag & L.TRANSACTION_MASK
+        self._counted = kind != L.TRANSACTION_PREPARED and kind != L.TRANSACTION_ROLLBACK
         self._key = (message.topic, message.queue_id)
         self._prepare(1, 0, False)
 
@@ -321,23 +318,23 @@ class BatchWriter(_QueueWriter):
         last: cython.uchar
         positions: list = []
         while n < self.count:
-            body = be32(data, b + 16)
-            q = b + _ITEM_HEAD + body
+            body = be32(data, b + L.ITEM_AT_BODY_LENGTH)
+            q = b + L.ITEM_SIZE + body
             props = data[q] * 256 + data[q + 1]
             last = data[q + 1 + props] if props else 0
             room = crc_room(self._common.append_crc, props, last)
-            if size_of(self._common, body, props, last) + BLANK_SIZE > limit - p:
+            if size_of(self._common, body, props, last) + L.BLANK_SIZE > limit - p:
                 self._full = True
                 break
             positions.append(phy_offset + (p - at))
             q = begin_record(
-                out, p, self._common, be32(data, b + 12), self.queue_offset + n, phy_offset + (p - at),
-                crc_of(data, b + _ITEM_HEAD, b + _ITEM_HEAD + body) & CRC_31_BITS, body)
-            q = copy_bytes(out, q, data, b + _ITEM_HEAD, body)
+                out, p, self._common, be32(data, b + L.ITEM_AT_FLAG), self.queue_offset + n, phy_offset + (p - at),
+                crc_of(data, b + L.ITEM_SIZE, b + L.ITEM_SIZE + body) & CRC_31_BITS, body)
+            q = copy_bytes(out, q, data, b + L.ITEM_SIZE, body)
             q = put_topic(out, q, self._common, props + room)
-            q = copy_bytes(out, q, data, b + _ITEM_HEAD + body + 2, props)
+            q = copy_bytes(out, q, data, b + L.ITEM_SIZE + body + 2, props)
             p += end_record(out, p, q, room)
-            b += _ITEM_HEAD + body + 2 + props
+            b += L.ITEM_SIZE + body + 2 + props
             n += 1
         self.done, self._at = n, b
         self._positions += positions

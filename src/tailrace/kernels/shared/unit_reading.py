@@ -6,30 +6,15 @@ Units and records may be damaged, so every position is compared with the length 
 
 import cython
 
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
+
 if cython.compiled:
     from cython.cimports.posix.mman import mincore
 
 from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
 from tailrace.kernels.shared.copying import load_early
 from tailrace.kernels.shared.crc32 import crc_of, own_crc_is_wrong
-from tailrace.kernels.shared.record_layout import (
-    AT_BODY_CRC,
-    AT_BODY_LENGTH,
-    AT_MAGIC,
-    AT_PHY_OFFSET,
-    AT_QUEUE_ID,
-    AT_QUEUE_OFFSET,
-    AT_SYS_FLAG,
-    BORNHOST_V6,
-    HEAD_SIZE,
-    HOST_V4_SIZE,
-    HOST_V6_SIZE,
-    MAGIC_V1,
-    MAGIC_V2,
-    MIN_RECORD_SIZE,
-    STORE_TIME_SIZE,
-    STOREHOST_V6,
-)
 
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PAGE = cython.declare(cython.Py_ssize_t, 4096)
@@ -38,23 +23,50 @@ _LOOK = cython.declare(cython.Py_ssize_t, 1024)  # pages per mincore call at mos
 PRE_BLANK = cython.declare(cython.longlong, 0x7FFFFFFF)  # size in a unit that stands for no message
 EARLY = cython.declare(cython.Py_ssize_t, 6)  # records that are loaded while one is verified
 
-_UNITS_END = cython.declare(cython.int, 0)  # all units were read
-_UNITS_FULL = cython.declare(cython.int, 1)  # there is no room for the next record
-_UNITS_ELSEWHERE = cython.declare(cython.int, 2)  # the next unit's record starts outside of the buffer
-_UNITS_CUT_OFF = cython.declare(cython.int, 3)  # the next unit's record ends after the buffer
-_UNITS_DAMAGED = cython.declare(cython.int, 4)  # the bytes are not the record of the next unit
-_UNITS_COLD = cython.declare(cython.int, 5)  # the next unit's record is not in the page cache
-
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def body_at(b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Return the index of the body length field of the record at ``at``."""
-    sys_flag: cython.longlong = be32(b, at + AT_SYS_FLAG)
+    sys_flag: cython.longlong = be32(b, at + L.AT_SYS_FLAG)
     return (
-        at + HEAD_SIZE + (HOST_V6_SIZE if sys_flag & BORNHOST_V6 else HOST_V4_SIZE) + STORE_TIME_SIZE
-        + (HOST_V6_SIZE if sys_flag & STOREHOST_V6 else HOST_V4_SIZE) + AT_BODY_LENGTH)
+        at + L.HEAD_SIZE + (L.HOST_V6_SIZE if sys_flag & L.BORNHOST_V6 else L.HOST_V4_SIZE) + L.STORE_TIME_SIZE
+        + (L.HOST_V6_SIZE if sys_flag & L.STOREHOST_V6 else L.HOST_V4_SIZE) + L.AT_BODY_LENGTH)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def topic_at(
+    b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, size: cython.Py_ssize_t, phy_offset: cython.longlong
+) -> cython.Py_ssize_t:
+    """Return the index of the topic length of the record ``b[at:at + size]``, -1 if it is not one at ``phy_offset``.
+
+    Magic, lengths and position are checked. Checksums are not checked.
+    """
+    end: cython.Py_ssize_t = at + size
+    p: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    length: cython.longlong
+    v2: cython.bint
+    if size < L.MIN_RECORD_SIZE or be32(b, at) != size or be64(b, at + L.AT_PHY_OFFSET) != phy_offset:
+        return -1
+    v2 = be32u(b, at + L.AT_MAGIC) == L.MAGIC_V2
+    if not v2 and be32u(b, at + L.AT_MAGIC) != L.MAGIC_V1:
+        return -1
+    p = body_at(b, at)
+    if p + 7 + v2 > end:
+        return -1
+    length = be32(b, p)
+    p += 4
+    if length < 0 or length > end - p - 3 - v2:
+        return -1
+    p += cython.cast(cython.Py_ssize_t, length)
+    n = be16(b, p) if v2 else b[p]
+    k = p + 1 + v2
+    return -1 if n > end - k - 2 or k + n + 2 + be16(b, k + n) != end else p
 
 
 @cython.cfunc
@@ -71,39 +83,24 @@ def properties_at(
 ) -> cython.Py_ssize_t:
     """Return the index of the properties of the record ``b[at:at + size]``, -1 if it is not the expected record.
 
-    Magic, lengths and position are checked, and topic, queue id and queue offset unless ``topic`` is empty.
-    Checksums are not checked.
+    What ``topic_at`` checks is checked, and topic, queue id and queue offset unless ``topic`` is empty.
     """
-    end: cython.Py_ssize_t = at + size
-    p: cython.Py_ssize_t
-    n: cython.Py_ssize_t
+    p: cython.Py_ssize_t = topic_at(b, at, size, phy_offset)
     k: cython.Py_ssize_t
-    length: cython.longlong
-    v2: cython.bint
-    if size < MIN_RECORD_SIZE or be32(b, at) != size or be64(b, at + AT_PHY_OFFSET) != phy_offset:
+    n: cython.Py_ssize_t
+    if p < 0:
         return -1
-    v2 = be32u(b, at + AT_MAGIC) == MAGIC_V2
-    if not v2 and be32u(b, at + AT_MAGIC) != MAGIC_V1:
-        return -1
-    p = body_at(b, at)
-    if p + 7 + v2 > end:
-        return -1
-    length = be32(b, p)
-    p += 4
-    if length < 0 or length > end - p - 3 - v2:
-        return -1
-    p += cython.cast(cython.Py_ssize_t, length)
-    n = be16(b, p) if v2 else b[p]
-    k = p + 1 + v2
-    if n > end - k - 2 or k + n + 2 + be16(b, k + n) != end:
-        return -1
+    n = be16(b, p) if be32u(b, at + L.AT_MAGIC) == L.MAGIC_V2 else b[p]
+    p += 2 if be32u(b, at + L.AT_MAGIC) == L.MAGIC_V2 else 1
     if len(topic):
-        if n != len(topic) or be32(b, at + AT_QUEUE_ID) != queue_id or be64(b, at + AT_QUEUE_OFFSET) != queue_offset:
+        if n != len(topic) or be32(b, at + L.AT_QUEUE_ID) != queue_id:
             return -1
-        for p in range(n):
-            if b[k + p] != topic[p]:
+        if be64(b, at + L.AT_QUEUE_OFFSET) != queue_offset:
+            return -1
+        for k in range(n):
+            if b[p + k] != topic[k]:
                 return -1
-    return k + n + 2
+    return p + n + 2
 
 
 @cython.cfunc
@@ -115,7 +112,7 @@ def checksums_are_right(
     """Return True if the checksums of a record match; its lengths were checked before."""
     p: cython.Py_ssize_t = body_at(b, at)
     length: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, be32(b, p))
-    if length and (crc_of(b, p + 4, p + 4 + length) & _MASK_31) != be32(b, at + AT_BODY_CRC):
+    if length and (crc_of(b, p + 4, p + 4 + length) & _MASK_31) != be32(b, at + L.AT_BODY_CRC):
         return False
     return not own_crc_is_wrong(b, at, properties, end)
 
@@ -149,9 +146,9 @@ def pages_of(
     end: cython.longlong = 0
     at: cython.longlong
     for k in range(first, until):
-        at = be64(units, 20 * k)
+        at = be64(units, L.UNIT_SIZE * k)
         if base >= 0 and at >= base and at - base < limit:  # otherwise the difference may overflow
-            end = max(end, at - base + be32(units, 20 * k + 8))
+            end = max(end, at - base + be32(units, L.UNIT_SIZE * k + L.UNIT_AT_SIZE))
     if end > limit:
         end = limit
     return cython.cast(cython.Py_ssize_t, (end + _PAGE - 1) // _PAGE)
@@ -211,9 +208,9 @@ def load_record(
     units: cython.const[cython.uchar][::1], i: cython.Py_ssize_t,
 ) -> cython.void:
     """Start to load the record of unit ``i``: it is far from the records before it, so the processor does not."""
-    phy_offset: cython.longlong = be64(units, 20 * i)
+    phy_offset: cython.longlong = be64(units, L.UNIT_SIZE * i)
     if base >= 0 and phy_offset >= base and phy_offset - base < until:
-        load_early(buf, phy_offset - base, be32(units, 20 * i + 8), _PAGE)
+        load_early(buf, phy_offset - base, be32(units, L.UNIT_SIZE * i + L.UNIT_AT_SIZE), _PAGE)
 
 
 @cython.cfunc
@@ -235,16 +232,16 @@ def located(
     at: cython.Py_ssize_t
     # `base` may be negative because of a damaged unit; then the difference would overflow.
     if base < 0 or phy_offset < base or phy_offset - base >= until:
-        return -_UNITS_ELSEWHERE
+        return -C.UNITS_ELSEWHERE
     at = cython.cast(cython.Py_ssize_t, phy_offset - base)
     if size <= 0 or size > until - at:
-        return -_UNITS_CUT_OFF
+        return -C.UNITS_CUT_OFF
     if cython.compiled:
         if len(seen) and not _is_cached(
             buf, at // _PAGE, (at + cython.cast(cython.Py_ssize_t, size) + _PAGE - 1) // _PAGE, last, pages, window,
             seen
         ):
-            return -_UNITS_COLD
+            return -C.UNITS_COLD
     return at
 
 
@@ -262,7 +259,7 @@ def look_ahead(
     Compiled only.
     """
     k: cython.Py_ssize_t
-    end: cython.Py_ssize_t = min(len(units) // 20, first + most)
+    end: cython.Py_ssize_t = min(len(units) // L.UNIT_SIZE, first + most)
     window[0] = window[1] = 0
     for k in range(first, min(first + EARLY, end)):
         load_record(buf, base, until, units, k)
@@ -288,11 +285,11 @@ def message_at(
     window: cython.p_Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Return the index of the verified record of unit ``i``, or a negative UNITS_*. See ``located``, ``is_message``."""
-    phy_offset: cython.longlong = be64(units, 20 * i)
-    size: cython.longlong = be32(units, 20 * i + 8)
+    phy_offset: cython.longlong = be64(units, L.UNIT_SIZE * i)
+    size: cython.longlong = be32(units, L.UNIT_SIZE * i + L.UNIT_AT_SIZE)
     at: cython.Py_ssize_t = located(buf, base, until, phy_offset, size, seen, last, pages, window)
     if at >= 0 and not is_message(
         buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset
     ):
-        return -_UNITS_DAMAGED
+        return -C.UNITS_DAMAGED
     return at

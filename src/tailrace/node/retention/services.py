@@ -9,6 +9,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.formats import filenames
+from tailrace.formats.names import TIMER_TOPIC
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.retention.archive_pins import ArchivePins
 from tailrace.node.retention.group_pins import GroupPins
@@ -21,7 +22,6 @@ from tailrace.store.queue_search import message_from
 from tailrace.store.retention.deletion import Deletion
 from tailrace.store.retention.free_request import FreeRequest
 from tailrace.store.retention.pins import Pin
-from tailrace.timer.properties import TIMER_TOPIC
 from tailrace.timer.schedule_message_service import ScheduleMessageService
 
 __all__ = ["Retention"]

@@ -17,6 +17,7 @@ from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, SysFlag, decode_message, pack_host
+from tailrace.formats.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC
 from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
@@ -25,14 +26,7 @@ from tailrace.store.retention.pins import Pin, PinKind
 from tailrace.timer.hand_over import as_delayed, as_timer
 from tailrace.timer.parking import Parking
 from tailrace.timer.pins import LevelPins
-from tailrace.timer.properties import (
-    REAL_TOPIC,
-    TIMER_DEL_UNIQKEY,
-    TIMER_OUT_MS,
-    TIMER_TOPIC,
-    due_ms,
-    put_back_properties,
-)
+from tailrace.timer.properties import due_ms, put_back_properties
 from tailrace.timer.schedule_message_service import NO_REAL_TOPICS, ScheduleMessageService
 from tailrace.timer.targets import why_gone
 

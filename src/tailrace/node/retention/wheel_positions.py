@@ -13,9 +13,9 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.names import TIMER_TOPIC
 from tailrace.formats.timerlog import MAGIC_MASK, TIMER_UNIT
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.properties import TIMER_TOPIC
 from tailrace.timer.timer_message_store import TimerMessageStore
 
 __all__ = ["WheelPositions"]

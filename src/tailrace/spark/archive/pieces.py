@@ -10,13 +10,14 @@ import numpy as np
 from tailrace.arrow.columns import Rows
 from tailrace.formats.commitlog import MESSAGE_MAGIC_START, PLAUSIBLE_LENGTH, plausible_size
 from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.spark.archive.layout import BLANK, DAMAGED
 from tailrace.spark.archive.rows import Piece, RawRange
 from tailrace.spark.buffers import Scratch
 
 __all__ = ["Segment", "pieces_of", "read_into"]
 
-_CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
+_CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
 _ROWS: Final = 1 << 16
 _RAW: Final = 16 << 20  # the longest raw range: one value of a column
 _READ: Final = 2 << 20  # small enough to stay in the processor's cache until it is copied
@@ -68,25 +69,25 @@ def pieces_of(file: Segment, piece_bytes: int) -> Iterator[Piece]:
 def _behind_blank(data: memoryview, base: int) -> Piece:
     raw: list[RawRange] = []
     _note(raw, base, base + len(data), BLANK, "")
-    return Piece(base, data, np.empty((0, record.COLUMNS), dtype=np.int64), raw)
+    return Piece(base, data, np.empty((0, C.COLUMNS), dtype=np.int64), raw)
 
 
 def _piece(data: memoryview, base: int, *, last: bool) -> Piece:
-    parts: list[Rows] = [np.empty((0, record.COLUMNS), dtype=np.int64)]
+    parts: list[Rows] = [np.empty((0, C.COLUMNS), dtype=np.int64)]
     raw: list[RawRange] = []
-    room = np.empty((_ROWS, record.COLUMNS), dtype=np.int64)
+    room = np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
     at = 0
     while at < len(data):
         count, stop, reason = record.scan(data, at, len(data), base, _CHECK, room)
         parts.append(room[:count].copy())
         at = stop
-        if reason == record.REASON_ROWS_FULL:
+        if reason == C.REASON_ROWS_FULL:
             continue
-        if reason == record.REASON_END or at >= len(data):
+        if reason == C.REASON_END or at >= len(data):
             break
-        if reason == record.REASON_SHORT and not last and (at or _goes_on(data, base)):
+        if reason == C.REASON_SHORT and not last and (at or _goes_on(data, base)):
             break  # the next piece begins with it
-        kind = BLANK if reason == record.REASON_BLANK else DAMAGED
+        kind = BLANK if reason == C.REASON_BLANK else DAMAGED
         found, until = (False, len(data)) if kind == BLANK else _next_record(
             data, at + 1, base, last=last)
         _note(raw, base + at, base + until, kind, record.REASON_NAMES[reason])
@@ -108,13 +109,13 @@ def _is_head(data: memoryview, at: int, base: int) -> bool:
 
 def _next_record(data: memoryview, at: int, base: int, *, last: bool) -> tuple[bool, int]:
     """Return the position of the next record, or of a possible record that the data cuts off, or the end."""
-    one = np.empty((1, record.COLUMNS), dtype=np.int64)
+    one = np.empty((1, C.COLUMNS), dtype=np.int64)
     place = _find(data, at + 4)
     while place >= 0:
         start = place - 4
         if _is_head(data, start, base):
             count, _, reason = record.scan(data, start, len(data), base, _CHECK, one)
-            if count or (reason == record.REASON_SHORT and not last):
+            if count or (reason == C.REASON_SHORT and not last):
                 return True, start
         place = _find(data, place + 1)
     # The end of the data may cut off the start of a record; the next piece searches these bytes again.

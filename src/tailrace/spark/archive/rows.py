@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from tailrace.arrow.columns import Columns, Fields, Rows, gather
 from tailrace.formats.commitlog import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
-from tailrace.kernels import column_records, record
+from tailrace.kernels import column_records
+from tailrace.kernels.shared import constants as C
 from tailrace.spark.archive.layout import (
     ARCHIVE_SCHEMA,
     MESSAGE,
@@ -23,19 +24,19 @@ __all__ = ["ENCODED_COLUMNS", "Piece", "RawRange", "bytes_of", "days_of",
            "first_difference", "raw_table_of", "table_of"]
 
 _V6: Final = {
-    "rawBornHost": (record.C_BORN_HOST_POS, int(SysFlag.BORNHOST_V6)),
-    "rawStoreHost": (record.C_STORE_HOST_POS, int(SysFlag.STOREHOST_V6)),
+    "rawBornHost": (C.BORN_HOST_POS, int(SysFlag.BORNHOST_V6)),
+    "rawStoreHost": (C.STORE_HOST_POS, int(SysFlag.STOREHOST_V6)),
 }
 _NUMBERS: Final = {
-    "commitLogOffset": column_records.N_PHY, "storeSize": column_records.N_SIZE,
-    "bodyCRC": column_records.N_BODY_CRC, "queueId": column_records.N_QUEUE_ID,
-    "flag": column_records.N_FLAG, "queueOffset": column_records.N_QUEUE_OFFSET,
-    "sysFlag": column_records.N_SYS_FLAG, "reconsumeTimes": column_records.N_RECONSUME_TIMES,
-    "preparedTransactionOffset": column_records.N_PREPARED,
+    "commitLogOffset": C.N_PHY, "storeSize": C.N_SIZE,
+    "bodyCRC": C.N_BODY_CRC, "queueId": C.N_QUEUE_ID,
+    "flag": C.N_FLAG, "queueOffset": C.N_QUEUE_OFFSET,
+    "sysFlag": C.N_SYS_FLAG, "reconsumeTimes": C.N_RECONSUME_TIMES,
+    "preparedTransactionOffset": C.N_PREPARED,
 }
 _TIMES: Final = {
-    "bornTimestamp": column_records.N_BORN_TIMESTAMP,
-    "storeTimestamp": column_records.N_STORE_TIMESTAMP,
+    "bornTimestamp": C.N_BORN_TIMESTAMP,
+    "storeTimestamp": C.N_STORE_TIMESTAMP,
 }
 _PARTS: Final = ("rawBornHost", "rawStoreHost", "body", "topic", "rawProperties")
 ENCODED_COLUMNS: Final = (*_NUMBERS, *_TIMES, *_PARTS, "magic", "raw")
@@ -79,13 +80,13 @@ class Piece:
 
 def days_of(rows: Rows, before: int) -> Rows:
     """Return the UTC day of each row, counted from 1970; ``before`` for times outside of 1970 to 9999."""
-    days = rows[:, record.C_STORE_TIMESTAMP] // _DAY_MS
+    days = rows[:, C.STORE_TIMESTAMP] // _DAY_MS
     return np.where((days >= 0) & (days <= _LAST_DAY), days, before)
 
 
 def _magics(piece: Piece, rows: Rows) -> pa.Array:
     data = np.frombuffer(piece.data, dtype=np.uint8)
-    at = rows[:, record.C_PHY] - piece.base + 4
+    at = rows[:, C.PHY] - piece.base + 4
     made = np.zeros(len(rows), dtype=np.uint32)
     for number in range(4):
         made = (made << np.uint32(8)) | data[at + number]
@@ -93,7 +94,7 @@ def _magics(piece: Piece, rows: Rows) -> pa.Array:
 
 
 def _hosts(piece: Piece, rows: Rows, at: int, v6: int) -> pa.Array:
-    return gather(piece.data, rows[:, at], np.where(rows[:, record.C_SYS_FLAG] & v6, 20, 8))
+    return gather(piece.data, rows[:, at], np.where(rows[:, C.SYS_FLAG] & v6, 20, 8))
 
 
 def table_of(
@@ -110,7 +111,7 @@ def table_of(
         "kind": kinds.take(pa.array(messages[order].astype(np.int8))),
         "magic": _magics(piece, rows),
         "rawProperties": gather(
-            piece.data, rows[:, record.C_PROPS_POS], rows[:, record.C_PROPS_LEN]),
+            piece.data, rows[:, C.PROPS_POS], rows[:, C.PROPS_LEN]),
         "raw": pa.nulls(len(rows), pa.binary()),
     }
     for name, (at, v6) in _V6.items():
@@ -124,7 +125,7 @@ def table_of(
 def _keep_odd_records(piece: Piece, rows: Rows, table: pa.Table, scratch: Scratch) -> pa.Table:
     out = scratch.room(len(piece.data))
     fits = _encode(table, piece.base, out)[1]
-    starts, sizes = rows[:, record.C_PHY] - piece.base, rows[:, record.C_SIZE].copy()
+    starts, sizes = rows[:, C.PHY] - piece.base, rows[:, C.SIZE].copy()
     odd = np.empty(len(rows), dtype=np.uint8)
     column_records.differing_rows(out, piece.data, starts, sizes, odd)
     odd |= fits == 0  # a record that was not written may still be equal, to bytes of an earlier piece
@@ -166,14 +167,14 @@ def _part(table: pa.Table, name: str) -> tuple[Any, Any]:
 
 def _encode(table: pa.Table, base: int, out: memoryview) -> tuple[Rows, Any]:
     """Write records at their positions. Return their numbers, and 1 for each that was written."""
-    numbers = np.zeros((table.num_rows, column_records.NUMBERS), dtype=np.int64)
+    numbers = np.zeros((table.num_rows, C.N_COLUMNS), dtype=np.int64)
     for name, place in _NUMBERS.items():
         numbers[:, place] = table[name].fill_null(0).to_numpy()
     for name, place in _TIMES.items():
         numbers[:, place] = table[name].cast(pa.int64()).fill_null(0).to_numpy() // 1000
     magics = table["magic"].fill_null(0).to_numpy()
     for signed, magic in _MAGICS.items():
-        numbers[magics == signed, column_records.N_MAGIC] = magic
+        numbers[magics == signed, C.N_MAGIC] = magic
     fits = np.empty(table.num_rows, dtype=np.uint8)
     born, store, body, topic, properties = (_part(table, name) for name in _PARTS)
     column_records.encode_rows(
@@ -189,13 +190,13 @@ def bytes_of(table: pa.Table, base: int, out: memoryview) -> int:
     if not table.num_rows:
         return 0
     numbers, fits = _encode(table, base, out)
-    sizes = numbers[:, column_records.N_SIZE]
+    sizes = numbers[:, C.N_SIZE]
     raw = table["raw"]
     kept = np.flatnonzero(raw.is_valid().to_numpy()) if raw.null_count < len(raw) else np.empty(0, dtype=np.int64)
     fits[kept] = 0  # their stored bytes replace the bytes that were just written
     written = int(sizes[fits == 1].sum())
     for n in kept:
-        at, size, data = int(numbers[n, column_records.N_PHY]) - base, int(sizes[n]), raw[int(n)].as_py()
+        at, size, data = int(numbers[n, C.N_PHY]) - base, int(sizes[n]), raw[int(n)].as_py()
         if 0 <= at <= len(out) - size and len(data) <= size:
             out[at : at + size] = data.ljust(size, b"\0")
             written += size

@@ -24,7 +24,7 @@ from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import File, FileSystem, OsFileSystem
 from tailrace.env.read_ahead import in_background
 from tailrace.errors import CorruptionError, StoreError
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.spark.archive.layout import (
     ARCHIVE_SCHEMA,
     ROW_GROUP,
@@ -208,15 +208,15 @@ class _Writer:
         self._records += len(piece.rows)
         self._messages += len(rows)
         self._raw += len(piece.raw)
-        self._found.append(rows[:, record.C_PHY].copy())
+        self._found.append(rows[:, C.PHY].copy())
         self._reasons += [(one.start, one.end, one.reason) for one in piece.raw]
-        times = piece.rows[:, record.C_STORE_TIMESTAMP]
+        times = piece.rows[:, C.STORE_TIMESTAMP]
         if len(times):
             low, high = int(times.min()), int(times.max())
             self._span = (low, high) if self._span is None else (
                 min(low, self._span[0]), max(high, self._span[1]))
-        for name in np.unique(rows[:, record.C_QUEUE_HASH]).tolist():
-            own = rows[rows[:, record.C_QUEUE_HASH] == name][:, record.C_STORE_TIMESTAMP]
+        for name in np.unique(rows[:, C.QUEUE_HASH]).tolist():
+            own = rows[rows[:, C.QUEUE_HASH] == name][:, C.STORE_TIMESTAMP]
             low, high = self._times.get(name, (int(own.min()), int(own.max())))
             self._times[name] = min(low, int(own.min())), max(high, int(own.max()))
 
@@ -297,7 +297,7 @@ class _Writer:
 
 def _row_groups(piece: Piece, order: Rows) -> Iterator[Rows]:
     """Yield groups of consecutive rows that are short enough for a row group."""
-    ends = np.cumsum(piece.rows[order, record.C_SIZE])
+    ends = np.cumsum(piece.rows[order, C.SIZE])
     low = 0
     while low < len(order):
         before = int(ends[low - 1]) if low else 0
@@ -311,17 +311,17 @@ def _order(piece: Piece, days: Rows) -> Rows:
     """Return the order of rows by day, topic, queue and offset."""
     rows = piece.rows
     names, firsts, place = np.unique(
-        rows[:, record.C_QUEUE_HASH], return_index=True, return_inverse=True)
+        rows[:, C.QUEUE_HASH], return_index=True, return_inverse=True)
     keys = []
     for number, row in enumerate(firsts.tolist()):
-        at = int(rows[row, record.C_TOPIC_POS])
-        topic = bytes(piece.data[at : at + int(rows[row, record.C_TOPIC_LEN])])
-        keys.append((topic, int(rows[row, record.C_QUEUE_ID]), number))
+        at = int(rows[row, C.TOPIC_POS])
+        topic = bytes(piece.data[at : at + int(rows[row, C.TOPIC_LEN])])
+        keys.append((topic, int(rows[row, C.QUEUE_ID]), number))
     rank = np.empty(len(names), dtype=np.int64)
     for at, (_, _, number) in enumerate(sorted(keys)):
         rank[number] = at
     return np.lexsort((
-        rows[:, record.C_PHY], rows[:, record.C_QUEUE_OFFSET], rank[place.reshape(-1)], days))
+        rows[:, C.PHY], rows[:, C.QUEUE_OFFSET], rank[place.reshape(-1)], days))
 
 
 def write_segment(task: SegmentTask, file_system: FileSystem, attempt: str) -> SegmentResult:

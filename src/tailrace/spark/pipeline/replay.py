@@ -26,14 +26,15 @@ from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import replace_file
 from tailrace.errors import ConfigError, CorruptionError
-from tailrace.formats.commitlog import CRC_PROPERTY, STORE_TIME_HEAD, store_timestamp_of
+from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
 from tailrace.formats.copied_properties import COPY_ROOM, fitting
 from tailrace.formats.inner_batch import INNER_BATCH_BITS
 from tailrace.formats.lite import LITE_TOPIC
+from tailrace.formats.names import CRC_PROPERTY, SYSTEM_TOPIC_PREFIX
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
-from tailrace.node.topic_config import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from tailrace.node.topic_config import SYSTEM_TOPICS
 from tailrace.remoting.tls import TlsOptions
 from tailrace.store.directory import StoreDirectory
 from tailrace.timer.parking import log_left_out

@@ -19,7 +19,7 @@ from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.filenames import offset_to_file_name
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.store.directory import FileView
 from tailrace.store.walk.scan import LogChunk
 from tailrace.store.walk.stitched import Piece, scan_pieces
@@ -27,16 +27,16 @@ from tailrace.store.walk.stitched import Piece, scan_pieces
 __all__ = ["StagedSegment", "piece_chunks", "read_staged", "stage_segment"]
 
 _NUMBERS: Final = {
-    record.C_PHY: pa.int64(), record.C_SIZE: pa.int32(), record.C_QUEUE_ID: pa.int32(),
-    record.C_QUEUE_OFFSET: pa.int64(), record.C_SYS_FLAG: pa.int32(),
-    record.C_STORE_TIMESTAMP: pa.int64(), record.C_TAGS_CODE: pa.int64(),
-    record.C_QUEUE_HASH: pa.int64(), record.C_DELAY_LEVEL: pa.int64(),
+    C.PHY: pa.int64(), C.SIZE: pa.int32(), C.QUEUE_ID: pa.int32(),
+    C.QUEUE_OFFSET: pa.int64(), C.SYS_FLAG: pa.int32(),
+    C.STORE_TIMESTAMP: pa.int64(), C.TAGS_CODE: pa.int64(),
+    C.QUEUE_HASH: pa.int64(), C.DELAY_LEVEL: pa.int64(),
 }
 _TEXTS: Final = {
-    record.C_TOPIC_POS: record.C_TOPIC_LEN, record.C_UNIQ_POS: record.C_UNIQ_LEN,
-    record.C_KEYS_POS: record.C_KEYS_LEN, record.C_TAGS_POS: record.C_TAGS_LEN,
-    record.C_LMQ_POS: record.C_LMQ_LEN, record.C_LMQ_OFFSETS_POS: record.C_LMQ_OFFSETS_LEN,
-    record.C_PROPS_POS: record.C_PROPS_LEN,
+    C.TOPIC_POS: C.TOPIC_LEN, C.UNIQ_POS: C.UNIQ_LEN,
+    C.KEYS_POS: C.KEYS_LEN, C.TAGS_POS: C.TAGS_LEN,
+    C.LMQ_POS: C.LMQ_LEN, C.LMQ_OFFSETS_POS: C.LMQ_OFFSETS_LEN,
+    C.PROPS_POS: C.PROPS_LEN,
 }
 _SCHEMA: Final = pa.schema([
     *(pa.field(str(column), kind) for column, kind in _NUMBERS.items()),
@@ -119,9 +119,9 @@ def piece_chunks(batches: list[pa.RecordBatch], piece: Piece) -> Iterator[LogChu
 
 def _packed(chunk: LogChunk) -> pa.RecordBatch:
     rows = np.array(chunk.rows, order="C")
-    plain = rows[:, record.C_SYS_FLAG] & SysFlag.INNER_BATCH == 0
-    rows[plain, record.C_PROPS_POS] = -1  # only of inner batches are the properties needed: number of messages
-    rows[plain, record.C_PROPS_LEN] = 0
+    plain = rows[:, C.SYS_FLAG] & SysFlag.INNER_BATCH == 0
+    rows[plain, C.PROPS_POS] = -1  # only of inner batches are the properties needed: number of messages
+    rows[plain, C.PROPS_LEN] = 0
     return pa.RecordBatch.from_arrays([
         *(pa.array(rows[:, column].astype(kind.to_pandas_dtype()))
           for column, kind in _NUMBERS.items()),
@@ -130,7 +130,7 @@ def _packed(chunk: LogChunk) -> pa.RecordBatch:
 
 
 def _unpacked(batch: pa.RecordBatch, base: int) -> LogChunk:
-    rows = np.zeros((batch.num_rows, record.COLUMNS), dtype=np.int64)
+    rows = np.zeros((batch.num_rows, C.COLUMNS), dtype=np.int64)
     for column, made in zip(_NUMBERS, batch.columns, strict=False):
         rows[:, column] = made.to_numpy()
     parts: list[bytes] = []

@@ -20,19 +20,19 @@ from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, CorruptionError
 from tailrace.formats import filenames
-from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.properties import settings_in
-from tailrace.store.archive_manifest import read_manifest, wrong_file
-from tailrace.store.directory import QueueView, StoreDirectory
-from tailrace.store.queue_search import message_from
-from tailrace.timer.properties import (
-    PARKED_TOPIC,
+from tailrace.formats.names import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     TIMER_OUT_MS,
     TIMER_TOPIC,
     UNIQ_KEY,
 )
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.properties import settings_in
+from tailrace.store.archive_manifest import read_manifest, wrong_file
+from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.queue_search import message_from
+from tailrace.timer.properties import PARKED_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

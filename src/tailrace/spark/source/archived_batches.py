@@ -13,7 +13,7 @@ from tailrace.arrow.inner_rows import message_rows
 from tailrace.arrow.schema import arrow_schema
 from tailrace.errors import CorruptionError
 from tailrace.kernels import record
-from tailrace.kernels.unit_records import PLACE_AT, PLACE_COLUMNS, PLACE_SIZE
+from tailrace.kernels.shared import constants as C
 from tailrace.spark.archive.rows import bytes_of
 from tailrace.spark.buffers import Scratch
 from tailrace.spark.offset_ranges import OffsetRange, RowFilter
@@ -60,9 +60,9 @@ def _records(table: pa.Table, scratch: Scratch) -> Iterator[tuple[int, memoryvie
         high = max(int(np.searchsorted(ends, base + _SPAN, side="right")), low + 1)
         data = scratch.take(int(ends[high - 1]) - base)
         written = bytes_of(table.slice(low, high - low), base, data)
-        at = np.zeros((high - low, PLACE_COLUMNS), dtype=np.int64)
-        at[:, PLACE_AT], at[:, PLACE_SIZE] = places[low:high] - base, sizes[low:high]
-        rows = np.empty((high - low, record.COLUMNS), dtype=np.int64)
+        at = np.zeros((high - low, C.PLACE_COLUMNS), dtype=np.int64)
+        at[:, C.PLACE_AT], at[:, C.PLACE_SIZE] = places[low:high] - base, sizes[low:high]
+        rows = np.empty((high - low, C.COLUMNS), dtype=np.int64)
         try:
             if written != int(sizes[low:high].sum()):
                 raise ValueError(f"{written} bytes of records instead of {int(sizes[low:high].sum())}")

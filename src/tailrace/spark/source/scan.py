@@ -22,6 +22,7 @@ from tailrace.arrow.schema import arrow_schema
 from tailrace.env.filesystem import File, OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.spark.archive.directory import ArchivedDirectory
 from tailrace.spark.offset_ranges import OffsetRange, RowFilter, units_of
@@ -45,7 +46,7 @@ __all__ = ["ScanTask", "plan_scan", "plan_tasks", "read_scan", "read_task"]
 
 _log = get_logger(__name__)
 _READ: Final = 2 << 20  # for a longer record the walk reads again, with more bytes
-_CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
+_CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
 _OF_PROPERTIES: Final = frozenset({"keys", "tags", "uniqKey"})  # columns for which a walk parses properties
 
 
@@ -189,7 +190,7 @@ def _read_files(
     found = 0
     start = task.start
     behind = _AfterDamage(task, options)
-    check = _CHECK if _OF_PROPERTIES & set(options.columns) else _CHECK | record.LEAVE_PROPERTIES
+    check = _CHECK if _OF_PROPERTIES & set(options.columns) else _CHECK | C.LEAVE_PROPERTIES
     rows = SameRows()
     while start < task.end:
         end = LogEnd()
@@ -266,7 +267,7 @@ class _AfterDamage:
                 self.bad.append((place, reason))
                 return place + size
         places = self._positions()
-        if end.reason == record.REASON_END:  # the file was deleted
+        if end.reason == C.REASON_END:  # the file was deleted
             stop = next(
                 (start + size for _, start, size in task.files if start <= stop < start + size),
                 task.end)

@@ -23,7 +23,7 @@ from tailrace.errors import DiskFullError
 from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.consumequeue import BatchCqUnit
 from tailrace.formats.message_fields import stored_properties
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.segments import OpenFiles
 from tailrace.store.compaction.damage import DamagedMessages
@@ -50,8 +50,8 @@ _ENTRY: Final = 160
 _LOOK: Final = 4096
 _LEAST_KEYS: Final = 100
 _COLUMNS: Final = (
-    record.C_KEYS_POS, record.C_KEYS_LEN, record.C_PHY, record.C_SIZE, record.C_TAGS_CODE,
-    record.C_STORE_TIMESTAMP, record.C_QUEUE_OFFSET, record.C_BODY_LEN)
+    C.KEYS_POS, C.KEYS_LEN, C.PHY, C.SIZE, C.TAGS_CODE,
+    C.STORE_TIMESTAMP, C.QUEUE_OFFSET, C.BODY_LEN)
 
 
 def has_keys(stored: bytes) -> bool:

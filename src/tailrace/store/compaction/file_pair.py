@@ -23,6 +23,7 @@ from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, MESSAGE_HEAD
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, END_UNIT, INVALID_POS, BatchCqUnit
 from tailrace.formats.filenames import offset_to_file_name
 from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.segments import MappedFile, OpenFiles
 from tailrace.store.batch_order import Units
 from tailrace.store.batch_units import batch_units, is_batch_unit
@@ -33,7 +34,7 @@ from tailrace.store.walk.scan import LogChunk, LogEnd, scan_files
 __all__ = ["FilePair", "Sizes", "is_valid"]
 
 _UNIT: Final = BATCH_CQ_UNIT.size
-_CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET
+_CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET
 """The checksum in the properties of a record covers its position in the CommitLog, so it is not verified."""
 _PHY_AT: Final = MESSAGE_HEAD.offsets["phy_offset"]
 _PHY_END: Final = _PHY_AT + 8
@@ -45,7 +46,7 @@ _KEPT_TOGETHER: Final = 4 << 20
 
 def is_valid(data: bytes, position: int) -> bool:
     """Return True if ``data`` is one valid record of this position in a compaction log."""
-    rows = np.empty((1, record.COLUMNS), dtype=np.int64)
+    rows = np.empty((1, C.COLUMNS), dtype=np.int64)
     count, stop, _ = record.scan(data, 0, len(data), position, _CHECK, rows)
     return count == 1 and stop == len(data)
 
@@ -208,12 +209,12 @@ class FilePair:
         agreeing = 0
         for item in _PairWalk(self.log, lambda *_: -1).items():
             if isinstance(item, LogChunk):
-                places = np.searchsorted(units["phy_offset"], item.rows[:, record.C_PHY]).clip(max=len(units) - 1)
+                places = np.searchsorted(units["phy_offset"], item.rows[:, C.PHY]).clip(max=len(units) - 1)
                 named = units[places]
-                if ((named["phy_offset"] != item.rows[:, record.C_PHY])
-                        | (named["size"] != item.rows[:, record.C_SIZE])).any():
+                if ((named["phy_offset"] != item.rows[:, C.PHY])
+                        | (named["size"] != item.rows[:, C.SIZE])).any():
                     return False
-                agreeing += int((named["msg_base_offset"] == item.rows[:, record.C_QUEUE_OFFSET]).sum())
+                agreeing += int((named["msg_base_offset"] == item.rows[:, C.QUEUE_OFFSET]).sum())
         return agreeing * 2 > len(units)
 
     def _blank_or_zero(self, at: int) -> bool | None:
@@ -267,8 +268,8 @@ class FilePair:
                 cut = cut or _Built(built.units.copy(), built.end, built.last, [])
                 built.damage.append((item.phy_offset, item.until, item.claim.queue_offset if item.claim else -1))
                 continue
-            built.end = int(item.rows[-1][record.C_PHY] + item.rows[-1][record.C_SIZE]) - self.start
-            offsets = item.rows[:, record.C_QUEUE_OFFSET]
+            built.end = int(item.rows[-1][C.PHY] + item.rows[-1][C.SIZE]) - self.start
+            offsets = item.rows[:, C.QUEUE_OFFSET]
             if cut is not None and following < 0:
                 following = int(offsets[0])
             before = np.maximum.accumulate(np.concatenate(([built.last], offsets[:-1])))
@@ -321,13 +322,13 @@ class FilePair:
                 leave_out(number)
                 number += 1
                 continue
-            found = LogEnd(self.start, record.REASON_END, self.log.path)
+            found = LogEnd(self.start, C.REASON_END, self.log.path)
             for chunk in scan_files((self.log,), int(starts[number]), self.start + end, _CHECK, found):
                 rows = chunk.rows
-                places = np.searchsorted(starts, rows[:, record.C_PHY]).clip(max=self.count - 1)
-                good = ((starts[places] == rows[:, record.C_PHY]) & (sizes[places] == rows[:, record.C_SIZE])
-                        & (offsets[places] == rows[:, record.C_QUEUE_OFFSET]))
-                following = int(np.searchsorted(starts, rows[-1, record.C_PHY] + rows[-1, record.C_SIZE]))
+                places = np.searchsorted(starts, rows[:, C.PHY]).clip(max=self.count - 1)
+                good = ((starts[places] == rows[:, C.PHY]) & (sizes[places] == rows[:, C.SIZE])
+                        & (offsets[places] == rows[:, C.QUEUE_OFFSET]))
+                following = int(np.searchsorted(starts, rows[-1, C.PHY] + rows[-1, C.SIZE]))
                 if not good.all() or following - number > len(rows):
                     for bad in sorted(set(range(number, following)).difference(places[good].tolist())):
                         leave_out(bad)

@@ -36,6 +36,7 @@ from tailrace.env.whole_files import WHOLE_FILE_MAX
 from tailrace.errors import OddFileError
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
@@ -67,8 +68,8 @@ from tailrace.store.walk.stitched import LogScanner, PieceSource, StitchedWalk, 
 __all__ = ["Recovery", "RecoveryReport"]
 
 _log = get_logger(__name__)
-_BODY: Final = record.CHECK_BODY_CRC
-_PLACE: Final = record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
+_BODY: Final = C.CHECK_BODY_CRC
+_PLACE: Final = C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
 _LAST_QUEUE_FILES: Final = 2
 _SMALL: Final = 64 << 20
 _RECENT_ROWS: Final = 4096
@@ -274,7 +275,7 @@ class Recovery:
             rows = rows_with_lmq(chunk.data, chunk.rows)
             for name, number, chosen in rows_by_queue(chunk.data, rows):
                 if (name, number) == (topic, queue_id):
-                    return int(rows[chosen[0], record.C_QUEUE_OFFSET])
+                    return int(rows[chosen[0], C.QUEUE_OFFSET])
         return -1
 
     # -- passes 4 to 6
@@ -331,11 +332,11 @@ class Recovery:
         self._dispatcher.dispatch_batch(batch)
         self.report.scanned += batch.records
         last = rows[-1]
-        places = rows[-_RECENT_ROWS:, record.C_PHY]
+        places = rows[-_RECENT_ROWS:, C.PHY]
         places = places[np.flatnonzero(np.diff(places, prepend=-1))]  # LMQ units repeat a position
         self._recent = [*self._recent, *places[-64:].tolist()][-64:]
         self._last_record = (
-            int(last[record.C_PHY]), int(last[record.C_SIZE]), int(last[record.C_STORE_TIMESTAMP]))
+            int(last[C.PHY]), int(last[C.SIZE]), int(last[C.STORE_TIMESTAMP]))
         self._commit_log.last_store_timestamp = max(
             self._commit_log.last_store_timestamp, self._last_record[2])
 

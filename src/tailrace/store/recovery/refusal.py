@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from tailrace.config import RecoveryMode
 from tailrace.errors import CorruptionError
 from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.multi_dispatch import rows_with_lmq
@@ -81,5 +82,5 @@ def _decide(mode: RecoveryMode, damage: Damage) -> None:
 def _note_ends(chunk: LogChunk, seen: dict[tuple[str, int], int]) -> None:
     rows = rows_with_lmq(chunk.data, chunk.rows)
     for topic, queue_id, chosen in rows_by_queue(chunk.data, rows):
-        end = int(rows[chosen, record.C_QUEUE_OFFSET].max()) + 1
+        end = int(rows[chosen, C.QUEUE_OFFSET].max()) + 1
         seen[topic, queue_id] = max(seen.get((topic, queue_id), 0), end)

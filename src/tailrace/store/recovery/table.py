@@ -50,6 +50,7 @@ from typing import Final, NamedTuple
 
 from tailrace.config import RecoveryMode
 from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 
 __all__ = [
     "START_TABLE", "STOP_TABLE", "StartDecision", "StartRow", "StopDecision", "StopRow",
@@ -156,8 +157,8 @@ STOP_TABLE: Final = (
     ),
 )
 _FIRST_FAILED: Final = {
-    record.REASON_BAD_LENGTH: 1, record.REASON_SHORT: 1, record.REASON_BAD_PHY_OFFSET: 2,
-    record.REASON_BAD_CRC: 3, record.REASON_BAD_PROP_CRC: 3, record.REASON_TORN: 4,
+    C.REASON_BAD_LENGTH: 1, C.REASON_SHORT: 1, C.REASON_BAD_PHY_OFFSET: 2,
+    C.REASON_BAD_CRC: 3, C.REASON_BAD_PROP_CRC: 3, C.REASON_TORN: 4,
 }
 _BY_NAME: Final = {record.REASON_NAMES[reason]: check for reason, check in _FIRST_FAILED.items()}
 

@@ -47,6 +47,7 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.formats.inner_batch import inner_num
 from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.store.walk.scan import (
     CHUNK,
@@ -64,7 +65,7 @@ _log = get_logger(__name__)
 _LONG: Final = 16 * CHUNK
 _AFTER: Final = 64 << 10
 """Bytes after a gap whose records must continue their queues."""
-_SHAPED: Final = frozenset({record.REASON_BAD_CRC, record.REASON_BAD_PROP_CRC, record.REASON_TORN})
+_SHAPED: Final = frozenset({C.REASON_BAD_CRC, C.REASON_BAD_PROP_CRC, C.REASON_TORN})
 """Reasons of records whose lengths fit together, so that the length says where the next record starts."""
 _Item = TypeVar("_Item")
 
@@ -118,7 +119,7 @@ class Walk(ABC, Generic[_Item]):
 
     ``items`` yields records (one record or many in an item) and Damage in the order of the log. ``next_of``
     is called for records after a gap, after everything before the gap was yielded. After ``items`` is
-    exhausted, ``end`` is the end of the last good record. ``check`` is kernels.record.CHECK_* flags.
+    exhausted, ``end`` is the end of the last good record. ``check`` is flags C.CHECK_*.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Walk(ABC, Generic[_Item]):
         self._damaged_bytes = 0
         self.stretch_timestamp = -1
         """Store time of the last record since the last damage, in ms; -1 without a record."""
-        self._one = np.empty((1, record.COLUMNS), dtype=np.int64)
+        self._one = np.empty((1, C.COLUMNS), dtype=np.int64)
         self.end = LogEnd(start)
         self.data_after_end: bool | None = None
         """True if bytes that are not zero follow the end; None if that was not examined."""
@@ -167,7 +168,7 @@ class Walk(ABC, Generic[_Item]):
 
     def _note(self, rows: Rows) -> None:
         """Record the last of these rows as the last good record."""
-        self._last_timestamp = self.stretch_timestamp = int(rows[-1, record.C_STORE_TIMESTAMP])
+        self._last_timestamp = self.stretch_timestamp = int(rows[-1, C.STORE_TIMESTAMP])
 
     def _length(self, start: int) -> int:
         """Return the number of bytes to walk from ``start`` onwards."""
@@ -183,13 +184,13 @@ class Walk(ABC, Generic[_Item]):
         """Return True if the last record before a stop was torn (rule d); set ``end`` to its start then."""
         row = chunk.rows[-1]
         if self.end.phy_offset >= self._until or self.end.phy_offset != int(
-            row[record.C_PHY] + row[record.C_SIZE]
+            row[C.PHY] + row[C.SIZE]
         ):
             return False  # a blank or the end of the walked range follows it
         if not ends_with_nul(chunk):
             return False
-        events.THE_RECORD_BEFORE_THE_END_IS_TORN.log(_log, phy_offset=row[record.C_PHY])
-        self.end.phy_offset, self.end.reason = int(row[record.C_PHY]), record.REASON_TORN
+        events.THE_RECORD_BEFORE_THE_END_IS_TORN.log(_log, phy_offset=row[C.PHY])
+        self.end.phy_offset, self.end.reason = int(row[C.PHY]), C.REASON_TORN
         return True
 
     # -- after a gap
@@ -207,12 +208,12 @@ class Walk(ABC, Generic[_Item]):
         claim = None
         found = None
         size = self._plausible_size(file, at)
-        if size and self.end.reason != record.REASON_BAD_LENGTH and self._counts(
+        if size and self.end.reason != C.REASON_BAD_LENGTH and self._counts(
             file.file_from_offset, at + size
         ):
             found = at + size
-            if not torn and self.end.reason in {record.REASON_BAD_CRC, record.REASON_BAD_PROP_CRC}:
-                claim = self._claim(at, record.CHECK_PHY_OFFSET)
+            if not torn and self.end.reason in {C.REASON_BAD_CRC, C.REASON_BAD_PROP_CRC}:
+                claim = self._claim(at, C.CHECK_PHY_OFFSET)
         if found is None:
             found = self._search(at)
         return None if found is None else Damage(at, found, reason, file.path, claim)
@@ -255,8 +256,8 @@ class Walk(ABC, Generic[_Item]):
         claim = self._claim(phy_offset, self._check)
         if claim is None:
             return False
-        timestamp = int(self._one[0, record.C_STORE_TIMESTAMP])
-        until = phy_offset + int(self._one[0, record.C_SIZE])
+        timestamp = int(self._one[0, C.STORE_TIMESTAMP])
+        until = phy_offset + int(self._one[0, C.SIZE])
         gap_end = phy_offset if gap_end is None else gap_end
         # Bytes that are fewer than a record has are no damage, and records that follow a stale one are as old.
         short = gap_end - self.end.phy_offset < MIN_RECORD_LENGTH and self._file(gap_end) is self._file(
@@ -329,7 +330,7 @@ class Walk(ABC, Generic[_Item]):
         ``room`` is the maximum number of messages that may be missing.
         """
         known = missing = 0
-        damaged = self._claim(self.end.phy_offset, record.CHECK_PHY_OFFSET)
+        damaged = self._claim(self.end.phy_offset, C.CHECK_PHY_OFFSET)
         if damaged is not None and damaged.has_unit:
             following = self._next_of(damaged.topic, damaged.queue_id)
             if damaged.queue_offset < following:
@@ -340,7 +341,7 @@ class Walk(ABC, Generic[_Item]):
         while at < until and (claim := self._claim(at, self._check)) is not None:
             if claim.has_unit:
                 firsts.setdefault((claim.topic, claim.queue_id), claim)
-            at += int(self._one[0, record.C_SIZE])
+            at += int(self._one[0, C.SIZE])
         for (topic, queue_id), claim in firsts.items():
             following = self._next_of(topic, queue_id)
             if following < 0:
@@ -365,15 +366,15 @@ class Walk(ABC, Generic[_Item]):
         if not count:
             return None
         row = self._one[0]
-        at = int(row[record.C_TOPIC_POS])
-        topic = data[at : at + int(row[record.C_TOPIC_LEN])].decode("utf-8", "replace")
-        transaction = int(row[record.C_SYS_FLAG]) & SysFlag.TRANSACTION_MASK
-        at = int(row[record.C_PROPS_POS])
-        is_inner = int(row[record.C_SYS_FLAG]) & SysFlag.INNER_BATCH
+        at = int(row[C.TOPIC_POS])
+        topic = data[at : at + int(row[C.TOPIC_LEN])].decode("utf-8", "replace")
+        transaction = int(row[C.SYS_FLAG]) & SysFlag.TRANSACTION_MASK
+        at = int(row[C.PROPS_POS])
+        is_inner = int(row[C.SYS_FLAG]) & SysFlag.INNER_BATCH
         return RecordClaim(
-            topic, int(row[record.C_QUEUE_ID]), int(row[record.C_QUEUE_OFFSET]),
+            topic, int(row[C.QUEUE_ID]), int(row[C.QUEUE_OFFSET]),
             transaction not in {SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK},
-            inner_num(data[at : at + int(row[record.C_PROPS_LEN])]) if is_inner else 1)
+            inner_num(data[at : at + int(row[C.PROPS_LEN])]) if is_inner else 1)
 
     def _file_has_data(self, phy_offset: int) -> bool:
         """Return True if the byte at a position is not zero. The search starts after this byte."""

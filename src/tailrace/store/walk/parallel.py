@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeVar, final
 
 from tailrace.env.in_order import HELPERS, in_order
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.segments import MappedFile
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.record_batch import RecordBatch
@@ -114,7 +114,7 @@ class ParallelWalk(Walk[RecordBatch]):
 
     def _stretch(self, start: int) -> Generator[RecordBatch, None, bool]:
         held: _Part | None = None
-        self.end.phy_offset, self.end.reason = start, record.REASON_END
+        self.end.phy_offset, self.end.reason = start, C.REASON_END
         for part in self._parts(start):
             if held is not None and not part.is_empty:
                 yield from self._yield(held)
@@ -164,7 +164,7 @@ class ParallelWalk(Walk[RecordBatch]):
                     part = self._scan(goal._replace(start=part.end.phy_offset))
                     yield part
                 at = part.end.phy_offset
-                if at < goal.until and not (goal.is_guess and part.end.reason == record.REASON_SHORT):
+                if at < goal.until and not (goal.is_guess and part.end.reason == C.REASON_SHORT):
                     return
 
     def _scanned(self, start: int) -> Generator[_Part, None, None]:
@@ -219,6 +219,6 @@ class ParallelWalk(Walk[RecordBatch]):
             part.tail = LogChunk(bytes(chunk.data), chunk.base, rows[-1:].copy())
             rows = rows[:-1]
         self._dispatcher.add(part.batch, chunk.data, rows)
-        end = int(last[record.C_PHY] + last[record.C_SIZE])
+        end = int(last[C.PHY] + last[C.SIZE])
         if len(part.batch) >= _MANY or end - part.range.start >= 2 * _PART:
-            part.end.phy_offset, part.end.reason, part.is_full = end, record.REASON_END, True
+            part.end.phy_offset, part.end.reason, part.is_full = end, C.REASON_END, True

@@ -13,6 +13,7 @@ import numpy as np
 
 from tailrace.formats.commitlog import SysFlag
 from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 
 __all__ = [
     "CHUNK", "LogChunk", "LogEnd", "ReadableFile", "Room", "Rows", "SameRows",
@@ -56,7 +57,7 @@ class LogChunk:
     base: int
     """Position of the first byte of ``data`` in the log."""
     rows: Rows
-    """One row per record, columns kernels.record.C_*; C_*_POS are positions in ``data``."""
+    """One row per record, columns of ``kernels.shared.constants``; *_POS are positions in ``data``."""
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class LogEnd:
     """Position where a scan ended, and why: ``reason`` is one of kernels.record.REASON_*."""
 
     phy_offset: int = 0
-    reason: int = record.REASON_END
+    reason: int = C.REASON_END
     path: str = ""
 
 
@@ -89,7 +90,7 @@ class FreshRoom:
 
     def rows(self) -> Rows:
         """As ``Room`` says."""
-        return np.empty((_ROWS, record.COLUMNS), dtype=np.int64)
+        return np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
 
 
 class SameRows(FreshRoom):
@@ -113,7 +114,7 @@ def scan_files(
     the last file, at a missing file, or at bytes that are not a valid record.
     """
     room = room if room is not None else FreshRoom()
-    end.phy_offset, end.reason = start, record.REASON_END
+    end.phy_offset, end.reason = start, C.REASON_END
     for file in files:
         at = end.phy_offset - file.file_from_offset
         if at >= file.size:
@@ -125,7 +126,7 @@ def scan_files(
             limit = min(file.size, until - file.file_from_offset)
             end.phy_offset, end.path = file.file_from_offset + at, file.path
             if at >= limit:
-                end.reason = record.REASON_END
+                end.reason = C.REASON_END
                 if limit < file.size:
                     return
                 break
@@ -137,14 +138,14 @@ def scan_files(
                 yield LogChunk(data, file.file_from_offset + at, rows[:count])
             at += stop
             end.phy_offset, end.reason = file.file_from_offset + at, reason
-            if reason == record.REASON_BLANK:
+            if reason == C.REASON_BLANK:
                 end.phy_offset = file.file_from_offset + file.size
                 break
-            if reason == record.REASON_SHORT and short < len(data) < limit - (at - stop):
+            if reason == C.REASON_SHORT and short < len(data) < limit - (at - stop):
                 short = 0 if stop else len(data)  # if a read returns no more than before, the file is being cut
                 want = CHUNK if stop else want * 8  # a record longer than what was read
                 continue
-            if reason in {record.REASON_END, record.REASON_ROWS_FULL} and data:
+            if reason in {C.REASON_END, C.REASON_ROWS_FULL} and data:
                 want = CHUNK
                 continue
             return
@@ -154,7 +155,7 @@ def ends_with_nul(chunk: LogChunk) -> bool:
     """Return True if topic or properties of the last record have a NUL byte (rule d of ``log_walk``)."""
     row, data = chunk.rows[-1], chunk.data
     for pos, length in (
-        (record.C_TOPIC_POS, record.C_TOPIC_LEN), (record.C_PROPS_POS, record.C_PROPS_LEN)
+        (C.TOPIC_POS, C.TOPIC_LEN), (C.PROPS_POS, C.PROPS_LEN)
     ):
         at = int(row[pos])
         if b"\0" in bytes(data[at : at + int(row[length])]):
@@ -176,10 +177,10 @@ def has_unit(data: bytes, phy_offset: int) -> bool:
 
 
 def _record_type(data: bytes, phy_offset: int) -> int:
-    rows = np.empty((1, record.COLUMNS), dtype=np.int64)
+    rows = np.empty((1, C.COLUMNS), dtype=np.int64)
     count, stop, _ = record.scan(
         data, 0, len(data), phy_offset,
-        record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC, rows)
+        C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC, rows)
     if count != 1 or stop != len(data):
         return -1
-    return int(rows[0, record.C_SYS_FLAG]) & SysFlag.TRANSACTION_MASK
+    return int(rows[0, C.SYS_FLAG]) & SysFlag.TRANSACTION_MASK

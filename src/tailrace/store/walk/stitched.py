@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar, final
 
-from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.record_batch import RecordBatch
 from tailrace.store.walk.log_walk import Damage, LogFile, LogWalk, NextOf, Walk
@@ -98,7 +98,7 @@ class StitchedWalk(Walk[_Item]):
 
     def _stretch(self, start: int) -> Generator[_Item, None, bool]:
         end = self.end
-        end.phy_offset, end.reason = start, record.REASON_END
+        end.phy_offset, end.reason = start, C.REASON_END
         for file in self._files:
             file_end = file.file_from_offset + file.size
             if end.phy_offset >= file_end:
@@ -110,7 +110,7 @@ class StitchedWalk(Walk[_Item]):
             if piece.timestamp >= 0:
                 self._last_timestamp = self.stretch_timestamp = piece.timestamp
             if end.phy_offset >= self._until or end.phy_offset < file_end:
-                return piece.reason == record.REASON_TORN
+                return piece.reason == C.REASON_TORN
         return False
 
 

@@ -20,6 +20,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 import pyarrow.parquet as pq
 
+from tailrace.kernels.shared import constants as C
 from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions, local_runner
 from tailrace.spark.archive.verification import restored
 from tailrace.store.archive_manifest import list_manifests, read_manifest
@@ -109,9 +110,9 @@ def test_damage_is_kept_as_it_is_and_named(tmp_path):
     fill(tmp_path / "s")
     segment = tmp_path / "s" / "commitlog" / f"{0:020d}"
     data = bytearray(segment.read_bytes())
-    scanned = np.zeros((99, record.COLUMNS), dtype=np.int64)
+    scanned = np.zeros((99, C.COLUMNS), dtype=np.int64)
     count, _, _ = record.scan(data, 0, len(data), 0, 7, scanned)
-    bad = [int(scanned[n, record.C_PHY]) for n in (5, 20, 21, count - 1)]
+    bad = [int(scanned[n, C.PHY]) for n in (5, 20, 21, count - 1)]
     data[bad[0] + 90] ^= 1
     data[bad[1] : bad[1] + 1500] = bytes(1500)
     data[bad[3] : bad[3] + 4] = b"\x7f\xff\xff\xff"
@@ -131,16 +132,16 @@ def test_records_that_columns_do_not_give_back_keep_their_bytes(tmp_path):
     fill(tmp_path / "s")
     segment = tmp_path / "s" / "commitlog" / f"{0:020d}"
     data = bytearray(segment.read_bytes())
-    scanned = np.zeros((99, record.COLUMNS), dtype=np.int64)
+    scanned = np.zeros((99, C.COLUMNS), dtype=np.int64)
     record.scan(data, 0, len(data), 0, 7, scanned)
-    data[int(scanned[3, record.C_TOPIC_POS])] = 0xFF  # no UTF-8: as text it is another byte
-    at = int(scanned[4, record.C_PHY]) + 56
+    data[int(scanned[3, C.TOPIC_POS])] = 0xFF  # no UTF-8: as text it is another byte
+    at = int(scanned[4, C.PHY]) + 56
     data[at : at + 8] = b"\x7f" * 8  # a store time that microseconds cannot hold
     segment.write_bytes(data)
     archive(tmp_path / "s", tmp_path / "a")
     assert_restored(tmp_path / "s", tmp_path / "a", 2)
     odd = [row for row in rows(tmp_path / "a") if row["raw"] and row["kind"] in {"record", "message"}]
-    assert sorted(row["commitLogOffset"] for row in odd) == scanned[3:5, record.C_PHY].tolist()
+    assert sorted(row["commitLogOffset"] for row in odd) == scanned[3:5, C.PHY].tolist()
 
 
 def test_a_record_longer_than_a_piece_and_a_short_segment(tmp_path):
@@ -158,10 +159,10 @@ def test_rows_lie_in_the_day_of_their_time(tmp_path):
     fill(tmp_path / "s")
     segment = tmp_path / "s" / "commitlog" / f"{0:020d}"
     data = bytearray(segment.read_bytes())
-    scanned = np.zeros((99, record.COLUMNS), dtype=np.int64)
+    scanned = np.zeros((99, C.COLUMNS), dtype=np.int64)
     count, _, _ = record.scan(data, 0, len(data), 0, 7, scanned)
     for n in range(count):
-        at = int(scanned[n, record.C_PHY]) + 56
+        at = int(scanned[n, C.PHY]) + 56
         data[at : at + 8] = (86_400_000 * (20_000 + n // 30)).to_bytes(8, "big")
     segment.write_bytes(data)
     archive(tmp_path / "s", tmp_path / "a")

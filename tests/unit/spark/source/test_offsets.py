@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import StoreError
+from tailrace.kernels.shared import constants as C
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
@@ -133,7 +134,6 @@ def test_lmq_queues_are_left_out_and_refused_by_name(tmp_path, caplog):
 
 def test_staged_rows_keep_their_lmq_units(tmp_path):
     from tailrace.config import StoreConfig
-    from tailrace.kernels import record
     from tailrace.spark.pipeline.staging import _packed, _unpacked
     from tailrace.store.multi_dispatch import rows_with_lmq
     from tailrace.store.record_batch import rows_by_queue
@@ -150,7 +150,7 @@ def test_staged_rows_keep_their_lmq_units(tmp_path):
 
     def queues(of):
         rows = rows_with_lmq(of.data, of.rows)
-        return {(topic, queue_id): rows[chosen][:, [record.C_PHY, record.C_QUEUE_OFFSET]].tolist()
+        return {(topic, queue_id): rows[chosen][:, [C.PHY, C.QUEUE_OFFSET]].tolist()
                 for topic, queue_id, chosen in rows_by_queue(of.data, rows)}
 
     assert len(queues(chunk)) == 5

@@ -1,0 +1,119 @@
+"""Write the files of ``kernels/shared`` that follow from ``formats``; with --check only compare them."""
+
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from tailrace.formats import (
+    commitlog,
+    consumequeue,
+    indexfile,
+    names,
+    remoting,
+    timerlog,
+    timerwheel,
+)
+from tailrace.formats._layout import Layout
+
+SHARED = Path(__file__).resolve().parents[1] / "src/tailrace/kernels/shared"
+NAMES_HEAD = """\
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+\"\"\"Recognise names of properties and topics. `make gen` writes this file from ``formats.names``.\"\"\"
+
+import cython
+"""
+
+
+def places(name: str, at: str, layout: Layout[Any]) -> dict[str, int]:
+    """The size of a record of fixed size, and the offset of each field but the first."""
+    return {f"{name}_SIZE": layout.size,
+            **{f"{at}_{field.upper()}": offset for field, offset in layout.offsets.items() if offset}}
+
+
+def layout_numbers() -> str:
+    """The numbers of all formats for the kernels."""
+    head, flags = commitlog.MESSAGE_HEAD, commitlog.SysFlag
+    numbers = {
+        **{f"AT_{name.upper()}": at for name, at in head.offsets.items() if at},
+        "HEAD_SIZE": head.size, "HOST_V4_SIZE": commitlog.HOST_V4_LENGTH, "HOST_V6_SIZE": commitlog.HOST_V6_LENGTH,
+        "BORNHOST_V6": flags.BORNHOST_V6, "STOREHOST_V6": flags.STOREHOST_V6,
+        "HOSTS_V6": flags.BORNHOST_V6 | flags.STOREHOST_V6, "STORE_TIME_SIZE": commitlog.STORE_TIME_LENGTH,
+        "HOST_AT_PORT": commitlog.HOST_V4_LENGTH - 4,
+        "AT_PREPARED": commitlog.BODY_HEAD.offsets["prepared_transaction_offset"],
+        "AT_BODY_LENGTH": commitlog.BODY_HEAD.offsets["body_length"], "BODY_HEAD_SIZE": commitlog.BODY_HEAD.size,
+        "MAX_TOPIC_V1": commitlog.MAX_TOPIC_LENGTH_V1, "PROPERTIES_LENGTH_SIZE": commitlog.PROPERTIES_LENGTH_LENGTH,
+        "MAX_PROPERTIES": commitlog.MAX_PROPERTIES_LENGTH,
+        "FIXED_SIZE": commitlog.MIN_RECORD_LENGTH - 2 * commitlog.HOST_V4_LENGTH,
+        "MIN_RECORD_SIZE": commitlog.MIN_RECORD_LENGTH, "BLANK_SIZE": commitlog.BLANK.size,
+        "MAGIC_V1": commitlog.MESSAGE_MAGIC_V1, "MAGIC_V2": commitlog.MESSAGE_MAGIC_V2,
+        "BLANK_MAGIC": commitlog.BLANK_MAGIC, "CRC_SIZE": commitlog.CRC_PROPERTY_LENGTH,
+        "CRC_NAME": int.from_bytes(names.CRC_PROPERTY.encode(), "big"),
+        "TRANSACTION_MASK": flags.TRANSACTION_MASK, "TRANSACTION_PREPARED": flags.TRANSACTION_PREPARED,
+        "TRANSACTION_COMMIT": flags.TRANSACTION_COMMIT, "TRANSACTION_ROLLBACK": flags.TRANSACTION_ROLLBACK,
+        **places("ITEM", "ITEM_AT", commitlog.BATCH_ITEM), **places("UNIT", "UNIT_AT", consumequeue.CQ_UNIT),
+        "PRE_BLANK_SIZE": consumequeue.PRE_BLANK_SIZE,
+        "INDEX_HEADER_SIZE": indexfile.INDEX_HEADER.size, "INDEX_SLOT_SIZE": indexfile.INDEX_SLOT.size,
+        **places("INDEX_ENTRY", "ENTRY_AT", indexfile.INDEX_ENTRY),
+        **places("TIMER_UNIT", "TIMER_AT", timerlog.TIMER_UNIT),
+        "TIMER_MAGIC_DELETE": timerlog.MAGIC_DELETE, "TIMER_MAGIC_MASK": timerlog.MAGIC_MASK,
+        **places("SLOT", "SLOT_AT", timerwheel.SLOT),
+        **places("BINARY_HEAD", "BINARY_AT", remoting.BINARY_HEAD),
+    }
+    lines = "\n".join(f"{name} = {number}" for name, number in numbers.items())
+    return (
+        '"""Numbers of the files, written by `make gen` from ``tailrace.formats``; change them there.\n\n'
+        "The build replaces each name by its number. First the record of the CommitLog: FIXED_SIZE is its size\n"
+        "without hosts, body, topic and properties, CRC_NAME the name of the checksum property as one number.\n"
+        "Then items of a batch request, units of a ConsumeQueue, the index file, units of the timer log,\n"
+        "slots of the timer wheel, and the start of a binary header on the wire.\n"
+        f'"""\n\n{lines}\n')
+
+
+KERNEL_NAMES = (
+    "TAGS", "KEYS", "UNIQ_KEY", "DELAY", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "CRC_PROPERTY",
+    "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS",
+    "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "SCHEDULE_TOPIC", "TIMER_TOPIC",
+)
+KERNEL_PREFIXES = (
+    "INNER_MULTI", "TIMER_DELIVERY_PREFIX", "TRANSACTION_PREFIX", "LITE_PREFIX", "SYSTEM_PROPERTY_PREFIX",
+    "RETRY_GROUP_TOPIC_PREFIX", "DLQ_GROUP_TOPIC_PREFIX", "SYSTEM_TOPIC_PREFIX", "LMQ_PREFIX",
+)
+
+
+def name_function(verb: str, constant: str, compared: str) -> str:
+    """A function of kernels that compares bytes with a name, byte by byte."""
+    name = getattr(names, constant)
+    bytes_equal = textwrap.fill(
+        " and ".join([f"n {compared} {len(name)}"] + [f"b[p + {i}] == {c}" for i, c in enumerate(name.encode())]),
+        112, initial_indent="        ", subsequent_indent="        ")
+    return (
+        "@cython.cfunc\n@cython.inline\n@cython.nogil\n@cython.exceptval(check=False)\n"
+        f"def {verb}_{constant.removesuffix('_PREFIX').lower()}(\n"
+        "    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t\n) -> cython.bint:\n"
+        f'    """Return True if the ``n`` bytes at ``p`` {"begin with" if verb == "begins" else "are"} {name}."""\n'
+        f"    return (\n{bytes_equal}\n    )\n")
+
+
+def name_functions() -> str:
+    """The names of ``formats.names`` for the kernels that recognise them."""
+    return "\n\n".join([
+        NAMES_HEAD,
+        *(name_function("is", name, "==") for name in KERNEL_NAMES),
+        *(name_function("begins", name, ">=") for name in KERNEL_PREFIXES)])
+
+
+def main() -> int:
+    stale = []
+    for path, text in ((SHARED / "layouts.py", layout_numbers()), (SHARED / "names.py", name_functions())):
+        if "--check" not in sys.argv:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            stale.append(str(path))
+    if stale:
+        print(f"not current, run `make gen`: {', '.join(stale)}", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
