@@ -1,15 +1,21 @@
-"""Read ahead: another thread makes the next items of an iterator while the caller uses the current one."""
+"""Work in other threads while the caller uses what is ready."""
 
 from __future__ import annotations
 
-import queue
-import threading
+import os
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, TypeVar, cast
 
-__all__ = ["in_background", "read_ahead"]
+__all__ = ["HELPERS", "in_background", "in_order", "read_ahead"]
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
+_PROCESSORS: Final = (
+    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+HELPERS: Final = max(min(_PROCESSORS, 4) - 1, 1)
+"""Number of threads for work in kernels. Even with one processor there is one: it reads while the caller computes."""
 
 
 def read_ahead(items: Iterator[_T], depth: int = 1) -> Iterator[_T]:
@@ -17,58 +23,51 @@ def read_ahead(items: Iterator[_T], depth: int = 1) -> Iterator[_T]:
 
     An error while an item is made is raised here. The thread ends when the generator ends or is closed.
     """
-    ready: queue.Queue[tuple[list[_T], BaseException | None]] = queue.Queue(depth)
-    stopped = threading.Event()
-
-    def put(made: list[_T], error: BaseException | None) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put((made, error), timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def make() -> None:
+    end = object()
+    with ThreadPoolExecutor(1, "read-ahead") as maker:
+        made = deque(maker.submit(next, items, end) for _ in range(depth))
         try:
-            for item in items:
-                if not put([item], None):
-                    return
-            put([], None)
-        except BaseException as error:  # noqa: BLE001 - raised in the consuming thread
-            put([], error)
+            while (item := made.popleft().result()) is not end:
+                made.append(maker.submit(next, items, end))
+                yield cast("_T", item)
+        finally:
+            maker.shutdown(wait=False, cancel_futures=True)
 
-    thread = threading.Thread(target=make, name="read-ahead", daemon=True)
-    thread.start()
-    try:
-        while True:
-            made, error = ready.get()
-            if error is not None:
-                raise error
-            if not made:
-                return
-            yield made[0]
-    finally:
-        stopped.set()
-        thread.join()
+
+def in_order(work: Callable[[_T], _R], tasks: Iterator[_T], helpers: int, ahead: int) -> Iterator[_R]:
+    """Yield the result of ``work`` for each task, in the order of the tasks.
+
+    One thread takes the tasks, which may read from the disk. ``helpers`` others compute the results, and one more
+    in the place of the caller, who waits. At most ``ahead`` results are computed before they are consumed. An error
+    of ``tasks`` or ``work`` is raised here, in the place of its result. When the generator ends or is closed, its
+    threads have ended.
+    """
+    end = object()
+
+    def result_of(task: Future[_T | object]) -> _R | object:
+        return end if (value := task.result()) is end else work(cast("_T", value))
+
+    with ThreadPoolExecutor(1, "read-ahead") as taker, ThreadPoolExecutor(helpers + 1, "in-order") as pool:
+        jobs: deque[Future[_R | object]] = deque()
+        try:
+            while True:
+                while len(jobs) < ahead:
+                    jobs.append(pool.submit(result_of, taker.submit(next, tasks, end)))
+                if (result := jobs.popleft().result()) is end:
+                    return
+                yield cast("_R", result)
+        finally:
+            taker.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def in_background(work: Callable[[], None]) -> Callable[[], None]:
     """Start ``work`` in another thread. Return a function that waits for it and raises its error."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="background", daemon=True)
-    thread.start()
+    pool = ThreadPoolExecutor(1, "background")
+    done = pool.submit(work)
 
     def wait() -> None:
-        thread.join()
-        if failed:
-            raise failed[0]
+        pool.shutdown()
+        done.result()
 
     return wait

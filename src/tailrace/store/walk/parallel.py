@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar, final
 
-from tailrace.env.in_order import HELPERS, in_order
+from tailrace.env.read_ahead import HELPERS, in_order
 from tailrace.kernels.shared import constants as C
 from tailrace.segments import MappedFile
 from tailrace.store.dispatch import Dispatcher
@@ -170,8 +170,8 @@ class ParallelWalk(Walk[RecordBatch]):
     def _scanned(self, start: int) -> Generator[_Part, None, None]:
         ranges = self._ranges(start)
         yield from map(self._scan, islice(ranges, 1))
-        helpers = HELPERS if self._length(start) > _PART else 0
-        yield from in_order(self._scan, ranges, helpers, helpers + 2)
+        is_long = self._length(start) > _PART
+        yield from in_order(self._scan, ranges, HELPERS, HELPERS + 2) if is_long else map(self._scan, ranges)
 
     def _ranges(self, start: int) -> Iterator[_Range]:
         at, size = start, _FIRST

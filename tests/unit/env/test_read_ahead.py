@@ -8,11 +8,12 @@ import time
 
 import pytest
 
-from tailrace.env.in_order import in_order
+from tailrace.env.read_ahead import in_background, in_order, read_ahead
 
 
 def left():
-    return [thread for thread in threading.enumerate() if thread.name == "in-order"]
+    return [thread for thread in threading.enumerate()
+            if thread.name.startswith(("in-order", "read-ahead", "background"))]
 
 
 @pytest.mark.parametrize("helpers", [0, 1, 3])
@@ -38,23 +39,7 @@ def test_results_come_in_order_and_no_more_is_begun_than_asked(helpers, ahead):
         found.append(result)
     assert found == [n * n for n in range(60)]
     assert not left()
-    if not helpers:
-        assert threads == {threading.current_thread().name}
-
-
-def test_the_consumer_computes_a_result_itself_when_the_next_one_is_not_ready():
-    """The first task, run by the helper, ends after the second one, which the consuming thread runs."""
-    second = threading.Event()
-    mine = threading.current_thread()
-
-    def work(task):
-        if threading.current_thread() is mine:
-            second.set()
-        else:
-            assert second.wait(30)
-        return task
-
-    assert list(in_order(work, iter(range(2)), 1, 2)) == [0, 1]
+    assert threads <= {f"in-order_{number}" for number in range(helpers + 1)}
 
 
 @pytest.mark.parametrize("helpers", [0, 1, 3])
@@ -96,32 +81,51 @@ def test_it_may_be_left_before_the_end(helpers):
 
 
 def test_results_are_consumed_while_another_thread_waits_for_a_task():
-    """Finding a task may read megabytes, so no thread that has other work waits for it."""
-    mine, tried = threading.current_thread(), 0
-    while tried < 200:
-        tried += 1
-        waits, got, by = threading.Event(), threading.Event(), {}
+    """Finding a task may read megabytes, so nobody who has other work waits for it."""
+    got = threading.Event()
 
-        def tasks(waits=waits, got=got, by=by):
-            yield 0
-            yield 1
-            if threading.current_thread() is not mine:
-                waits.set()
-                by["waited"] = got.wait(30)
-            waits.set()
-            yield 2
+    def tasks():
+        yield 0
+        yield 1
+        assert got.wait(30)
+        yield 2
 
-        def work(task, waits=waits):
-            if task == 0:
-                assert waits.wait(30)
-            return task
+    found = []
+    for result in in_order(str, tasks(), 2, 3):
+        got.set()
+        found.append(result)
+    assert found == ["0", "1", "2"]
+    assert not left()
 
-        for result in in_order(work, tasks(), 2, 3):
-            got.set()
-            by["last"] = result
-        assert by["last"] == 2
-        if "waited" in by:
-            assert by["waited"]
-            break
-    assert tried < 200, "a helper never waited for a task"
+
+def test_items_are_made_before_they_are_consumed_but_no_more_than_asked():
+    made, next_is_made = [], threading.Event()
+
+    def items():
+        for number in range(5):
+            made.append(number)
+            if number == 1:
+                next_is_made.set()
+            yield number
+
+    found = []
+    for item in read_ahead(items()):
+        assert next_is_made.wait(30)
+        assert len(made) <= len(found) + 2
+        found.append(item)
+    assert found == [0, 1, 2, 3, 4]
+    assert not left()
+
+
+def test_an_error_of_the_items_and_of_work_in_the_background_is_raised_by_the_one_who_waits():
+    def items():
+        yield 1
+        raise OSError("the second")
+
+    found = []
+    with pytest.raises(OSError, match="the second"):
+        found.extend(read_ahead(items()))
+    assert found == [1]
+    with pytest.raises(ZeroDivisionError):
+        in_background(lambda: 1 // 0)()
     assert not left()
