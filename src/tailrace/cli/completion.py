@@ -73,7 +73,8 @@ def _topics(ctx: typer.Context, incomplete: str) -> Iterable[str]:
     from tailrace.env.clock import SystemClock  # noqa: PLC0415
     from tailrace.env.filesystem import OsFileSystem  # noqa: PLC0415
     from tailrace.formats.filenames import CONFIG  # noqa: PLC0415
-    from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager  # noqa: PLC0415
+    from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX  # noqa: PLC0415
+    from tailrace.node.topic_config import TopicConfigManager  # noqa: PLC0415
 
     target = _target(ctx)
     known = TopicConfigManager(OsFileSystem(), f"{target.store}/{CONFIG}", BrokerConfig(), SystemClock())
