@@ -42,6 +42,7 @@ from tailrace.store.directory import DirectoryState, FileView, StoreDirectory
 from tailrace.store.findings import Finding, FindingKind, Remedy
 from tailrace.timer.properties import (
     Identity,
+    due_ms,
     identity_of,
     named_by,
     out_ms,
@@ -105,20 +106,48 @@ class TimerCounts(NamedTuple):
 def timer_counts(directory: StoreDirectory, checks: Sequence[TimerFileCheck], now_ms: int) -> TimerCounts:
     """Return the counts of checked files. A recalled timer is neither pending nor delivered."""
     recalled = {identity for check in checks for identity, _ in check.recalled}
+    late = {named_by(message.properties, out)[-1] for message, out in _not_enqueued(directory, checks)
+            if TIMER_DEL_UNIQKEY in message.properties}
+    recalled |= late
     slots = {slot_ms for check in checks for _, slot_ms in check.recalled}
     precision, read_time, pending, overdue = _precision_ms(directory), _read_time_ms(directory), 0, 0
     for check in checks:
         for slot_ms, _, _, phy_offset, magic in check.rows[check.rows[:, 4] & MAGIC_DELETE == 0].tolist():
-            if recalled and (slot_ms in slots or magic & MAGIC_ROLL) and (
+            # The slots of requests that are not enqueued are not known, so all timers are compared with them.
+            if recalled and (slot_ms in slots or magic & MAGIC_ROLL or late) and (
                 _identity(directory, phy_offset) in recalled
             ):
                 continue
             pending += 1
             overdue += slot_ms + precision <= now_ms and not magic & MAGIC_ROLL
+    for message, out in _not_enqueued(directory, checks):
+        if TIMER_DEL_UNIQKEY not in message.properties and identity_of(message.properties, out) not in recalled:
+            pending += 1
+            overdue += due_ms(message.properties, out, message.store_timestamp, precision) <= now_ms
     gone = len({identity for check in checks for identity, slot_ms in check.recalled if slot_ms < read_time})
     return TimerCounts(
         pending, overdue, max(sum(check.delivered for check in checks) - gone, 0),
         sum(len(check.records) for check in checks))
+
+
+def _not_enqueued(directory: StoreDirectory, checks: Sequence[TimerFileCheck]) -> Iterator[tuple[MessageExt, int]]:
+    """Yield messages of the timer queue that have no unit yet, with their slot time."""
+    queue = directory.queue((TIMER_TOPIC, 0))
+    if queue is None:
+        return
+    fields = read_timer_checkpoint(directory.file_system, _checkpoint_path(directory))
+    known = {place for check in checks for place in check.records[-_READ:].tolist()}
+    at = max(fields.last_timer_queue_offset if fields is not None else 0, queue.min_offset)
+    while at < queue.max_offset:
+        data = queue.units(at, _LOOK)
+        for number in range(len(data) // CQ_UNIT.size):
+            unit = CQ_UNIT.unpack_from(data, number * CQ_UNIT.size)
+            is_new = unit.phy_offset not in known and 0 < unit.size < PRE_BLANK_SIZE
+            message = _record(directory, unit.phy_offset, unit.size) if is_new else None
+            out = out_ms(message.properties) if message is not None else None
+            if message is not None and out is not None and REAL_TOPIC in message.properties:
+                yield message, out
+        at = at + len(data) // CQ_UNIT.size if data else queue.next_file(at)
 
 
 def _identity(directory: StoreDirectory, phy_offset: int) -> Identity | None:
