@@ -6,6 +6,7 @@ import base64
 import itertools
 import re
 import socket
+from collections import Counter
 from datetime import datetime
 from urllib.parse import urlencode
 
@@ -14,6 +15,7 @@ from console_world import ACTIONS, PASSWORD, ROOT, ActingConsole
 from patience import until
 
 from tailrace.client import PullConsumer
+from tailrace.console.actions.resend import BATCH
 from tailrace.model import Message
 
 pytestmark = pytest.mark.integration
@@ -478,17 +480,10 @@ def test_a_browser_that_does_not_wait_gets_its_job_done(console, topic):
     group = f"group{next(names)}"
     console.dead_letters(group, topic, 60)
     page = console.preview("resend", {"group": group, "which": "all"})
-
-    body = urlencode(page.confirmation).encode()
-    host, _, port = console.address.rpartition(":")
-    log_in = base64.b64encode(f"root:{ROOT.secret_key}".encode()).decode()
-    with socket.create_connection((host, int(port))) as connection:
-        connection.sendall((
-            f"POST {ACTIONS}resend HTTP/1.1\r\nHost: {console.address}\r\nOrigin: http://{console.address}\r\n"
-            f"Authorization: Basic {log_in}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n").encode() + body)
+    result = console.begin("resend", page)
     again = console.confirm("resend", page)
     assert "Sent 60" in again.text, "the same confirmation shows the job that it has started"
+    assert again.text == console.ask(result).text
     assert len(console.messages(topic)) == 120
 
 
@@ -505,6 +500,52 @@ def test_after_a_restart_old_confirmations_are_read_again(tmp_path):
         assert "restarted since" in again.text
         assert again.field("token") is None, "all were sent before, so there is nothing to confirm"
         assert len(console.messages("orders")) == 6
+    assert console.stopped == 0
+
+
+def test_whatever_ends_a_long_job_each_dead_letter_is_sent_once(tmp_path):
+    """A user stops it, its user is deleted, the broker is stopped and killed; each time the next job does the rest."""
+    form = {"group": "shipping", "which": "all"}
+    with ActingConsole(tmp_path) as console:
+        console.add_user("ann", "Cluster:*=Get", "Topic:*=All", "Group:*=All")
+        with console.producer() as producer:
+            producer.create_topic("orders", 4)
+        sent = console.dead_letters("shipping", "orders", 1_000)
+
+        def begin(user="root"):
+            return console.begin("resend", console.preview("resend", form, user=user), user)
+
+        at = begin()
+        running = console.ask(at)
+        assert "Running: Send dead letters of shipping again" in running.text
+        assert " of 1,000. It continues if you leave this page." in running.text
+        assert "are being sent already" in console.confirm("resend", console.preview("resend", form)).text
+        stop = {"job": running.field("job"), "token": running.field("token")}
+        assert console.ask(ACTIONS + "stop", {**stop, "token": "x"}).status == 409
+        assert console.ask(ACTIONS + "stop", stop).status == 303
+        until(lambda: "Running" not in console.ask(at).text)
+        assert "Ended early" in console.ask(at).text
+        assert "it was stopped" in console.ask(at).text
+
+        begin("ann")
+        console.admin(lambda admin: admin.delete_user("ann"))
+        until(lambda: "Running" in console.ask(begin()).text)  # not before ann's job has ended
+        console.broker.kill()
+        console.broker.start()
+        begin()
+        assert console.broker.stop() == 0
+        console.broker.start()
+        rest = console.preview("resend", form)
+        if rest.field("token") is not None:
+            assert "Done" in console.confirm("resend", rest).text
+        counts = Counter(message.properties["UNIQ_KEY"] for message in console.messages("orders"))
+        assert counts == {one.msg_id: 2 for one in sent}
+        recorded = Counter()
+        for line in console.audit():
+            if line["event"] == "console":
+                recorded[line["user"]] += line["details"]["sent"]
+        assert recorded.total() in range(1_000 - BATCH, 1_001), "a killed broker does not record its last batch"
+        assert recorded["ann"] < 1_000, "it ended with its user"
     assert console.stopped == 0
 
 

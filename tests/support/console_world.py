@@ -8,8 +8,11 @@ import html
 import http.client
 import json
 import re
+import socket
 import threading
 from urllib.parse import urlencode
+
+from patience import until
 
 from tailrace.auth.signature import Credentials
 from tailrace.client import Producer, PullConsumer
@@ -109,6 +112,21 @@ class ActingConsole:
             if 'http-equiv="refresh"' not in page.html:
                 return page
             threading.Event().wait(0.05)
+
+    def begin(self, action, preview, user="root"):
+        """Confirm a page and leave before the answer; return the address of its result, as soon as that is there."""
+        body = urlencode(preview.confirmation).encode()
+        password = ROOT.secret_key if user == "root" else PASSWORD
+        log_in = base64.b64encode(f"{user}:{password}".encode()).decode()
+        host, _, port = self.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall((
+                f"POST {ACTIONS}{action} HTTP/1.1\r\nHost: {self.address}\r\nOrigin: http://{self.address}\r\n"
+                f"Authorization: Basic {log_in}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n").encode() + body)
+        result = f"{ACTIONS}done?job={preview.confirmation['token'].partition('.')[0]}"
+        until(lambda: self.ask(result, user=user).status == 200)
+        return result
 
     def do(self, action, form, **more):
         """Preview and confirm."""

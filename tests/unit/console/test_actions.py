@@ -89,7 +89,7 @@ def test_a_job_runs_on_when_nobody_waits_and_its_result_stays():
         assert running.get("1", "bob") is None
         go_on.set()
         await job.task
-        assert (running.get("1", "ann").result, job.failed) == (["done"], False)
+        assert (running.get("1", "ann").result, job.verdict) == (["done"], "Done")
 
     asyncio.run(scenario())
 
@@ -105,7 +105,7 @@ def test_a_job_that_fails_says_why(error, text):
 
         job = Job("1", "ann", "t", "a", "{}")
         await Jobs().run(job, work)
-        assert job.failed
+        assert job.verdict == "Failed"
         assert text in page_text(job.result[0]).decode()
 
     asyncio.run(scenario())

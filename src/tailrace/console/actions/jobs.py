@@ -37,7 +37,8 @@ class Job:
         """Steps that are done, of how many; 0 of 0 for a job of one step."""
         self.stopping = False
         """Set when the job shall end before its next step."""
-        self.failed = False
+        self.verdict = "Done"
+        """How it ended, in the title of its page."""
         self.result: list[Child] | None = None
         """What the job has done; None while it runs."""
         self.task: asyncio.Task[None] | None = None
@@ -75,12 +76,12 @@ class Jobs:
         try:
             job.result = await work(job)
         except (RefusalError, StoreError, TimeoutError) as error:
-            job.failed = True
+            job.verdict = "Failed"
             job.result = [notice(
                 WARN, str(error) or "The broker has not answered in time. It may still do it, so look before you "
                                     "repeat it.")]
         except Exception as error:  # noqa: BLE001 - the outermost step of a job: log, show
-            job.failed = True
+            job.verdict = "Failed"
             events.STATUS_REQUEST_FAILED.log(_log, target=job.title[:100], reason=repr(error))
             job.result = [notice(BAD, f"{type(error).__name__}: {error}")]
 

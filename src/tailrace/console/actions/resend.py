@@ -179,6 +179,8 @@ class ResendDeadLetters:
                 await self._send_all(job, calls, group, _batches(ranges), tally, again=again)
             finally:
                 self._running.discard(group)
+            if tally.ended:
+                job.verdict = "Ended early"
             return _result(tally, group)
 
         ends = given.text("until") or " ".join(f"{queue_id}:{high}" for queue_id, _, high in ranges)

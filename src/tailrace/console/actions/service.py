@@ -184,7 +184,7 @@ class ConsoleActions:
             return _page("Not found", [h("p", "This result is not kept any more, or it is of another user. The audit "
                                               "log has what was done.")], HTTPStatus.NOT_FOUND)
         if job.result is not None:
-            return _page(f"{'Failed' if job.failed else 'Done'}: {job.title}", [*job.result, h(
+            return _page(f"{job.verdict}: {job.title}", [*job.result, h(
                 "form", hidden(CARRIED, job.form), h("button", "Back to the form", name="change", value="1",
                                                      class_="quiet"),
                 action=address(f"actions/{job.action}"), method="post")])
