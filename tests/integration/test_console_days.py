@@ -137,3 +137,31 @@ def test_a_group_without_a_member_that_is_late_is_named(bad):
         until(lambda: re.search(wanted, text_of(get(bad, ""))))  # figures are kept for a second
     finally:
         broker.offsets.remove_group("audit")
+
+
+@pytest.mark.parametrize(("name", "value", "text"), [
+    ("read_only", "read-only since it was opened: /srv: Read-only file system; repair that and open it again",
+     "Sends are refused: the store is read-only since it was opened: /srv: Read-only file system;"),
+    ("rate_history", lambda: [(5.0, 2.0)] * 30, "Stored 5 a second now, at most 5"),
+])
+def test_a_state_of_the_store_is_on_the_first_page(bad, monkeypatch, name, value, text):
+    monkeypatch.setattr(bad.store, name, value)
+    assert text in text_of(get(bad, ""))
+
+
+def test_troubles_of_memory_timers_and_the_disk_are_named(bad, monkeypatch):
+    broker, stats = bad.controller.broker, bad.store.stats()
+    monkeypatch.setattr(bad.store, "stats", lambda: {
+        **stats, "timerReadBehindMs": 95_000, "timerWaiting": 7, "hintSyncFailures": 1, "unreadableRecords": 2,
+        "forcedDeletedMessages": 1_500, "forcedDeletedTimers": 1}, raising=False)
+    monkeypatch.setattr(broker.limits, "tight", True)
+    monkeypatch.setattr(broker, "registrations", lambda: {"10.0.0.1:9876": False})
+    text = text_of(get(bad, ""))
+    for part in (
+        "Timers are delivered 95 s late.", "7, for up to 95 s", "failed to keep 1 small file",
+        "2 messages cannot be read from the disk.", "1,500 messages were deleted before their time",
+        "1 timer was deleted before delivery", "Requests wait for memory",
+        "10.0.0.1:9876 did not accept its last registration",
+    ):
+        assert part in text, part
+    assert "12 things need attention" in text

@@ -145,6 +145,8 @@ def _found(broker: BrokerContext, topic: str, asked: Query) -> tuple[str, list[S
         return (f"{plural(len(keyed), 'message')} with the key {asked['key'][:NAME_MAX]}{more}",
                 [_shown(broker.store, one, one.queue_offset) for one in reversed(keyed)], [])
     queue = whole_number(asked, "queue") if asked.get("queue") else -1
+    if asked.get("queue") and queue < 0:
+        raise ValueError(f"queue is {queue}, which no queue has")
     timeline = Timeline(
         broker.store, topic, _queues_of(broker, topic) if queue < 0 else [queue], partial(_shown, broker.store))
     count, is_newest, goes_on = MESSAGES_MAX + 1, False, False
@@ -219,7 +221,8 @@ def message_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> Titled:
             notice(WARN, f"Queue {queue_id} of {topic} has no message with offset {offset:,}. It may have expired."),
             h("p", link("Messages of the topic", address("messages", topic=topic)))])
     message = found.shown
-    return Titled(f"Message {message.queue_id}:{offset} of {topic}", [
+    noun = "Dead letter" if topic.startswith(DLQ_GROUP_TOPIC_PREFIX) else "Message"
+    return Titled(f"{noun} {message.queue_id}:{offset} of {owner_of(topic) or topic}", [
         _neighbours(broker, viewer, topic, found.place), message_actions(viewer, topic, queue_id, offset),
         card("Body", *shown_body(message)), _about(broker, viewer, topic, message, offset), _properties(message)])
 

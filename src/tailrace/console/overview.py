@@ -98,7 +98,7 @@ def _lag(broker: BrokerContext, waiting: list[WaitingGroup], lags: Mapping[str, 
     more, idle = len(waiting) - len(rows), len(lags) - len(waiting)
     rest = " ".join(filter(None, (
         f"{plural(more, 'more group')} {'has' if more == 1 else 'have'} a lag." if more else "",
-        f"{plural(idle, 'group')} {'has' if idle == 1 else 'have'} none." if idle else "")))
+        f"{plural(idle, 'other group')} {'has' if idle == 1 else 'have'} no lag." if idle else "")))
     columns = (Column("Group", "name"), Column("Share", "wide bars"), Column("Messages", "number"),
                Column("Oldest", "number"), Column("Members", "number wide"))
     empty = "No message waits." if lags else "No group has consumed anything yet."
