@@ -121,9 +121,7 @@ class ReadPlan:
             f"records in the log: {size_text(self.record_bytes)}; tasks walk {size_text(self.walked_bytes)}\n"
             f"tasks: {tasks}")
         for store in self.served:
-            console.print(
-                f"a server has {store} open: messages after its last synced position are not read, with ASYNC_FLUSH "
-                "those of up to 10 s (flushCommitLogThoroughInterval)")
+            console.print(f"a server has {store} open: messages up to its last synced position are read")
         for name, how in self.pruning.items():
             console.print(f"limited by {name}: {how}")
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines())

@@ -123,4 +123,4 @@ def test_a_store_that_a_server_has_open_is_named(path):
     with MessageStore.open(str(path), config=StoreConfig(mapped_file_size_commit_log=SEGMENT)):
         plan = explain({"path": path}, show=None)
     assert plan.served == ("s",)
-    assert "a server has s open: messages after its last synced position are not read" in plan.text()
+    assert "a server has s open: messages up to its last synced position are read" in plan.text()
