@@ -5,7 +5,7 @@
 
     with tailrace.MessageStore.open("./store") as store:
         store.put(Message(topic="orders", body=b"42 apples", tags="new", keys=["42"]))
-        for m in store.read("orders", queue_id=0, offset=0):
+        for m in store.read("orders"):
             print(m.queue_offset, m.body)
         print(store.query_message("orders", "42"))
 """
