@@ -228,7 +228,7 @@ def test_a_password_is_generated_or_long_and_two_are_valid_for_a_time(place):
             (made,) = run("acl", "user", "add", store, name, "--generate", env=root)
             assert (made["user"], len(made["password"])) == (name, 24)
             assert "15 characters" in run("acl", "user", "update", store, name, *short, env=root, code=2)
-            for wrong in ("1", "31d", "x", "-1h", "1.5h"):
+            for wrong in ("1", "31d", "x", "-1h", "1.5y"):
                 assert "--keep-old" in run("acl", "user", "update", store, name, "--keep-old", wrong, env=root, code=2)
             run("acl", "user", "update", store, name, "--keep-old", "1h", env=root, code=1)
             (new,) = run("acl", "user", "update", store, name, "--generate", "--keep-old", "24h", env=root)

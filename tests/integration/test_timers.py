@@ -86,7 +86,7 @@ def test_the_command_lists_what_is_to_come(tmp_path):
 
     store = str(tmp_path / "s")
     assert tailrace(
-        "send", store, "hello", "--create", "--topic", "T", "--delay", "3600000").returncode == 0
+        "send", store, "hello", "--create", "--topic", "T", "--delay", "1h").returncode == 0
     assert tailrace("send", store, "hello", "--topic", "T").returncode == 0
     (line,) = tailrace("timers", store, "--json").stdout.splitlines()
     timer = json.loads(line)["timer"]
@@ -102,4 +102,4 @@ def test_the_command_lists_what_is_to_come(tmp_path):
     assert summary.pop("nextDueTime")
     assert summary == {"topic": "T", "pending": 1, "overdue": 0, "nextDueMs": timer["dueMs"]}
     assert tailrace(
-        "send", store, "x", "--topic", "T", "--delay", "1", "--deliver-at", "5").returncode == 2
+        "send", store, "x", "--topic", "T", "--delay", "1s", "--deliver-at", "5").returncode == 2

@@ -132,7 +132,7 @@ def test_the_standing_job_takes_what_is_sealed(spark, tmp_path):
     other = threading.Thread(target=live_on)
     other.start()
     done = CliRunner().invoke(
-        app, ["pipeline", "archive", str(path), str(archive), "--follow", "--every", "0.2"])
+        app, ["pipeline", "archive", str(path), str(archive), "--follow", "--every", "200ms"])
     other.join()
     assert done.exit_code == 0, done.output
     assert signal.getsignal(signal.SIGTERM) is before

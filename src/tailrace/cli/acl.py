@@ -1,7 +1,6 @@
 """``tailrace acl``: users and permissions of a directory or of a running broker."""
 
 import base64
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -19,6 +18,7 @@ from tailrace.cli.arguments import (
     Yes,
     complain,
     confirm,
+    duration,
     errors,
     usage,
 )
@@ -68,7 +68,6 @@ Generate = Annotated[
 KeepOld = Annotated[
     str, typer.Option("--keep-old", metavar="TIME", help="How long the password before stays valid beside the new one, "
                       "such as 30m, 24h or 7d, at most 30d. Without a new password: from now on; 0 ends it.")]
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def _password(path: Path | None, name: str, *, generate: bool = False) -> str:
@@ -95,11 +94,7 @@ def _seconds(text: str) -> int:
     """Return a time such as 24h in seconds."""
     from tailrace.auth.model import PREVIOUS_MAX_S  # noqa: PLC0415
 
-    found = re.fullmatch(r"(\d{1,7})([smhd]?)", text)
-    seconds = int(found[1]) * _SECONDS.get(found[2], 1) if found is not None and (found[2] or found[1] == "0") else -1
-    if not 0 <= seconds <= PREVIOUS_MAX_S:
-        raise usage(f"--keep-old {text!r} is not a time such as 30m, 24h or 7d, at most 30d")
-    return seconds
+    return -(-duration(text, "--keep-old", PREVIOUS_MAX_S * 1_000) // 1_000)
 
 
 def _shown(user: "User", password: str = "") -> dict[str, Any]:

@@ -14,10 +14,11 @@ from tailrace.cli import completion
 from tailrace.cli.problems import explained, missing_package, read_config_file
 from tailrace.errors import ConfigError, MissingPackageError, StoreError
 from tailrace.java_settings import refused_settings, unused_settings
+from tailrace.spellings import duration_ms
 
 __all__ = [
     "AsJson", "Broker", "Config", "Context", "Create", "Every", "Namesrv", "Store", "Tls", "Topic", "Where", "Yes",
-    "complain", "confirm", "errors", "finite", "group", "key_values", "note_unclean", "read_properties",
+    "complain", "confirm", "duration", "errors", "finite", "group", "key_values", "note_unclean", "read_properties",
     "size_in_bytes", "usage",
 ]
 
@@ -132,6 +133,17 @@ def confirm(what: str, *, yes: bool) -> None:
         raise usage(f"{what}: there is no terminal to ask for confirmation; add --yes if you mean it")
     if not typer.confirm(f"{what}?", err=True):
         raise typer.Exit(1)
+
+
+def duration(text: str, option: str, most_ms: int = (1 << 63) - 1) -> int:
+    """Return a duration of the command line in ms. Ends with exit code 2 for another text, one above ``most_ms``."""
+    try:
+        found = 0 if text.strip() == "0" else duration_ms(text, option)
+    except ValueError as error:
+        raise usage(str(error)) from None
+    if found > most_ms:
+        raise usage(f"{option} {text!r} is longer than {most_ms // 86_400_000}d")
+    return found
 
 
 def size_in_bytes(option: str, text: str) -> int:

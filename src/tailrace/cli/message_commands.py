@@ -23,6 +23,7 @@ from tailrace.cli.arguments import (
     Topic,
     Where,
     complain,
+    duration,
     errors,
     key_values,
     usage,
@@ -30,6 +31,7 @@ from tailrace.cli.arguments import (
 from tailrace.cli.contexts import target_of
 from tailrace.cli.output import Progress, print_lines, print_message, show, wants_table
 from tailrace.cli.signals import Stopped
+from tailrace.cli.topics import milliseconds
 from tailrace.config import whole_number
 from tailrace.env.clock import SystemClock
 from tailrace.errors import (
@@ -50,9 +52,11 @@ _UNSURE: Final = (
 """What ends a send whose answer has not arrived, so that its message may be stored."""
 
 
-def _timer_properties(delay: int, deliver_at: int, level: int) -> dict[str, str]:
+def _timer_properties(delay: str, deliver_at: str, level: int) -> dict[str, str]:
     """Return the property that delays a message, from the options of ``send``."""
-    named = {"TIMER_DELAY_MS": delay, "TIMER_DELIVER_MS": deliver_at, "DELAY": level}
+    named = {
+        "TIMER_DELAY_MS": duration(delay, "--delay") if delay else 0,
+        "TIMER_DELIVER_MS": milliseconds(deliver_at, "--deliver-at") if deliver_at else 0, "DELAY": level}
     said = {name: str(value) for name, value in named.items() if value}
     if len(said) > 1:
         raise usage("use one of --delay, --deliver-at and --delay-level")
@@ -148,9 +152,11 @@ def send(
         Optional[list[str]],  # noqa: UP045
         typer.Option("--property", metavar="NAME=VALUE", help="Property of the message; may be repeated.")
     ] = None,
-    delay: Annotated[int, typer.Option(min=0, help="Deliver the message after this many milliseconds.")] = 0,
+    delay: Annotated[
+        str, typer.Option(metavar="TIME", help="Deliver the message after this time, such as 5s, 10m or 1h30m.")] = "",
     deliver_at: Annotated[
-        int, typer.Option(min=0, help="Deliver the message at this time, in milliseconds since 1970.")] = 0,
+        str, typer.Option(metavar="TIME", help="Deliver the message at this time: 2026-01-31T12:00 or milliseconds "
+                          "since 1970.")] = "",
     delay_level: Annotated[
         int, typer.Option(min=0, help="Deliver the message after the delay of this level, 1 or more.")] = 0,
     create: Create = False,
@@ -218,6 +224,7 @@ def tail(
     Nothing in STORE changes.
     """
     from tailrace.cli.messages import Start, tail_messages  # noqa: PLC0415
+    from tailrace.client.subscription import Subscription  # noqa: PLC0415
 
     if start not in {"first", "last"} and whole_number(start) is None:
         raise usage(f"--from {start} is not first, last or an offset")
@@ -226,6 +233,10 @@ def tail(
     if tags != "*" and not any(tag.strip() for tag in tags.split("||")):
         raise usage(f'--tags {tags!r} names no tag; "new || paid" names two')
     begin = Start(start, last, _since_ms(since) if since else 0)
+    try:
+        Subscription.of(topic, tags)
+    except ValueError as error:
+        raise usage(str(error).replace("tags=", "--tags: ", 1)) from None
     with errors():
         target = target_of([store] if store else [], broker, namesrv, context, tls=tls)
         table = wants_table(as_json=as_json)

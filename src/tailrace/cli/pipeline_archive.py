@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tailrace.cli.arguments import AsJson, Config, Store, errors, finite, read_properties, usage
+from tailrace.cli.arguments import AsJson, Config, Store, duration, errors, read_properties, usage
 from tailrace.cli.output import Progress, show
 from tailrace.cli.pipeline import Conf, Job, Master, need_spark, run_job
 from tailrace.cli.signals import ending_signals
@@ -26,6 +26,7 @@ __all__ = ["archive", "restore"]
 
 Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="The directory of one store's archive.")]
 
+PERIOD_MIN_MS = 100
 Verify = Annotated[
     Optional[bool],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option(
@@ -42,7 +43,7 @@ def archive(
     follow: Annotated[
         bool, typer.Option("--follow", help="Keep running, and archive each segment when it is sealed.")] = False,
     every: Annotated[
-        float, typer.Option(min=0.1, callback=finite, metavar="SECONDS", help="Period of --follow.")] = 10.0,
+        str, typer.Option(metavar="TIME", help="Period of --follow, such as 500ms, 10s or 5m.")] = "10s",
     verify: Verify = None,
     accept_missing: Annotated[
         bool, typer.Option("--accept-missing", help="With --verify: continue although manifests are missing that "
@@ -67,6 +68,8 @@ def archive(
         raise usage("--accept-missing needs --verify")
     if follow and verify:
         raise usage("--verify reads the archive once: run it without --follow")
+    if (period_ms := duration(every, "--every")) < PERIOD_MIN_MS:
+        raise usage(f"--every {every!r} is shorter than {PERIOD_MIN_MS}ms")
     with errors():
         need_spark()
         from tailrace.spark.archive.job import (  # noqa: PLC0415 - PyArrow
@@ -95,7 +98,7 @@ def archive(
                 verify=verify is not False),
             config=StoreConfig.from_properties(read_properties(config)), progress=show,
         ) as archiving:
-            failed = _follow(archiving, job, every, ended) if follow else _once(
+            failed = _follow(archiving, job, period_ms / 1_000, ended) if follow else _once(
                 archiving, verify=verify is True, accept_missing=accept_missing)
         took = time.perf_counter() - began  # noqa: TID251
         if failed:
