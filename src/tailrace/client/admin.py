@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar, final
 
 from tailrace.auth.signature import Credentials
+from tailrace.client.arguments import Duration, check_address, in_ms
 from tailrace.client.credentials import credentials_of
+from tailrace.client.instance import BROKER_PORT, NAMESRV_PORT
 from tailrace.client.routes import masters
 from tailrace.errors import (
     ConfigError,
@@ -96,14 +98,16 @@ class AdminClient:
     """
 
     def __init__(
-        self, *, namesrv: str = "", broker: str = "", timeout_ms: int = 5_000,
+        self, *, namesrv: str = "", broker: str = "", timeout_ms: Duration = 5_000,
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None,
     ) -> None:
         if bool(namesrv) == bool(broker):
             raise ConfigError("set either namesrv or broker, as HOST:PORT")
+        check_address("namesrv", namesrv, NAMESRV_PORT)
+        check_address("broker", broker, BROKER_PORT)
         self._namesrv = [address.strip() for address in namesrv.split(";") if address.strip()]
         self._broker = broker
-        self._timeout_ms = timeout_ms
+        self._timeout_ms = round(in_ms("timeout_ms", timeout_ms))
         self._remoting = RemotingClient(tls=tls, credentials=credentials_of(credentials))
 
     async def __aenter__(self) -> Self:

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, final
 
 from tailrace import events
 from tailrace.auth.signature import Credentials
+from tailrace.client.arguments import check_address
 from tailrace.client.routes import Routes
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import SystemEntropy
@@ -40,6 +41,9 @@ __all__ = ["ClientInstance", "InstanceShare", "Member", "Target", "unreached"]
 
 _log = get_logger(__name__)
 
+NAMESRV_PORT: Final = 9876
+BROKER_PORT: Final = 10911
+"""Ports that RocketMQ uses, for the text of an error."""
 HEARTBEAT_S: Final = 30.0
 """Period of heartbeats, as in RocketMQ (heartbeatBrokerInterval). A broker drops a client after two minutes."""
 AGAIN_S: Final = 1.0
@@ -95,6 +99,8 @@ class Target:
     def __post_init__(self) -> None:
         if bool(self.namesrv) == bool(self.broker):
             raise ConfigError("set either namesrv or broker, as HOST:PORT")
+        check_address("namesrv", self.namesrv, NAMESRV_PORT)
+        check_address("broker", self.broker, BROKER_PORT)
         client_context(self.tls)  # so that an invalid file is reported when the client is created
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
 from tailrace import events
+from tailrace.client.arguments import Duration, in_s
 from tailrace.client.failures import Failures
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
@@ -29,17 +30,18 @@ class RetryLater(Exception):  # noqa: N818 - a decision of the listener, not an 
     """Raised by a listener to receive a message again later; no error is logged.
 
     ``delay_level`` is a delay level of the broker; 0 means a longer delay with each delivery, and -1 makes the
-    message a dead letter. ``after_s``, for queues that are consumed in order or popped, is the time in seconds until
-    the next try. Of a batch the first ``consumed`` messages are consumed, and the others are delivered again.
+    message a dead letter. ``after_s``, for queues that are consumed in order or popped, is the time until the next
+    try: seconds, a timedelta or a text such as ``"5m"``. Of a batch the first ``consumed`` messages are consumed, and
+    the others are delivered again.
     """
 
-    def __init__(self, delay_level: int = 0, *, after_s: float | None = None, consumed: int = 0) -> None:
+    def __init__(self, delay_level: int = 0, *, after_s: Duration | None = None, consumed: int = 0) -> None:
         if consumed < 0:
             raise ValueError(f"consumed={consumed} is negative")
         self.delay_level = delay_level
-        self.after_s = after_s
+        self.after_s = None if after_s is None else in_s("after_s", after_s)
         self.consumed = consumed
-        super().__init__(f"delay_level={delay_level} after_s={after_s}")
+        super().__init__(f"delay_level={delay_level} after_s={self.after_s}")
 
 
 @final

@@ -8,10 +8,10 @@ import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import timedelta
 from typing import Any, Final, Self, final
 
 from tailrace.auth.signature import Credentials
+from tailrace.client.arguments import Duration, in_ms, not_above_zero
 from tailrace.client.batching import Batches, BatchItem, BatchKey
 from tailrace.client.blocking import arguments_of, blocking
 from tailrace.client.credentials import credentials_of
@@ -58,7 +58,6 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import Message, MessageExt
 from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.tls import TlsOptions, options_of
-from tailrace.spellings import duration_ms
 
 __all__ = ["AsyncProducer", "Producer", "QueueSelector", "send_again"]
 
@@ -79,11 +78,11 @@ class AsyncProducer:
     """Sends messages; use it in one event loop, as an asynchronous context manager."""
 
     def __init__(
-        self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_PRODUCER",
-        timeout_ms: int = 3000, retries: int = 2, delivery_timeout: float | str | timedelta | None = None,
+        self, namesrv: str = "", *, broker: str = "", group: str = "DEFAULT_PRODUCER",
+        timeout_ms: Duration = 3000, retries: int = 2, delivery_timeout: Duration | None = None,
         check: CheckTransaction | None = None,
         compression: str | None = None, compress_over: int = 4096, avoid_slow_brokers: bool = False,
-        linger_ms: float = 0.0, batch_bytes: int = 32 << 10, max_pending_bytes: int = 32 << 20,
+        linger_ms: Duration = 0.0, batch_bytes: int = 32 << 10, max_pending_bytes: int = 32 << 20,
         trace: bool = False, trace_topic: str = TRACE_TOPIC, telemetry: Telemetry | None = None,
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
@@ -92,15 +91,18 @@ class AsyncProducer:
         docs/how-to/programs/send.md describes the arguments.
 
         ``namesrv`` is one or more name servers, separated by ``;``. ``broker`` names one broker instead.
-        ``timeout_ms`` limits each request. ``retries`` is the number of further tries of a send, without a pause.
-        With ``delivery_timeout``, in seconds or such as ``"30s"``, a send is tried again for that time instead, with
-        growing pauses; then DeliveryTimeoutError is raised. Its message may be stored, or stored twice.
+        Durations are ms, or a text or timedelta such as ``"5s"``. ``timeout_ms`` limits each request. ``retries`` is
+        the number of further tries of a send, without a pause. With ``delivery_timeout``, in seconds or such as
+        ``"30s"``, a send is tried again for that time instead, with growing pauses; then DeliveryTimeoutError is
+        raised. Its message may be stored, or stored twice.
         ``check`` decides about half messages that are pending, see ``send_in_transaction``.
         ``tls`` is True for TLS with the CAs of this machine, or TlsOptions. ``credentials`` are those of a user,
         or the path of a file with them; without them those of the environment.
         """
-        _check(compress_over=compress_over, batch_bytes=batch_bytes, max_pending_bytes=max_pending_bytes)
-        delivery_ms = None if delivery_timeout is None else _positive_ms(delivery_timeout)
+        timeout_ms, linger_ms = round(in_ms("timeout_ms", timeout_ms)), in_ms("linger_ms", linger_ms)
+        delivery_ms = None if delivery_timeout is None else round(in_s("delivery_timeout", delivery_timeout) * 1_000)
+        _check(retries, timeout_ms=timeout_ms, compress_over=compress_over, batch_bytes=batch_bytes,
+               max_pending_bytes=max_pending_bytes, delivery_timeout=1 if delivery_ms is None else delivery_ms)
         self._group = group
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
@@ -275,24 +277,27 @@ class AsyncProducer:
         """Delete a timer message before it is due, by the ``recall_handle`` of its `SendResult`.
 
         Returns the ``msg_id`` of the message. If it is due at this moment, it may still be delivered. Raises
-        MessageIllegalError for a text that is not a handle, and RemotingCommandError if the broker refuses.
+        MessageIllegalError for what is not a handle, and RemotingCommandError if the broker refuses: the message was
+        due, or it was recalled already (a Java broker accepts a second recall).
         """
-        name = parse_handle(recall_handle).broker_name
-        address = (await self._routes.of(topic, for_write=True)).addresses.get(name)
+        handle = parse_handle(recall_handle)
+        address = (await self._routes.of(topic, for_write=True)).addresses.get(handle.broker_name)
         if address is None:
-            raise RemotingCommandError(ResponseCode.TOPIC_NOT_EXIST, f"no broker {name} has {topic}")
+            raise RemotingCommandError(ResponseCode.TOPIC_NOT_EXIST, f"no broker {handle.broker_name} has {topic}")
         answer = await self._remoting.invoke(
             address, RequestCode.RECALL_MESSAGE,
             RecallMessageRequestHeader(topic, recall_handle, self._group).to_ext(), timeout_ms=self._timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
-            raise RemotingCommandError(answer.code, answer.remark or "", address)
+            due = handle.timestamp_ms <= self._clock.now_ms() and "is delivered" not in (answer.remark or "")
+            raise RemotingCommandError(
+                answer.code, (answer.remark or "") + ("; the message was due and is delivered" if due else ""), address)
         msg_id = answer.read(RecallMessageResponseHeader).msg_id
         if self._trace is not None and (region := answer.ext.get("MSG_REGION")):
             self._trace.recalled(topic, msg_id, region)
         return msg_id
 
     async def request(
-        self, message: Message, *, timeout_ms: int = 3000, queue_id: int | None = None,
+        self, message: Message, *, timeout_ms: Duration = 3000, queue_id: int | None = None,
         selector: QueueSelector | None = None,
     ) -> MessageExt:
         """Send a message and wait up to ``timeout_ms`` for the reply of one of its consumers.
@@ -300,6 +305,7 @@ class AsyncProducer:
         A consumer answers with `reply`. Raises RequestTimeoutError if no reply came, RemotingTimeoutError if the
         message could not be sent in this time, and what `send` raises.
         """
+        timeout_ms = round(in_ms("timeout_ms", timeout_ms))
         properties, reply = self._requests.open(timeout_ms)
         sent = False
         try:
@@ -491,18 +497,11 @@ class AsyncProducer:
         return notes
 
 
-def _positive_ms(delivery_timeout: float | str | timedelta) -> int:
-    try:
-        found = duration_ms(delivery_timeout, "delivery_timeout")
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    _check(delivery_timeout=found)
-    return found
-
-
-def _check(**values: int) -> None:
+def _check(retries: Any, **values: float) -> None:
     """Raise ConfigError that names all numbers that are not above 0."""
-    problems = [f"{name}={value!r} is not above 0" for name, value in values.items() if not value > 0]
+    problems = not_above_zero(**values)
+    if not isinstance(retries, int) or retries < 0:
+        problems.append(f"retries={retries!r} is not a whole number from 0 on")
     if problems:
         raise ConfigError(*problems)
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Self, final
 from tailrace import events
 from tailrace.auth.signature import Credentials
 from tailrace.client.allocation import Strategy, strategy_of
+from tailrace.client.arguments import Duration, Time, in_ms, in_s, in_time_ms, not_above_zero
 from tailrace.client.assigned_queues import AssignedQueues, Limits
 from tailrace.client.blocking import arguments_of, blocking
 from tailrace.client.broker_calls import BrokerCalls, PullResult, decode_all
@@ -52,8 +53,8 @@ class AsyncPullConsumer:
     """
 
     def __init__(
-        self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_CONSUMER",
-        timeout_ms: int = 3000, auto_commit: bool = True, commit_interval_s: float = 1.0,
+        self, namesrv: str = "", *, broker: str = "", group: str = "DEFAULT_CONSUMER",
+        timeout_ms: Duration = 3000, auto_commit: bool = True, commit_interval_s: Duration = 1.0,
         max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20,
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
@@ -61,6 +62,12 @@ class AsyncPullConsumer:
 
         ``credentials`` are those of a user, or the path of a file with them; without them those of the environment.
         """
+        timeout_ms, commit_interval_s = round(in_ms("timeout_ms", timeout_ms)), in_s(
+            "commit_interval_s", commit_interval_s)
+        if problems := not_above_zero(
+            timeout_ms=timeout_ms, commit_interval_s=commit_interval_s, max_cached_messages=max_cached_messages,
+            max_cached_bytes=max_cached_bytes):
+            raise ConfigError(*problems)
         self._group = group
         self._timeout_ms = timeout_ms
         self._broker = broker
@@ -136,7 +143,7 @@ class AsyncPullConsumer:
             reading.queues.add(queue, offset, written=written)
         reading.commit_regularly()
 
-    async def poll(self, max_count: int = 32, timeout_ms: int = 1000) -> list[MessageExt]:
+    async def poll(self, max_count: int = 32, timeout_ms: Duration = 1000) -> list[MessageExt]:
         """Return messages, waiting for the first one; an empty list if none came in time.
 
         The messages of the previous call count as consumed now; only they are committed.
@@ -145,7 +152,7 @@ class AsyncPullConsumer:
         reading.consumed()
         found: list[MessageExt] = []
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout(in_ms("timeout_ms", timeout_ms) / 1000):
                 taken = await reading.queues.take()
         except TimeoutError:
             return found
@@ -218,7 +225,7 @@ class AsyncPullConsumer:
 
     async def pull(
         self, queue: MessageQueue, offset: int, *, max_count: int = 32, tags: str = "*",
-        sql: str = "", wait_ms: int = 0,
+        sql: str = "", wait_ms: Duration = 0,
     ) -> PullResult:
         """Pull messages of a queue, starting at ``offset``.
 
@@ -228,7 +235,8 @@ class AsyncPullConsumer:
         first message. Bodies are decompressed. Raises ValueError if both expressions are given.
         """
         return await self._calls.pull(
-            Subscription.of(queue.topic, tags, sql), queue, offset, max_count=max_count, wait_ms=wait_ms)
+            Subscription.of(queue.topic, tags, sql), queue, offset, max_count=max_count,
+            wait_ms=round(in_ms("wait_ms", wait_ms)))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message."""
@@ -239,10 +247,10 @@ class AsyncPullConsumer:
         return await self._calls.max_offset(queue)
 
     async def offset_by_time(
-        self, queue: MessageQueue, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
+        self, queue: MessageQueue, timestamp_ms: Time, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:
         """Return the offset of the first message stored at or after a time."""
-        return await self._calls.offset_by_time(queue, timestamp_ms, boundary)
+        return await self._calls.offset_by_time(queue, in_time_ms("timestamp_ms", timestamp_ms), boundary)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's offset of a queue; None if it has no offset."""
@@ -259,13 +267,15 @@ class AsyncPullConsumer:
             return await self.min_offset(queue)
         if start == "last":
             return await self.max_offset(queue) if end is None else end
+        if isinstance(start, str) and not start.isdecimal():
+            raise ValueError(f"start={start!r} is neither 'committed', 'first', 'last' nor an offset")
         return int(start)
 
     # --- a topic
 
     async def messages(
         self, topic: str, *, start: Begin = "committed", tags: str = "*", sql: str = "",
-        follow: bool = True, commit: bool = False, wait_ms: int = 1000,
+        follow: bool = True, commit: bool = False, wait_ms: Duration = 1000,
     ) -> AsyncGenerator[MessageExt, None]:
         """Yield the messages of all queues of a topic, in order within each queue; ``tags`` and ``sql`` as in `pull`.
 
@@ -280,7 +290,7 @@ class AsyncPullConsumer:
         """
         wanted = Subscription.of(topic, tags, sql)
         source = self._followed(wanted, start, commit=commit) if follow else (
-            self._to_the_end(wanted, start, wait_ms, commit=commit))
+            self._to_the_end(wanted, start, round(in_ms("wait_ms", wait_ms)), commit=commit))
         try:
             async for message in source:
                 yield message
@@ -494,7 +504,7 @@ class PullConsumer:
 
     def messages(
         self, topic: str, *, start: Begin = "committed", tags: str = "*", sql: str = "",
-        follow: bool = True, commit: bool = False, wait_ms: int = 1000,
+        follow: bool = True, commit: bool = False, wait_ms: Duration = 1000,
     ) -> Iterator[MessageExt]:
         """As ``AsyncPullConsumer.messages``."""
         source = self._awaited.messages(

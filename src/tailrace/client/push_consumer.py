@@ -10,6 +10,7 @@ from typing import Any, Final, Self, final
 from tailrace import events
 from tailrace.auth.signature import Credentials
 from tailrace.client.allocation import Strategy, strategy_of
+from tailrace.client.arguments import Duration, Time, in_ms, in_s, in_time_ms, not_above_zero
 from tailrace.client.assigned_queues import AssignedQueues, Limits
 from tailrace.client.blocking import arguments_of, blocking
 from tailrace.client.broker_calls import BrokerCalls, decode_one
@@ -66,19 +67,20 @@ class AsyncPushConsumer:
     def __init__(
         self, group: str, listener: Listener | BatchListener, *, namesrv: str = "", broker: str = "",
         topics: Topics = (),
-        start: str = "last", start_time_ms: int | None = None, in_order: bool = False,
+        start: str = "last", start_time_ms: Time | None = None, in_order: bool = False,
         broadcasting: bool = False, offset_file: str = "", concurrency: int = 20,
         batch_size: int | None = None, auto_commit: bool = True,
-        commit_interval_s: float = 1.0, max_reconsume_times: int | None = None, suspend_s: float = 1.0,
-        consume_timeout_s: float = 900.0, max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20,
+        commit_interval_s: Duration = 1.0, max_reconsume_times: int | None = None, suspend_s: Duration = 1.0,
+        consume_timeout_s: Duration = 900.0, max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20,
         pull_batch: int = 32, strategy: Strategy | str = "AVG", client_rebalance: bool = True,
-        pop_invisible_s: float = 60.0, timeout_ms: int = 3000, close_timeout_s: float = 30.0,
+        pop_invisible_s: Duration = 60.0, timeout_ms: Duration = 3000, close_timeout_s: Duration = 30.0,
         on_error: OnError | None = None,
         trace: bool = False, trace_topic: str = TRACE_TOPIC, telemetry: Telemetry | None = None,
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
         """Set it up; nothing is sent before `start`. docs/how-to/programs/consume.md describes the arguments.
 
+        A number for a duration is in the unit of its name; a text or timedelta such as ``"5s"`` has its own.
         ``on_error`` is called with a `ConsumerFailure` for each call of the listener that fails and each dead letter,
         and for another failure once until it ends. Each of them was also logged. One call runs at a time: a coroutine
         function in the event loop, a plain function in a thread of its own. If it raises, that is logged, and the
@@ -86,6 +88,10 @@ class AsyncPushConsumer:
         """
         if on_error is not None and not callable(on_error):
             raise ConfigError(f"on_error={on_error!r} is not a function")
+        commit_interval_s, suspend_s = in_s("commit_interval_s", commit_interval_s), in_s("suspend_s", suspend_s)
+        consume_timeout_s = in_s("consume_timeout_s", consume_timeout_s)
+        pop_invisible_s, timeout_ms = in_s("pop_invisible_s", pop_invisible_s), round(in_ms("timeout_ms", timeout_ms))
+        start_time_ms = None if start_time_ms is None else in_time_ms("start_time_ms", start_time_ms)
         _check(group, listener, start, concurrency=concurrency, batch_size=1 if batch_size is None else batch_size,
                max_cached_messages=max_cached_messages,
                max_cached_bytes=max_cached_bytes, pull_batch=pull_batch, commit_interval_s=commit_interval_s,
@@ -115,7 +121,7 @@ class AsyncPushConsumer:
         self._concurrency = concurrency
         self._retries = Retries(
             max_reconsume_times, suspend_s, None if in_order else consume_timeout_s, batch_size or 1)
-        self._close_timeout_s = close_timeout_s
+        self._close_timeout_s = in_s("close_timeout_s", close_timeout_s)
         self._failures = Failures(on_error, group)
         self.calls_of_listener = ListenerCalls(
             listener, group, concurrency, self._failures, in_batches=batch_size is not None)
@@ -147,6 +153,8 @@ class AsyncPushConsumer:
         if self._workers:
             return
         try:
+            if not self._wanted:
+                raise ConfigError(f"{self._group} consumes no topic: write topics='orders', or call subscribe first")
             await self._start()
         except BaseException:
             await self.close()
@@ -270,8 +278,9 @@ class AsyncPushConsumer:
             raise ValueError(f"{queue} is not assigned to this member; see assignment()")
         await self._queues.restart(one, offset)
 
-    async def seek_to_time(self, topic: str, timestamp_ms: int) -> None:
+    async def seek_to_time(self, topic: str, timestamp_ms: Time) -> None:
         """Continue at the first message stored at or after a time, in the queues of a topic that this member has."""
+        timestamp_ms = in_time_ms("timestamp_ms", timestamp_ms)
         for queue in await self.assignment():
             if queue.topic == topic:
                 await self.seek(queue, await self._calls.offset_by_time(queue, timestamp_ms))
@@ -368,12 +377,14 @@ def _check(group: str, listener: object, start: str, **values: Any) -> None:
     problems = []
     if not group:
         problems.append("group is empty; name the group whose members share the messages")
+    elif ":" in group:
+        problems.append(f"group={group!r} is an address, not a name; write namesrv={group!r} and name the group")
     if not callable(listener):
         problems.append(f"listener={listener!r} is not a function")
     if start not in {"first", "last"}:
         problems.append(f"start={start!r} is neither 'first' nor 'last'; for a time use start_time_ms")
     offset_file, broadcasting = values.pop("offset_file"), values.pop("broadcasting")
-    problems += [f"{name}={value!r} is not above 0" for name, value in values.items() if not value > 0]
+    problems += not_above_zero(**values)
     if broadcasting != bool(offset_file):
         problems.append(
             "a broadcasting consumer keeps its offsets in a file of its own: name it in offset_file" if broadcasting

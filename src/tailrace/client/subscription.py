@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.model import MessageExt
 
 __all__ = ["Sql", "Subscription", "Topics", "expressions"]
+
+_COMPARES: Final = re.compile(r"\s(?:[<>]=?|<>|=)|(?:[<>]=?|=)\s|=\s*'|\s(?:in|is|between|like|not)\s", re.IGNORECASE)
+_JOINS: Final = re.compile(r"\s+(?:or|and|\||&&?)\s+|,\s+", re.IGNORECASE)
+"""Comparisons and joins of SQL, which no tag has by intention: a tag expression has only ||."""
 
 
 @final
@@ -35,13 +40,25 @@ class Subscription:
     version: int = 0
 
     @classmethod
-    def of(cls, topic: str, tags: str = "*", sql: str = "") -> Subscription:
-        """Return the subscription. Raises ValueError if both expressions are given, or no tag is named."""
+    def of(cls, topic: Any, tags: Any = "*", sql: str = "") -> Subscription:
+        """Return the subscription.
+
+        Raises ValueError if both expressions are given, if no tag is named, or if the tags look like SQL.
+        """
+        if not isinstance(topic, str) or not topic:
+            raise ValueError(f"topic is the name of a topic, not {topic!r}")
+        if not isinstance(tags, str):
+            raise TypeError(f'tags is one text such as "new || paid", not {tags!r}')
         if sql and tags != "*":
             raise ValueError("tags and sql are both given; TAGS is a property in sql, too")
         made = cls(topic, sql or tags, bool(sql))
         if not sql and tags != "*" and not made.tags:
             raise ValueError(f"tags={tags!r} names no tag; \"*\" takes all messages")
+        for tag in made.tags:
+            if _COMPARES.search(tag):
+                raise ValueError(f"tags={tags!r} looks like SQL; write Sql({tags!r}), or give it as sql")
+            if _JOINS.search(tag):
+                raise ValueError(f'tags={tags!r} looks like SQL; write "{_JOINS.sub(" || ", tags)}"')
         return made
 
     @property
