@@ -7,12 +7,14 @@ import enum
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, NewType
 
 import msgspec
 
 from tailrace.errors import MessageIllegalError
+from tailrace.spellings import duration_ms, time_ms
 
 __all__ = [
     "AppendMessageStatus",
@@ -44,40 +46,68 @@ TimestampMs = NewType("TimestampMs", int)
 """Milliseconds since 1970-01-01 UTC."""
 
 KEY_SEPARATOR: Final = " "
+SHOWN_MAX: Final = 64
+"""Number of bytes of a body that the text of a message shows."""
 
 
-def whole_ms(field: str, value: float, factor: int = 1) -> int:
-    """Return a time of a message in whole ms; ``factor`` is the number of ms in its unit.
+def whole_ms(field: str, value: float | str | timedelta | datetime, factor: int = 1) -> int:
+    """Return a time of a message in whole ms; ``factor`` is the number of ms in the unit of a number.
 
-    Raises MessageIllegalError for nan, infinity, and what is not a number.
+    A text or timedelta is read by `tailrace.spellings`: as a time if the factor is 1, else as a duration. Raises
+    MessageIllegalError for another value, a negative one, nan and infinity.
     """
     try:
-        return round(value * factor) if factor != 1 else int(value)
-    except (ValueError, OverflowError, TypeError):
-        raise MessageIllegalError(field, f"{value!r} is not a finite number") from None
+        if isinstance(value, str | datetime | timedelta):
+            read: Callable[[Any, str], int] = time_ms if factor == 1 else duration_ms
+            return read(value, field)
+        found = round(value * factor) if factor != 1 else int(value)
+    except (ValueError, OverflowError, TypeError) as error:
+        text = str(error).removeprefix(f"{field} ") if isinstance(value, str | datetime | timedelta) else (
+            f"{value!r} is not a finite number")
+        raise MessageIllegalError(field, text) from None
+    if found < 0:
+        raise MessageIllegalError(field, f"{value!r} is negative")
+    if factor == 1 and type(value) is float and value < _SECONDS_UNTIL:
+        raise MessageIllegalError(field, f"{value!r} looks like seconds; give milliseconds, a datetime or ISO 8601")
+    return found
 
 
+_SECONDS_UNTIL: Final = 1e11
+"""A time that is a float below this was made of ``time.time()``, which is in seconds."""
 _OF_FIELDS: Final = (
     ("TAGS", "tags"), ("KEYS", "keys"), ("DELAY", "delay_level"), ("TIMER_DELAY_MS", "delay"),
     ("TIMER_DELIVER_MS", "deliver_at"))
 """(property, field of a message that is stored in it)."""
+_STORED_NAMES: Final = frozenset(name for name, _ in _OF_FIELDS)
 
 
 def refuse_conflicts(message: Message) -> None:
-    """Raise MessageIllegalError if a message has contradictory fields, or a field of a wrong type."""
+    """Raise MessageIllegalError if a message has contradictory fields, or a field of a wrong type or out of range."""
+    flag: Any = message.flag
+    level: Any = message.delay_level
+    if not isinstance(flag, int) or not -1 << 31 <= flag < 1 << 31:
+        raise MessageIllegalError("flag", f"must be a whole number of 32 bits, not {flag!r}")
+    if not isinstance(level, int) or not 0 <= level < 1 << 31:
+        raise MessageIllegalError("delay_level", f"must be a whole number from 0 on, not {level!r}")
     if not isinstance(message.body, bytes | bytearray | memoryview):
-        raise MessageIllegalError("body", f"must be bytes, not {type(message.body).__name__}; encode a text first")
+        raise MessageIllegalError(
+            "body", f"must be bytes, not {type(message.body).__name__}; encode a text first: body=text.encode()")
     tags: Any = message.tags
     keys: Any = message.keys
     properties: Mapping[Any, Any] = message.properties
     if tags is not None and not isinstance(tags, str):
         raise MessageIllegalError("tags", f"is one text, not {tags!r}")
     if keys and (isinstance(keys, str) or not all(isinstance(key, str) for key in keys)):
-        raise MessageIllegalError("keys", f"must be a list of strings, not {keys!r}")
-    delay, at, level = message.delay is not None, message.deliver_at is not None, bool(message.delay_level)
-    if delay + at + level > 1:
-        given = [name for name, is_given in (("delay", delay), ("deliver_at", at), ("delay_level", level)) if is_given]
+        instead = f"; write keys=[{keys!r}]" if isinstance(keys, str) else ""
+        raise MessageIllegalError("keys", f"must be a list of strings, not {keys!r}{instead}")
+    if (message.delay is not None) + (message.deliver_at is not None) + (level > 0) > 1:
+        given = [name for name in ("delay", "deliver_at") if getattr(message, name) is not None]
+        given += ["delay_level"] if level > 0 else []
         raise MessageIllegalError("delay", f"{' and '.join(given)} are given; give one of them")
+    if message.delay is not None:
+        whole_ms("delay", message.delay, 1000)
+    elif message.deliver_at is not None:
+        whole_ms("deliver_at", message.deliver_at)
     if not properties:
         return
     for name, value in properties.items():
@@ -88,6 +118,24 @@ def refuse_conflicts(message: Message) -> None:
             raise MessageIllegalError(
                 "properties",
                 f"{name} is the stored form of the field {of_field}, and both are given; give only the field")
+
+
+def _are_texts(keys: Any) -> bool:
+    """Return True for a list or tuple of texts."""
+    if type(keys) is not list and type(keys) is not tuple:
+        return False
+    for key in keys:  # noqa: SIM110 - faster than all()
+        if type(key) is not str:
+            return False
+    return True
+
+
+def _are_plain(properties: Mapping[Any, Any]) -> bool:
+    """Return True for texts that are not the stored form of a field."""
+    for name, value in properties.items():
+        if type(name) is not str or type(value) is not str:
+            return False
+    return _STORED_NAMES.isdisjoint(properties)
 
 
 class PutMessageStatus(enum.Enum):
@@ -146,14 +194,31 @@ class BoundaryType(enum.Enum):
     UPPER = "UPPER"
 
 
+def _shown(one: Any, *, leave_out: bool = False) -> str:
+    """Return the text of a dataclass, with the beginning of long bytes; ``leave_out`` leaves out what is not set."""
+    parts = []
+    for each in fields(one):
+        value = getattr(one, each.name)
+        default = each.default_factory() if each.default_factory is not MISSING else each.default
+        if leave_out and value == default:
+            continue
+        is_long = isinstance(value, bytes | bytearray | memoryview) and len(value) > SHOWN_MAX
+        text = f"{bytes(value[:SHOWN_MAX])!r}... ({len(value):,} bytes)" if is_long else repr(value)
+        parts.append(f"{each.name}={text}")
+    return f"{type(one).__name__}({', '.join(parts)})"
+
+
 @dataclass(slots=True, kw_only=True)
 class Message:
     """A message as a program writes it.
 
     A key must not contain a blank, because the stored form separates keys by blanks. ``properties``
     are for the program; ``tags`` and ``keys`` have their own fields. Give at most one of
-    ``deliver_at`` (milliseconds since 1970), ``delay`` (seconds) and ``delay_level`` (1, 2, ..., see
-    the setting ``messageDelayLevel``) to have the message delivered later.
+    ``deliver_at`` (a datetime, a text of ISO 8601, or milliseconds since 1970), ``delay`` (seconds, a timedelta, or
+    a text such as ``5s``) and ``delay_level`` (1, 2, ..., see the setting ``messageDelayLevel``) to have the message
+    delivered later. The fields are then in milliseconds and seconds.
+
+    Raises MessageIllegalError for a field of a wrong type or out of range, and for contradictory fields.
     """
 
     topic: str
@@ -163,9 +228,27 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
     wait_store_msg_ok: bool = True
-    deliver_at: int | None = None
-    delay: float | None = None
+    deliver_at: int | str | datetime | None = None
+    delay: float | str | timedelta | None = None
     delay_level: int = 0
+
+    def __post_init__(self) -> None:
+        # Most messages have a body, a tag and keys, perhaps properties; the checks of the others cost more.
+        if (
+            type(self.body) is bytes and (self.tags is None or type(self.tags) is str)
+            and self.flag == 0 == self.delay_level
+            and self.deliver_at is None and self.delay is None
+            and (not self.keys or _are_texts(self.keys)) and (not self.properties or _are_plain(self.properties))
+        ):
+            return
+        refuse_conflicts(self)
+        if isinstance(self.delay, str | timedelta):
+            self.delay = whole_ms("delay", self.delay, 1000) / 1000
+        elif self.deliver_at is not None:
+            self.deliver_at = whole_ms("deliver_at", self.deliver_at)
+
+    def __repr__(self) -> str:
+        return _shown(self, leave_out=True)
 
 
 class MessageExtBrokerInner(msgspec.Struct, gc=False):
@@ -301,6 +384,9 @@ class MessageExt(DecodedWhenUsed):
         """The unique key that the producer's client gave the message, or None."""
         return self.properties.get("UNIQ_KEY")
 
+    def __repr__(self) -> str:
+        return _shown(self)
+
 
 def places_of(records: Iterable[bytes], queue_offsets: Iterable[int]) -> bytes:
     """Return ``GetMessageResult.places`` of ``records`` that follow each other."""
@@ -329,6 +415,9 @@ class GetMessageResult:
     """True if nothing was read because the next message is not in the page cache."""
     inner_messages: int = 0
     """Number of messages of inner batches, without the first one of each record."""
+
+    def __repr__(self) -> str:
+        return _shown(self)
 
     @property
     def message_count(self) -> int:
