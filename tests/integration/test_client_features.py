@@ -103,7 +103,7 @@ def set_mode(producer, broker, topic, group, mode):
 
 
 def test_a_group_in_mode_pop_acknowledges_retries_extends_and_goes_back_to_pulling(broker):
-    seen, slow = [], threading.Event()
+    seen, slow, failures = [], threading.Event(), []
     tries = defaultdict(list)
 
     def handle(message):
@@ -121,7 +121,7 @@ def test_a_group_in_mode_pop_acknowledges_retries_extends_and_goes_back_to_pulli
         producer.create_topic("popped", queues=4)
         set_mode(producer, broker, "popped", "poppers", "POP")
         member = PushConsumer("poppers", handle, namesrv=broker.namesrv, topics={"popped": "a || b"}, start="first",
-                              client_rebalance=False, pop_invisible_s=5)
+                              client_rebalance=False, pop_invisible_s=5, on_error=failures.append)
         stack.enter_context(member)
         assert [queue.queue_id for queue in member.assignment()] == [-1]
         assert member.positions() == {}
@@ -136,6 +136,7 @@ def test_a_group_in_mode_pop_acknowledges_retries_extends_and_goes_back_to_pulli
         with PullConsumer(namesrv=broker.namesrv) as reader:
             until(lambda: any(q for q in reader.queues("%DLQ%poppers")))
             assert [m.body for m in reader.messages("%DLQ%poppers", start="first", follow=False)] == [b"3"]
+        assert [(one.tried, one.messages[0].body) for one in failures] == [("dead letter", b"3")]
         time.sleep(5.5)  # nothing is redelivered: it was extended
         slow.set()
         assert Counter(seen) == Counter([*range(100), 2])

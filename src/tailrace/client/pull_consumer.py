@@ -301,6 +301,8 @@ class AsyncPullConsumer:
         self, wanted: Subscription, start: Begin, *, commit: bool
     ) -> AsyncGenerator[MessageExt, None]:
         found = await self.queues(wanted.topic)
+        if wanted.is_sql:  # a pull that is refused because filters are off would be tried again without end
+            await self._calls.check_filter(wanted)
         offsets = await asyncio.gather(*(self._offset(queue, start) for queue in found))
         reading = _Reading(self, {wanted.topic: wanted}, None, auto_commit=commit)
         self._followed_now.add(reading)

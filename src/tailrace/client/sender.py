@@ -25,7 +25,7 @@ from tailrace.errors import (
     RemotingTimeoutError,
 )
 from tailrace.formats.commitlog import java_string_hash
-from tailrace.formats.remoting import ResponseCode
+from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.formats.requests.message_headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
@@ -155,10 +155,15 @@ class Sender:
         queue_id: int | None, selector: QueueSelector | None, tries: Tries | None = None,
     ) -> SendResult:
         """Send a request; after a temporary failure try again as `until_done` does. Raises RemotingError."""
-        async def step(tries: Tries) -> SendResult:
-            return await self._try(code, message, header, body, unique_key, queue_id, selector, tries)
+        async def step(tries: Tries) -> tuple[RemotingCommand, MessageQueue]:
+            return await self._try(code, message, header, body, queue_id, selector, tries)
 
-        return await self.until_done(message.topic, step, tries)
+        answer, queue = await self.until_done(message.topic, step, tries)
+        place = answer.read(SendMessageResponseHeader)  # outside of the tries: the message is stored
+        return SendResult(
+            _STORED[ResponseCode(answer.code)], queue.broker_name, place.queue_id,
+            place.queue_offset, unique_key, place.msg_id, place.recall_handle or "",
+            answer.ext.get("MSG_REGION", "") if answer.ext.get("TRACE_ON") != "false" else "")
 
     def tries(self) -> Tries:
         """Return the tries of a send that begins now."""
@@ -236,9 +241,9 @@ class Sender:
             raise RemotingTimeoutError("the name server", limit_ms) from None
 
     async def _try(
-        self, code: int, message: Message, header: SendMessageRequestHeader, body: bytes, unique_key: str,
+        self, code: int, message: Message, header: SendMessageRequestHeader, body: bytes,
         queue_id: int | None, selector: QueueSelector | None, tries: Tries,
-    ) -> SendResult:
+    ) -> tuple[RemotingCommand, MessageQueue]:
         began_ns = self._clock.monotonic_ns()
         try:
             route = await self.route_once(message.topic, tries)
@@ -256,11 +261,7 @@ class Sender:
         self._note(queue.broker_name, began_ns)
         if answer.code not in _STORED:
             raise RemotingCommandError(answer.code, answer.remark or "", address)
-        place = answer.read(SendMessageResponseHeader)
-        return SendResult(
-            _STORED[ResponseCode(answer.code)], queue.broker_name, place.queue_id,
-            place.queue_offset, unique_key, place.msg_id, place.recall_handle or "",
-            answer.ext.get("MSG_REGION", "") if answer.ext.get("TRACE_ON") != "false" else "")
+        return answer, queue
 
     def _note(self, broker_name: str, began_ns: int, *, reached: bool = True) -> None:
         if self._faults is not None and broker_name:
