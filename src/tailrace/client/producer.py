@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Self, final
 
 from tailrace.auth.signature import Credentials
-from tailrace.client.arguments import Duration, in_ms, not_above_zero
+from tailrace.client.arguments import Duration, in_ms, in_s, not_above_zero
 from tailrace.client.batching import Batches, BatchItem, BatchKey
 from tailrace.client.blocking import arguments_of, blocking
 from tailrace.client.credentials import credentials_of
