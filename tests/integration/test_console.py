@@ -58,7 +58,7 @@ def console(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("path", "texts"), [
-    ("", ["<h1>Nothing is wrong</h1>", "Sends stop above 90 %", "Last start", "Lag", "Dead letters", "Pending"]),
+    ("", ["has served clients for", "Sends stop above 90 %", "Last start", "Lag", "Dead letters", "Pending"]),
     ("?live=1", ['http-equiv="refresh"']),
     ("topics", ["orders", " of the system</a>"]), ("topics?filter=ORD", ["1 topic found"]),
     ("topics?filter=zzz", ["No topic has zzz in its name."]), ("topics?all=1", ["TBW102", "system"]),

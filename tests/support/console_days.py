@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+from flat_open import flat_open
 from patience import until
 
 from tailrace import Message, MessageStore, Producer, PushConsumer, StoreConfig
@@ -66,7 +68,7 @@ class Day:
         """Commit all orders for a group, as its members do every few seconds."""
         for queue_id in range(4):
             self.controller.broker.offsets.commit(
-                group, "orders", queue_id, self.store.max_offset_in_queue("orders", queue_id))
+                group, "orders", queue_id, self.store.queue_offsets.max("orders", queue_id))
 
     async def _serve(self, ready: threading.Event, stop: asyncio.Event) -> None:
         config = BrokerConfig()
@@ -88,7 +90,10 @@ class Day:
 def consoled(path: Path, *, clock: ShiftedClock | None = None, disk: FullDisk | None = None) -> Iterator[Day]:
     """A console of the store at ``path``; it is served in a thread."""
     clock, disk, ready = clock or ShiftedClock(), disk or FullDisk(), threading.Event()
-    with MessageStore.open(path, config=StoreConfig(**SMALL), clock=clock, file_system=disk) as store:
+    with (
+        mock.patch("tailrace.console.health.compiled", return_value=True),  # no trouble of the machine
+        flat_open(path, config=StoreConfig(**SMALL), clock=clock, file_system=disk) as store,
+    ):
         day, loop = Day(store, clock, disk), asyncio.new_event_loop()
         stop = asyncio.Event()
         thread = threading.Thread(target=lambda: loop.run_until_complete(day._serve(ready, stop)))
@@ -116,7 +121,7 @@ def order(number: int) -> Message:
 def damaged(path: Path, clock: SystemClock | None = None, count: int = 600, places: int = 2) -> None:
     """Make a store of orders that was killed, with damaged messages among others."""
     whole = path.with_name(f"{path.name}-whole")
-    with MessageStore.open(whole, config=StoreConfig(**SMALL), clock=clock) as store:
+    with flat_open(whole, config=StoreConfig(**SMALL), clock=clock) as store:
         for number in range(count):
             store.put(order(number), queue_id=number % 4)
         store.flush()
@@ -185,7 +190,7 @@ def bad_day(path: Path, lag: int = 2_000) -> Iterator[Day]:
             for number in range(600, lag):
                 producer.send(order(number))
             producer.send(Message(topic="orders", body=b"remind", keys=["reminder-1"], delay=3600.0))
-            until(lambda: len(shipped) >= lag - 2 and day.store.max_offset_in_queue("%DLQ%shipping", 0) >= lag // 40)
+            until(lambda: len(shipped) >= lag - 2 and day.store.queue_offsets.max("%DLQ%shipping", 0) >= lag // 40)
             day.commit("shipping")
             clock.behind_ms = 0
             day.disk.percent = 87.6

@@ -17,20 +17,21 @@ class Queues:
 
     def __init__(self, queues):
         self.queues = queues
+        self.queue_offsets = self
         self.reads = 0
 
-    def min_offset_in_queue(self, topic, queue_id):
+    def min(self, topic, queue_id):
         del topic
         return self.queues[queue_id][0].queue_offset if self.queues[queue_id] else 0
 
-    def max_offset_in_queue(self, topic, queue_id):
+    def max(self, topic, queue_id):
         del topic
         return self.queues[queue_id][-1].queue_offset + 1 if self.queues[queue_id] else 0
 
-    def get_offset_in_queue_by_time(self, topic, queue_id, time_ms):
+    def by_time(self, topic, queue_id, time_ms):
         found = self.queues[queue_id]
         at = bisect.bisect_left([one.store_timestamp for one in found], time_ms)
-        return found[at].queue_offset if at < len(found) else self.max_offset_in_queue(topic, queue_id)
+        return found[at].queue_offset if at < len(found) else self.max(topic, queue_id)
 
     def read(self, topic, queue_id, offset, *, max_count):
         assert (topic, max_count) == ("orders", 1)
