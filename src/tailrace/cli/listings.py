@@ -19,9 +19,14 @@ from tailrace.client.admin import AdminClient, GroupQueue, TopicTotals
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RemotingCommandError, StoreLockedError
-from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
+from tailrace.formats.names import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+)
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import is_system_group
+from tailrace.node.topic_config import SYSTEM_TOPICS
 
 __all__ = ["COUNTED_MAX", "Listing", "group_listing", "group_row", "topic_listing", "topic_row"]
 
@@ -43,7 +48,7 @@ def _is_hidden(name: str, system: Iterable[str], messages: int) -> bool:
     """Return whether a table hides a topic unless --all is given. Dead letters that exist are shown."""
     if name.startswith(DLQ_GROUP_TOPIC_PREFIX):
         return not messages
-    return name in system or name.startswith(RETRY_GROUP_TOPIC_PREFIX)
+    return name in system or name in SYSTEM_TOPICS or name.startswith((SYSTEM_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX))
 
 
 def topic_listing(target: Target) -> Listing:
@@ -80,6 +85,7 @@ async def _topics_of_server(admin: AdminClient) -> Listing:
     groups: dict[str, list[GroupQueue]] = {}
     with contextlib.suppress(RemotingCommandError):  # a user who may list topics need not see everything else
         system = await admin.system_topics()
+    with contextlib.suppress(RemotingCommandError):
         groups = await admin.groups()
     names = sorted((str(one["topicName"]) for one in configs), key=lambda name: _is_hidden(name, system, 1))
     totals = await admin.topic_totals(names[:COUNTED_MAX])

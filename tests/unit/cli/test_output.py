@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from tailrace.cli.output import (
     local_time,
     print_kinds,
 )
+from tailrace.cli.pipeline import Job
 from tailrace.cli.pipeline_archive import _once
 from tailrace.logs import get_logger
 from tailrace.model import Message
@@ -321,3 +323,20 @@ def test_a_start_without_compiled_kernels_says_one_line(tmp_path):
 def test_the_shell_completes_commands():
     done = piped(_TAILRACE_COMPLETE="complete_bash", COMP_WORDS="tailrace topic st", COMP_CWORD="2")
     assert done.stdout.split() == [b"stats"]
+
+
+def test_a_job_prints_tables_on_a_terminal_and_lines_in_a_pipe(monkeypatch, capfd):
+    rows = [{"topic": "orders", "messages": 7, "bytes": 2048}, {"topic": "paid", "messages": 1, "bytes": 10}]
+    for as_json in (True, False):
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+        job = Job("traffic", None, as_json=as_json)
+        job.report(*rows)
+        job.report({"gbPerSecond": 0.007, "archiveBytes": 9 << 20})
+        job.report_kinds([{"finding": {"kind": "foreign-unit"}}, {"summary": {"findings": 1}}])
+        printed = capfd.readouterr().out
+        if as_json:
+            assert [*map(json.loads, printed.splitlines())][:2] == rows
+        else:
+            assert re.search(r"orders +7 +2\.0 KiB\n", printed)
+            assert re.search(r"archive +9\.0 MiB\n", printed)
+            assert "finding:\nkind  foreign-unit\n" in printed
