@@ -8,7 +8,7 @@ import typer
 
 from tailrace.cli.app import app
 
-__all__ = ["READING", "READS", "WRITES", "WRITING", "WRITING_WITH", "calls", "every_command", "snapshot"]
+__all__ = ["NO_STORE", "READING", "READS", "WRITES", "WRITING", "WRITING_WITH", "calls", "every_command", "snapshot"]
 
 READS, WRITES = "nothing in store changes", "this command writes to store"
 """Sentences of the help text in lower case; each command has one of them."""
@@ -29,7 +29,6 @@ READING: dict[str, list[str]] = {
     "acl list": ["STORE"],
     "acl test": ["STORE ann --on Topic:orders --action Pub", "STORE missing --on Topic:orders --action Pub"],
     "acl user list": ["STORE"],
-    "broker status": [],
     "doctor report": ["STORE", "STORE --out OUT"],
     "pipeline audit": ["STORE"],
     "pipeline replay": ["STORE --topic orders --to-store OUT"],
@@ -51,6 +50,10 @@ WRITING = {
     "group delete", "acl allow", "acl deny", "acl remove", "acl import", "acl user add", "acl user update",
     "acl user remove", "pipeline rebuild", "pipeline restore"}
 """Commands that write to STORE, or make it."""
+
+NO_STORE = {
+    "broker status", "context list", "context show", "context save", "context select", "context remove"}
+"""Commands without an argument STORE."""
 
 
 def every_command() -> dict[str, click.Command]:

@@ -4,7 +4,6 @@ The names come from the target that the line names so far, as the command itself
 second to answer. Whatever goes wrong, the shell gets no name and no text of an error.
 """
 
-import asyncio
 import contextlib
 import io
 import os
@@ -57,6 +56,8 @@ def _target(ctx: typer.Context) -> "Target":
 
 
 def _ask(target: "Target", question: "Callable[[AdminClient], Awaitable[Iterable[str]]]") -> Iterable[str]:
+    import asyncio  # noqa: PLC0415 - takes long to load
+
     from tailrace.client.admin import AdminClient  # noqa: PLC0415
 
     async def answer() -> Iterable[str]:
