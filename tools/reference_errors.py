@@ -8,7 +8,8 @@ ERRORS = {
     "ConfigError": "Correct the settings that `problems` names.",
     "StoreStateError": "-",
     "StoreClosedError": "Open the store again. Open it in the child process after a fork.",
-    "StoreLockedError": "Use the broker that has the directory open, or stop it.",
+    "StoreLockedError": "Use the broker that has the directory open, or stop it. To read beside it, open the store "
+                        "with `read_only=True`.",
     "NotAStoreError": "Check the path. A newer format needs a newer Tailrace.",
     "StoreNotWritableError": "Remove the cause that `reason` names, then open the store again.",
     "CorruptionError": "Run `tailrace verify STORE`, and see [findings](verify-findings.md).",
@@ -16,6 +17,7 @@ ERRORS = {
     "ChecksumMismatchError": "=CorruptionError",
     "ImpossibleLengthError": "=CorruptionError",
     "UnsupportedVersionError": "Update Tailrace.",
+    "UnknownTopicError": "Correct the name, or create the topic.",
     "OddFileError": "Move away the file that `path` names, or replace it by the right file.",
     "FatalStorageError": "End the process. Check the disk, then open the store. Recovery keeps all durable messages.",
     "LockLostError": "End the process. Find the program that deleted or replaced the lock file.",
