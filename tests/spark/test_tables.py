@@ -1,7 +1,6 @@
 """Tables of a store: traffic, timers, lag, and what retention will take."""
 
 import collections
-import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -83,8 +82,8 @@ def test_traffic_also_counts_what_only_an_archive_has(spark, made, tmp_path):
     shutil.copytree(made, path)
     before = command("traffic", path)
     command("archive", path, archive)
-    with MessageStore.open(path, config=dataclasses.replace(CONFIG, file_reserved_time=0), services=False) as store:
-        assert store.retention.delete_now()
+    for segment in sorted((path / "commitlog").iterdir())[:2]:
+        segment.unlink()  # as retention does
     assert sum(row["messages"] for row in command("traffic", path)) < sum(row["messages"] for row in before)
     assert command("traffic", path, "--archive", archive) == before
 

@@ -16,11 +16,13 @@ pytest.importorskip("pyspark")
 import duckdb
 import pandas as pd
 import polars as pl
+from page_runner import blocks
 
 from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions, local_runner
 from tailrace.spark.data_source import TailraceDataSource
 from tailrace.store.archive_manifest import list_manifests, read_manifest
 
+DOCS = Path(__file__).parents[4] / "docs"
 SEGMENT = 32 << 10
 COUNT = 120
 VERSION_1 = Path(__file__).with_name("archive-version-1.tar.xz")
@@ -77,9 +79,19 @@ def test_other_programs_read_the_directory(both):
     found = duckdb.sql(
         f"SELECT topic, count(*) FROM '{rows}/**/*.parquet' WHERE kind = 'message' GROUP BY topic ORDER BY topic")
     assert found.fetchall() == [("a", wanted // 2), ("b", wanted // 2)]
-    frame = pd.read_parquet(rows, filters=[("kind", "==", "message")], dtype_backend="pyarrow")
+    frame = pd.read_parquet(rows, filters=[("kind", "==", "message")])
     assert len(frame) == wanted
-    assert {str(frame.dtypes[name]) for name in ("queueId", "queueOffset")} == {"int32[pyarrow]", "int64[pyarrow]"}
+    assert [str(frame.dtypes[name]) for name in ("queueId", "queueOffset")] == ["int32", "int64"]
+    assert {str(kind) for kind in pd.read_parquet(rows, columns=["queueId", "queueOffset"]).dtypes} == {"float64"}
+
+
+def test_the_examples_of_the_page_run(both):
+    _, target = both
+    [code] = [one.text for one in blocks((DOCS / "how-to/data/archive.md").read_text()) if "import duckdb" in one.text]
+    *_, sql, lazy, frame = code.strip().splitlines()
+    names = {"duckdb": duckdb, "polars": pl, "pandas": pd}
+    found = [eval(one.replace("ARCHIVE", str(target)), names) for one in (sql, lazy, frame)]
+    assert sum(count for _, count in found[0].fetchall()) == len(found[1]) == len(found[2]) == messages(target)
 
 
 def test_a_job_that_runs_leaves_only_whole_parquet_files_below_rows(both):
