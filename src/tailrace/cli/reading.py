@@ -23,6 +23,6 @@ def open_to_read(store: Path, config: Path | None, *, raw: bool = False, index: 
 
 
 def note_behind(behind: str) -> None:
-    """Print how far behind a server the shown messages may be; nothing if ``behind`` is empty."""
+    """Print ``behind``, the reason why messages of the last seconds may be missing; nothing if it is empty."""
     if behind:
         complain(f"the store is shown {behind}")

@@ -125,8 +125,8 @@ def back_up(
 ) -> dict[str, Any]:
     """Bring a backup up to date with a store, which a server may have open. Return a report.
 
-    The server is asked to sync first, over ``tls`` if it is given. ``behind`` of the report says how far behind the
-    server the backup may be; it is missing if the backup has every message that was acknowledged before.
+    The server is asked to sync first, over ``tls`` if it is given. The report has ``behind``, a reason,
+    if messages may be missing that were acknowledged before.
 
     CommitLog files that are full and in the backup already are not read again, except their first 4 KiB.
     Raises StoreError if the directory is a store or has another store's backup, or another OSError or StoreError.

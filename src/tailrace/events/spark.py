@@ -48,7 +48,7 @@ DATA_LOST_IN_THE_LOG: Final = event(
     "Records were deleted while a task read; [failOnDataLoss](../how-to/data/spark.md) is false.",
     do="Read more often, or keep messages longer.")
 MESSAGES_MAY_BE_MISSING: Final = event(
-    "warning", "messages of the last seconds may be missing", "store behind",
+    "warning", "messages of the last seconds may be missing", "store reason",
     "The server of the directory did not sync before the read, so acknowledged messages may not be read yet.",
     do="Give the driver a user with `Get` on `Cluster:*` (TAILRACE_CREDENTIALS). A later read has the messages.")
 LMQ_QUEUES_ARE_LEFT_OUT: Final = event(

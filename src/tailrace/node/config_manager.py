@@ -419,7 +419,7 @@ def read_config(file_system: FileSystem, path: str) -> dict[str, Any] | None:
 
 
 def _object_in(file_system: FileSystem, path: str) -> tuple[dict[str, Any] | None, str]:
-    """Return the object in a file, and why there is none; the reason is empty for a file that is missing or empty."""
+    """Return the object in a file, and why it cannot be read; the reason is empty if the file is missing or empty."""
     text = read_if_there(file_system, path) or b""
     if not text.strip():
         return None, ""

@@ -1,8 +1,8 @@
 """Open a directory for reading, beside the server that may have it open.
 
 A server syncs its log up to ten seconds after it has acknowledged a message, and readers leave out what is not
-synced. So the server is asked to sync first, if the directory has such messages. If it does not sync, the reader
-gets the reason with the time that it may be behind.
+synced. So the server is asked to sync first, if the directory has such messages. If the server does not sync, the
+reader gets the reason, and the time for which messages may be missing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
+from tailrace.formats.commitlog import (
+    BLANK,
+    BLANK_MAGIC,
+    STORE_TIME_HEAD,
+    plausible_size,
+    store_timestamp_of,
+)
 from tailrace.node.serve_hint import serve_hint
 from tailrace.remoting.tls import TlsOptions
-from tailrace.store.directory import StoreDirectory
+from tailrace.store.directory import DirectoryState, StoreDirectory
 
 __all__ = ["Synced", "open_synced"]
 
@@ -26,7 +33,7 @@ class Synced(NamedTuple):
 
     directory: StoreDirectory
     behind: str
-    """Why messages may be missing that were acknowledged before the open, and for how long; empty if none are."""
+    """Why messages may be missing that were acknowledged before the open, and for how long; empty if all are there."""
 
 
 def open_synced(
@@ -41,7 +48,7 @@ def open_synced(
         return StoreDirectory(path, config=config, file_system=file_system, raw=raw, index=index)
 
     directory = opened()
-    since_ms = directory.hidden_since_ms()
+    since_ms = hidden_since_ms(directory)
     if since_ms is None:
         return Synced(directory, "")
     hint = serve_hint(directory.path, file_system)
@@ -59,6 +66,26 @@ def open_synced(
         whose = f"process {holder}, which has the directory open and is not a server of Tailrace"
     seconds = max(-(-((clock or SystemClock()).now_ms() - since_ms) // 1000), 1)
     return Synced(directory, f"up to {seconds:,} s behind {whose}")
+
+
+def hidden_since_ms(directory: StoreDirectory) -> int | None:
+    """Return the time of the first message that another process has stored and that is left out; None without one.
+
+    The time is in ms, by the wall clock. Of a directory that a Java broker has open, it is not known whether there are
+    such messages: the result is the time up to which messages are shown.
+    """
+    if directory.state is DirectoryState.LIVE_JAVA:
+        return directory.time_bound
+    if directory.state is not DirectoryState.LIVE:
+        return None
+    at = min(directory.bound, directory.dispatched)
+    head = directory.read(at, STORE_TIME_HEAD)
+    if len(head) >= BLANK.size and BLANK.unpack_from(head).magic == BLANK_MAGIC:
+        at = min((file.file_from_offset for file in directory.log_files if file.file_from_offset > at), default=at)
+        head = directory.read(at, STORE_TIME_HEAD)
+    if not plausible_size(head, at):
+        return None
+    return directory.wall_times.of(at, store_timestamp_of(head) or 0)
 
 
 def _sync(address: str, tls: TlsOptions | None) -> None:

@@ -7,7 +7,7 @@ Which records are shown:
                     process is the one in the abort file
   open in Java      records that are older than the flush time in the checkpoint
 
-``hidden_since_ms`` says since when records are left out; `node.synced_directory` asks the server to sync first.
+`node.synced_directory` asks the server to sync first.
 
 A short read means that retention has deleted the file since.
 """
@@ -30,13 +30,7 @@ from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.whole_files import read_hint
 from tailrace.errors import NotAStoreError, OddFileError, StoreError
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import (
-    BLANK,
-    BLANK_MAGIC,
-    STORE_TIME_HEAD,
-    plausible_size,
-    store_timestamp_of,
-)
+from tailrace.formats.commitlog import STORE_TIME_HEAD, plausible_size, store_timestamp_of
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.kernels import hashes, index_entries
@@ -301,7 +295,8 @@ class StoreDirectory:
         self.lives = EndedLives(whole_units(self.config.mapped_file_size_consume_queue, _UNIT) // _UNIT)
         """The topics that were deleted, and where their queues begin again."""
         self.lives.load(read_ended(self.file_system, self.path))
-        self._dispatched = _FOREVER
+        self.dispatched = _FOREVER
+        """Position up to which a live server has written queue units and index entries."""
         self.state, self.bound, self.time_bound = self._look()
         self.wall_times = read_wall_times(self.file_system, self.path)
         """What the wall clock said while store times were ahead of it."""
@@ -341,7 +336,7 @@ class StoreDirectory:
         try:
             hint = orjson.loads(self._text(f"{root}/{filenames.FLUSHED}") or b"{}")
             if abort is not None and int(abort) == hint["pid"] == holder:
-                self._dispatched = int(hint.get("dispatched", hint["flushed"]))
+                self.dispatched = int(hint.get("dispatched", hint["flushed"]))
                 return DirectoryState.LIVE, int(hint["flushed"]), _FOREVER
         except (ValueError, KeyError, TypeError):
             pass
@@ -572,30 +567,6 @@ class StoreDirectory:
     def is_live(self) -> bool:
         """True if another process has the directory open, so that files may grow while they are read."""
         return self.state in {DirectoryState.LIVE, DirectoryState.LIVE_JAVA}
-
-    def hidden_since_ms(self) -> int | None:
-        """Return the store time from which on messages are left out that another process has stored; None if none are.
-
-        The time is that of the wall clock. Of a directory that a Java broker has open, it is not known whether there
-        are such messages: the result is the time up to which messages are shown.
-        """
-        if self.state is DirectoryState.LIVE_JAVA:
-            return self.time_bound
-        at = min(self.bound, self._dispatched)
-        if self.state is not DirectoryState.LIVE:
-            return None
-        head = self.read(at, STORE_TIME_HEAD)
-        if len(head) >= BLANK.size and BLANK.unpack_from(head).magic == BLANK_MAGIC:
-            at = self._log_file_end(at)
-            head = self.read(at, STORE_TIME_HEAD)
-        if not plausible_size(head, at):
-            return None
-        stored = store_timestamp_of(head)
-        return self.wall_times.of(at, stored if stored is not None else 0)
-
-    def _log_file_end(self, phy_offset: int) -> int:
-        file = self._log_file(phy_offset)
-        return file.file_from_offset + file.size if file is not None else phy_offset
 
     @property
     def readable_until(self) -> int:

@@ -1,4 +1,4 @@
-"""Damage, verify, seal, verify: the number first, what to do, then green; timers are told apart."""
+"""Damage, verify, seal, verify: the number first, what to do, then green; pending and overdue timers."""
 
 from __future__ import annotations
 

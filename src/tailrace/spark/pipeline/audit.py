@@ -114,9 +114,7 @@ def audit(
     spark: SparkSession, path: str, *, config: StoreConfig | None = None, tell: Tell = lambda _: None,
 ) -> Audit:
     """Audit a directory without changing it. Raises NotAStoreError."""
-    directory, behind = open_synced(path, config=config, raw=True)
-    if behind:
-        tell(f"the store is shown {behind}")
+    directory = _opened(path, config, tell)
     context = spark.sparkContext
     files = directory.index_files()
     look = context.broadcast((directory, files))
@@ -182,6 +180,13 @@ def audit(
         "timers": timer_counts(directory, timer_checks, SystemClock().now_ms())._asdict(),
         "findings": sum(kinds.values()), "kinds": dict(sorted(kinds.items())),
     })
+
+
+def _opened(path: str, config: StoreConfig | None, tell: Tell) -> StoreDirectory:
+    directory, behind = open_synced(path, config=config, raw=True)
+    if behind:
+        tell(f"the store is shown {behind}")
+    return directory
 
 
 def _run(spark: SparkSession, look: Broadcast[_Look], tasks: list[_Task]) -> RDD[Any]:

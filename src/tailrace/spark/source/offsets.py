@@ -49,7 +49,7 @@ def open_directories(options: ReadOptions) -> dict[str, Directory]:
     for label, path in options.roots:
         live, behind = open_synced(path, config=config)
         if behind:
-            events.MESSAGES_MAY_BE_MISSING.log(_log, store=path, behind=behind)
+            events.MESSAGES_MAY_BE_MISSING.log(_log, store=path, reason=behind)
         archive = options.archive_of(label)
         found[label] = open_archived(live, archive) if archive else live
     return found
