@@ -8,7 +8,7 @@ import typer
 
 from tailrace.cli.app import app
 
-__all__ = ["NO_STORE", "READING", "READS", "WRITES", "WRITING", "WRITING_WITH", "calls", "every_command", "snapshot"]
+__all__ = ["READING", "READS", "WITHOUT_STORE", "WRITES", "WRITING", "WRITING_WITH", "calls", "every_command", "snapshot"]
 
 READS, WRITES = "nothing in store changes", "this command writes to store"
 """Sentences of the help text in lower case; each command has one of them."""
@@ -21,8 +21,9 @@ READING: dict[str, list[str]] = {
     "retention": ["STORE", "STORE --json", "STORE --free 1GiB --dry-run"],
     "timers": ["STORE", "STORE --summary"],
     "backup": ["STORE OUT", "STORE OUT --verify"],
-    "tail": ["STORE --topic orders --from first --no-follow", "STORE --topic orders", "STORE --topic missing"],
-    "topic list": ["STORE"],
+    "tail": ["STORE --topic orders --from first --no-follow", "STORE --topic orders", "STORE --topic missing",
+             "STORE --topic orders --last 2 --no-follow", "STORE --topic orders --since 1h --no-follow"],
+    "topic list": ["STORE", "STORE --all"],
     "topic stats": ["STORE orders", "STORE missing"],
     "group list": ["STORE"],
     "group show": ["STORE readers", "STORE missing"],
@@ -45,15 +46,15 @@ WRITING_WITH = {
     "repair": "", "retention": "--delete-now", "pipeline timers": "--revise"}
 """Commands of READING that write in another form: with this option, or with none."""
 
+WITHOUT_STORE = {
+    "broker status", "context list", "context show", "context save", "context select", "context remove"}
+"""Commands that have no STORE."""
+
 WRITING = {
     "serve", "recover", "send", "restore", "topic create", "topic delete", "topic purge", "group create", "group reset",
     "group delete", "acl allow", "acl deny", "acl remove", "acl import", "acl user add", "acl user update",
     "acl user remove", "pipeline rebuild", "pipeline restore"}
 """Commands that write to STORE, or make it."""
-
-NO_STORE = {
-    "broker status", "context list", "context show", "context save", "context select", "context remove"}
-"""Commands without an argument STORE."""
 
 
 def every_command() -> dict[str, click.Command]:

@@ -55,7 +55,7 @@ _GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., Any]]]]] = {
         "import": acl.import_plain}),
     "acl user": ("List and change users.", {
         "add": acl.user_add, "update": acl.user_update, "remove": acl.user_remove, "list": acl.user_list}),
-    "context": ("List and change contexts, which name servers.", {
+    "context": ("List and change named servers.", {
         "list": context_commands.list_all, "show": context_commands.show_one, "save": context_commands.save,
         "select": context_commands.select, "remove": context_commands.remove}),
     "broker": ("Look at running brokers.", {"status": status}),
