@@ -8,7 +8,10 @@ import typer
 
 from tailrace.cli.app import app
 
-__all__ = ["READING", "READS", "WITHOUT_STORE", "WRITES", "WRITING", "WRITING_WITH", "calls", "every_command", "snapshot"]
+__all__ = [
+    "READING", "READS", "WITHOUT_STORE", "WRITES", "WRITING", "WRITING_WITH", "calls", "every_command",
+    "snapshot",
+]
 
 READS, WRITES = "nothing in store changes", "this command writes to store"
 """Sentences of the help text in lower case; each command has one of them."""
