@@ -91,6 +91,6 @@ def test_polars_and_duckdb_read_an_archive(shell):
         """.filter(polars.col("kind") == "message").collect().height, "rows")'""")
     duckdb = shell.run(
         """python -c 'import duckdb; print(duckdb.sql("SELECT count(*) FROM \\"archive/rows/**/*.parquet\\" """
-        """WHERE kind = $$message$$").fetchone()[0], "rows")'""")
+        """WHERE kind = $$message$$").fetchall()[0][0], "rows")'""")
     assert polars == duckdb
     assert int(polars.split()[0]) > 50
