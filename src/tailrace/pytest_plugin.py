@@ -21,6 +21,7 @@ import pytest
 if TYPE_CHECKING:  # imported on demand, so that test runs without these fixtures start faster
     from tailrace.client import SendResult
     from tailrace.model import MessageExt
+    from tailrace.spellings import Duration
 
 __all__ = [
     "BrokerClient", "TailraceBroker", "tailrace_broker", "tailrace_options", "tailrace_session_broker",
@@ -63,7 +64,7 @@ class BrokerClient:
 
     def send(
         self, topic: str, body: bytes, *, tags: str | None = None, keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None, delay: float | None = None, queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None, delay: Duration | None = None, queue_id: int | None = None,
     ) -> SendResult:
         """Send a message and wait until it is stored."""
         from tailrace.model import Message  # noqa: PLC0415
@@ -86,15 +87,16 @@ class BrokerClient:
                     raise
                 return []
 
-    def wait_for(self, topic: str, count: int, timeout_s: float = 10.0) -> list[MessageExt]:
+    def wait_for(self, topic: str, count: int, timeout_s: Duration = 10.0) -> list[MessageExt]:
         """Return the messages of a topic once there are ``count`` of them. Raises TimeoutError."""
         from tailrace.env.clock import SystemClock  # noqa: PLC0415
+        from tailrace.spellings import duration_ms  # noqa: PLC0415
 
         clock = SystemClock()
-        end_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
+        end_ns = clock.monotonic_ns() + duration_ms(timeout_s, "timeout_s") * 1_000_000
         while len(found := self.messages(topic)) < count:
             if clock.monotonic_ns() > end_ns:
-                raise TimeoutError(f"{topic} has {len(found)} messages after {timeout_s} s, not {count}")
+                raise TimeoutError(f"{topic} has {len(found)} messages after timeout_s={timeout_s}, not {count}")
             threading.Event().wait(0.02)
         return found
 

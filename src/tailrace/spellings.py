@@ -7,17 +7,21 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["duration_ms", "meant", "nearest", "no_such", "size_text", "time_ms"]
+__all__ = ["Duration", "Time", "duration_ms", "meant", "milliseconds", "nearest", "no_such", "size_text", "time_ms"]
 
+Duration = float | str | timedelta
+"""A number in the unit that the name of the argument has, a timedelta, or a text with units such as ``5s``."""
+Time = int | str | datetime
+"""Milliseconds since 1970, a datetime, or a text of ISO 8601."""
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?(ms|s|m|h|d)", re.ASCII)
 _PARTS: Final = re.compile(rf"(?:{_PART.pattern} ?)+", re.ASCII)
 _MAX_MS: Final = (1 << 63) - 1
 
 
-def duration_ms(value: float | str | timedelta, name: str = "a duration") -> int:
+def duration_ms(value: Duration, name: str = "a duration") -> int:
     """Return a duration in milliseconds.
 
     ``value`` is a number of seconds, a ``timedelta``, or a text with units such as ``5s``, ``1h30m`` or ``500ms``.
@@ -42,7 +46,17 @@ def duration_ms(value: float | str | timedelta, name: str = "a duration") -> int
     return round(found)
 
 
-def time_ms(value: int | str | datetime, name: str = "a time") -> int:
+def milliseconds(value: Duration, name: str = "a duration") -> float:
+    """Return a duration in milliseconds, of which a number is given; otherwise as `duration_ms`."""
+    if isinstance(value, str | timedelta):
+        return duration_ms(value, name)
+    number: Any = value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+        raise ValueError(f"{name}={value!r} is not a duration: give ms, a timedelta or a text such as '5s'")
+    return number
+
+
+def time_ms(value: Time, name: str = "a time") -> int:
     """Return a time in milliseconds since 1970.
 
     ``value`` is a number of milliseconds since 1970, the same number as a text, a ``datetime``, or a text of

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.spellings import duration_ms, meant, nearest, time_ms
+from tailrace.spellings import duration_ms, meant, milliseconds, nearest, no_such, time_ms
 
 
 @pytest.mark.parametrize(("value", "ms"), [
@@ -55,3 +55,21 @@ def test_the_most_similar_name_is_suggested() -> None:
     assert meant("ordres", ["bills"]) == ""
     assert nearest("ordres", ["bills", "orders"]) == "orders"
     assert nearest("ordres", ["bills"]) == ""
+
+
+@pytest.mark.parametrize(("value", "ms"), [(5, 5), (0.25, 0.25), (0, 0), ("5s", 5000), (timedelta(minutes=1), 60_000)])
+def test_a_number_of_milliseconds_is_kept(value: Any, ms: float) -> None:
+    assert milliseconds(value) == ms
+
+
+@pytest.mark.parametrize("value", [-1, True, None, float("nan"), float("inf"), b"5s", []])
+def test_what_is_no_number_of_milliseconds_is_named(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^wait=.* is not a duration: give ms, a timedelta or a text such as '5s'$"):
+        milliseconds(value, "wait")
+
+
+def test_a_name_that_is_not_there_comes_with_the_nearest_or_with_all() -> None:
+    assert no_such("topic", "ordres", ["orders", "x"], "s") == "s has no topic ordres; is orders meant?"
+    assert no_such("topic", "q", ["b", "a"], "s") == "s has no topic q; it has a, b"
+    assert no_such("topic", "q", [], "s") == "s has no topic q"
+    assert no_such("topic", "q", [f"name{n}" for n in range(10)], "s") == "s has no topic q"

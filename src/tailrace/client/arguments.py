@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
 
 from tailrace.errors import ConfigError
 from tailrace.remoting.client import split_address
-from tailrace.spellings import duration_ms, time_ms
+from tailrace.spellings import Duration, Time, milliseconds, time_ms
 
 __all__ = ["Duration", "Time", "check_address", "in_ms", "in_s", "in_time_ms", "not_above_zero"]
 
-Duration = float | str | timedelta
-"""A number in the unit that the name of the argument has, a timedelta, or a text with units such as ``5s``."""
-Time = int | str | datetime
-"""Milliseconds since 1970, a datetime, or a text of ISO 8601."""
+_Number = TypeVar("_Number", int, float)
 
 
 def in_ms(name: str, value: Duration) -> float:
     """Return a duration in milliseconds, of which a number is given. Raises ConfigError."""
-    return _checked(duration_ms, value, name) if isinstance(value, str | timedelta) else _number(name, value, "ms")
+    return _checked(milliseconds, value, name)
 
 
 def in_s(name: str, value: Duration) -> float:
     """Return a duration in seconds, of which a number is given. Raises ConfigError."""
-    return _checked(duration_ms, value, name) / 1_000 if isinstance(value, str | timedelta) else (
-        _number(name, value, "s"))
+    if isinstance(value, str | timedelta):
+        return _checked(milliseconds, value, name) / 1_000
+    number: Any = value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+        raise ConfigError(f"{name}={value!r} is not a duration: give seconds, a timedelta or a text such as '5s'")
+    return number
 
 
 def in_time_ms(name: str, value: Time) -> int:
@@ -35,17 +36,11 @@ def in_time_ms(name: str, value: Time) -> int:
     return _checked(time_ms, value, name)
 
 
-def _checked(read: Callable[[Any, str], int], value: object, name: str) -> int:
+def _checked(read: Callable[[Any, str], _Number], value: object, name: str) -> _Number:
     try:
         return read(value, name)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-
-
-def _number(name: str, value: Any, unit: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{name}={value!r} is not a duration: give {unit}, a timedelta or a text such as '5s'")
-    return value
 
 
 def not_above_zero(**values: Any) -> list[str]:

@@ -10,7 +10,6 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -60,7 +59,7 @@ from tailrace.node.queue_offsets import QueueOffsets
 from tailrace.node.store_opening import OpenStore, StoreParts, open_store
 from tailrace.node.topic_config import TopicConfig
 from tailrace.segments import Lease
-from tailrace.spellings import time_ms
+from tailrace.spellings import Duration, Time, milliseconds, time_ms
 from tailrace.store.flush import DurableCallback
 from tailrace.store.hooks import MessageArrivingListener, PropertyFilter, TopicLives
 from tailrace.store.queue_sizes import QueueSize, queue_size
@@ -285,7 +284,7 @@ class MessageStore:
 
     def put(
         self, message: Message, *, queue_id: int | None = 0, ordering_key: str | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: Duration | None = None,
     ) -> PutMessageResult:
         """Put a message into a queue of its topic. A missing topic is created with 4 queues.
 
@@ -312,7 +311,7 @@ class MessageStore:
         return result
 
     def put_many(
-        self, messages: Sequence[Message], *, queue_id: int | None = 0, timeout_ms: int | None = None
+        self, messages: Sequence[Message], *, queue_id: int | None = 0, timeout_ms: Duration | None = None
     ) -> Sequence[PutMessageResult]:
         """Put messages in order, much faster than one by one. Return a result for each.
 
@@ -348,7 +347,7 @@ class MessageStore:
         return PutResults(results, order)
 
     def put_table(
-        self, table: Any, *, topic: str | None = None, queue_id: int = 0, timeout_ms: int | None = None
+        self, table: Any, *, topic: str | None = None, queue_id: int = 0, timeout_ms: Duration | None = None
     ) -> PutTableResult:
         """Put the rows of a table in order, as fast as memory allows. Return the place of each row.
 
@@ -449,10 +448,10 @@ class MessageStore:
         self._check_open()
         return bool(self.read_only) or self._store.sync_for_readers(timeout_ms)
 
-    def wait_dispatched(self, timeout_ms: int = 10_000) -> bool:
+    def wait_dispatched(self, timeout_ms: Duration = 10_000) -> bool:
         """Wait until everything that was put before can be read by queue and key; False after the timeout."""
         self._check_open()
-        return self._store.wait_dispatched(timeout_ms)
+        return self._store.wait_dispatched(round(milliseconds(timeout_ms, "timeout_ms")))
 
     def _unique_key(self) -> str:
         """Return a new unique key: 32 hexadecimal digits."""
@@ -468,8 +467,8 @@ class MessageStore:
             raise MessageIllegalError("topic", f"{topic} has cleanup.policy=COMPACTION; use put or put_many")
         return self._topic_queues(topic, queue_id)
 
-    def _wait(self, until: int, timeout_ms: int | None) -> None:
-        limit = timeout_ms if timeout_ms is not None else self.config.sync_flush_timeout
+    def _wait(self, until: int, timeout_ms: Duration | None) -> None:
+        limit = self.config.sync_flush_timeout if timeout_ms is None else round(milliseconds(timeout_ms, "timeout_ms"))
         wait_durable(self._store, until, limit)
 
     # -- reading
@@ -602,7 +601,7 @@ class MessageStore:
         return [data for _, data in found]
 
     def get_offset_in_queue_by_time(
-        self, topic: str, queue_id: int, timestamp_ms: int | str | datetime,
+        self, topic: str, queue_id: int, timestamp_ms: Time,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
         """Return the offset of the first message stored at or after a time; with UPPER the last at or before it.
@@ -704,7 +703,7 @@ class MessageStore:
         return self.deletion.delete_unused()
 
     def purge_topic(
-        self, topic: str, queue_id: int | None = None, before_ms: int | str | datetime | None = None
+        self, topic: str, queue_id: int | None = None, before_ms: Time | None = None
     ) -> dict[int, tuple[int, int]]:
         """Purge the messages of a topic, or those of one queue, or those stored before a time.
 

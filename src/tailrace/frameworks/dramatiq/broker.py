@@ -11,6 +11,7 @@ import dramatiq
 from dramatiq.errors import QueueJoinTimeout, QueueNotFound
 
 from tailrace.auth.signature import Credentials
+from tailrace.client.arguments import in_ms, in_s
 from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import Target
 from tailrace.env.clock import Clock, SystemClock
@@ -21,6 +22,7 @@ from tailrace.frameworks.dramatiq.delays import later
 from tailrace.frameworks.dramatiq.waiting import Sent, Waiting
 from tailrace.model import Message
 from tailrace.remoting.tls import TlsOptions, options_of
+from tailrace.spellings import Duration
 
 __all__ = ["RocketmqBroker"]
 
@@ -43,9 +45,9 @@ class RocketmqBroker(dramatiq.Broker):
 
     def __init__(
         self, *, namesrv: str = "", broker: str = "", middleware: Sequence[dramatiq.Middleware] | None = None,
-        topic_prefix: str = "dramatiq_", topic_queues: int = 4, invisible_s: float = 60.0, timeout_ms: int = 3000,
-        retries: int = 2, tls: bool | TlsOptions = False, credentials: Credentials | str | None = None,
-        clock: Clock | None = None,
+        topic_prefix: str = "dramatiq_", topic_queues: int = 4, invisible_s: Duration = 60.0,
+        timeout_ms: Duration = 3000, retries: int = 2, tls: bool | TlsOptions = False,
+        credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
         """Set it up; nothing is sent before the first message or worker.
 
@@ -56,6 +58,7 @@ class RocketmqBroker(dramatiq.Broker):
         ``credentials`` are those of a `Producer`. Raises ConfigError.
         """
         problems = []
+        invisible_s, timeout_ms = in_s("invisible_s", invisible_s), round(in_ms("timeout_ms", timeout_ms))
         if not 5 <= invisible_s <= 300:
             problems.append(f"invisible_s={invisible_s!r} is not from 5 to 300")
         problems += [f"{name}={value!r} is not above 0" for name, value in (

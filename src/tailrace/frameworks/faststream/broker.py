@@ -18,6 +18,7 @@ from faststream.response.publish_type import PublishType
 from faststream.specification.schema import BrokerSpec
 
 from tailrace.auth.signature import Credentials
+from tailrace.client.arguments import in_ms, in_s
 from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import InstanceShare, Target
 from tailrace.client.producer import AsyncProducer
@@ -31,6 +32,7 @@ from tailrace.frameworks.faststream.producer import RocketmqProducer
 from tailrace.frameworks.faststream.registrator import RocketmqRegistrator
 from tailrace.frameworks.faststream.response import RocketmqPublishCommand
 from tailrace.remoting.tls import TlsOptions, options_of
+from tailrace.spellings import Duration, Time
 
 __all__ = ["RocketmqBroker"]
 
@@ -39,8 +41,8 @@ class RocketmqBroker(RocketmqRegistrator, BrokerUsecase[Incoming, AsyncProducer,
     """Connects FastStream with RocketMQ or Tailrace. docs/how-to/programs/frameworks.md describes it."""
 
     def __init__(
-        self, *, namesrv: str = "", broker: str = "", timeout_ms: int = 3000, tls: bool | TlsOptions = False,
-        credentials: Credentials | str | None = None, retries: int = 2, linger_ms: float = 0.0,
+        self, *, namesrv: str = "", broker: str = "", timeout_ms: Duration = 3000, tls: bool | TlsOptions = False,
+        credentials: Credentials | str | None = None, retries: int = 2, linger_ms: Duration = 0.0,
         compression: str | None = None, telemetry: Telemetry | None = None, graceful_timeout: float | None = 15.0,
         ack_policy: AckPolicy = EMPTY, decoder: Any = None, parser: Any = None, codec: Any = None,
         dependencies: Sequence[Any] = (), middlewares: Sequence[Any] = (), routers: Iterable[RocketmqRegistrator] = (),
@@ -53,7 +55,9 @@ class RocketmqBroker(RocketmqRegistrator, BrokerUsecase[Incoming, AsyncProducer,
         ``namesrv`` is one or more name servers, separated by ``;``. ``broker`` names one broker instead. The next six
         arguments are those of `AsyncProducer`, the others those of every broker of FastStream. Raises ConfigError.
         """
-        target = Target(namesrv, broker, timeout_ms, tls=options_of(tls), credentials=credentials_of(credentials))
+        target = Target(
+            namesrv, broker, round(in_ms("timeout_ms", timeout_ms)), tls=options_of(tls),
+            credentials=credentials_of(credentials))
         super().__init__(
             routers=routers, retries=retries, linger_ms=linger_ms, compression=compression,
             config=RocketmqBrokerConfig(
@@ -94,11 +98,11 @@ class RocketmqBroker(RocketmqRegistrator, BrokerUsecase[Incoming, AsyncProducer,
                 self.config.broker_config.producer.disconnect()
                 await client.close()
 
-    async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's name
+    async def ping(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 - FastStream's name
         """Return whether a server answers within ``timeout`` seconds (without it: the timeout of requests)."""
         share = InstanceShare(self.config.broker_config.servers)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(None if timeout is None else in_s("timeout", timeout)):
                 await share.instance.routes.of(AUTO_CREATE_TOPIC)
         except RemotingCommandError:
             return True
@@ -110,7 +114,7 @@ class RocketmqBroker(RocketmqRegistrator, BrokerUsecase[Incoming, AsyncProducer,
 
     async def publish(
         self, message: Any = None, topic: str = "", *, tags: str | None = None, keys: Sequence[str] = (),
-        delay: float | None = None, deliver_at: int | None = None, ordering_key: str | None = None,
+        delay: Duration | None = None, deliver_at: Time | None = None, ordering_key: str | None = None,
         headers: dict[str, str] | None = None, correlation_id: str | None = None, reply_to: str = "",
     ) -> SendResult:
         """Store a message and return where it is.
@@ -144,7 +148,7 @@ class RocketmqBroker(RocketmqRegistrator, BrokerUsecase[Incoming, AsyncProducer,
 
     async def request(  # type: ignore[override]
         self, message: Any = None, topic: str = "", *, tags: str | None = None, keys: Sequence[str] = (),
-        headers: dict[str, str] | None = None, correlation_id: str | None = None, timeout: float = 3.0,  # noqa: ASYNC109
+        headers: dict[str, str] | None = None, correlation_id: str | None = None, timeout: Duration = 3.0,  # noqa: ASYNC109
     ) -> RocketmqMessage:
         """Send a request and wait up to ``timeout`` seconds for the result of its handler.
 

@@ -9,6 +9,7 @@ from faststream.message import StreamMessage, decode_message
 
 from tailrace.client.listening import RetryLater
 from tailrace.model import MessageExt
+from tailrace.spellings import Duration
 
 __all__ = ["CONTENT_TYPE", "CORRELATION_ID", "REPLY_TO", "REPLY_TO_CLIENT", "RESERVED", "Incoming", "RocketmqMessage",
            "decode", "decode_batch", "parse", "parse_batch"]
@@ -72,12 +73,13 @@ class RocketmqMessage(StreamMessage[Incoming]):
         self.raw_message.settle(None)
         await super().ack()
 
-    async def nack(self, delay: float | None = None) -> None:
-        """Deliver the message again after ``delay`` seconds; without ``delay`` the time grows with each delivery.
+    async def nack(self, delay: Duration | None = None) -> None:
+        """Deliver the message again after ``delay``; without ``delay`` the time grows with each delivery.
 
-        After ``max_reconsume_times`` deliveries it becomes a dead letter. Raises ValueError for a negative delay.
+        ``delay`` is in seconds, a timedelta or a text such as ``5m``. After ``max_reconsume_times`` deliveries the
+        message becomes a dead letter. Raises ValueError for a negative delay.
         """
-        if delay is not None and not delay >= 0:
+        if isinstance(delay, int | float) and not delay >= 0:
             raise ValueError(f"delay={delay!r} must be a number of seconds, 0 or more")
         self.raw_message.settle(RetryLater(after_s=delay))
         await super().nack()

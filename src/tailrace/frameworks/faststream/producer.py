@@ -10,6 +10,7 @@ from faststream._internal.parser import DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream.exceptions import IncorrectState
 
+from tailrace.client.arguments import in_s
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.request_reply import reply_to
 from tailrace.client.send_result import SendResult
@@ -104,4 +105,5 @@ class RocketmqProducer(BaseProducer):
     async def request(self, cmd: RocketmqPublishCommand) -> Incoming:
         """Send a request and return its reply. Raises RequestTimeoutError if none came, or another StoreError."""
         message = await self.encoded(cmd)
-        return Incoming(await self.client.request(message, timeout_ms=max(1, round(cmd.timeout * 1000))))
+        timeout_ms = max(1, round(in_s("timeout", cmd.timeout) * 1000))
+        return Incoming(await self.client.request(message, timeout_ms=timeout_ms))

@@ -14,6 +14,7 @@ from tailrace.frameworks.faststream.config import RocketmqPublisherConfig
 from tailrace.frameworks.faststream.message import RocketmqMessage
 from tailrace.frameworks.faststream.response import RocketmqPublishCommand
 from tailrace.model import MessageExt
+from tailrace.spellings import Duration, Time
 
 __all__ = ["ReplyPublisher", "RocketmqPublisher"]
 
@@ -54,7 +55,7 @@ class RocketmqPublisher(PublisherUsecase):
 
     async def publish(
         self, message: Any, topic: str = "", *, tags: str | None = None, keys: Sequence[str] = (),
-        delay: float | None = None, deliver_at: int | None = None, ordering_key: str | None = None,
+        delay: Duration | None = None, deliver_at: Time | None = None, ordering_key: str | None = None,
         headers: dict[str, str] | None = None, correlation_id: str | None = None, reply_to: str = "",
     ) -> SendResult:
         """Store a message; the arguments are those of `RocketmqBroker.publish`."""
@@ -78,7 +79,7 @@ class RocketmqPublisher(PublisherUsecase):
 
     async def request(
         self, message: Any, topic: str = "", *, tags: str | None = None, keys: Sequence[str] = (),
-        headers: dict[str, str] | None = None, correlation_id: str | None = None, timeout: float = 3.0,  # noqa: ASYNC109
+        headers: dict[str, str] | None = None, correlation_id: str | None = None, timeout: Duration = 3.0,  # noqa: ASYNC109
     ) -> RocketmqMessage:
         """Send a request and wait up to ``timeout`` seconds for its reply; as `RocketmqBroker.request`."""
         cmd = RocketmqPublishCommand(

@@ -13,6 +13,7 @@ from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 from faststream.exceptions import SetupError
 from faststream.middlewares import AckPolicy
 
+from tailrace.client.arguments import in_s
 from tailrace.frameworks.faststream.config import (
     RocketmqBrokerConfig,
     RocketmqPublisherConfig,
@@ -27,6 +28,7 @@ from tailrace.frameworks.faststream.specification import (
     RocketmqSubscriberSpecification,
 )
 from tailrace.frameworks.faststream.subscriber import RocketmqSubscriber
+from tailrace.spellings import Duration
 
 __all__ = ["RocketmqRegistrator", "RocketmqRouter"]
 
@@ -38,7 +40,7 @@ class RocketmqRegistrator(Registrator[Incoming, RocketmqBrokerConfig]):
 
     def subscriber(  # type: ignore[override]
         self, topic: str, *, group: str, tags: str = "*", sql: str = "", start: str = "first", in_order: bool = False,
-        max_workers: int = 1, max_reconsume_times: int = 16, invisible_s: float = 60.0, topic_queues: int = 4,
+        max_workers: int = 1, max_reconsume_times: int = 16, invisible_s: Duration = 60.0, topic_queues: int = 4,
         batch: bool = False, max_records: int = 32,
         ack_policy: AckPolicy = EMPTY, no_reply: bool = False, dependencies: Sequence[Any] = (), parser: Any = None,
         decoder: Any = None, codec: Any = None, persistent: bool = True, title: str | None = None,
@@ -62,6 +64,7 @@ class RocketmqRegistrator(Registrator[Incoming, RocketmqBrokerConfig]):
             problems.append(f"start={start!r} is neither 'first' nor 'last'")
         if max_reconsume_times < 0:
             problems.append(f"max_reconsume_times={max_reconsume_times!r} is negative")
+        invisible_s = in_s("invisible_s", invisible_s)
         if not 5 <= invisible_s <= 300:
             problems.append(f"invisible_s={invisible_s!r} is not from 5 to 300")
         config = RocketmqSubscriberConfig(

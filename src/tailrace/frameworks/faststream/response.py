@@ -10,6 +10,7 @@ from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand
 
 from tailrace.model import MessageExt
+from tailrace.spellings import Duration, Time
 
 __all__ = ["RocketmqPublishCommand", "RocketmqResponse"]
 
@@ -19,7 +20,8 @@ class RocketmqResponse(Response):
 
     def __init__(
         self, body: Any, *, headers: dict[str, Any] | None = None, correlation_id: str | None = None,
-        tags: str | None = None, keys: Sequence[str] = (), delay: float | None = None, ordering_key: str | None = None,
+        tags: str | None = None, keys: Sequence[str] = (), delay: Duration | None = None,
+        ordering_key: str | None = None,
     ) -> None:
         super().__init__(body, headers=headers, correlation_id=correlation_id)
         self.tags = tags
@@ -40,8 +42,9 @@ class RocketmqPublishCommand(BatchPublishCommand):
     def __init__(
         self, body: Any, *bodies: Any, topic: str = "", publish_type: PublishType = PublishType.PUBLISH,
         reply_to: str = "", headers: dict[str, Any] | None = None, correlation_id: str | None = None,
-        tags: str | None = None, keys: Sequence[str] = (), delay: float | None = None, deliver_at: int | None = None,
-        ordering_key: str | None = None, timeout: float = 3.0, request: MessageExt | None = None,
+        tags: str | None = None, keys: Sequence[str] = (), delay: Duration | None = None,
+        deliver_at: Time | None = None, ordering_key: str | None = None, timeout: Duration = 3.0,
+        request: MessageExt | None = None,
     ) -> None:
         super().__init__(
             body, *bodies, _publish_type=publish_type, reply_to=reply_to, destination=topic,

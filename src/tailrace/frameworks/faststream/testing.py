@@ -11,6 +11,7 @@ import anyio
 from faststream._internal.testing.broker import TestBroker, change_producer
 from faststream.exceptions import FeatureNotSupportedException, SubscriberNotFound
 
+from tailrace.client.arguments import in_s
 from tailrace.client.send_result import SendResult
 from tailrace.frameworks.faststream.broker import RocketmqBroker
 from tailrace.frameworks.faststream.message import Incoming
@@ -88,7 +89,7 @@ class _MemoryProducer(BaseProducer):
         message = await self.encoded(cmd)
         stored, _ = self._stored(message)
         for one in self._wanting(stored):
-            with anyio.fail_after(cmd.timeout):
+            with anyio.fail_after(in_s("timeout", cmd.timeout)):
                 result = await one.process_message(Incoming(stored))
             reply = RocketmqPublishCommand.from_cmd(result.as_publish_command())
             return Incoming(self._stored(await self.encoded(reply))[0])
