@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.transactions.half_messages import HALF_TOPIC, REAL_TOPIC
-from tailrace.errors import RefusalError
+from tailrace.errors import RefusalError, UnknownTopicError
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import EndTransactionRequestHeader
@@ -62,9 +62,12 @@ class HalfPlaces:
         self._places.pop((topic, transaction_id), None)
 
     def _look_up(self, topic: str, transaction_id: str) -> _Place | None:
+        try:
+            halves = self._broker.store.query_message(HALF_TOPIC, transaction_id, COPIES_MAX)
+        except UnknownTopicError:  # no half message was ever sent
+            return None
         found = [
-            half for half in self._broker.store.query_message(HALF_TOPIC, transaction_id, COPIES_MAX)
-            if half.unique_key == transaction_id and half.properties.get(REAL_TOPIC) == topic]
+            half for half in halves if half.unique_key == transaction_id and half.properties.get(REAL_TOPIC) == topic]
         latest = max(found, key=lambda half: half.queue_offset, default=None)
         return None if latest is None else _Place(latest.queue_offset, latest.phy_offset)
 

@@ -22,6 +22,8 @@ OPEN = {code.name for code, row in REQUESTS.items() if not row.reference and row
 REQUESTS_SENT = access_matrix.requests()
 NEWER = {"DELETE_TOPIC_IN_BROKER_LIST", "DELETE_SUBSCRIPTION_GROUP_LIST"}
 """Requests that came with 5.5.1, which the Java broker did not know."""
+OWN = {"SYNC_STORE"}
+"""Requests of Tailrace that were added after the table was recorded."""
 
 
 class Peer:
@@ -61,7 +63,7 @@ def verdict(control, caller, name):
 
 
 def test_the_table_has_every_request_and_caller():
-    assert JAVA["root"].keys() | NEWER == REQUESTS_SENT.keys()
+    assert JAVA["root"].keys() | NEWER | OWN == REQUESTS_SENT.keys()
     assert {name.split()[0] for name in REQUESTS_SENT} == {
         code.name for code, row in REQUESTS.items() if row.role is not Role.CLIENT}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tailrace.console.reads import group_rows
 
 from tailrace.broker.exposition import Exposition
+from tailrace.broker.lags import queue_lags
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.config import StoreConfig
@@ -97,7 +97,7 @@ def test_lags_and_statistics_count_all_queues_that_hold_messages(change, ask, br
         yield sum(one["brokerOffset"] - one["consumerOffset"] for one in queues_of(
             ask("consume_stats", 208, {"consumerGroup": "g"})).values())
         yield fastjson.loads(ask("broker_consume_stats", 317, {"isOrder": "false"}).body)["totalDiff"]
-        yield sum(row[-1] for row in group_rows(broker, ["g"]))
+        yield sum(lag.behind for lag in queue_lags(broker) if lag.group == "g")
         exposition = Exposition("c", "b")
         exposition.broker = broker
         samples = [s for family in exposition.collect() for s in family.samples]

@@ -20,7 +20,7 @@ from tls_echo import WAIT_S, echo, run, serving
 
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import ConfigError, RemotingConnectError, RemotingError
+from tailrace.errors import ConfigError, MissingPackageError, RemotingConnectError, RemotingError
 from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.entrance import (
     CLIENT_CERTIFICATE,
@@ -453,5 +453,5 @@ def test_passwords_are_not_shown(ca, server_files):
 
 def test_the_test_mode_without_its_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[tls\]' in the checkout"):
+    with pytest.raises(MissingPackageError, match=r"pip install '\.\[tls\]' in the checkout"):
         server_context(TlsConfig(test_mode=True))

@@ -73,7 +73,7 @@ def path(tmp_path):
 
 
 def is_right(store, sizes=SIZES) -> bool:
-    found = list(store.read("B"))
+    found = list(store.read("B", 0))
     return [one.body for one in found] == bodies(sizes) and (
         [one.queue_offset for one in found] == list(range(sum(sizes))))
 
@@ -141,9 +141,9 @@ def test_offsets_by_time_are_those_of_records(tmp_path):
         store.wait_dispatched()
         for number, at in enumerate(times):
             start = sum(SIZES[:number])
-            assert store.get_offset_in_queue_by_time("B", 0, at) == start
-            assert store.get_offset_in_queue_by_time("B", 0, at + 5, BoundaryType.UPPER) == start
-            assert store.get_message_store_timestamp("B", 0, start + SIZES[number] - 1) == at
+            assert store.queue_offsets.by_time("B", 0, at) == start
+            assert store.queue_offsets.by_time("B", 0, at + 5, BoundaryType.UPPER) == start
+            assert store.queue_offsets.store_timestamp("B", 0, start + SIZES[number] - 1) == at
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -186,7 +186,7 @@ def test_a_flipped_bit_of_a_queue_offset_neither_ends_a_read_nor_makes_it_endles
     if killed:
         (path / "abort").write_text("1")
     with opened(path) as store:
-        found = [one.body for one in store.read("B")]
+        found = [one.body for one in store.read("B", 0)]
     assert found[: sum(SIZES[:-1])] == bodies(SIZES[:-1])
 
 
@@ -255,10 +255,10 @@ def test_a_table_has_the_messages_of_inner_batches(path):
     names = ["queueOffset", "body", "tags", "uniqKey", "flag", "bodyCRC", "commitLogOffset"]
     with opened(path) as store:
         every = [(m.queue_offset, m.body, m.tags, m.unique_key, m.flag, m.body_crc, m.phy_offset)
-                 for m in store.read("B")]
+                 for m in store.read("B", 0)]
         assert {tags for _, _, tags, *_ in every} == {"t0", "t1", "t2", "in"}
         for offset, count in ((0, None), (7, 5), (6, 1), (40, 1000), (sum(SIZES), None), (3, 0)):
-            table = store.to_arrow("B", offset=offset, count=count, columns=names)
+            table = store.to_arrow("B", 0, offset=offset, count=count, columns=names)
             wanted = every[offset:] if count is None else every[offset : offset + count]
             assert [tuple(row.values()) for row in table.to_pylist()] == wanted, (offset, count)
 
@@ -287,14 +287,14 @@ def test_retention_deletes_files_and_the_offsets_stay():
         for number in range(120):
             put(store, number, number % 5 + 1)
         store.wait_dispatched()
-        count, end = len(queue_files()), store.max_offset_in_queue("B", 0)
+        count, end = len(queue_files()), store.queue_offsets.max("B", 0)
         assert store.retention.delete_now() == 0
         clock.advance(2 * 3_600_000)
         assert store.retention.delete_now() >= 2
         assert len(queue_files()) < count
-        low = store.min_offset_in_queue("B", 0)
+        low = store.queue_offsets.min("B", 0)
         assert 0 < low < end
-        assert [one.queue_offset for one in store.read("B")] == list(range(low, end))
+        assert [one.queue_offset for one in store.read("B", 0)] == list(range(low, end))
         assert store.get_message("B", 0, low - 1, 5).status is GetMessageStatus.OFFSET_TOO_SMALL
         assert store._store.queues.get("B", 0).begin_of(low) == low
     before = {name: files.open(f"/s/batchconsumequeue/B/0/{name}").pread(UNIT * 7, 0) for name in queue_files()}
@@ -304,7 +304,7 @@ def test_retention_deletes_files_and_the_offsets_stay():
                 files.remove(f"/s/batchconsumequeue/B/0/{name}")
         with open_it() as store:
             assert store.queues() == [("B", 0, low, end)]
-            assert [one.queue_offset for one in store.read("B")] == list(range(low, end))
+            assert [one.queue_offset for one in store.read("B", 0)] == list(range(low, end))
     assert len(queue_files()) <= len(before)
 
 
@@ -314,11 +314,11 @@ def test_queues_go_on_after_the_log_was_lost(path):
     for _ in range(2):
         with opened(path) as store:
             assert store.queues() == [("B", 0, sum(SIZES), sum(SIZES))]
-            assert list(store.read("B")) == []
+            assert list(store.read("B", 0)) == []
     with opened(path) as store:
         assert put(store, 7, 3).queue_offset == sum(SIZES)
         store.wait_dispatched()
-        assert [one.body for one in store.read("B")] == [b"7-0", b"7-1", b"7-2"]
+        assert [one.body for one in store.read("B", 0)] == [b"7-0", b"7-1", b"7-2"]
 
 
 def test_a_topic_that_was_deleted_comes_back_with_another_type(path):
@@ -327,9 +327,9 @@ def test_a_topic_that_was_deleted_comes_back_with_another_type(path):
         assert not (path / "batchconsumequeue" / "B").exists()
         store.put(Message(topic="B", body=b"plain"))
         store.wait_dispatched()
-        assert [one.body for one in store.read("B")] == [b"plain"]
+        assert [one.body for one in store.read("B", 0)] == [b"plain"]
     with opened(path) as store:
-        assert [one.body for one in store.read("B")] == [b"plain"]
+        assert [one.body for one in store.read("B", 0)] == [b"plain"]
         assert (path / "consumequeue" / "B").exists()
 
 
@@ -353,11 +353,11 @@ def test_a_damaged_record_keeps_the_places_of_its_messages(path, number, part):
     is_known = part == "body" or number < len(SIZES) - 1  # a later record of the queue tells, or the record itself
     for _ in range(2):
         with opened(path) as store:
-            found = list(store.read("B"))
+            found = list(store.read("B", 0))
             assert [one.queue_offset for one in found] == [n for n in range(sum(SIZES)) if n not in lost]
             assert [one.body for one in found] == [body for n, body in enumerate(bodies()) if n not in lost]
             if is_known:
-                assert store.max_offset_in_queue("B", 0) == sum(SIZES)
+                assert store.queue_offsets.max("B", 0) == sum(SIZES)
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -379,5 +379,5 @@ def test_without_topics_and_queues_messages_stay_where_they_are(path, killed):
             records = [
                 offset for at in range(sum(sizes)) for offset in store.get_message("B", 0, at, 1).queue_offsets[:1]]
             assert sorted(set(records)) == [sum(sizes[:n]) for n in range(len(sizes))]
-            assert store.max_offset_in_queue("B", 0) == sum(sizes)
+            assert store.queue_offsets.max("B", 0) == sum(sizes)
     assert [line for line in verify(str(path), config=CONFIG) if "finding" in line] == []

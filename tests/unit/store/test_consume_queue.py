@@ -8,6 +8,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env import OsFileSystem
+from tailrace.errors import UnknownTopicError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.store_opening import StoreParts
@@ -119,8 +120,9 @@ def test_thousands_of_queues_share_a_few_descriptors(tmp_path):
 def test_reading_a_queue_that_does_not_exist_makes_none(tmp_path):
     with MessageStore.open(tmp_path / "s", parts=StoreParts(services=False)) as store:
         store.get_message("none", 3, 0, 32)
-        assert list(store.read("none", 3)) == []
-        assert store.get_offset_in_queue_by_time("none", 3, 0) == 0
+        with pytest.raises(UnknownTopicError):
+            next(store.read("none", 3))
+        assert store.queue_offsets.by_time("none", 3, 0) == 0
         assert store.queues() == []
         assert not (tmp_path / "s" / "consumequeue").exists()
 
@@ -147,5 +149,5 @@ def test_file_sizes_are_taken_from_the_files_whatever_the_config_says(tmp_path):
         assert store.config.mapped_file_size_commit_log == 8192
         assert store.config.mapped_file_size_consume_queue == 400
         assert (store.config.max_hash_slot_num, store.config.max_index_num) == (25, 100)
-        assert len(list(store.read("t"))) == 90
+        assert len(list(store.read("t", 0))) == 90
         assert [m.queue_offset for m in store.query_message("t", "k77")] == [77]

@@ -72,9 +72,9 @@ def test_prepared_messages_are_indexed_and_have_no_place_rolled_back_ones_neithe
         for flag in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
             store.put_inner(inner(sys_flag=flag, properties=b"KEYS\x01k%d\x02" % flag))
         store.wait_dispatched()
-        assert store.max_offset_in_queue("t", 0) == 0
-        assert len(store.query_message("t", "k4")) == 1
-        assert store.query_message("t", "k12") == []
+        assert store.queue_offsets.max("t", 0) == 0
+        assert len(store.query_records("t", "k4")) == 1
+        assert store.query_records("t", "k12") == []
         assert store.dispatch_behind_bytes == 0
 
 
@@ -85,7 +85,7 @@ def test_keys_unique_key_and_tags_are_all_found(files):
             assert len(store.query_message("t", key)) == 1
         assert len(store.query_message("t", "tag", index_type="T")) == 1
         assert store.query_message("t", "tag") == []
-        assert store.query_message("other", "a") == []
+        assert store.query_records("other", "a") == []
 
 
 def test_different_keys_with_the_same_hash_are_distinguished(files):
@@ -171,7 +171,7 @@ def test_a_bad_record_stops_dispatch_with_an_error(files, caplog):
     log = store._store.commit_log.queue.files[0].buffer
     log[put[2].phy_offset + 4] ^= 0xFF  # the magic
     store.wait_dispatched()
-    assert store.max_offset_in_queue("t", 0) == 2
+    assert store.queue_offsets.max("t", 0) == 2
     assert store.dispatch_behind_bytes == put[4].until - put[2].phy_offset
     assert not store.is_writeable
     assert f"phy_offset={put[2].phy_offset}" in store.not_writeable_reason
@@ -209,13 +209,13 @@ def test_the_walk_ends_before_a_last_record_that_is_torn_after_its_body(files):
     store = opened(files)
     report = store.recovery_report
     assert store.max_phy_offset == put[3].phy_offset == torn.phy_offset
-    assert [m.body for m in store.read("t")] == [b"0", b"1", b"2"]
+    assert [m.body for m in store.read("t", 0)] == [b"0", b"1", b"2"]
     assert [c["reason"] for c in report["cut"]] == [record.REASON_NAMES[C.REASON_TORN]]
     assert store.query_message("t", "k3") == []
     assert store.put_inner(inner(b"next")).queue_offset == 3
     store.close()
     with opened(files) as store:
-        assert [m.body for m in store.read("t")] == [b"0", b"1", b"2", b"next"]
+        assert [m.body for m in store.read("t", 0)] == [b"0", b"1", b"2", b"next"]
 
 
 def test_odd_properties_in_the_middle_do_not_affect_other_records(files):
@@ -226,4 +226,4 @@ def test_odd_properties_in_the_middle_do_not_affect_other_records(files):
     files.open("/s/abort", writable=True, create=True)
     with opened(files) as store:
         assert store.max_phy_offset == put[3].until
-        assert [m.body for m in store.read("t")] == [b"0", b"1", b"2", b"3"]
+        assert [m.body for m in store.read("t", 0)] == [b"0", b"1", b"2", b"3"]

@@ -215,11 +215,11 @@ def test_under_sync_flush_only_durable_messages_are_shown():
     store, _, _, steps = opened(FlushDiskType.SYNC_FLUSH)
     store.put_inner(inner())
     steps["ReputMessageService"]()
-    assert store.max_offset_in_queue("t", 0) == 0
+    assert store.queue_offsets.max("t", 0) == 0
     assert store.dispatch_behind_bytes > 0
     steps["GroupCommitService"]()
     steps["ReputMessageService"]()
-    assert store.max_offset_in_queue("t", 0) == 1
+    assert store.queue_offsets.max("t", 0) == 1
     assert store.dispatch_behind_bytes == 0
     store.close()
 
@@ -292,5 +292,5 @@ def test_waiting_for_dispatch_wakes_it_and_does_not_wait_for_its_period():
     log = store._store.commit_log
     log.append(log.message_writer(inner()))  # like a put while dispatch is running, which wakes no service
     assert store.wait_dispatched(0)
-    assert [m.body for m in store.read("t")] == [b"x"]
+    assert [m.body for m in store.read("t", 0)] == [b"x"]
     store.close()

@@ -12,7 +12,7 @@ import pytest
 from flat_open import flat_open
 
 from tailrace import Message, StoreConfig
-from tailrace.errors import MessageIllegalError
+from tailrace.errors import MessageIllegalError, UnknownTopicError
 from tailrace.formats.commitlog import decode_message, decode_properties, encode_batch
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import record
@@ -64,7 +64,7 @@ def fill(store, first, count):
 
 
 def bodies(store, topic):
-    return [int(m.body) for m in store.read(topic)]
+    return [int(m.body) for m in store.read(topic, 0)]
 
 
 def wanted(count):
@@ -130,7 +130,10 @@ def test_offsets_that_a_client_sends_do_not_count(files):
 
 
 def bodies_of(store, topic):
-    return len(list(store.read(topic)))
+    try:
+        return len(list(store.read(topic, 0)))
+    except UnknownTopicError:
+        return 0
 
 
 def test_messages_put_into_an_lmq_queue_itself_share_its_offsets(files):
@@ -174,7 +177,7 @@ def test_timers_get_their_places_when_they_are_delivered(files):
         for n in range(40):  # this many timers of one moment are delivered in bulk, but not these
             put(store, ALL, body=b"%d" % n, TIMER_DELIVER_MS=str(due), UNIQ_KEY=f"u{n}")
         store.wait_dispatched()
-        assert store.max_offset_in_queue(ALL, 0, committed=False) == 0
+        assert store.queue_offsets.max(ALL, 0, committed=False) == 0
         put(store, ALL, body=b"40")
         timers = store._timers.messages
         for _ in range(40):
@@ -232,7 +235,7 @@ def test_properties_and_record_may_become_too_long(files):
         result = store.put_inner(inner(ALL, body=b"x" * 150))
         assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
         assert "maxMessageSize allows 200" in result.remark
-        assert store.max_offset_in_queue(ALL, 0, committed=False) == 0
+        assert store.queue_offsets.max(ALL, 0, committed=False) == 0
         put(store, body=b"x" * 200)
     with opened(files, replace(roomy, max_message_size=100_000)) as store:
         rest = 32767 - len(stored(ALL)) - len("INNER_MULTI_QUEUE_OFFSET 0 ") - len("filler  ")
@@ -276,7 +279,7 @@ def test_while_it_is_off_messages_go_into_their_own_queue_and_that_is_logged_onc
         assert store.put_batch_inner(inner(), batch).status is PutMessageStatus.PUT_OK
         store.wait_dispatched()
         assert store.queues() == [("t", 0, 0, 4)]
-        assert next(m.properties for m in store.read("t")) == {"INNER_MULTI_DISPATCH": ALL}
+        assert next(m.properties for m in store.read("t", 0)) == {"INNER_MULTI_DISPATCH": ALL}
     told = [r for r in caplog.records if "multi-dispatch is off" in r.getMessage()]
     assert len(told) == 1
     assert (told[0].levelno, ALL in told[0].getMessage()) == (logging.WARNING, True)
@@ -374,9 +377,9 @@ def test_time_and_offsets_of_lmq_queues(files):
             put(store, EVEN if n % 2 == 0 else ALL, body=b"%d" % n)
             clock.advance(1000)
         store.wait_dispatched()
-        assert store.get_offset_in_queue_by_time(EVEN, 0, times[3]) == 2
-        assert store.get_offset_in_queue_by_time(EVEN, 0, times[5], BoundaryType.UPPER) == 2
-        assert store.get_message_store_timestamp(ALL, 0, 1) == times[3]
+        assert store.queue_offsets.by_time(EVEN, 0, times[3]) == 2
+        assert store.queue_offsets.by_time(EVEN, 0, times[5], BoundaryType.UPPER) == 2
+        assert store.queue_offsets.store_timestamp(ALL, 0, 1) == times[3]
 
 
 def test_verification_knows_the_units(files):
@@ -419,14 +422,14 @@ def test_retention_deletes_units_of_deleted_messages(files):
         while queue.delete_expired_file(low):
             pass
         assert queue.first_offset > 0
-        first = store.min_offset_in_queue(ALL, 0)
+        first = store.queue_offsets.min(ALL, 0)
         queue.correct_min_offset(low)
         first = queue.min_offset
         assert bodies(store, ALL) == [*range(first, 200)]
         before = {key: data for key, data in units(files).items() if key[0] == ALL}
     remove(files, "/s/consumequeue")
     with opened(files, OFF) as store:
-        assert store.min_offset_in_queue(ALL, 0) == first
+        assert store.queue_offsets.min(ALL, 0) == first
         assert bodies(store, ALL) == [*range(first, 200)]
     after = {key: data for key, data in units(files).items() if key[0] == ALL}
     assert {k: after[k] for k in [*after][1:]} == {k: before[k] for k in [*after][1:]}
@@ -505,6 +508,6 @@ def test_a_message_that_does_not_get_into_the_log_takes_no_offset(files):
     assert refused > 3
     assert len(files.list("/s/commitlog")) > 5
     store.wait_dispatched()
-    assert store.max_offset_in_queue(ALL, 0) == expected
+    assert store.queue_offsets.max(ALL, 0) == expected
     assert [m.queue_offset for m in store.read("t", 0)] == [*range(expected)]
     store.close()

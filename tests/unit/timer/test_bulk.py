@@ -201,7 +201,7 @@ def test_a_clean_stop_in_between_keeps_those_that_wait():
     world, due = begun(5500)
     before = {m.unique_key for m in arrived(world)}
     assert 100 < len(before) < 300
-    assert world.timers._pending_within(world.clock.now_ms())[5] == 300 - len(before)
+    assert world.timers._pending_within(world.clock.now_ms())[0][5] == 300 - len(before)
     world.timers.close()
     world.store.close()
     world.open(clean=True)

@@ -26,10 +26,10 @@ def test_stops_rolls_and_recalls_leave_nothing_to_find(seed):
                 world.run(400, step=100, flush_every=rnd.choice([10**9, 300]))
         world.close()
         directory = StoreDirectory(ROOT, config=world.config, file_system=files, raw=True)
-        units, found = verify_timers(directory)
+        counts, found = verify_timers(directory, world.clock.now_ms())
         assert not found
         several = max(several, len(timer_files(directory)[0]))
-        assert units
+        assert counts.units
         world.files = files
         world.open(clean=True)
     assert several > 2, "lists go from file to file"
@@ -52,9 +52,9 @@ def test_timers_that_made_way_for_a_clock_set_back_are_nothing_to_find(stop):
     else:
         world.flush()
         files = files.killed()
-    units, found = verify_timers(StoreDirectory(
-        ROOT, config=world.config, file_system=files, raw=True))
-    assert units >= 80
+    counts, found = verify_timers(
+        StoreDirectory(ROOT, config=world.config, file_system=files, raw=True), world.clock.now_ms())
+    assert counts.units >= 80
     assert not found
 
 
@@ -76,5 +76,5 @@ def test_the_end_of_a_file_of_the_timer_log_is_a_blank_unit_or_zeros(last, place
     at = (52 * 10 if last else 52 * 40) if place == "end" else place
     files.open(path, writable=True).pwrite(data, at)
     directory = StoreDirectory(ROOT, config=world.config, file_system=files, raw=True)
-    found = [one for one in verify_timers(directory)[1] if one.file == path]
+    found = [one for one in verify_timers(directory, world.clock.now_ms())[1] if one.file == path]
     assert [one.detail for one in found if one.kind == "timer-log-damaged"] == ([told] if told else [])

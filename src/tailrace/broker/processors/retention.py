@@ -15,7 +15,7 @@ from typing import final
 from tailrace.broker.answers_later import RequestWorker
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.deletion import deleted_answer
-from tailrace.errors import RefusalError, StoreError
+from tailrace.errors import RefusalError, StoreError, UnknownTopicError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import FreeBytesRequestHeader, PurgeTopicRequestHeader
@@ -87,6 +87,9 @@ class RetentionProcessor:
     def _purge_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Drop the messages of a topic, of one queue or up to a time if given: a request of Tailrace's own."""
         header = request.read(PurgeTopicRequestHeader)
-        done = self._store.purge_topic(header.topic, header.queue_id, header.before_ms)
+        try:
+            done = self._store.purge_topic(header.topic, header.queue_id, header.before_ms)
+        except UnknownTopicError:  # its text has names that not every user may know
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"there is no topic {header.topic}") from None
         return request.answer(body=fastjson.dumps({
             str(queue): {"from": low, "to": high} for queue, (low, high) in done.items()}))

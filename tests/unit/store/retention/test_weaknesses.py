@@ -32,7 +32,7 @@ def test_w17_what_is_pending_survives_a_forced_deletion():
     place.use(10)
     place.run(10_000)
     place.run_timers(90_000)
-    assert sorted(m.body for m in place.store.read("later")) == [
+    assert sorted(m.body for m in place.store.read("later", 0)) == [
         b"level 0", b"level 1", b"level 2", b"timer 0", b"timer 1", b"timer 2"]
 
 
@@ -93,8 +93,8 @@ def test_w33_a_read_makes_no_queue_and_no_queue_keeps_a_mapping():
     known = place.store.queues()
     for topic, queue_id in (("many", 99), ("nobody", 0)):
         place.store.get_message(topic, queue_id, 0, 1)
-        place.store.max_offset_in_queue(topic, queue_id)
-        place.store.min_offset_in_queue(topic, queue_id)
+        place.store.queue_offsets.max(topic, queue_id)
+        place.store.queue_offsets.min(topic, queue_id)
         assert place.store._store.queues.get(topic, queue_id) is None
     assert place.store.queues() == known
     assert not place.files.exists("/s/consumequeue/nobody")
