@@ -57,8 +57,8 @@ CONNECTION_GIVEN_UP: Final = event(
     "info", "connection given up, its peer is silent", "peer seconds",
     "Requests timed out; the next one opens a new connection.")
 CONNECTION_CLOSED_FOR_BAD_FRAME: Final = event(
-    "warning", "connection closed for bad frame", "peer reason",
-    "A client sent bytes that are not a frame.", do="Find out what connects there.")
+    "warning", "connection closed for bad frame", "peer reason count",
+    "`count` clients sent bytes that are not a frame.", do="Find out what connects there.")
 REQUEST_FAILED: Final = event(
     "warning", "request failed", "code peer reason",
     "The request got SYSTEM_ERROR.", do="If a traceback follows, report it.")

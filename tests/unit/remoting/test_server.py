@@ -152,6 +152,21 @@ def test_bad_bytes_close_their_connection_with_one_line_and_no_other(data, reaso
     assert reason in lines[0]
 
 
+def test_many_connections_with_bad_bytes_are_one_line(caplog):
+    """Whoever sent them could fill the log with hundreds of lines in a second."""
+    async def test():
+        async with serving() as server:
+            for _ in range(5):
+                bad = await server.connect()
+                bad.writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert await bad.receive() is None
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    [line] = [r.getMessage() for r in caplog.records]
+    assert line.endswith("count=1")
+
+
 def test_while_draining_new_clients_are_told_and_old_ones_closed():
     async def test():
         async with serving() as server:
