@@ -59,7 +59,7 @@ def page_text(root: ET.Element) -> bytes:
     return b"<!doctype html>\n" + ET.tostring(root, encoding="utf-8", method="html")
 
 
-def address(path: str, *names: str, **query: str | int) -> str:
+def address(path: str, /, *names: str, **query: str | int) -> str:
     """Return the address of a page of the console; ``names`` are parts of the path, such as that of a topic."""
     said = {name.rstrip("_"): value for name, value in query.items() if value not in ("", None)}
     whole = "/".join((path, *(quote(name, safe="") for name in names)))
@@ -156,7 +156,7 @@ class Sorting:
     """The order of a table, as the field ``sort`` of the query says it: a name, with ``-`` from the greatest down."""
 
     def __init__(self, path: str, query: Mapping[str, str], default: str, known: Iterable[str]) -> None:
-        self._path, self._query = path, {name: value for name, value in query.items() if name not in {"sort", "from"}}
+        self._path, self._query = path, {name: query[name] for name in ("filter", "all") if name in query}
         asked = query.get("sort", "")
         self._default = default
         self.name = asked if asked.removeprefix("-") in set(known) else default
@@ -187,7 +187,7 @@ class Sorting:
 
 
 def table(
-    columns: Sequence[Column | str], rows: Iterable[Sequence[Child]], empty: str, caption: str,
+    columns: Sequence[Column | str], rows: Iterable[Sequence[Child]], empty: Child, caption: str,
     sorting: Sorting | None = None, *, shown: bool = False,
 ) -> ET.Element:
     """Return a table that a phone scrolls sideways, or a sentence if there is no row.

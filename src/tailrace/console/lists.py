@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tailrace.console.elements import Child, Sorting, address, form, h, link, picker, plural
 from tailrace.console.query import Query, whole_number
-from tailrace.console.viewer import SUGGESTED_MAX
+from tailrace.console.viewer import SUGGESTED_MAX, similar_name
 
 __all__ = ["ROWS_MAX", "Listing"]
 
@@ -26,7 +26,7 @@ class Listing:
         self._path, self._noun, self.sorting = path, noun, sorting
         self._text, self._start = asked.get("filter", ""), max(whole_number(asked, "from"), 0) if "from" in asked else 0
         self._all = "all" in asked
-        every = sorted(names)
+        every = self._names = sorted(names)
         own = [name for name in every if is_own(name)]
         self._hidden = 0 if self._all else len(every) - len(own)
         self._known = (every if self._all else own)[:SUGGESTED_MAX]
@@ -54,8 +54,10 @@ class Listing:
                        button="Filter")
         return [h("div", looking, more, class_="tools"), h("p", text, *links, class_="links")]
 
-    def none(self) -> str:
-        """Return what the page says if nothing is shown."""
-        if self._text:
-            return f"No {self._noun} has {self._text} in its name."
-        return f"There is no {self._noun} yet."
+    def none(self) -> list[Child]:
+        """Return what the page says if nothing is shown, with the most similar name."""
+        if not self._text:
+            return [f"There is no {self._noun} yet."]
+        said: list[Child] = [f"No {self._noun} has {self._text} in its name."]
+        similar = similar_name(self._text, self._names)
+        return [*said, " Is ", link(similar, address(self._path, filter=similar)), " meant?"] if similar else said

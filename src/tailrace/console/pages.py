@@ -21,7 +21,7 @@ from tailrace.console.query import Query
 from tailrace.console.storage import disk_page, retention_page
 from tailrace.console.timers import timers_page
 from tailrace.console.topics import topic_page, topics_page
-from tailrace.console.viewer import ForbiddenError, NotThereError, Viewer
+from tailrace.console.viewer import ForbiddenError, NotThereError, Viewer, similar_name
 from tailrace.console.words import zone
 from tailrace.errors import StoreError
 
@@ -133,11 +133,11 @@ def _not_there(asked: _Asked, page: str, error: NotThereError) -> list[Child]:
     broker, viewer, query = asked.broker, asked.viewer, dict(asked.query)
     is_search = page == "messages"
     if error.kind == "group":
-        similar = viewer.similar(error.name, filter(viewer.group, sorted(group_names(broker))))
+        similar = similar_name(error.name, filter(viewer.group, sorted(group_names(broker))))
         href = address("groups", similar)
     else:
         sees = viewer.reads if is_search else viewer.topic
-        similar = viewer.similar(error.name, filter(sees, sorted(broker.topics.table.copy())))
+        similar = similar_name(error.name, filter(sees, sorted(broker.topics.table.copy())))
         href = address("messages", **{**query, "topic": similar}) if is_search else address("topics", similar)
     text: list[Child] = [f"There is no {error.kind} {error.name}."]
     if similar:

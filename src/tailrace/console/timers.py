@@ -25,7 +25,7 @@ from tailrace.console.health import LATE_MS
 from tailrace.console.lists import ROWS_MAX
 from tailrace.console.query import Query
 from tailrace.console.topics import owner_of, topic_link
-from tailrace.console.viewer import Viewer
+from tailrace.console.viewer import Viewer, similar_name
 from tailrace.console.words import ago, moment
 from tailrace.timer.pending_timer import PARKED, UNREADABLE, PendingTimer
 
@@ -74,8 +74,17 @@ def timers_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> list[Chi
         form("timers", picker("Topic", "topic", topic, names), button="Filter",
              hidden={"all": "1" if with_retries else ""}),
         h("p", *links, class_="links") if links else None,
-        table(columns, rows, f"No timer of {topic} is pending." if topic else "No timer is pending.", "Pending timers"),
+        table(columns, rows, _none(broker, topic, names), "Pending timers"),
         h("p", f"The first {ROWS_MAX} are shown.") if pending > ROWS_MAX else None]
+
+
+def _none(broker: BrokerContext, topic: str, names: list[str]) -> list[Child]:
+    """Return what the page says without a timer; for a topic that does not exist with the most similar name."""
+    if not topic:
+        return ["No timer is pending."]
+    similar = "" if broker.topics.select(topic) is not None and topic in names else similar_name(topic, names)
+    said: list[Child] = [f"No timer of {topic} is pending."]
+    return [*said, " Is ", link(similar, address("timers", topic=similar)), " meant?"] if similar else said
 
 
 def _left(timer: PendingTimer, now: int) -> Child:

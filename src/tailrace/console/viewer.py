@@ -12,7 +12,7 @@ from tailrace.broker.http_status import May
 from tailrace.formats.requests.table import Action
 from tailrace.spellings import nearest
 
-__all__ = ["SUGGESTED_MAX", "ForbiddenError", "NotThereError", "Viewer", "only_if"]
+__all__ = ["SUGGESTED_MAX", "ForbiddenError", "NotThereError", "Viewer", "only_if", "similar_name"]
 
 READ: Final = Action.GET | Action.SUB
 SUGGESTED_MAX: Final = 300
@@ -64,15 +64,16 @@ class Viewer:
         """Return whether the user may see the name and the numbers of a group."""
         return self.lists or self._may(group_access(name, READ))
 
-    def similar(self, name: str, known: Iterable[str]) -> str:
-        """Return the known name that is most similar to one that does not exist; empty without one."""
-        alike = (one for one in known if abs(len(one) - len(name)) <= LENGTHS)
-        return nearest(name, itertools.islice(alike, COMPARED_MAX))
-
     def suggested(self, names: Iterable[str]) -> list[str]:
         """Return the first topics of ``names`` whose messages the user may see, for a field."""
         found = (name for name in itertools.islice(names, LOOKED_MAX) if self.reads(name))
         return [*itertools.islice(found, SUGGESTED_MAX)]
+
+
+def similar_name(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most similar to one that does not exist; empty without one."""
+    alike = (one for one in known if abs(len(one) - len(name)) <= LENGTHS)
+    return nearest(name, itertools.islice(alike, COMPARED_MAX))
 
 
 def only_if(allowed: bool, what: str) -> None:
