@@ -13,6 +13,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.cli import findings_output
 from tailrace.cli.findings_output import FILES_SHOWN, print_findings
+from tailrace.cli.output import print_table
 from tailrace.doctor.verify import verify
 
 pytestmark = pytest.mark.integration
@@ -148,3 +149,10 @@ def test_every_kind_has_advice():
         text = findings_output._advice(kind, "./store")
         assert text.endswith(".")
         assert "{" not in text
+
+
+def test_the_report_of_a_repair_has_no_form_of_python(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    print_table([{"what": "sealed", "value": [{"physicalOffset": 7, "length": 3}, {"physicalOffset": 9, "length": 4}]}])
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        "sealed", "physicalOffset=7", "length=3", "physicalOffset=9", "length=4"]

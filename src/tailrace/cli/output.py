@@ -306,7 +306,7 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{one_line(str(k))}={one_line(str(v))}" for k, v in value.items())
     if isinstance(value, list):
-        return " ".join(one_line(str(item)) for item in value)
+        return " ".join(_cell("", item) if isinstance(item, Mapping) else one_line(str(item)) for item in value)
     return one_line(str(value))
 
 
