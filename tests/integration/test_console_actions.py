@@ -174,6 +174,8 @@ def group(console, topic):
         list(consumer.messages(topic, start="first", follow=False))
         for queue in consumer.queues(topic):
             consumer.commit(queue, 1)
+    until(lambda: [(queue.consumer_offset, queue.broker_offset) for queue in console.admin(
+        lambda admin: admin.group_queues(name))] == [(1, 3), (1, 3)])
     return name
 
 

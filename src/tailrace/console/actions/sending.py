@@ -54,9 +54,9 @@ class SendTestMessage:
         if len(body) > BODY_MAX:
             raise FieldError(f"Body has {len(body):,} bytes, over the limit of {BODY_MAX:,}; send larger messages with "
                              "tailrace send.")
-        message = Message(topic=topic, body=body, tags=given.text("tags") or None, keys=given.text("keys").split(),
-                          properties=_properties(given))
         try:
+            message = Message(topic=topic, body=body, tags=given.text("tags") or None, keys=given.text("keys").split(),
+                              properties=_properties(given))
             properties = message_properties(message, calls.broker.entropy.bytes(16).hex().upper())
         except MessageIllegalError as error:
             raise FieldError(f"{error}.") from None
