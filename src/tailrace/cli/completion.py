@@ -26,6 +26,8 @@ __all__ = [
 
 _TIMEOUT_S: Final = 1.0
 _VARIABLE: Final = "_TAILRACE_COMPLETE"
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_%.:/@~+=,-]+", re.ASCII)
+"""Names that no shell splits, expands or runs. Zsh evaluates its answer, and a store or server may be hostile."""
 Completer = Callable[[typer.Context, str], list[str]]
 
 
@@ -35,7 +37,8 @@ def _completer(find: Callable[[typer.Context, str], Iterable[str]]) -> Completer
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         with contextlib.redirect_stderr(io.StringIO()):
             try:
-                return sorted({name for name in find(ctx, incomplete) if name.startswith(incomplete)})
+                return sorted({name for name in find(ctx, incomplete)
+                               if name.startswith(incomplete) and _PLAIN.fullmatch(name)})
             except (Exception, SystemExit):  # noqa: BLE001 - a shell at its prompt is no place for an error
                 return []
 

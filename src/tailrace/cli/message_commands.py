@@ -110,7 +110,7 @@ def _send_lines(
             yield line
 
     try:
-        with Progress("send") as progress:
+        with Progress("send", beside_output=table) as progress:
             if table:
                 deque(sent(progress), 0)
             else:
@@ -256,7 +256,7 @@ def tail(
 def _since_ms(text: str) -> int:
     """Return the time of --since: a duration before now, or a time."""
     try:
-        return SystemClock().now_ms() - duration_ms(text)
+        return max(SystemClock().now_ms() - duration_ms(text), 1)
     except ValueError:
         pass
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
 import sys
 
@@ -110,6 +112,20 @@ def test_a_server_that_is_silent_costs_no_more_than_a_moment(complete, monkeypat
     ("zsh", "_arguments '*: :((\"orders\"\n\"ordres\"))'\n"), ("fish", "orders\nordres\n")])
 def test_other_shells_get_the_same_names(complete, shell, answer):
     assert complete("topic", "stats", "store", "or", shell=shell) == answer
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_name_that_a_shell_would_run_or_split_is_not_offered(complete, tmp_path, shell):
+    """Zsh evaluates its answer, and a store or a server may be hostile."""
+    (tmp_path / "odd/config").mkdir(parents=True)
+    names = ["good", "x$(touch run)", "x\\$(touch run)", "x`touch run`", "x;touch run",
+             "x'y", 'x"y', "x y", "x\ny", "x\x1b[31m"]
+    (tmp_path / "odd/config/topics.json").write_text(json.dumps({
+        "topicConfigTable": {name: {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1} for name in names}}))
+    text = " ".join(complete("topic", "stats", str(tmp_path / "odd"), "", shell=shell).split()
+                    if shell != "bash" else complete("topic", "stats", str(tmp_path / "odd"), ""))
+    assert "good" in text
+    assert not {"touch", "x"} & {*re.findall(r"\w+", text.replace("_arguments", ""))}
 
 
 def test_a_home_directory_is_written_as_a_tilde(complete, monkeypatch, store):

@@ -127,6 +127,11 @@ def test_a_time_is_the_first_store_time(store):
         [*tail_messages("t", Target(path), Start(last=1), "*", follow=True)]
 
 
+def test_a_duration_longer_than_the_clock_is_the_first_time(run, store):
+    code, out, _ = run("tail", store[0], "--topic", "t", "--since", "99999999d", "--no-follow")
+    assert (code, len(out.splitlines())) == (0, 6)
+
+
 @pytest.mark.parametrize(("words", "complaint"), [
     (("--since", "yesterday"), "--since 'yesterday' is neither a duration such as 10m nor a time such as 2026-01-31"),
     (("--since", "10m", "--last", "3"), "use one of --from, --last and --since"),
