@@ -283,8 +283,10 @@ def create_message_id(store_host: bytes, phy_offset: int) -> str:
     return f"{_hexadecimal(store_host)}{phy_offset & 0xFFFFFFFFFFFFFFFF:016X}"
 
 
-def decode_message_id(msg_id: str) -> tuple[bytes, int]:
+def decode_message_id(msg_id: Any) -> tuple[bytes, int]:
     """Return store host and position in a message id. Raises MessageIllegalError."""
+    if not isinstance(msg_id, str):
+        raise MessageIllegalError("msgId", f"is a text, not {msg_id!r}")
     if len(msg_id) not in {32, 56}:
         raise MessageIllegalError("msgId", f"{msg_id!r} has {len(msg_id)} characters, not 32 or 56")
     try:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from tailrace.errors import ConfigError
 from tailrace.kernels import signatures
 
 __all__ = [
@@ -70,6 +71,10 @@ class Credentials:
     signer: Signer = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        for name in ("access_key", "secret_key"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise ConfigError(f"{name} of Credentials is a text that is not empty, not {type(value).__name__}")
         object.__setattr__(self, "signer", Signer(self.secret_key))
 
 

@@ -11,7 +11,7 @@ from tailrace.errors import ConfigError
 from tailrace.remoting.client import split_address
 from tailrace.spellings import Duration, Time, milliseconds, time_ms
 
-__all__ = ["Duration", "Time", "check_address", "in_ms", "in_s", "in_time_ms", "not_above_zero"]
+__all__ = ["Duration", "Time", "check_address", "check_group", "in_ms", "in_s", "in_time_ms", "not_above_zero"]
 
 _Number = TypeVar("_Number", int, float)
 
@@ -63,3 +63,11 @@ def check_address(name: str, text: Any, port: int) -> None:
             if host and not host.endswith(":") and "]" not in wrong:
                 raise ConfigError(f"{name}={text!r}: {wrong!r} is not a port; write {host}:{port}")
             raise ConfigError(f"{name}={text!r} has no port; write {address}:{port}")
+
+
+def check_group(group: Any) -> None:
+    """Raise ConfigError for what is not the name of a group."""
+    if not isinstance(group, str) or not group:
+        raise ConfigError(f"group is the name of a group, not {group!r}")
+    if ":" in group:
+        raise ConfigError(f"group={group!r} is an address, not a name; write namesrv={group!r} and name the group")

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Self, final
 
 from tailrace.auth.signature import Credentials
-from tailrace.client.arguments import Duration, in_ms, in_s, not_above_zero
+from tailrace.client.arguments import Duration, check_group, in_ms, in_s, not_above_zero
 from tailrace.client.batching import Batches, BatchItem, BatchKey
 from tailrace.client.blocking import arguments_of, blocking
 from tailrace.client.credentials import credentials_of
@@ -99,6 +99,9 @@ class AsyncProducer:
         ``tls`` is True for TLS with the CAs of this machine, or TlsOptions. ``credentials`` are those of a user,
         or the path of a file with them; without them those of the environment.
         """
+        check_group(group)
+        if check is not None and not callable(check):
+            raise ConfigError(f"check={check!r} is not a function")
         timeout_ms, linger_ms = round(in_ms("timeout_ms", timeout_ms)), in_ms("linger_ms", linger_ms)
         delivery_ms = None if delivery_timeout is None else round(in_s("delivery_timeout", delivery_timeout) * 1_000)
         _check(retries, timeout_ms=timeout_ms, compress_over=compress_over, batch_bytes=batch_bytes,
@@ -177,6 +180,8 @@ class AsyncProducer:
         twice, with the same ``msg_id``. Raises MessageIllegalError, RemotingCommandError (the broker's refusal) or
         another RemotingError.
         """
+        if not isinstance(message, Message):
+            raise TypeError(f"message is a Message(topic=..., body=...), not {message!r}")
         if ordering_key is not None:
             if queue_id is not None or selector is not None:
                 raise MessageIllegalError("ordering_key", "is given with queue_id or selector; give one of them")
@@ -416,6 +421,8 @@ class AsyncProducer:
         self, messages: Sequence[Message], *, queue_id: int | None = None
     ) -> SendResult:
         """Send messages of one topic to one queue in one request; all are stored, or none."""
+        if isinstance(messages, Message | str):
+            raise TypeError(f"messages is a list of Message; write send_batch([...]), not {messages!r}")
         if not messages:
             raise MessageIllegalError("batch", "has no message")
         if self._telemetry is None:

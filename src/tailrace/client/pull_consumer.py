@@ -11,7 +11,15 @@ from typing import Any, Final, Self, final
 from tailrace import events
 from tailrace.auth.signature import Credentials
 from tailrace.client.allocation import Strategy, strategy_of
-from tailrace.client.arguments import Duration, Time, in_ms, in_s, in_time_ms, not_above_zero
+from tailrace.client.arguments import (
+    Duration,
+    Time,
+    check_group,
+    in_ms,
+    in_s,
+    in_time_ms,
+    not_above_zero,
+)
 from tailrace.client.assigned_queues import AssignedQueues, Limits
 from tailrace.client.blocking import arguments_of, blocking
 from tailrace.client.broker_calls import BrokerCalls, PullResult, decode_all
@@ -68,6 +76,7 @@ class AsyncPullConsumer:
             timeout_ms=timeout_ms, commit_interval_s=commit_interval_s, max_cached_messages=max_cached_messages,
             max_cached_bytes=max_cached_bytes):
             raise ConfigError(*problems)
+        check_group(group)
         self._group = group
         self._timeout_ms = timeout_ms
         self._broker = broker
@@ -115,8 +124,10 @@ class AsyncPullConsumer:
             wanted[topic] = Subscription.of(topic, sql=expression.expression) if isinstance(expression, Sql) else (
                 Subscription.of(topic, expression))
             wanted[topic].version = self._clock.now_ms()
-        if not wanted or start not in {"first", "last"}:
-            raise ConfigError(f"subscribe needs a topic, and start 'first' or 'last', not {start!r}")
+        if not wanted:
+            raise ConfigError("subscribe needs a topic: write subscribe('orders')")
+        if start not in {"first", "last"}:
+            raise ConfigError(f"start={start!r} is neither 'first' nor 'last'")
         share = strategy_of(strategy)
         await self._stop_reading()
         reading = self._reading = _Reading(self, wanted, InstanceShare(self._target, (self._group, True)))
@@ -132,6 +143,8 @@ class AsyncPullConsumer:
         A queue is read from the committed offset, or without one from ``start``: "first", "last" or an offset.
         Replaces an earlier `subscribe` or `assign`.
         """
+        if isinstance(queues, MessageQueue | str):
+            raise TypeError(f"queues is a list of MessageQueue; write assign([...]), not {queues!r}")
         queues = list(queues)
         wanted = {queue.topic: Subscription.of(queue.topic, tags) for queue in queues}
         await self._stop_reading()

@@ -95,7 +95,7 @@ class AsyncPushConsumer:
         _check(group, listener, start, concurrency=concurrency, batch_size=1 if batch_size is None else batch_size,
                max_cached_messages=max_cached_messages,
                max_cached_bytes=max_cached_bytes, pull_batch=pull_batch, commit_interval_s=commit_interval_s,
-               offset_file=offset_file, broadcasting=broadcasting)
+               offset_file=offset_file, broadcasting=broadcasting, max_reconsume_times=max_reconsume_times)
         if not client_rebalance:
             _check_broker_allocates(strategy, in_order=in_order, broadcasting=broadcasting, seconds=pop_invisible_s)
         self._group = group
@@ -384,6 +384,9 @@ def _check(group: str, listener: object, start: str, **values: Any) -> None:
     if start not in {"first", "last"}:
         problems.append(f"start={start!r} is neither 'first' nor 'last'; for a time use start_time_ms")
     offset_file, broadcasting = values.pop("offset_file"), values.pop("broadcasting")
+    most = values.pop("max_reconsume_times")
+    if most is not None and (not isinstance(most, int) or most < 0):
+        problems.append(f"max_reconsume_times={most!r} is not a whole number from 0 on")
     problems += not_above_zero(**values)
     if broadcasting != bool(offset_file):
         problems.append(

@@ -50,7 +50,7 @@ class Subscription:
         if not isinstance(tags, str):
             raise TypeError(f'tags is one text such as "new || paid", not {tags!r}')
         if sql and tags != "*":
-            raise ValueError("tags and sql are both given; TAGS is a property in sql, too")
+            raise ValueError("tags and sql are both given; sql has the property TAGS")
         made = cls(topic, sql or tags, bool(sql))
         if not sql and tags != "*" and not made.tags:
             raise ValueError(f"tags={tags!r} names no tag; \"*\" takes all messages")
@@ -86,10 +86,12 @@ class Subscription:
             "tagsSet": self.tags, "topic": self.topic}
 
 
-def expressions(topics: Topics) -> list[tuple[str, str | Sql]]:
+def expressions(topics: Topics | None) -> list[tuple[str, str | Sql]]:
     """Return topics and their expressions, ``"*"`` for those without one."""
     if isinstance(topics, str):
         return [(topics, "*")]
+    if topics is None:
+        return []
     if isinstance(topics, Mapping):
         return list(topics.items())
     return [(topic, "*") for topic in topics]

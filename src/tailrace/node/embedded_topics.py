@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, final
+from typing import Any, Final, final
 
 from tailrace.errors import (
     ConfigError,
@@ -46,11 +46,13 @@ class EmbeddedTopics:
         self._store = store
         self._turn = itertools.count()
 
-    def create(self, topic: str, queues: int, attributes: Mapping[str, str]) -> TopicConfig:
+    def create(self, topic: str, queues: Any, attributes: Any) -> TopicConfig:
         """Create a topic, or change its queues and attributes. Raises ConfigError."""
         reason = validate_topic(topic)
-        if not reason and not 0 < queues < 1 << 31:
-            reason = f"queues={queues!r} is not above 0"
+        if not reason and (not isinstance(queues, int) or not 0 < queues < 1 << 31):
+            reason = f"queues={queues!r} is not a whole number above 0"
+        if not reason and not isinstance(attributes, Mapping):
+            reason = f"attributes={attributes!r} is not a dict"
         if not reason and self._topics.has_state_of_broker(topic):
             reason = f"{topic} is a system topic of the broker"
         if reason:
@@ -114,7 +116,7 @@ class EmbeddedTopics:
             raise ValueError(f"{topic} has no queue {queue_id}; it has {_numbers(found)}")
         return [queue_id]
 
-    def queue_of(self, topic: str, queue_id: int | None, ordering_key: str | None = None) -> int:
+    def queue_of(self, topic: Any, queue_id: int | None, ordering_key: Any = None) -> int:
         """Return the queue of a message: of its key, as Java producers choose, the given one, or each in turn.
 
         Creates a topic that is missing. Raises MessageIllegalError or StoreNotWritableError.
@@ -123,6 +125,10 @@ class EmbeddedTopics:
             raise MessageIllegalError("topic", f"is a text, not {topic!r}")
         if ordering_key is not None and queue_id is not None:
             raise MessageIllegalError("ordering_key", "is given with queue_id; give one of them")
+        if ordering_key is not None and not isinstance(ordering_key, str):
+            raise MessageIllegalError("ordering_key", f"is a text, not {ordering_key!r}")
+        if queue_id is not None and not hasattr(queue_id, "__index__"):
+            raise MessageIllegalError("queueId", f"is a whole number, not {queue_id!r}")
         known = self._topics.select(topic)
         if known is None:
             # A refused topic must leave no config: the log checks names first.

@@ -320,6 +320,8 @@ class MessageStore:
         stay stored, and the error says so. Raises what ``put`` raises.
         """
         self._check_open()
+        if isinstance(messages, Message | str):
+            raise TypeError(f"messages is a list of Message; write put_many([...]), not {messages!r}")
         results: list[PutMessageResult] = []
         given = messages
         messages, order = by_topic(messages)
@@ -571,13 +573,15 @@ class MessageStore:
         return self.look_message_by_offset(decode_message_id(msg_id)[1])
 
     def query_message(
-        self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1,
+        self, topic: str, key: Any, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1,
         index_type: str = "K",
     ) -> list[MessageExt]:
         """Return the newest ``max_num`` messages with a key or unique key, the oldest of them first.
 
         ``begin`` and ``end`` limit the store time, in ms. ``index_type`` T looks for a tag. Raises UnknownTopicError.
         """
+        if not isinstance(key, str):
+            raise TypeError(f"key is a text, not {key!r}")
         self._embedded.check_known(topic)
         self.wait_dispatched()
         found = self._store.reader.query(topic, key, max_num, begin, end, index_type)
@@ -680,6 +684,8 @@ class MessageStore:
         nothing is deleted.
         """
         self._check_may_change()
+        if isinstance(topics, str):
+            raise TypeError(f"topics is a list of names; write [{topics!r}]")
         for topic in topics if not missing_ok else ():
             self._embedded.check_known(topic)
         return self.deletion.delete_topics(topics)

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import final
+from typing import Any, final
 
 from tailrace.config import BrokerConfig, RecoveryMode, StoreConfig
 from tailrace.env.clock import Clock, SystemClock
@@ -23,7 +23,7 @@ from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem, LockHandle, LockState, OsFileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
-from tailrace.errors import StoreLockedError
+from tailrace.errors import ConfigError, StoreLockedError
 from tailrace.formats import filenames
 from tailrace.node.directory_opening import (
     ONLY_READ,
@@ -97,6 +97,9 @@ def open_store(
     create: bool, read_only: bool,
 ) -> OpenStore:
     """Open a directory, see ``MessageStore.open``."""
+    given: Any = config
+    if given is not None and not isinstance(given, StoreConfig):
+        raise ConfigError(f"config is a StoreConfig, not {given!r}; StoreConfig.from_properties takes a dict")
     root = os.path.abspath(os.fspath(path))
     file_system = parts.file_system or OsFileSystem()
     config = remembered(file_system, root, config or StoreConfig())

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    """A shell beside a served store that syncs at once, with 20 messages in four queues."""
+    """A shell beside a served store that syncs each message, with 20 messages in four queues."""
     place = tmp_path_factory.mktemp("parts")
     with served_process(place, {"flushDiskType": "SYNC_FLUSH"}) as served:
         made = Shell(place, {

@@ -8,9 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tailrace import Message
 from tailrace.client import (
     AsyncPullConsumer,
     AsyncPushConsumer,
+    Credentials,
+    MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -145,3 +148,37 @@ def test_an_unknown_start_is_refused():
 
     with pytest.raises(ValueError, match="start='earliest' is neither 'committed', 'first', 'last' nor an offset"):
         asyncio.run(read())
+
+
+@pytest.mark.parametrize(("make", "text"), [
+    (lambda: Producer("n:1", group=None), "group is the name of a group, not None"),
+    (lambda: PullConsumer("n:1", group="h:1"), "group='h:1' is an address, not a name; write namesrv='h:1' and name"),
+    (lambda: Producer("n:1", check="x"), "check='x' is not a function"),
+    (lambda: Producer("n:1", retries=-1), "retries=-1 is not a whole number from 0 on"),
+    (lambda: Producer("n:1", batch_bytes="5"), "batch_bytes='5' is not above 0"),
+    (lambda: PushConsumer("g", print, namesrv="n:1", max_reconsume_times="3"),
+     "max_reconsume_times='3' is not a whole number from 0 on"),
+    (lambda: PushConsumer("g", print, namesrv="n:1", concurrency="20"), "concurrency='20' is not above 0"),
+    (lambda: PushConsumer("g", print, namesrv="n:1", topics=None).start(), "g consumes no topic"),
+    (lambda: Credentials("u", b"p"), "secret_key of Credentials is a text that is not empty, not bytes"),
+    (lambda: Credentials("", "p"), "access_key of Credentials is a text that is not empty, not str"),
+])
+def test_other_arguments_are_checked_when_a_client_is_made(make, text):
+    with pytest.raises(ConfigError) as error:
+        make()
+    assert text in str(error.value)
+
+
+def test_a_list_is_not_a_single_one():
+    one = Message(topic="orders", body=b"x")
+    with Producer("n:1") as producer, PullConsumer("n:1") as consumer:
+        for call, text in (
+            (lambda: producer.send("text"), "message is a Message(topic=..., body=...), not 'text'"),
+            (lambda: producer.send_batch(one), "messages is a list of Message; write send_batch([...]), not Message("),
+            (lambda: consumer.assign(MessageQueue("t", "b", 0)), "queues is a list of MessageQueue; write assign("),
+        ):
+            with pytest.raises(TypeError) as error:
+                call()
+            assert text in str(error.value)
+        with pytest.raises(ConfigError, match="subscribe needs a topic: write subscribe"):
+            consumer.subscribe([])

@@ -160,3 +160,23 @@ def test_a_time_is_a_number_a_text_or_a_datetime(store):
         assert store.get_offset_in_queue_by_time("orders", 0, time) == 0
     with pytest.raises(ValueError, match="timestamp_ms 'noon' is not a time; write 2026-01-31T12:00"):
         store.get_offset_in_queue_by_time("orders", 0, "noon")
+
+
+@pytest.mark.parametrize(("call", "error", "text"), [
+    (lambda store: store.delete_topics("orders"), TypeError, "topics is a list of names; write ['orders']"),
+    (lambda store: store.query_message("orders", 42), TypeError, "key is a text, not 42"),
+    (lambda store: store.put_many(Message(topic="orders", body=b"x")), TypeError, "messages is a list of Message;"),
+    (lambda store: store.put(Message(topic="orders", body=b"x"), queue_id="0"), StoreError, "whole number, not '0'"),
+    (lambda store: store.put(Message(topic="new", body=b"x"), queue_id="0"), StoreError, "whole number, not '0'"),
+    (lambda store: store.put(Message(topic="orders", body=b"x"), queue_id=None, ordering_key=5), StoreError,
+     "ordering_key: is a text, not 5"),
+    (lambda store: store.create_topic("new", "4"), StoreError, "queues='4' is not a whole number above 0"),
+    (lambda store: store.create_topic("new", 4, "a=b"), StoreError, "attributes='a=b' is not a dict"),
+    (lambda store: store.look_message_by_id(None), StoreError, "msgId: is a text, not None"),
+    (lambda store: MessageStore.open("/s", config={"a": "1"}), StoreError, "config is a StoreConfig, not {'a': '1'}"),
+])
+def test_an_argument_of_another_type_is_named(store, call, error, text):
+    with pytest.raises(error) as found:
+        call(store)
+    assert text in str(found.value)
+    assert store.topics.select("new") is None
