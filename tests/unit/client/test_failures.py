@@ -6,11 +6,12 @@ import asyncio
 import threading
 
 import pytest
-from fake_brokers import FakeRemoting, run
+from fake_brokers import FakeRemoting, LoopClock, record, run
 from fake_consumers import broker, consumer, listening, until
 
-from tailrace import PushConsumer
+from tailrace import Message, PushConsumer
 from tailrace.client import (
+    AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
     ConsumerFailure,
@@ -19,7 +20,8 @@ from tailrace.client import (
 )
 from tailrace.client import failures as module
 from tailrace.client.failures import Failures
-from tailrace.errors import ConfigError, RemotingClosedError, RemotingCommandError
+from tailrace.client.trace import MessageTrace
+from tailrace.errors import ConfigError, RemotingClosedError, RemotingCommandError, RemotingError
 from tailrace.formats.remoting import RequestCode as Code
 from tailrace.formats.remoting import ResponseCode
 
@@ -378,6 +380,53 @@ def test_a_plain_on_error_runs_in_a_thread_one_call_at_a_time():
         assert thread.name.startswith(failures.thread_prefix)
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("raised", [KeyError("price"), SystemExit("no")])
+def test_a_check_of_a_transaction_that_raises_is_logged_with_its_traceback_and_ends_nothing(caplog, raised):
+    async def test():
+        fake = broker(t=1)
+        calls = []
+
+        async def check(message):
+            calls.append(message)
+            raise raised
+
+        body = record("t", 0, 0, 1000, b"7", {"UNIQ_KEY": "42", "PGROUP": "shop"})
+        ext = {"tranStateTableOffset": "0", "commitLogOffset": "1000"}
+        async with AsyncProducer(namesrv="n:1", group="shop", check=check) as producer:
+            await producer.send_in_transaction(Message(topic="t", body=b"7"), lambda message: None)
+            for number in range(1, 3):
+                fake.say(Code.CHECK_TRANSACTION_STATE, ext, body)
+                await until(lambda number=number: len(calls) == number, 10)
+                await asyncio.sleep(0.1)
+        assert warnings(caplog) == [f"check of a transaction failed message=42 reason={raised!r}"] * 2
+        assert f"    {type(raised).__name__}:" in caplog.text
+
+    run(test)
+
+
+def test_a_trace_that_cannot_be_sent_is_said_once_for_an_outage(caplog):
+    async def test():
+        fails = [True]
+
+        async def send(message):
+            if fails:
+                raise RemotingError("it is down")
+
+        trace = MessageTrace(send, "g", LoopClock(), "traces")
+        for _ in range(2):
+            for _ in range(20):
+                trace.recalled("t", "1", "r")
+                await asyncio.sleep(1)
+            fails.clear()
+            trace.recalled("t", "1", "r")
+            await asyncio.sleep(1)
+            fails.append(True)
+        await trace.close()
+        assert len(warnings(caplog, "trace not sent")) == 2
+
+    run(test)
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, AsyncPushConsumer])
