@@ -50,6 +50,6 @@ def test_a_bad_night_is_mended_from_the_console(tmp_path):
         assert "Set these offsets" in console.preview(
             "reset-group", {"group": "shipping", "topic": "orders", "to": "last"}).text
         assert "Nothing is deleted" in console.preview("delete-expired", {}).text
-        assert [(line["user"], line["name"]) for line in console.audit() if line["event"] != "log-in"] == [
-            ("root", "UPDATE_AND_CREATE_TOPIC"), ("root", "resend"), ("root", "send-message")]
     assert console.stopped == 0
+    assert [(line["user"], line["name"]) for line in console.audit() if line["event"] != "log-in"] == [
+        ("root", "UPDATE_AND_CREATE_TOPIC"), ("root", "resend"), ("root", "send-message")]
