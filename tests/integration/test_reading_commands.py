@@ -19,6 +19,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import StoreNotWritableError
 from tailrace.formats.recall_handle import build_handle
 from tailrace.node.store_opening import StoreParts
+from tailrace.testing import SimClock
 
 pytestmark = pytest.mark.integration
 
@@ -200,3 +201,23 @@ def test_a_method_that_writes_says_why_it_does_not(tmp_path, change):
             StoreNotWritableError, match="it was opened only to be read; open it without read_only"):
         change(store)
     assert snapshot(path) == before
+
+
+def test_beside_a_java_broker_records_older_than_its_flush_are_read(tmp_path):
+    """A process without Tailrace's hint counts as a Java broker: only its checkpoint says what is durable."""
+    path, clock = tmp_path / "s", SimClock(1_700_000_000_000)
+    with MessageStore.open(path, parts=StoreParts(services=False, clock=clock)) as store:
+        for number in range(8):
+            store.put(Message(topic="orders", body=b"%d" % number, keys=["k"]), queue_id=number % 4)
+            clock.advance(10)
+        store._store.flush()
+        clock.advance(10)
+        store.put(Message(topic="orders", body=b"later"))
+        store.wait_dispatched()
+        with MessageStore.open(path, read_only=True, parts=StoreParts(services=False)) as beside:
+            found = sorted(int(m.body) for m in beside.read("orders"))
+            keyed = len(beside.query_message("orders", "k"))
+        assert found == list(range(7)), "the checkpoint has the time of the last flushed record, which may not be whole"
+        assert keyed == 7
+        [(code, out, _)] = run_all(path, [("dump", "STORE", "--only", "messages")])
+        assert (code, len(out.splitlines())) == (0, 7), "as the commands show"

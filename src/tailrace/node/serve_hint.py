@@ -17,7 +17,7 @@ __all__ = ["locked_error", "serve_hint"]
 _HINT_MAX: Final = 4096
 
 
-def serve_hint(store: str) -> dict[str, Any]:
+def serve_hint(store: str, file_system: FileSystem | None = None) -> dict[str, Any]:
     """Return the hint that a running ``tailrace serve`` left in its directory; empty without one."""
     try:
         hint = json.loads(read_hint(file_system or OsFileSystem(), f"{store}/{filenames.SERVE}", _HINT_MAX) or b"{}")

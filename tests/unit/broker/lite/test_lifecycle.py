@@ -105,7 +105,8 @@ def test_a_restart_or_a_rebuild_does_not_bring_it_back(expiring, lost, new):
         shutil.rmtree(world.path / lost)
     world.open()
     assert names(world) == ([QUEUE] if new else []) + ["%LMQ%$parent$b"]
-    assert not new or [m.body for m in world.store.read(QUEUE)] == [b"new%d" % n for n in range(new)]
+    if new:
+        assert [m.body for m in world.store.read(QUEUE)] == [b"new%d" % n for n in range(new)]
     world.subscribe("a")
     assert [one.body for one in world.pop()] == [b"new%d" % n for n in range(new)]
 
