@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import html
+import random
 import re
 import urllib.error
 import urllib.request
+from urllib.parse import quote, urlencode
 
 import pytest
 from console_days import bad_day, good_day
 from patience import until
 
 from tailrace import Message
+from tailrace.console import Console
 from tailrace.errors import StoreNotWritableError
 
 pytestmark = pytest.mark.integration
@@ -167,3 +170,25 @@ def test_troubles_of_memory_timers_and_the_disk_are_named(bad, monkeypatch):
     ):
         assert part in text, part
     assert "12 things need attention" in text
+
+
+NAMES = ("orders", "ordres", "%DLQ%shipping", "%RETRY%billing", "billing", "", "x" * 300, "<b>", "\x00", "%LMQ%$a$b",
+         "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "'\"><script>", "\u202e")
+VALUES = (*NAMES, "0", "1", "-1", "9" * 32, "1e5", "\u0967", "2026-11-26T00:00", "9999-12-31T23:59:59", "1.2.3",
+          "0.0.0", f"{(1 << 63) - 1}.0.0", "-lag", "name", " ")
+FIELDS = ("topic", "key", "queue", "offset", "time", "before", "after", "filter", "from", "sort", "all", "live",
+          "path", "self")
+PAGES = ("", "topics", "groups", "dead-letters", "messages", "message", "timers", "retention", "disk", "topics/",
+         "groups/")
+
+
+def test_no_address_makes_a_page_fail(bad):
+    chance, console = random.Random(40), Console()
+    for _ in range(400):
+        page = chance.choice(PAGES)
+        name = quote(chance.choice(NAMES), safe="") if page.endswith("/") else ""
+        query = urlencode({field: chance.choice(VALUES) for field in chance.sample(FIELDS, chance.randrange(5))})
+        may = chance.choice([lambda _: True, lambda _: False, lambda access: access.name == "orders"])
+        answer = console(f"/console/{page}{name}?{query}", bad.controller.broker, "ready", may)
+        assert answer.status in {200, 400, 403, 404}, (page, name, query)
+        assert b"<script" not in re.sub(rb'="[^"]*"', b"", answer.body)
