@@ -59,7 +59,7 @@ def _target(ctx: typer.Context) -> "Target":
 
 
 def _ask(target: "Target", question: "Callable[[AdminClient], Awaitable[Iterable[str]]]") -> Iterable[str]:
-    import asyncio  # noqa: PLC0415 - takes long to load
+    import asyncio  # noqa: PLC0415 - every command loads this module
 
     from tailrace.client.admin import AdminClient  # noqa: PLC0415
 
