@@ -393,7 +393,7 @@ class Simulation:
         self._ending = [sent for sent in self._sent if sent.topic == topic and sent.state in MAY_BE_THERE]
         self._note(f"delete {topic}")
         try:
-            self._store.delete_topics([topic])
+            self._store.delete_topics([topic], missing_ok=True)
         except (StoreError, OSError) as error:
             if not self._faulted and self._store.is_writeable:
                 raise ViolationError(f"deletion failed: {error!r}") from error
@@ -461,7 +461,7 @@ class Simulation:
         """A pull from anywhere shows what was sent, where it is; under SYNC_FLUSH it is durable."""
         topic, queue_id = f"T{self._entropy.randrange(3)}", self._entropy.randrange(2)
         low, high = (of(topic, queue_id) for of in (
-            self._store.min_offset_in_queue, self._store.max_offset_in_queue))
+            self._store.queue_offsets.min, self._store.queue_offsets.max))
         offset = low + self._entropy.randrange(max(high - low, 0) + 2)
         result = self._store.get_message(topic, queue_id, offset, 1 + self._entropy.randrange(40))
         for data in result.records:
