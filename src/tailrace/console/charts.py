@@ -33,15 +33,15 @@ def _thinned(values: Sequence[float]) -> list[float]:
     return [max(values[at : at + step]) for at in range(0, len(values), step)]
 
 
-def chart(title: str, values: Sequence[float], unit: str, *, second_s: float = 1.0) -> Element:
-    """Return a line chart with axes; the values are a sample each ``second_s`` seconds, the last one of now."""
+def chart(title: str, values: Sequence[float], unit: str) -> Element:
+    """Return a line chart with axes; the values are those of each second, the last one of now."""
     if len(values) < 2:
         return h("figure", h("figcaption", h("strong", title), " no sample yet"))
     points = _thinned(values)
     top, step = _top(max(points)), _WIDTH / max(len(points) - 1, 1)
     line = " ".join(
         f"{number * step:.1f},{_HEIGHT - value / top * _HEIGHT:.1f}" for number, value in enumerate(points))
-    seconds = round(len(values) * second_s)
+    seconds = len(values)
     figures = f"{_figure(values[-1])} {unit} now, at most {_figure(max(values))}"
     text = f"{title}: {figures} in the last {span(seconds * 1000)}"
     grid: list[Child] = [

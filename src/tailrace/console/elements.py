@@ -89,9 +89,9 @@ def notice(level: str, *children: Child, more: Iterable[Child] = ()) -> ET.Eleme
         h("div", *children), h("div", *extra, class_="more") if extra else None, class_=f"notice {level}")
 
 
-def card(title: Child, *children: Child, more: Child = None, class_: str = "") -> ET.Element:
+def card(title: Child, *children: Child, more: Child = None) -> ET.Element:
     """Return a part of a page with a heading; ``more`` is a link or a button beside the heading."""
-    return h("section", h("div", h("h2", title), more, class_="head"), *children, class_=f"card {class_}".rstrip())
+    return h("section", h("div", h("h2", title), more, class_="head"), *children, class_="card")
 
 
 def facts(pairs: Mapping[str, Child]) -> ET.Element:
@@ -188,12 +188,9 @@ class Sorting:
 
 def table(
     columns: Sequence[Column | str], rows: Iterable[Sequence[Child]], empty: Child, caption: str,
-    sorting: Sorting | None = None, *, shown: bool = False,
+    sorting: Sorting | None = None,
 ) -> ET.Element:
-    """Return a table that a phone scrolls sideways, or a sentence if there is no row.
-
-    ``shown``: the caption is a heading above the table, not only for screen readers.
-    """
+    """Return a table that a phone scrolls sideways, or ``empty``. Only screen readers read the caption."""
     known = [column if isinstance(column, Column) else Column(column) for column in columns]
     body = [
         h("tr", *(h("td", cell, class_=column.kind or None) for column, cell in zip(known, row, strict=True)))
@@ -204,6 +201,6 @@ def table(
         sorting.head(column) if sorting is not None and column.sort
         else h("th", column.title, scope="col", class_=column.kind or None) for column in known]
     return h("div", h(
-        "table", h("caption", caption, class_=None if shown else "unseen"),
+        "table", h("caption", caption, class_="unseen"),
         h("thead", h("tr", *heads)), h("tbody", *body)),
         class_="scroll", tabindex=0, role="region", aria_label=caption)
