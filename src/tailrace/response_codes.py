@@ -76,7 +76,7 @@ MEANINGS: Final[Mapping[ResponseCode, Meaning]] = {
     ResponseCode.MESSAGE_ILLEGAL: Meaning(
         "the broker does not take such a message", "correct the message"),
     ResponseCode.SERVICE_NOT_AVAILABLE: Meaning(
-        "the broker is opening its store or stopping, or refuses writes (full disk, failed sync)",
+        "the broker is opening its store or stopping, or refuses writes after a full disk or a failed sync",
         "/ready and the log have the reason"),
     ResponseCode.NO_PERMISSION: Meaning(
         "the user, the topic or the group does not permit this", "check the permissions"),

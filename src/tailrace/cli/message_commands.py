@@ -141,8 +141,7 @@ def send(
         typer.Option("--file", metavar="FILE", help="Send the contents of this file, in place of BODY."),
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Send a message for each line of the file or stdin.")] = False,
-    skip: Annotated[int, typer.Option(
-        min=0, metavar="N", help="With --lines: leave out the first N lines.")] = 0,
+    skip: Annotated[int, typer.Option(min=0, metavar="N", help="With --lines: leave out the first N lines.")] = 0,
     broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
     queue: Annotated[
         int, typer.Option(min=-1, help="Queue of the topic; -1: the client chooses one.")] = -1,

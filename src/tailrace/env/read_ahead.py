@@ -38,7 +38,7 @@ def in_order(work: Callable[[_T], _R], tasks: Iterator[_T], helpers: int, ahead:
     """Yield the result of ``work`` for each task, in the order of the tasks.
 
     One thread takes the tasks, which may read from the disk. ``helpers`` others compute the results, and one more
-    in the place of the caller, who waits. At most ``ahead`` results are computed before they are consumed. An error
+    computes in the place of the caller. At most ``ahead`` results are computed before they are consumed. An error
     of ``tasks`` or ``work`` is raised here, in the place of its result. When the generator ends or is closed, its
     threads have ended.
     """

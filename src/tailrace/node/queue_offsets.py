@@ -13,7 +13,7 @@ __all__ = ["QueueOffsets"]
 
 @final
 class QueueOffsets:
-    """Offsets of queues, for a broker: an unknown topic or queue is empty, which is no error of its client."""
+    """Offsets of queues, for a broker: an unknown topic or queue is empty and not an error of its client."""
 
     def __init__(self, store: DefaultMessageStore, check_open: Callable[[], None]) -> None:
         self._store = store

@@ -81,7 +81,7 @@ def test_it_may_be_left_before_the_end(helpers):
 
 
 def test_results_are_consumed_while_another_thread_waits_for_a_task():
-    """Finding a task may read megabytes, so nobody who has other work waits for it."""
+    """Finding a task may read megabytes, so a thread with other work does not wait for it."""
     got = threading.Event()
 
     def tasks():

@@ -52,12 +52,7 @@ from tailrace.kernels import header as header_kernel
 from tailrace.kernels import record
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
-from tailrace.node.topic_config import (
-    FORBIDDEN_TO_SEND,
-    PRIORITY,
-    TopicConfig,
-    validate_topic,
-)
+from tailrace.node.topic_config import FORBIDDEN_TO_SEND, PRIORITY, TopicConfig, validate_topic
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.store.record_rules import refuse_in_batch
 from tailrace.store.refused_puts import FLOW_CONTROL, NO_TOPIC
