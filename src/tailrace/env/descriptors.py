@@ -149,8 +149,13 @@ def _socket_of_port(descriptor: int, inode: int, port: int) -> OpenSocket | None
 
 
 def _copy(descriptor: int) -> socket.socket | None:
-    """Return a copy of a descriptor, which stays this socket if another thread closes the original."""
+    """Return a copy of a socket's descriptor, which stays this socket if another thread closes the original.
+
+    Never copy the descriptor of a file: the end of the copy ends the locks that this process has on the file.
+    """
     try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return None
         copy = os.dup(descriptor)
     except OSError:
         return None

@@ -65,6 +65,7 @@ STRANGER_FRAME: Final = "long request without user"
 NO_CALL: Final = "no call in time"
 STRANGER_CALLS: Final = "calls without user"
 CANCELLED_CALLS: Final = "cancelled calls"
+BAD_FRAME: Final = "bad frame"
 
 CLOSED: Final = (
     CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY, STRANGER_BYTES, STRANGER_FRAME, NO_CALL,
@@ -230,6 +231,11 @@ class ServerLimits:
                 bytes=self.bytes)
         self.count(connection, 0, now)
         connection.abort()
+
+    def bad_frame(self, peer: str, problem: Exception, now: float) -> None:
+        """Log that a client sent bytes that are not a frame, at most once a minute."""
+        if count := self._lines.due(BAD_FRAME, now):
+            events.CONNECTION_CLOSED_FOR_BAD_FRAME.log(_log, peer=peer, reason=problem, count=count)
 
     def _least_recently_used(self, newcomer: Connection, now: float) -> Connection:
         while True:

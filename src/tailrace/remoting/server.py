@@ -47,7 +47,7 @@ from tailrace.formats.remoting import (
     encode,
 )
 from tailrace.formats.requests.absent import why_not_supported
-from tailrace.logs import RareLines, get_logger
+from tailrace.logs import get_logger
 from tailrace.remoting.addresses import address_text, socket_address
 from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import STALLED_FRAME, STRANGER_FRAME, TOO_LATE, UNREAD, ServerLimits
@@ -295,7 +295,7 @@ class Channel(asyncio.Protocol):
             self._stop_reading()
             self._server.loop.call_later(STRANGER_CLOSE_S, self._close_stranger)
         elif problem is not None:
-            self._server.bad_frame(self.peer, problem)
+            self._limits.bad_frame(self.peer, problem, self._server.loop.time())
             self.close()
         elif rest < len(data) and not self.closed:
             self._keep(data, rest)
@@ -607,7 +607,6 @@ class RemotingServer:
         self._idle_s = idle_s
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._lines = RareLines()
 
     def register(self, processor: Processor, *codes: int) -> None:
         """Pass requests with these codes to ``processor``."""
@@ -669,11 +668,6 @@ class RemotingServer:
         """Report an event of a connection to ``on_activity``: CONNECT, CLOSE, IDLE or EXCEPTION."""
         if self.on_activity is not None:
             self.on_activity(activity)
-
-    def bad_frame(self, peer: str, problem: Exception) -> None:
-        """Log that a client sent bytes that are not a frame, at most once a minute."""
-        if count := self._lines.due("bad frame", self.loop.time()):
-            events.CONNECTION_CLOSED_FOR_BAD_FRAME.log(_log, peer=peer, reason=problem, count=count)
 
     def _close_idle(self) -> None:
         now = self.loop.time()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import select
 import socket
+import subprocess
 import sys
 
 import pytest
@@ -76,6 +78,18 @@ def test_the_kernel_takes_the_most_networks(listening, networks):
     drop_from(found, port, [*networks, "127.0.0.2"])
     assert not opens(port, "127.0.0.2", "127.0.0.1")
     assert opens(port, "127.0.0.1")
+
+
+def test_locks_of_files_stay_when_sockets_are_looked_for(listening, tmp_path):
+    """The end of a copy of a file's descriptor ends the locks of the process on it: the store was free for others."""
+    with (tmp_path / "lock").open("w") as locked:
+        fcntl.lockf(locked, fcntl.LOCK_EX)
+        found, port = listening("127.0.0.1")
+        drop_from(found._replace(descriptor=locked.fileno()), port, ["127.0.0.2"])
+        tried = subprocess.run(
+            [sys.executable, "-c", "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)",
+             locked.name], capture_output=True, text=True, check=False)
+        assert "BlockingIOError" in tried.stderr
 
 
 def test_another_socket_with_the_descriptor_is_left_alone(listening):
