@@ -93,7 +93,7 @@ def test_prometheus_shows_data_for_each_query(broker, tmp_path):
         cwd=tmp_path, stdout=log, stderr=log,
     ) as process:
         try:
-            until(lambda: re.search(r"Listening on.*address=(\S+)", (tmp_path / "log").read_text()))
+            until(lambda: "Server is ready to receive web requests" in (tmp_path / "log").read_text())
             address = re.search(r"Listening on.*address=(\S+)", (tmp_path / "log").read_text())[1]
 
             def empty():
