@@ -17,6 +17,7 @@ from tailrace.env.packets import NETWORKS_MAX, drop_from, drop_nothing
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the filter is one of Linux")
 ANSWER_S = 0.2
 """A connection on this machine is open much sooner."""
+TAKE_LOCK = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 
 
 @pytest.fixture
@@ -87,8 +88,7 @@ def test_locks_of_files_stay_when_sockets_are_looked_for(listening, tmp_path):
         found, port = listening("127.0.0.1")
         drop_from(found._replace(descriptor=locked.fileno()), port, ["127.0.0.2"])
         tried = subprocess.run(
-            [sys.executable, "-c", "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)",
-             locked.name], capture_output=True, text=True, check=False)
+            [sys.executable, "-c", TAKE_LOCK, locked.name], capture_output=True, text=True, check=False)
         assert "BlockingIOError" in tried.stderr
 
 
