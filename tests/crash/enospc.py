@@ -3,6 +3,8 @@
 import collections
 import errno
 
+from read_there import read_there
+
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
@@ -217,7 +219,7 @@ class Life:
             self.told(error, "step")
             return
         for topic in ("a", "b"):
-            for message in self.store.read(topic):
+            for message in read_there(self.store, topic):
                 known = self.acknowledged.get((topic, message.queue_offset))
                 if known is not None and known[0] != message.body:
                     raise Violation(f"{when}: a wrong message at {topic} {message.queue_offset}")

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from flat_open import flat_open
+from read_there import read_there
 
 from tailrace.doctor.backup import back_up, read_manifest, verify_backup
 from tailrace.doctor.disk_usage import disk_usage
@@ -88,7 +89,7 @@ def contents(files, clock, **given):
         **given,
     ) as store:
         return {
-            (topic, queue_id): [(one.queue_offset, one.body) for one in store.read(topic, queue_id)]
+            (topic, queue_id): [(one.queue_offset, one.body) for one in read_there(store, topic, queue_id)]
             for topic, queue_id, _, _ in store.queues() if not topic.startswith("%LMQ%")}
 
 

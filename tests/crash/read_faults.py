@@ -15,6 +15,8 @@ import sys
 from functools import partial
 from unittest import mock
 
+from read_there import query_there, read_there
+
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.doctor.verify import verify
 from tailrace.env.entropy import SeededEntropy
@@ -230,8 +232,8 @@ class Life:
         if self.bad and self.is_new:
             return  # consume at the end, when the segment of the record is full
         for (topic, queue_id), offset in self.followed.items():
-            until = self.store.max_offset_in_queue(topic, queue_id)
-            found = self.tried("read", lambda t=topic, q=queue_id, o=offset: list(self.store.read(t, q, o)))
+            until = self.store.queue_offsets.max(topic, queue_id)
+            found = self.tried("read", lambda t=topic, q=queue_id, o=offset: list(read_there(self.store, t, q, o)))
             for message in found or ():
                 is_lmq = topic.startswith("%")  # its messages have the offsets of their own queues
                 if not is_lmq and message.queue_offset != offset and topic not in {"B", "b"} and not self.bad:
@@ -250,13 +252,13 @@ class Life:
             topic, _, key, _, delayed = self.acknowledged[body]
             if delayed or topic not in PLAIN or body == self.bad_body:
                 continue
-            found = self.again("query", lambda t=topic, k=key: [m.body for m in self.store.query_message(t, k)])
+            found = self.again("query", lambda t=topic, k=key: [m.body for m in query_there(self.store, t, k)])
             if found not in ([body], None) and not self.is_purged(body):
                 raise ViolationError(f"the key {key} finds {len(found)} messages")
         now = self.clock.now_ms()
-        self.again("time", lambda: self.store.get_offset_in_queue_by_time("a", 0, now - 2000))
+        self.again("time", lambda: self.store.queue_offsets.by_time("a", 0, now - 2000))
         self.again("time", lambda: self.store.earliest_message_time())
-        self.again("arrow", lambda: self.store.to_arrow("a", 0, self.store.min_offset_in_queue("a", 0)).num_rows)
+        self.again("arrow", lambda: self.store.to_arrow("a", 0, self.store.queue_offsets.min("a", 0)).num_rows)
         self.again("timers", lambda: len(list(self.store.timers())))
         self.again("plan", lambda: self.store.retention.clean_commit_log.verdicts())
 
@@ -347,14 +349,14 @@ class Life:
                 raise ViolationError(f"{when}: {body[:8]} came {self.got['%LMQ%l'][body]} times in the LMQ queue")
             if topic in PLAIN and not delayed and self.is_young(body) and not self.is_purged(body):
                 found = self.again(
-                    "query", lambda t=topic, k=key: [m.body for m in self.store.query_message(t, k)])
+                    "query", lambda t=topic, k=key: [m.body for m in query_there(self.store, t, k)])
                 if found != [body]:
                     raise ViolationError(f"{when}: the key {key} finds {len(found)} messages")
         for counts in self.got.values():
             if twice := [body[:8] for body, count in counts.items() if count > 1]:
                 raise ViolationError(f"{when}: {twice} came twice")
         self.dispatch()
-        shown = self.again("read", lambda: {m.keys[0]: m.body for m in self.store.read("C")})
+        shown = self.again("read", lambda: {m.keys[0]: m.body for m in read_there(self.store, "C")})
         for key, body in self.values.items():
             if key not in self.unsure_keys and shown.get(key) != body:
                 raise ViolationError(f"{when}: the last value of {key} is lost")

@@ -6,6 +6,7 @@ import shutil
 import struct
 
 from flat_open import flat_open
+from read_there import query_there, read_there
 
 from tailrace import Message, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -103,17 +104,17 @@ def units(*rows):
 
 
 def bodies(store, topic="T", queue_id=0):
-    return [m.body for m in store.read(topic, queue_id)]
+    return [m.body for m in read_there(store, topic, queue_id)]
 
 
 def numbers(store, topic="T", queue_id=0):
-    return [int(m.body[:6]) for m in store.read(topic, queue_id)]
+    return [int(m.body[:6]) for m in read_there(store, topic, queue_id)]
 
 
 def pulled(store, topic, queue_id):
     """What a consumer gets: (queue offset, message), following nextBeginOffset."""
-    at, found = store.min_offset_in_queue(topic, queue_id), []
-    while at < store.max_offset_in_queue(topic, queue_id):
+    at, found = store.queue_offsets.min(topic, queue_id), []
+    while at < store.queue_offsets.max(topic, queue_id):
         result = store.get_message(topic, queue_id, at, 32)
         found += [(offset, decode_message(data))
                   for offset, data in zip(result.queue_offsets, result.records, strict=True)]
@@ -124,7 +125,7 @@ def pulled(store, topic, queue_id):
 
 def has_keys(store, wanted, topic="T"):
     return all(
-        [int(m.body[:6]) for m in store.query_message(topic, f"k{number}")] == [number]
+        [int(m.body[:6]) for m in query_there(store, topic, f"k{number}")] == [number]
         for number in wanted)
 
 

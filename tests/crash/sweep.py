@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+from read_there import read_there
+
 from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import FatalStorageError, StoreError
@@ -58,7 +60,7 @@ def workload(files, clock, sent, acknowledged, *, puts=24, seed=1):
 def contents(files, clock):
     with open_store(files, clock) as store:
         return {
-            (topic, queue_id): [m.body for m in store.read(topic, queue_id)]
+            (topic, queue_id): [m.body for m in read_there(store, topic, queue_id)]
             for topic, queue_id, _, _ in store.queues()
         }
 

@@ -11,6 +11,7 @@ import errno
 import os
 
 import pytest
+from read_there import read_there
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -101,10 +102,10 @@ def operations_of(kind):
 def check(store, acknowledged, *, exact):
     """Read all messages; the acknowledged ones are among them, in order, and it ends with whole records."""
     store.wait_dispatched()
-    found = [message.body for message in store.read("T")]
+    found = [message.body for message in read_there(store, "T")]
     assert found == BODIES[: len(found)]
     assert len(found) == acknowledged if exact else len(found) >= acknowledged
-    assert [m.queue_offset for m in store.read("T")] == list(range(len(found)))
+    assert [m.queue_offset for m in read_there(store, "T")] == list(range(len(found)))
     until = store.max_phy_offset
     start = until - until % 8192
     file = store._store.commit_log.queue.find(until)
@@ -148,7 +149,7 @@ def test_a_fault_in_each_operation_of_an_append(kind, failing):
             assert struck[0].startswith("sync"), "only a failed sync ends the writes (F6)"
         store.close()
         with opened(files) as again:
-            bodies = [message.body for message in again.read("T")]
+            bodies = [message.body for message in read_there(again, "T")]
             assert bodies[:there] == BODIES[:there]
             assert bodies[there:] in ([], [b"next"])
     assert failed >= 2, "no fault was felt"
@@ -192,11 +193,11 @@ def test_a_stop_at_each_operation_of_an_append(kind):
         with contextlib.suppress(SystemExit):
             kind(store)
         with opened(files.killed()) as again:
-            bodies = [message.body for message in again.read("T")]
+            bodies = [message.body for message in read_there(again, "T")]
             assert bodies == [b"flushed", *BODIES[: len(bodies) - 1]]
         for keep in (0, 50):
             with opened(files.power_lost(SeededEntropy(step), keep)) as again:
-                found = [message.body for message in again.read("T")]
+                found = [message.body for message in read_there(again, "T")]
                 assert found[0] == b"flushed"
                 assert found[1:] == [body for body in BODIES if body in found]
                 assert keep or len(found) == 1

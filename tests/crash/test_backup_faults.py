@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from read_there import read_there
 
 from tailrace.config import StoreConfig
 from tailrace.doctor.backup import MANIFEST, back_up, read_manifest, restore, verify_backup
@@ -32,7 +33,7 @@ def fill(path, numbers):
 
 def bodies(path):
     with MessageStore.open(path, parts=StoreParts(services=False)) as store:
-        return [int(message.body[:4]) for message in store.read("T")]
+        return [int(message.body[:4]) for message in read_there(store, "T")]
 
 
 def faults(count):

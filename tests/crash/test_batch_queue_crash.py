@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from read_there import read_there
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import FlushDiskType
@@ -58,10 +59,10 @@ def workload(files, clock, sent: Messages, acknowledged: Messages) -> None:
 
 def contents(files, clock) -> dict[int, list[bytes]]:
     with open_store(files, clock) as store:
-        found = {queue_id: list(store.read("B", queue_id)) for _, queue_id, _, _ in store.queues()}
+        found = {queue_id: list(read_there(store, "B", queue_id)) for _, queue_id, _, _ in store.queues()}
         for queue_id, messages in found.items():
             assert [one.queue_offset for one in messages] == list(range(len(messages)))
-            assert store.max_offset_in_queue("B", queue_id) == len(messages)
+            assert store.queue_offsets.max("B", queue_id) == len(messages)
         return {queue_id: [one.body for one in messages] for queue_id, messages in found.items()}
 
 

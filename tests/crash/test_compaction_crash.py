@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from read_there import read_there
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import FlushDiskType
@@ -58,10 +59,10 @@ def workload(files, clock, sent, acknowledged):
 
 def contents(files, clock):
     with open_store(files, clock) as store:
-        found = [(m.queue_offset, m.keys[0], m.body) for m in store.read("C")]
+        found = [(m.queue_offset, m.keys[0], m.body) for m in read_there(store, "C")]
         store._store.flush()
         store._store.compaction.step()
-        again = [(m.queue_offset, m.keys[0], m.body) for m in store.read("C")]
+        again = [(m.queue_offset, m.keys[0], m.body) for m in read_there(store, "C")]
         assert last(again) == last(found), "a compaction changed the last value of a key"
         return found
 

@@ -7,6 +7,7 @@ import importlib.util
 import pathlib
 
 import pytest
+from read_there import read_there
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -82,7 +83,7 @@ class Life:
             self.clock.advance(1000 if soon else 20_000)
             self.run_services(*SERVICES)
         found = [(m.body, m.store_timestamp) for topic in ("later", "%RETRY%orders")
-                 for m in store.read(topic)]
+                 for m in read_there(store, topic)]
         assert collections.Counter(body for body, _ in found) == dict.fromkeys(self.due, 1), what
         for body, at in found:
             assert self.due[body] <= at <= self.due[body] + 2000, (what, body)

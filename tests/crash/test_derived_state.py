@@ -11,6 +11,7 @@ import random
 import shutil
 
 import pytest
+from read_there import query_there
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -56,7 +57,7 @@ def view(store):
         found = b"".join(units(at, 1) for at in range(low, high))
         queues[topic, queue_id] = low, high, found
     keys = {
-        n: [m.phy_offset for t in range(4) for m in store.query_message(f"T{t}", f"k{n}")]
+        n: [m.phy_offset for t in range(4) for m in query_there(store, f"T{t}", f"k{n}")]
         for n in range(260)
     }
     return queues, keys

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
+from read_there import read_there
 
 from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
 from tailrace.config import BrokerConfig
@@ -264,7 +265,7 @@ def check(life):
         store.wait_dispatched()
         found = {}
         for topic, queue_id, *_ in store.queues():
-            for message in store.read(topic, queue_id):
+            for message in read_there(store, topic, queue_id):
                 found.setdefault((topic, message.body[:6]), []).append(message.queue_offset)
         deleted = "gone" not in {topic for topic, *_ in store.queues()}
         for topic, body, _waits in life.acked:

@@ -9,6 +9,7 @@ import os
 import random
 
 import pytest
+from read_there import query_there
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -47,7 +48,7 @@ def killed():
 
 def look(store):
     return {
-        (topic, key): [m.phy_offset for m in store.query_message(topic, key)]
+        (topic, key): [m.phy_offset for m in query_there(store, topic, key)]
         for topic in ("T0", "T1", "T2")
         for key in (*(f"k{n}" for n in range(1, COUNT, 4)), *(f"again{n}" for n in range(9)))}
 

@@ -7,6 +7,7 @@ import importlib.util
 import pathlib
 
 import pytest
+from read_there import read_there
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -55,7 +56,7 @@ class Life:
             self.put(store, 12)
             store.wait_dispatched()
             self.began = files.operations
-            self.purge(store, store.get_message_store_timestamp("t", 0, 4))
+            self.purge(store, store.queue_offsets.store_timestamp("t", 0, 4))
             self.put(store, 6)
             self.purge(store)
             self.put(store, 6)
@@ -67,18 +68,18 @@ class Life:
     def check(self, files, what):
         store = MessageStore.open(
             "/s", config=CONFIG, parts=StoreParts(services=False, clock=self.clock, file_system=files))
-        low, high = store.min_offset_in_queue("t", 0), store.max_offset_in_queue("t", 0)
+        low, high = store.queue_offsets.min("t", 0), store.queue_offsets.max("t", 0)
         assert low in {self.told, min(self.asked, high)} | ({0} if not self.told else set()), (
             what, low, high, self.told, self.asked)
         assert high >= self.flushed["t"], what
-        assert [m.body.rstrip(b"\0") for m in store.read("t")] == [
+        assert [m.body.rstrip(b"\0") for m in read_there(store, "t")] == [
             b"%d" % number for number in range(low, high)], what
-        assert [m.queue_offset for m in store.read("other")] == list(
-            range(store.max_offset_in_queue("other", 0))), what
+        assert [m.queue_offset for m in read_there(store, "other")] == list(
+            range(store.queue_offsets.max("other", 0))), what
         for _ in range(3):  # what is put now is shown, whatever the state file says
             offset = store.put(Message(topic="t", body=b"new")).queue_offset
             store.wait_dispatched()
-            assert [m.body for m in store.read("t", 0, offset)] == [b"new"], what
+            assert [m.body for m in read_there(store, "t", 0, offset)] == [b"new"], what
         store.close()
 
 

@@ -7,6 +7,7 @@ import pathlib
 import re
 
 import pytest
+from read_there import query_there, read_there
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -41,7 +42,7 @@ def fails_to_write(part, error_number, times):
 
 
 def bodies(store, queue_id):
-    return [m.body for m in store.read("T", queue_id)]
+    return [m.body for m in read_there(store, "T", queue_id)]
 
 
 def test_units_that_could_not_be_written_are_written_by_the_next_open():
@@ -68,7 +69,7 @@ def test_units_that_could_not_be_written_are_written_by_the_next_open():
             assert store.recovery_report["readOnly"] is None
             assert [bodies(store, q) for q in (0, 1)] == [
                 [b"%d" % n for n in range(q, 300, 2)] for q in (0, 1)]
-            assert len(store.query_message("T", "k1")) == 1
+            assert len(query_there(store, "T", "k1")) == 1
 
 
 def test_a_disk_that_fills_up_while_closing_leaves_the_abort_file():
@@ -130,7 +131,7 @@ def test_a_store_where_nothing_can_be_written_is_read_whole(unwritten, name):
     for _ in range(2):
         assert sorted(int(body) for q in (0, 1) for body in bodies(store, q)) == numbers
         for n in numbers[::20]:
-            assert [m.body for m in store.query_message("T", f"k{n}")] == [b"%d" % n]
+            assert [m.body for m in query_there(store, "T", f"k{n}")] == [b"%d" % n]
         for topic in ("T", "a new topic".replace(" ", "_")):
             with pytest.raises(StoreNotWritableError, match="repair that and open it again"):
                 store.put(Message(topic=topic, body=b"x"))
@@ -203,6 +204,6 @@ def test_any_operation_of_a_recovery_fails_for_good(number):
         assert not left.locked
         with opened(left, clock) as store:
             assert [bodies(store, q) for q in (0, 1)] == wanted, operation
-            assert len(store.query_message("T", "k119")) == 1, operation
+            assert len(query_there(store, "T", "k119")) == 1, operation
         operation += 1
     assert opened_read_only > 20

@@ -7,6 +7,7 @@ import importlib.util
 import pathlib
 
 import pytest
+from read_there import read_there
 
 from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -89,7 +90,7 @@ class Life:
         young = self.clock.now_ms() - HOUR
         for key in QUEUES:
             topic, queue_id = key
-            found = [(m.queue_offset, m.body) for m in store.read(topic, queue_id)]
+            found = [(m.queue_offset, m.body) for m in read_there(store, topic, queue_id)]
             offsets = [offset for offset, _ in found]
             assert offsets == list(range(offsets[0], offsets[0] + len(offsets))) if found else True, what
             for offset, body in found:
@@ -98,14 +99,14 @@ class Life:
                 number for number, body in enumerate(self.sent[key][: self.acknowledged[key]])
                 if self.times[body] > young]
             assert set(must) <= set(offsets), (what, key, must, offsets)
-            low = store.min_offset_in_queue(topic, queue_id)
+            low = store.queue_offsets.min(topic, queue_id)
             assert not found or low == offsets[0], (what, key, low, offsets[:1])
         low = store.min_phy_offset
         names = [n for n in files.list("/s/commitlog") if n.isdigit()]
         assert [int(n) for n in names] == [low + i * SIZE for i in range(len(names))], (what, names)
         # The next message takes the next place, and deleting continues.
         for key in QUEUES:
-            high = store.max_offset_in_queue(*key)
+            high = store.queue_offsets.max(*key)
             assert store.put(Message(topic=key[0], body=b"after"), queue_id=key[1]).queue_offset == high
         self.clock.advance(2 * HOUR)
         for key in QUEUES:

@@ -10,6 +10,7 @@ import errno
 import random
 
 import pytest
+from read_there import query_there, read_there
 
 from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -120,7 +121,7 @@ def contents(store, *, gaps=False):
     found = {}
     assert store.wait_dispatched()
     for topic, queue_id, low, high in store.queues():
-        messages = list(store.read(topic, queue_id))
+        messages = list(read_there(store, topic, queue_id))
         assert gaps or low == 0
         offsets = [m.queue_offset for m in messages]
         assert offsets == sorted(set(offsets)), (topic, queue_id)
@@ -129,11 +130,11 @@ def contents(store, *, gaps=False):
         found[topic, queue_id] = [m.body for m in messages]
         for m in messages:
             assert store.look_message_by_offset(m.phy_offset).body == m.body
-            assert store.get_offset_in_queue_by_time(topic, queue_id, m.store_timestamp) <= m.queue_offset
+            assert store.queue_offsets.by_time(topic, queue_id, m.store_timestamp) <= m.queue_offset
             assert m.phy_offset in [
-                f.phy_offset for f in store.query_message(topic, m.unique_key)], "not in the index"
+                f.phy_offset for f in query_there(store, topic, m.unique_key)], "not in the index"
             for k in m.keys:
-                assert m.phy_offset in [f.phy_offset for f in store.query_message(topic, k)]
+                assert m.phy_offset in [f.phy_offset for f in query_there(store, topic, k)]
     return found
 
 
@@ -314,12 +315,12 @@ def test_a_failed_sync_is_final():
     except FatalStorageError:
         pass
     assert PutMessageStatus.PUT_OK not in told
-    assert [m.body for m in store.read("orders")][:1] == [b"kept"]
+    assert [m.body for m in read_there(store, "orders")][:1] == [b"kept"]
     store.close()
     assert fs.inner.exists("/s/abort"), "an unclean stop must be seen by the next open"
     down = fs.power_lost(1, 0.0)
     with open_store(down) as again:
-        assert [m.body for m in again.read("orders")] == [b"kept"]
+        assert [m.body for m in read_there(again, "orders")] == [b"kept"]
         assert again.max_phy_offset >= end
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from broker_world import InPlace
+from read_there import read_there
 
 from tailrace import MessageStore, StoreConfig
 from tailrace.broker.client_manager import ProducerManager
@@ -126,11 +127,11 @@ class Life:
             broker.run_pass()
             queue, at = broker.service.queue, -1
             while (at := queue.next_pending(at + 1)) < queue.until:
-                half, = broker.store.read(HALF_TOPIC, 0, at, max_count=1)
+                half, = read_there(broker.store, HALF_TOPIC, 0, at, max_count=1)
                 since = broker.service.begin_search()
                 broker.service.end(broker.service.look(half, since, with_copies=True), commit=True)
             broker.store.wait_dispatched()
-        found = collections.Counter(m.body.decode() for m in broker.store.read("orders", 0))
+        found = collections.Counter(m.body.decode() for m in read_there(broker.store, "orders", 0))
         assert set(found.values()) <= {1}, (what, found)
         keys = {f"K{number}" for number in range(COUNT)}
         assert keys - self.rollback_wanted <= found.keys(), (what, found)

@@ -5,6 +5,7 @@ import pathlib
 import random
 
 import pytest
+from read_there import query_there
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import RecoveryMode
@@ -157,7 +158,7 @@ def test_it_is_shown_as_an_open_makes_it(how):
             (one["physicalOffset"], one["length"], one["reason"])
             for one in store.recovery_report["steppedOver"]]
         for number, places in found.items():
-            assert places == [m.phy_offset for m in store.query_message(f"T{number % 3}", f"k{number}")], number
+            assert places == [m.phy_offset for m in query_there(store, f"T{number % 3}", f"k{number}")], number
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -247,5 +248,5 @@ def test_a_time_before_a_missing_segment_is_found_by_stores_and_directories():
     directory = StoreDirectory("/store", config=CONFIG, file_system=files)
     with opened(files, clock=clock) as store:
         for place, wanted in ((5, 5), (min(lost) - 1, min(lost) - 1), (max(lost) + 1, min(lost)), (97, 97)):
-            assert store.get_offset_in_queue_by_time("T", 0, times[place]) == wanted
+            assert store.queue_offsets.by_time("T", 0, times[place]) == wanted
             assert first_stored(queue, 0, times[place], directory.store_time) == wanted

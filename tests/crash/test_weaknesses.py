@@ -16,6 +16,7 @@ import subprocess
 import sys
 
 import pytest
+from read_there import query_there, read_there
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import (
@@ -91,7 +92,7 @@ def test_w2_one_bad_record_costs_one_message(path, killed, fields):
     for _ in range(2):
         with opened(path) as store:
             assert numbers(store) == [0, 1, *range(3, 60)]
-            assert store.max_offset_in_queue("T", 0) == 60
+            assert store.queue_offsets.max("T", 0) == 60
             assert stores.has_keys(store, [0, 1, *range(3, 60)])
 
 
@@ -210,7 +211,7 @@ def test_w4_old_records_that_follow_without_a_gap(path, tmp_path):
         with opened(path) as store:
             assert numbers(store) == [*range(100, 105), 205, 206]
             assert stores.has_keys(store, [*range(100, 105), 205, 206])
-            for message in store.read("T", 1):
+            for message in read_there(store, "T", 1):
                 assert message.body.startswith(b"000109")
         (path / "abort").write_text("1")
     goes_on = tmp_path / "goes-on"
@@ -277,7 +278,7 @@ def test_w7_keys_of_messages_behind_a_truncation(path, killed):
     with opened(path) as store:
         assert is_right(store, [*range(10), *range(200, 210)])
         for gone in range(10, 30):
-            assert not store.query_message("T", f"k{gone}")
+            assert not query_there(store, "T", f"k{gone}")
 
 
 def test_w8_a_record_that_dispatch_cannot_read(path):
@@ -323,7 +324,7 @@ def test_w10_no_phantom_in_an_empty_queue_file(path, killed):
     left_by_reference(path, killed=killed)
     for _ in range(2):
         with opened(path) as store:
-            assert store.max_offset_in_queue("T", 0) == per_file
+            assert store.queue_offsets.max("T", 0) == per_file
             assert is_right(store, range(per_file))
 
 
@@ -335,7 +336,7 @@ def test_w11_the_least_offset_of_a_queue_that_began_above_0(path, killed, ours):
         store._store.commit_log.queue_offsets["T", 0] = 7
         fill(store, range(7, 12))
         assert store.wait_dispatched()
-        assert store.min_offset_in_queue("T", 0) == 7
+        assert store.queue_offsets.min("T", 0) == 7
     if not ours:
         left_by_reference(path, killed=killed)
     elif killed:

@@ -105,8 +105,8 @@ def test_a_topic_keeps_its_messages_shorter_than_the_others(place):
     place.store.retention.topics.step()
     low, high = bounds(place, "short")
     assert 0 < low < high, "message by message, not file by file"
-    assert place.store.queue_offsets.store_timestamp("short", 0, low) >= place.clock.now_ms() - HOUR
-    assert place.store.queue_offsets.store_timestamp("short", 0, low - 1) < place.clock.now_ms() - HOUR
+    assert place.store.get_message_store_timestamp("short", 0, low) >= place.clock.now_ms() - HOUR
+    assert place.store.get_message_store_timestamp("short", 0, low - 1) < place.clock.now_ms() - HOUR
     place.clock.advance(HOUR)
     place.store.retention.topics.step()
     assert bounds(place, "short") == (high, high)
@@ -131,7 +131,7 @@ def test_a_topic_keeps_its_messages_longer_than_the_others(place):
     assert place.clean.verdicts()[0].rule is Rule.KEPT_BY_TOPIC
     low, high = bounds(place, "long")
     assert low == 0
-    assert len(list(place.store.read("long", 0))) == high
+    assert len(list(place.store.read("long"))) == high
     place.clock.advance(120 * HOUR)
     assert place.store.retention.delete_now() == 4
 
@@ -219,13 +219,13 @@ def test_a_purge_is_durable_and_the_bytes_stay_until_their_files_go(place):
         assert place.store.query_message("t", "k") == []
         assert place.store.look_message_by_offset(phy_offset) is None
         assert place.store.select_record(phy_offset) is None
-        assert place.store.queue_offsets.by_time("t", 0, 0) == high
-        assert [m.queue_offset for m in place.store.read("t", 0)] == []
+        assert place.store.get_offset_in_queue_by_time("t", 0, 0) == high
+        assert [m.queue_offset for m in place.store.read("t")] == []
         assert bounds(place, "other") == (0, 1)
         reopen(place)
     place.store.put(Message(topic="t", body=b"new", keys=["k"]))
     place.dispatch()
-    assert [m.queue_offset for m in place.store.read("t", 0)] == [high]
+    assert [m.queue_offset for m in place.store.read("t")] == [high]
     assert [m.queue_offset for m in place.store.query_message("t", "k")] == [high]
     assert place.store.retention.delete_now() == 2, "nobody keeps a message of them"
     assert bounds(place, "t") == (high, high + 1)
@@ -236,7 +236,7 @@ def test_a_purge_of_a_queue_or_up_to_a_time(place):
         place.store.put(Message(topic="t", body=b"%d" % number), queue_id=number % 2)
         place.clock.advance(1000)
     place.dispatch()
-    middle = place.store.queue_offsets.store_timestamp("t", 0, 1)
+    middle = place.store.get_message_store_timestamp("t", 0, 1)
     assert place.store.purge_topic("t", before_ms=middle) == {0: (0, 1), 1: (0, 1)}
     assert place.store.purge_topic("t", queue_id=1) == {1: (1, 3)}
     assert place.store.purge_topic("t", queue_id=1) == {1: (3, 3)}
@@ -379,8 +379,8 @@ def test_a_deleted_topic_does_not_come_back_when_queues_are_rebuilt(place):
     assert bounds(place, "stays")[1] > 5
     place.store.put(Message(topic="gone", body=b"again"))
     reopen(place)
-    assert [m.body for m in place.store.read("gone", 0)] == [b"again"]
-    assert [m.queue_offset for m in place.store.read("gone", 0)] == [place.store.queue_offsets.begin_of_life("gone", 0)]
+    assert [m.body for m in place.store.read("gone")] == [b"again"]
+    assert [m.queue_offset for m in place.store.read("gone")] == [place.store.queue_offsets.begin_of_life("gone", 0)]
 
 
 def test_deleted_topics_are_forgotten_over_a_bound_and_the_oldest_first(place, monkeypatch):
@@ -405,7 +405,7 @@ def test_deleted_topics_are_forgotten_over_a_bound_and_the_oldest_first(place, m
 def test_a_deleted_lmq_queue_is_forgotten_when_the_log_is_past_it(place):
     name = "%LMQ%a"
     place.fill(1)
-    place.store.delete_topics({name}, missing_ok=True)
+    place.store.delete_topics({name})
     place.store.retention.topics.step()
     assert name in json.loads(place.read(STATE))["deletedTopics"]
     place.fill(3)
