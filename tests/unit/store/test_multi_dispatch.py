@@ -16,6 +16,7 @@ from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import decode_message, decode_properties, encode_batch
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
 from tailrace.model import BoundaryType, MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.multi_dispatch import lmq_names, rows_with_lmq, topic_allows_lmq
@@ -444,14 +445,14 @@ def rows_of(properties, topic=b"t"):
     head = bytearray(91 - 3) + bytes([len(topic)]) + topic + len(properties).to_bytes(2, "big") + properties
     head[0:4] = len(head).to_bytes(4, "big")
     head[4:8] = bytes.fromhex("daa320a7")
-    rows = np.empty((1, record.COLUMNS), dtype=np.int64)
+    rows = np.empty((1, C.COLUMNS), dtype=np.int64)
     count, _, reason = record.scan(head, 0, len(head), 0, 0, rows)
-    assert (count, reason) == (1, record.REASON_END)
+    assert (count, reason) == (1, C.REASON_END)
     found = rows_with_lmq(bytes(head), rows)
     return [
         (bytes(head[at : at + length]).decode(), offset)
         for at, length, offset in found[1:, [
-            record.C_TOPIC_POS, record.C_TOPIC_LEN, record.C_QUEUE_OFFSET]].tolist()]
+            C.TOPIC_POS, C.TOPIC_LEN, C.QUEUE_OFFSET]].tolist()]
 
 
 @pytest.mark.parametrize(("names", "offsets", "found"), [
@@ -487,7 +488,7 @@ def test_the_topics_are_those_that_the_kernel_leaves_out():
 
 
 def test_rows_without_lmq_units_are_handed_through():
-    rows = np.zeros((3, record.COLUMNS), dtype=np.int64)
+    rows = np.zeros((3, C.COLUMNS), dtype=np.int64)
     assert rows_with_lmq(b"", rows) is rows
 
 
