@@ -204,7 +204,7 @@ def test_a_method_that_writes_says_why_it_does_not(tmp_path, change):
 
 
 def test_beside_a_java_broker_records_older_than_its_flush_are_read(tmp_path):
-    """A process without Tailrace's hint counts as a Java broker: its checkpoint names the durable part of the log."""
+    """A process without Tailrace's hint counts as a Java broker: only its checkpoint says how much is durable."""
     path, clock = tmp_path / "s", SimClock(1_700_000_000_000)
     with MessageStore.open(path, parts=StoreParts(services=False, clock=clock)) as store:
         for number in range(8):
