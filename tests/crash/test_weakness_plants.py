@@ -11,7 +11,7 @@ import pathlib
 import pytest
 from longer_reads import NothingIsCached
 
-import tailrace.node.message_store as opening
+import tailrace.node.store_opening as opening
 from tailrace.errors import StoreError, StoreLockedError
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import unit_records

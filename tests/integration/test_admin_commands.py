@@ -179,12 +179,12 @@ def test_tail_begins_with_the_last_messages_or_at_a_time(run, tailrace_broker):
     where = ("--broker", tailrace_broker.broker, "--topic", "orders")
     for body in "abcdef":
         run("send", *where, body)
-    *_, fifth, last = run("tail", *where, "--from", "first", "--no-follow")[1]
+    every = run("tail", *where, "--from", "first", "--no-follow")[1]
     lines = run("tail", *where, "--last", "3", "--no-follow")[1]
     assert [line["body"] for line in lines] == ["d", "e", "f"]
     assert [line["body"] for line in run("tail", *where, "--last", "4", "--max", "4")[1]] == list("cdef")
     assert len(run("tail", *where, "--since", "1h", "--no-follow")[1]) == 6
     assert len(run("tail", *where, "--last", "5", "--since", "1h")[1]) == 0
-    found = run("tail", *where, "--since", str(max(fifth["storeTimestamp"], last["storeTimestamp"]) + 1),
+    found = run("tail", *where, "--since", str(max(line["storeTimestamp"] for line in every) + 1),
                 "--no-follow")[1]
     assert found == []

@@ -22,6 +22,7 @@ PORTS = ("--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", "--http",
 
 # Serves with an open that waits for a line on stdin, and tells how far it is.
 SLOW = """
+import dataclasses
 import sys
 from tailrace.cli import main
 from tailrace.node.message_store import MessageStore
@@ -97,7 +98,12 @@ def test_ready_answers_before_and_while_the_store_is_opened(tmp_path, started):
 
 
 def test_requests_while_the_store_is_opened_are_told_so(tmp_path, started):
-    slow = SLOW.replace("0.25)\n", "0.25)\n    options.pop('on_lock')()\n    print('locked', flush=True)\n")
+    slow = SLOW.replace("0.25)\n", """0.25)
+    parts = options["parts"]
+    parts.on_lock()
+    options["parts"] = dataclasses.replace(parts, on_lock=None)
+    print("locked", flush=True)
+""")
     process = started(sys.executable, "-c", slow, "serve", str(tmp_path / "store"), *PORTS[:4])
     assert process.stdout.readline() == "locked\n"
     told = next(line for line in process.stderr if "ports taken" in line)

@@ -276,10 +276,9 @@ def test_pause_resume_and_seek_by_offset_and_time(broker, producer):
 def test_tags_and_expressions_choose_messages(broker, producer):
     tags, sql = Seen(), Seen()
     producer.create_topic("chosen")
-    with PushConsumer("by-tag", tags, namesrv=broker.namesrv, topics={"chosen": "a || b"}, start="first"), (
-        PushConsumer("by-sql", sql, namesrv=broker.namesrv, start="first")
-    ) as member:
-        member.subscribe("chosen", sql="price > 2")
+    member = PushConsumer("by-sql", sql, namesrv=broker.namesrv, start="first")
+    member.subscribe("chosen", sql="price > 2")
+    with PushConsumer("by-tag", tags, namesrv=broker.namesrv, topics={"chosen": "a || b"}, start="first"), member:
         with pytest.raises(RemotingCommandError, match="code 23"):
             member.subscribe("chosen", sql="price >")
         for number, tag in enumerate("abca"):

@@ -39,9 +39,9 @@ def store(tmp_path):
 
 
 def test_a_purge_of_a_directory_and_the_mistakes_one_makes(store, tmp_path):
-    assert "there is no topic none" in tailrace("topic", "purge", store, "none", code=1)
+    assert "has no topic none; it has t, u" in tailrace("topic", "purge", store, "none", code=1)
     assert "no messages in a queue 9" in tailrace("topic", "purge", store, "t", "--queue", 9, code=1)
-    assert "neither" in tailrace("topic", "purge", store, "t", "--before", "noon", code=2)
+    assert "is not a time" in tailrace("topic", "purge", store, "t", "--before", "noon", code=2)
     assert "belongs to the broker" in tailrace("topic", "purge", store, "TBW102", code=1)
     lines = [json.loads(line) for line in tailrace("topic", "purge", store, "t", "--queue", "1")]
     assert lines == [{"topic": "t", "queueId": 1, "from": 0, "to": 30, "purged": 30}]

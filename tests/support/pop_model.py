@@ -18,6 +18,7 @@ from broker_world import QUEUE_FILE_UNITS, QUEUES, SMALL_SIZES, TOPIC, BrokerWor
 from pop_client import ack_fields, batch_ack_body, changed, pop_fields, popped
 
 from tailrace.env.entropy import SeededEntropy
+from tailrace.errors import UnknownTopicError
 from tailrace.formats.pop import pop_retry_topic
 from tailrace.formats.remoting import RequestCode
 from tailrace.testing import CrashFileSystem, SimClock
@@ -142,7 +143,10 @@ class Model:
 
     def retry_bodies(self):
         self.world.dispatch()
-        return [m.body for m in self.world.store.read(RETRY, 0)]
+        try:
+            return [m.body for m in self.world.store.read(RETRY, 0)]
+        except UnknownTopicError:  # nothing was retried
+            return []
 
     def check_copies(self):
         """One copy for each pop that is over; none before, none for an acknowledged one."""

