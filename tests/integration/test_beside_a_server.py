@@ -56,6 +56,28 @@ def test_a_message_is_found_as_soon_as_it_is_acknowledged(tmp_path):
     assert query(store, "copied")[0] == 0
 
 
+def test_a_program_that_opens_the_store_to_read_it_sees_every_acknowledged_message(tmp_path, caplog):
+    path = tmp_path / "store"
+    with served_process(tmp_path, LATE) as server, Producer(broker=server.broker, group="p") as producer:
+        for number in range(3):
+            producer.send(Message(topic="orders", body=b"%d" % number))
+            with MessageStore.open(path, read_only=True) as store:
+                assert sorted(m.body for m in store.read("orders")) == [b"%d" % n for n in range(number + 1)]
+    assert "messages of the last seconds may be missing" not in caplog.text
+
+
+def test_a_program_that_the_server_refuses_is_told_that_messages_may_be_missing(tmp_path, caplog):
+    path, secret = tmp_path / "store", tmp_path / "password"
+    secret.write_text("correct horse battery\n")
+    secret.chmod(0o600)
+    known = {"TAILRACE_ACCESS_KEY": "root", "TAILRACE_SECRET_KEY": "correct horse battery"}
+    with served_process(tmp_path, LATE, "--user", "root", "--password-file", secret) as server:
+        assert run("send", "x", "--broker", server.broker, "--topic", "orders", env=known)[0] == 0
+        MessageStore.open(path, read_only=True).close()
+        assert "messages of the last seconds may be missing" in caplog.text
+        assert f" s behind the server at {server.broker}, which did not sync: " in caplog.text
+
+
 def test_a_command_without_permission_says_how_far_behind_it_may_be(tmp_path):
     store, secret = tmp_path / "store", tmp_path / "password"
     secret.write_text("correct horse battery\n")

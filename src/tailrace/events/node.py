@@ -105,3 +105,7 @@ A_QUEUE_IS_NOT_THE_ONE_THAT_WAS_PURGED: Final = event(
 CANNOT_WRITE_LOGICAL_MINIMUM_OFFSETS: Final = event(
     "warning", "cannot write logical minimum offsets", "file cause",
     "Retried; after a crash some released messages are shown again.", do="Check the disk if this repeats.")
+MESSAGES_MAY_BE_MISSING: Final = event(
+    "warning", "messages of the last seconds may be missing", "store reason",
+    "The server of the directory did not sync before the read, so acknowledged messages may not be read yet.",
+    do="Give the reader a user with `Get` on `Cluster:*` (TAILRACE_CREDENTIALS). A later read has the messages.")

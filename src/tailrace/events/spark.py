@@ -47,10 +47,6 @@ DATA_LOST_IN_THE_LOG: Final = event(
     "warning", "data lost", "store phy_offset until skipped",
     "Records were deleted while a task read; [failOnDataLoss](../how-to/data/spark.md) is false.",
     do="Read more often, or keep messages longer.")
-MESSAGES_MAY_BE_MISSING: Final = event(
-    "warning", "messages of the last seconds may be missing", "store reason",
-    "The server of the directory did not sync before the read, so acknowledged messages may not be read yet.",
-    do="Give the driver a user with `Get` on `Cluster:*` (TAILRACE_CREDENTIALS). A later read has the messages.")
 LMQ_QUEUES_ARE_LEFT_OUT: Final = event(
     "warning", "LMQ queues are left out, their messages are read by their own topics", "store lmq_queues",
     "Spark reads no LMQ queues.", do="Nothing.")

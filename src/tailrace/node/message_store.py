@@ -126,7 +126,8 @@ class MessageStore:
         see ``read_only``: it recovers in memory, everything can be read, and puts are refused.
 
         ``read_only`` changes nothing in the directory, which must be a store: no lock is taken, and recovery runs
-        in memory. Another process may then open the directory and change files that are read here.
+        in memory. Another process may then open the directory and change files that are read here. Beside a server
+        the store shows what is synced at the call, and asks the server to sync first; a warning says if it does not.
 
         ``parts`` are for tests and tools.
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
+from tailrace import events
 from tailrace.config import BrokerConfig, RecoveryMode, StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
@@ -25,6 +26,7 @@ from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import ConfigError, StoreLockedError
 from tailrace.formats import filenames
+from tailrace.logs import get_logger
 from tailrace.node.directory_opening import (
     ONLY_READ,
     check_directory,
@@ -37,15 +39,17 @@ from tailrace.node.directory_opening import (
 )
 from tailrace.node.lock import LOCK_CHECK_MS, NO_LOCK, LockWatch, lock_store
 from tailrace.node.retention.services import Retention
+from tailrace.node.synced_directory import open_synced
 from tailrace.node.timers import Timers
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.store.directory import StoreDirectory
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.own_settings import remembered, write_settings
 from tailrace.store.walk.stitched import LogScanner
 
 __all__ = ["OpenStore", "StoreParts", "open_store"]
+
+_log = get_logger(__name__)
 
 
 @final
@@ -110,7 +114,7 @@ def open_store(
     to_call = [parts.on_lock] if parts.on_lock is not None else []  # once, even if a second attempt opens read-only
     opening = partial(_Opening, root, config, broker or BrokerConfig(), parts, to_call)
     if read_only:
-        return _opened_to_read(opening, file_system, root, config)
+        return _opened_to_read(opening, file_system, root, config, parts.clock)
     try:
         return opening(file_system).run()
     except BaseException as error:  # noqa: BLE001 - raised again unless the store can be read
@@ -118,14 +122,22 @@ def open_store(
     return opening(OverlayFileSystem(file_system), why).run()
 
 
+def _shown_until(root: str, config: StoreConfig, file_system: FileSystem, clock: Clock | None) -> int:
+    """Return the position up to which another process shows the log; a server is asked to sync it first."""
+    directory, behind = open_synced(root, config=config, file_system=file_system, clock=clock)
+    if behind:
+        events.MESSAGES_MAY_BE_MISSING.log(_log, store=root, reason=behind)
+    return directory.shown_until
+
+
 def _opened_to_read(
-    opening: Callable[..., _Opening], file_system: FileSystem, root: str, config: StoreConfig
+    opening: Callable[..., _Opening], file_system: FileSystem, root: str, config: StoreConfig, clock: Clock | None
 ) -> OpenStore:
     """Open a directory without its lock, at the end that other processes may show if one has it open."""
     lock = f"{root}/{filenames.LOCK}"
     while True:
         is_live = file_system.lock_holder(lock) is not None
-        until = StoreDirectory(root, config=config, file_system=file_system).shown_until if is_live else None
+        until = _shown_until(root, config, file_system, clock) if is_live else None
         try:
             return opening(OverlayFileSystem(file_system, takes_locks=False), ONLY_READ, until).run()
         except StoreLockedError:
