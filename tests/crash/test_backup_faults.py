@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import shutil
 from pathlib import Path
 
@@ -96,6 +97,28 @@ def test_full_files_are_copied_once_and_expired_ones_go(tmp_path):
     assert back_up(str(tmp_path / "store"), str(tmp_path / "b"))["removedFiles"] == 1
     restore(str(tmp_path / "b"), str(tmp_path / "r"))
     assert bodies(tmp_path / "r") == bodies(tmp_path / "store")
+
+
+@pytest.mark.parametrize("how", ["changed later", "another directory"])
+def test_a_full_file_that_has_changed_behind_its_first_bytes_is_copied_again(tmp_path, how):
+    """As after a seal of damage, or for a copy of the store in which something else was sealed."""
+    store, other, target = (str(tmp_path / name) for name in ("store", "other", "b"))
+    fill(tmp_path / "store", range(100))
+    back_up(store, target)
+    changed = store
+    if how == "another directory":
+        shutil.copytree(store, other)
+        changed = other
+    first = min(Path(changed, "commitlog").iterdir())
+    kept = first.stat().st_mtime
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 1
+    first.write_bytes(data)
+    os.utime(first, (kept, kept) if how == "another directory" else None)
+    assert back_up(changed, target)["copiedFiles"] >= 1
+    manifest = read_manifest(target)
+    entry = next(one for one in manifest.files if one.path == f"commitlog/{first.name}")
+    assert Path(target, entry.name).read_bytes() == bytes(data)[: entry.length]
 
 
 def test_damage_another_store_and_places_that_are_taken_are_refused(tmp_path):

@@ -46,14 +46,15 @@ def fields_of(address: str, table: Mapping[str, str]) -> dict[str, Any]:
     own = figures.get("tailraceVersion", "")
     first, end = _number(figures, "commitLogMinOffset"), _number(figures, "commitLogMaxOffset")
     pending, late = figures.get("timerCongestNum"), figures.get("timerReadBehind")
-    latency, dispatch = figures.get("putLatency99"), figures.get("dispatchBehindBytes", "")
+    latency, dispatch = figures.get("putLatency99", ""), figures.get("dispatchBehindBytes", "")
     return {
         "broker": address,
         "version": f"Tailrace {own}; Java clients see {seen}" if own else seen,
         "readOnly": figures.get("readOnly", ""),
         "runningFor": _running(figures.get("runtime", "")),
-        "messagesIn": _rates(figures.get("putTps", "")), "messagesOut": _rates(figures.get("getTotalTps", "")),
-        "99PercentOfPutsWithin": f"{latency} ms" if latency else "",
+        "messagesIn": _rates(figures.get("putTps", "")),
+        "messagesOut": _rates(figures.get("getTransferredTps", "")),  # getTotalTps has empty reads as well
+        "99PercentOfPutsWithin": f"{latency} ms" if latency.strip("0.") else "",
         "logBytes": None if first is None or end is None else end - first,
         "logPositions": "" if first is None or end is None else f"{first:,} to {end:,}",
         "notSynced": figures.get("remainHowManyDataToFlush", ""),
@@ -77,9 +78,9 @@ def _running(text: str) -> str:
 
 
 def _rates(text: str) -> str:
-    """Return ``7.1/s, 0.4/s, 0.0/s`` for the rates of several periods; "" without any."""
+    """Return the rate of the last 10 s, the first of RocketMQ's three (10 s, 1 min, 10 min); "" without one."""
     try:
-        return ", ".join(f"{float(rate):,.1f}/s" for rate in text.split())
+        return f"{float(text.split(maxsplit=1)[0]):,.1f}/s in the last 10 s" if text.split() else ""
     except ValueError:
         return text
 

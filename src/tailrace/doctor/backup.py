@@ -17,6 +17,7 @@ the previous backup is complete until that moment. Commit point of a restore: th
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -128,7 +129,8 @@ def back_up(
     The server is asked to sync first, over ``tls`` if it is given. The report has ``behind``, a reason,
     if messages may be missing that were acknowledged before.
 
-    CommitLog files that are full and in the backup already are not read again, except their first 4 KiB.
+    CommitLog files that are full and in the backup already are not read again, except their first 4 KiB, if the
+    backup before was of the same path and they have not changed since: a seal of damage changes a full file.
     Raises StoreError if the directory is a store or has another store's backup, or another OSError or StoreError.
     """
     file_system = file_system or OsFileSystem()
@@ -141,8 +143,8 @@ def back_up(
     if lock is None:
         raise StoreError(f"{target}: another process makes a backup there")
     try:
-        before = read_manifest(target, file_system)
-        copy = _Copy(file_system, target, {} if before is None else {one.path: one for one in before.files}, progress)
+        before, started_ms = read_manifest(target, file_system), (clock or SystemClock()).now_ms()
+        copy = _Copy(file_system, target, before, os.path.abspath(store), progress)
         entries = copy.small_files(store, _HINTS)
         directory, behind = open_synced(store, config=config, file_system=file_system, tls=tls)
         if before is not None and before.log_end > directory.max_phy_offset:  # also a store that was made again, empty
@@ -156,7 +158,7 @@ def back_up(
         entries += copy.log(directory)
         entries += copy.small_files(store, _STATE)
         made = BackupManifest(
-            (clock or SystemClock()).now_ms(), store, directory.min_phy_offset, directory.max_phy_offset,
+            started_ms, store, directory.min_phy_offset, directory.max_phy_offset,
             tuple(entries))
         file_system.sync_dir(f"{target}/{DATA}")
         replace_file(file_system, f"{target}/{MANIFEST}", made.encode())
@@ -173,11 +175,14 @@ class _Copy:
     """One run of a backup: the files copied so far, and the files of the previous run that can be used again."""
 
     def __init__(
-        self, file_system: FileSystem, target: str, before: dict[str, Entry], progress: Progress | None
+        self, file_system: FileSystem, target: str, before: BackupManifest | None, store: str,
+        progress: Progress | None,
     ) -> None:
         self._file_system = file_system
         self._target = target
-        self._before = before
+        self._before = {} if before is None else {one.path: one for one in before.files}
+        self._unchanged_since_ms = (
+            before.created_ms if before is not None and os.path.abspath(before.store) == store else 0)
         self._progress = progress
         self._whole = 1
         self.files = 0
@@ -212,7 +217,9 @@ class _Copy:
             return None
         if _digest(file.read(0, min(_HEAD, entry.length))) != entry.head or entry.size != file.size:
             raise StoreError(f"{self._target} has another {entry.path}: a backup directory is for one store")
-        return None if entry.length < file.size or until < file.file_from_offset + file.size else entry
+        if entry.length < file.size or until < file.file_from_offset + file.size:
+            return None
+        return entry if self._file_system.stat(file.path).mtime_ms < self._unchanged_since_ms else None
 
     def _copied(self, file: FileView, until: int) -> Entry:
         length, new = min(until - file.file_from_offset, file.size), f"{self._target}/{DATA}/.new"

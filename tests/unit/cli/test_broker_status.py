@@ -8,7 +8,8 @@ from tailrace.cli.broker_status import fields_of
 
 FIGURES = {
     "tailraceVersion": "0.1.0", "brokerVersionDesc": "V5_3_3", "runtime": "[ 0 days, 1 hours, 40 minutes, 40 seconds ]",
-    "putTps": "7.1362 0.4000 0.0000 ", "getTotalTps": "0.0 ", "putLatency99": "0.42", "commitLogMinOffset": "0",
+    "putTps": "7.1362 0.4000 0.0000 ", "getTotalTps": "8.0 ", "getTransferredTps": "0.0 ",
+    "putLatency99": "0.42", "commitLogMinOffset": "0",
     "commitLogMaxOffset": "7898201", "dispatchBehindBytes": "2048", "remainHowManyDataToFlush": "1.5 KiB",
     "commitLogDirCapacity": "Total : 252.0 GiB, Free : 53.1 GiB.", "commitLogDiskRatio": "0.42",
     "timerReadBehind": "0", "timerCongestNum": "12000"}
@@ -17,7 +18,7 @@ FIGURES = {
 def test_every_figure_has_its_unit():
     assert fields_of("h:1", FIGURES) == {
         "broker": "h:1", "version": "Tailrace 0.1.0; Java clients see V5_3_3", "readOnly": "",
-        "runningFor": "1 h 40 min", "messagesIn": "7.1/s, 0.4/s, 0.0/s", "messagesOut": "0.0/s",
+        "runningFor": "1 h 40 min", "messagesIn": "7.1/s in the last 10 s", "messagesOut": "0.0/s in the last 10 s",
         "99PercentOfPutsWithin": "0.42 ms", "logBytes": 7898201, "logPositions": "0 to 7,898,201",
         "notSynced": "1.5 KiB", "notDispatchedBytes": 2048, "disk": "42 % used, 53.1 GiB of 252.0 GiB free",
         "timers": "12,000 pending, 0 ms late"}
@@ -31,6 +32,7 @@ def test_every_figure_has_its_unit():
     ({"commitLogDirCapacity": "unknown", "commitLogDiskRatio": "x"}, "disk", "unknown"),
     ({"commitLogDiskRatio": "-1.0", "commitLogDirCapacity": "Total : 1.0 GiB, Free : 0 B."}, "disk",
      "0 B of 1.0 GiB free"),
+    ({"putLatency99": "0.00"}, "99PercentOfPutsWithin", ""),
     ({"putTps": "odd"}, "messagesIn", "odd"), ({"readOnly": "read-only: x"}, "readOnly", "read-only: x"),
 ])
 def test_a_figure_that_is_missing_or_odd_is_no_error(figures, name, shown):
