@@ -83,6 +83,9 @@ def save(
         raise usage("use one of --broker and --namesrv")
     options = key_values(tls_option or [], "--tls-option")
     with errors():
+        from tailrace.client.arguments import check_address  # noqa: PLC0415 - sockets
+
+        check_address("--namesrv" if namesrv else "--broker", namesrv or broker, 9876 if namesrv else 10911)
         values: dict[str, Any] = {"namesrv": namesrv} if namesrv else {"broker": broker}
         if tls or options:
             values["tls"] = _tls(options)

@@ -7,7 +7,7 @@ import re
 import pytest
 import typer
 
-from tailrace.cli.context_commands import _line
+from tailrace.cli.context_commands import _line, save
 from tailrace.cli.contexts import (
     Target,
     change_context,
@@ -161,3 +161,15 @@ def test_a_change_that_cannot_be_made_changes_nothing(contexts, tmp_path, text, 
 def test_a_password_of_a_key_is_not_shown():
     line = _line("a", "a", {"broker": "h:1", "tls": {"key_path": "/k", "key_password": "secret"}})
     assert line["tls"] == {"key_path": "/k", "key_password": "(hidden)"}
+
+
+@pytest.mark.parametrize(("option", "address", "told"), [
+    ("namesrv", "127.0.0.1", "has no port; write 127.0.0.1:9876"),
+    ("broker", "h:x", "'x' is not a port; write h:10911"),
+])
+def test_an_address_that_cannot_be_one_is_not_saved(contexts, capsys, option, address, told):
+    contexts(SHOP)
+    with pytest.raises(typer.Exit):
+        save("more", **{option: address})
+    assert told in capsys.readouterr().err
+    assert "more" not in contexts_of_file()[1]
