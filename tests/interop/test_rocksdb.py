@@ -44,6 +44,7 @@ def test_no_message_and_no_timer_is_missing(reference, tmp_path, caplog):
     assert any(file.suffix == ".sst" for file in (root / "rocksdbstore").iterdir())
     for round_ in range(2):
         caplog.clear()
+        caplog.set_level("INFO", "tailrace")
         with MessageStore.open(root, config=CONFIG) as store:
             until = time.monotonic() + 20  # the log has to tell of those that were delivered
             while len(list(store.timers())) != COUNT - SOON and time.monotonic() < until:

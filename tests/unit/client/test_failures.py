@@ -66,7 +66,7 @@ def test_a_listener_that_raises_is_passed_on_with_its_message(caplog):
         assert line == (
             "listener failed, the message is delivered again group=g topic=t queue=0 offset=0 key=42 "
             "reason=KeyError('price')")
-        assert "    KeyError: 'price'" in caplog.text
+        assert "KeyError: 'price'" in caplog.text
 
     run(test)
 
@@ -401,7 +401,7 @@ def test_a_check_of_a_transaction_that_raises_is_logged_with_its_traceback_and_e
                 await until(lambda number=number: len(calls) == number, 10)
                 await asyncio.sleep(0.1)
         assert warnings(caplog) == [f"check of a transaction failed message=42 reason={raised!r}"] * 2
-        assert f"    {type(raised).__name__}:" in caplog.text
+        assert f"{type(raised).__name__}:" in caplog.text
 
     run(test)
 
