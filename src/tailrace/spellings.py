@@ -9,7 +9,10 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-__all__ = ["Duration", "Time", "duration_ms", "meant", "milliseconds", "nearest", "no_such", "size_text", "time_ms"]
+__all__ = [
+    "Duration", "Time", "duration_ms", "meant", "milliseconds", "nearest", "no_such", "seconds", "size_text",
+    "time_ms",
+]
 
 Duration = float | str | timedelta
 """A number in the unit that the name of the argument has, a timedelta, or a text with units such as ``5s``."""
@@ -48,12 +51,18 @@ def duration_ms(value: Duration, name: str = "a duration") -> int:
 
 def milliseconds(value: Duration, name: str = "a duration") -> float:
     """Return a duration in milliseconds, of which a number is given; otherwise as `duration_ms`."""
-    if isinstance(value, str | timedelta):
-        return duration_ms(value, name)
-    number: Any = value
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
-        raise ValueError(f"{name}={value!r} is not a duration: give ms, a timedelta or a text such as '5s'")
-    return number
+    return duration_ms(value, name) if isinstance(value, str | timedelta) else _number(value, name, "ms")
+
+
+def seconds(value: Duration, name: str = "a duration") -> float:
+    """Return a duration in seconds, of which a number is given; otherwise as `duration_ms`."""
+    return duration_ms(value, name) / 1_000 if isinstance(value, str | timedelta) else _number(value, name, "seconds")
+
+
+def _number(value: Any, name: str, unit: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name}={value!r} is not a duration: give {unit}, a timedelta or a text such as '5s'")
+    return value
 
 
 def time_ms(value: Time, name: str = "a time") -> int:

@@ -18,6 +18,7 @@ from tailrace import events
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
+from tailrace.formats.names import SYSTEM_GROUP_PREFIX
 from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
 from tailrace.node.subscription_group import validate_group
@@ -30,7 +31,6 @@ PERIOD_MS: Final = 5_000
 FORGET_MS: Final = 60_000
 """A group that has read nothing from the disk for this long is not shown any more."""
 THRESHOLDS_MAX: Final = 10_000
-SYSTEM_GROUP: Final = "CID_RMQ_SYS_"
 """Prefix of the groups that are never limited."""
 
 
@@ -68,7 +68,7 @@ class ColdDataFlowControl:
 
     def is_over(self, group: str) -> bool:
         """Return whether a group has read as much as it may in this period."""
-        if not self._config.cold_data_flow_control_enable or group.startswith(SYSTEM_GROUP):
+        if not self._config.cold_data_flow_control_enable or group.startswith(SYSTEM_GROUP_PREFIX):
             return False
         self._roll()
         reads = self._reads.get(group)

@@ -36,7 +36,11 @@ from tailrace.broker.lags import queue_lags
 from tailrace.broker.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env import supervision
 from tailrace.formats.lite import parent_of
-from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
+from tailrace.formats.names import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+)
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
 from tailrace.remoting.entrance import Entrance
@@ -53,7 +57,6 @@ _EOF: Final = b"# EOF\n"
 STEP: Final = 128
 """Samples that are made or written in a step, which takes 1 to 2 ms. On a busy machine a pause takes as long."""
 _LOCAL_DISK: Final = ("local", "disk")
-_SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 _TIMER_EVENTS: Final = (
     "timerPutBack", "timerRolled", "timerRecalled", "timerDouble", "timerParked", "timerPutFailed",
     "timerUnreadable", "timerReadFailed", "timerBrokenList", "timerAppendFailed", "schedulePutBack",
@@ -416,4 +419,4 @@ def _language(code: int) -> str:
 
 
 def _system_group(group: str) -> bool:
-    return group.lower().startswith(_SYSTEM_GROUP_PREFIX)
+    return group.upper().startswith(SYSTEM_GROUP_PREFIX)

@@ -7,7 +7,6 @@ import typer
 
 from tailrace.cli.arguments import AsJson, Config, Store, complain, errors, read_properties
 from tailrace.cli.contexts import tls_of
-from tailrace.cli.log_output import log_to_stderr
 from tailrace.cli.output import Progress, local_time, print_fields, print_lines, wants_table
 from tailrace.config import StoreConfig
 
@@ -62,7 +61,6 @@ def restore(
     """
     from tailrace.doctor.backup import restore as run_restore  # noqa: PLC0415 - NumPy and kernels
 
-    log_to_stderr("warning")
     with errors(), Progress("restore") as progress:
         report = run_restore(str(directory.absolute()), str(store.absolute()), progress=progress)
     if last_ms := report["lastStoreTimestamp"]:

@@ -19,7 +19,6 @@ from tailrace.cli.arguments import (
     usage,
 )
 from tailrace.cli.interpreted import warn_if_interpreted
-from tailrace.cli.log_output import log_to_stderr
 from tailrace.cli.output import (
     Progress,
     camel,
@@ -157,7 +156,6 @@ def recover(
     if not spark and (alone := [
             name for name, value in (("--master", master), ("--conf", conf), ("--staging", staging)) if value]):
         raise usage(f"{' and '.join(alone)} without --spark: add --spark")
-    log_to_stderr("warning")
     if spark:
         from tailrace.cli.pipeline import recover_store  # noqa: PLC0415
 
@@ -240,7 +238,6 @@ def repair(
     """
     from tailrace.doctor.verify import repair_plan  # noqa: PLC0415
 
-    log_to_stderr("warning")
     if not plan:
         _open_once("repair", store, config, as_json=as_json, rebuild=True, seal_damage=seal_damage)
         return

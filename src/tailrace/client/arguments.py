@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from tailrace.errors import ConfigError
 from tailrace.remoting.client import split_address
-from tailrace.spellings import Duration, Time, milliseconds, time_ms
+from tailrace.spellings import Duration, Time, milliseconds, seconds, time_ms
 
 __all__ = ["Duration", "Time", "check_address", "check_group", "in_ms", "in_s", "in_time_ms", "not_above_zero"]
 
@@ -23,12 +21,7 @@ def in_ms(name: str, value: Duration) -> float:
 
 def in_s(name: str, value: Duration) -> float:
     """Return a duration in seconds, of which a number is given. Raises ConfigError."""
-    if isinstance(value, str | timedelta):
-        return _checked(milliseconds, value, name) / 1_000
-    number: Any = value
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
-        raise ConfigError(f"{name}={value!r} is not a duration: give seconds, a timedelta or a text such as '5s'")
-    return number
+    return _checked(seconds, value, name)
 
 
 def in_time_ms(name: str, value: Time) -> int:

@@ -11,7 +11,7 @@ from tailrace.console.elements import Child, fold, h, plural
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import SysFlag, decompress_body
 from tailrace.model import MessageExt
-from tailrace.store.retention.disk_state import size_text
+from tailrace.spellings import size_text
 
 __all__ = ["Body", "body_of", "preview", "shown_body"]
 

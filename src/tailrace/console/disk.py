@@ -9,13 +9,13 @@ from tailrace.broker.context import BrokerContext
 from tailrace.console.charts import meter
 from tailrace.console.elements import BAD, GOOD, WARN, Child, address, h
 from tailrace.console.troubles import Trouble
+from tailrace.spellings import size_text
 from tailrace.store.retention.disk_state import (
     DiskLevel,
     DiskLevels,
     DiskVerdict,
     PathUsage,
     disk_levels,
-    size_text,
 )
 
 __all__ = ["Disk", "DiskLine", "disk_meter", "disk_of", "disk_troubles"]

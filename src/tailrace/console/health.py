@@ -18,7 +18,7 @@ from tailrace.console.words import span
 from tailrace.env import supervision
 from tailrace.env.processes import memory_bytes, memory_limit
 from tailrace.kernels import compiled
-from tailrace.store.retention.disk_state import size_text
+from tailrace.spellings import size_text
 
 __all__ = ["LAG_MS", "LATE_MS", "Memory", "WaitingGroup", "members_of", "memory_of", "troubles", "waiting_groups"]
 

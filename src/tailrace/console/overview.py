@@ -42,7 +42,7 @@ from tailrace.console.troubles import Trouble, worst_level
 from tailrace.console.viewer import Viewer
 from tailrace.console.words import clock_time, moment, span
 from tailrace.kernels import compiled
-from tailrace.store.retention.disk_state import size_text
+from tailrace.spellings import size_text
 
 __all__ = ["REFRESH_S", "overview"]
 

@@ -20,7 +20,7 @@ from tailrace.console.elements import (
 )
 from tailrace.console.troubles import Trouble
 from tailrace.console.words import span
-from tailrace.store.retention.disk_state import size_text
+from tailrace.spellings import size_text
 
 __all__ = ["recovery_card", "recovery_troubles"]
 

@@ -27,11 +27,11 @@ from tailrace.console.viewer import Viewer, only_if
 from tailrace.console.words import ago, clock_time, moment, span
 from tailrace.doctor.disk_usage import disk_usage
 from tailrace.doctor.retention import RetentionView, explain_directory
+from tailrace.spellings import size_text
 from tailrace.store.retention import Pin, Rule, SegmentVerdict
-from tailrace.store.retention.disk_state import size_text
 from tailrace.store.retention.pins import PinKind
 
-__all__ = ["disk_page", "retention_page"]
+__all__ = ["disk_page", "retention_page", "retention_view"]
 
 FILES_MAX: Final = 200
 """Files of the log that a page lists, the oldest ones."""
@@ -42,11 +42,16 @@ _KINDS: Final = {
 _HOLDERS: Final = {PinKind.TIMER: "a timer", PinKind.ARCHIVE: "the archive", PinKind.GROUP: "group"}
 
 
+def retention_view(broker: BrokerContext) -> RetentionView:
+    """Return what retention would do now, by the files, the clock and the topics of the broker."""
+    store = broker.store
+    return explain_directory(store.path, store.config, broker.clock, store.file_system, topics=broker.topics)
+
+
 def retention_page(broker: BrokerContext, viewer: Viewer) -> list[Child]:
     """Return what is deleted when, and what keeps the rest."""
     only_if(viewer.lists, "List on the cluster, because this page names topics and groups")
-    store = broker.store
-    view = explain_directory(store.path, store.config, broker.clock, store.file_system, topics=broker.topics)
+    store, view = broker.store, retention_view(broker)
     deletable = [verdict for verdict in view.segments if verdict.rule.deletable]
     usage, now = min(view.usages, key=lambda one: one.percent), view.now_ms
     rows: list[list[Child]] = [

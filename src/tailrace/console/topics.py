@@ -29,7 +29,7 @@ from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import clock_time, span
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.node.topic_config import TopicConfig
-from tailrace.store.retention.disk_state import size_text
+from tailrace.spellings import size_text
 
 __all__ = ["lag_cell", "owner_of", "topic_link", "topic_page", "topics_page"]
 

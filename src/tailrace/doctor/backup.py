@@ -206,9 +206,10 @@ class _Copy:
     def log(self, directory: StoreDirectory) -> list[Entry]:
         until = directory.max_phy_offset
         wanted = [file for file in directory.log_files if file.file_from_offset < until]
-        self._whole = sum(min(until - file.file_from_offset, file.size) for file in wanted
-                          if self._kept(file, until) is None) or 1
-        return [self._kept(file, until) or self._copied(file, until) for file in wanted]
+        kept = [self._kept(file, until) for file in wanted]
+        self._whole = sum(min(until - file.file_from_offset, file.size)
+                          for file, entry in zip(wanted, kept, strict=True) if entry is None) or 1
+        return [entry or self._copied(file, until) for file, entry in zip(wanted, kept, strict=True)]
 
     def _kept(self, file: FileView, until: int) -> Entry | None:
         """Return the entry of a full file that the backup has, or None. Raises StoreError for another store's file."""

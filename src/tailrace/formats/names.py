@@ -7,10 +7,10 @@ from typing import Final
 __all__ = [
     "CRC_PROPERTY", "DELAY", "DLQ_GROUP_TOPIC_PREFIX", "INNER_BASE", "INNER_MULTI", "INNER_MULTI_DISPATCH",
     "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM", "KEYS", "LITE_PREFIX", "LMQ_PREFIX", "REAL_QID", "REAL_TOPIC",
-    "RETRY_GROUP_TOPIC_PREFIX", "SCHEDULE_TOPIC", "SYSTEM_PROPERTY_PREFIX", "SYSTEM_TOPIC_PREFIX", "TAGS",
-    "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DELIVERY_PREFIX", "TIMER_DEL_UNIQKEY",
-    "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_TOPIC", "TRANSACTION_PREFIX",
-    "UNIQ_KEY",
+    "RETRY_GROUP_TOPIC_PREFIX", "SCHEDULE_TOPIC", "SYSTEM_GROUP_PREFIX", "SYSTEM_PROPERTY_PREFIX",
+    "SYSTEM_TOPIC_PREFIX", "TAGS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVERY_PREFIX", "TIMER_DELIVER_MS",
+    "TIMER_DEL_UNIQKEY", "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_TOPIC",
+    "TRANSACTION_PREFIX", "UNIQ_KEY",
 ]
 
 # Properties.
@@ -53,7 +53,7 @@ TRANSACTION_PREFIX: Final = "TRAN_"
 LITE_PREFIX: Final = "__LI"
 SYSTEM_PROPERTY_PREFIX: Final = "_SYS"
 
-# Topics, and how their names begin.
+# Topics, and how names of topics and groups begin.
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """Topic in which messages with a delay level wait. A queue is for one level."""
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -61,5 +61,6 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 RETRY_GROUP_TOPIC_PREFIX: Final = "%RETRY%"
 DLQ_GROUP_TOPIC_PREFIX: Final = "%DLQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 LMQ_PREFIX: Final = "%LMQ%"
 """Start of the name of an LMQ queue (light message queue), whose messages belong to other topics."""

@@ -10,7 +10,7 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.formats.names import LMQ_PREFIX
+from tailrace.formats.names import LMQ_PREFIX, SYSTEM_GROUP_PREFIX
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned
 from tailrace.node.topic_config import PERM_READ
 
@@ -33,7 +33,6 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
-SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _MEMBERS: Final = {
     "groupName": "group_name",
     "consumeEnable": "consume_enable",

@@ -51,7 +51,7 @@ def open_synced(
     since_ms = hidden_since_ms(directory)
     if since_ms is None:
         return Synced(directory, "")
-    hint = serve_hint(directory.path)
+    hint = serve_hint(directory.path, directory.file_system)
     holder = directory.file_system.lock_holder(f"{directory.path}/{filenames.LOCK}")
     if holder is None:  # closed since
         return Synced(opened(), "")

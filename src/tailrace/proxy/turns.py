@@ -1,8 +1,8 @@
 """Turns of users whose calls arrive together.
 
-gRPC's library gives calls to this program one after the other in the order of their arrival, so whoever makes hundreds
-of them together would keep all others waiting for the work of these calls. So while several users call, the calls of
-one that makes very many wait until no other call arrives, and then a few of each user begin. A user alone never waits.
+gRPC's library gives calls to this program one after the other, in the order of their arrival. Without turns, a user
+with hundreds of calls would keep all other users waiting. So while several users call, the calls of a user with very
+many wait until no other call arrives. Then a few calls of each user begin. A user alone never waits.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tailrace.formats.lite import is_lite_name
-from tailrace.formats.names import SYSTEM_TOPIC_PREFIX
+from tailrace.formats.names import SYSTEM_GROUP_PREFIX, SYSTEM_TOPIC_PREFIX
 from tailrace.node.topic_config import FORBIDDEN_TO_SEND, SYSTEM_TOPICS
 from tailrace.proxy import limits
 from tailrace.proxy.protocol import Code, GrpcError, name_of
@@ -23,7 +23,6 @@ REMEMBERED_MAX: Final = 10_000
 _topics: set[str] = set()
 _groups: set[str] = set()
 """Names without a namespace that have passed their check, which depends on nothing else."""
-SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _ALLOWED: Final = frozenset("%|abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _BLANKS: Final = " \t\n\v\f\r\x1c\x1d\x1e\x1f"
 

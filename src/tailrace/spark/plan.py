@@ -33,8 +33,8 @@ from tailrace.spark.source.options import ReadOptions, parse_options
 from tailrace.spark.source.scan import ScanTask, plan_tasks
 from tailrace.spark.source.schema import column_names
 from tailrace.spark.source.stream_reader import TailraceStreamReader
+from tailrace.spellings import size_text
 from tailrace.store.directory import DirectoryState, QueueView, StoreDirectory
-from tailrace.store.retention.disk_state import size_text
 
 __all__ = ["QueuePlan", "ReadPlan", "TaskPlan", "explain"]
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import pytest
-from page_shell import Shell
 from patience import until
 
 from tailrace.pytest_plugin import TailraceBroker
@@ -40,24 +36,10 @@ with PushConsumer("waiting", print, namesrv=sys.argv[1], topics="orders") as con
 """
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    served = TailraceBroker(tmp_path_factory.mktemp("walk") / "store")
-    served.start()
-    with served.client() as client:
-        client.send("orders", b"42 apples", keys=["42"])
-    yield served
-    served.kill()
-
-
-@pytest.fixture
-def shell(tmp_path):
-    environment = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "COLUMNS": "80"}
+@pytest.fixture(autouse=True)
+def programs(tmp_path):
     (tmp_path / "consume.py").write_text(CONSUME)
     (tmp_path / "wait.py").write_text(WAIT)
-    made = Shell(tmp_path, environment, terminal=True)
-    yield made
-    made.close()
 
 
 def test_a_listener_that_raises_prints_its_error_and_calls_on_error(broker, shell):

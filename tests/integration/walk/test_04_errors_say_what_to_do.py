@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import pytest
-from page_shell import Shell
 
 from tailrace.pytest_plugin import TailraceBroker
 
@@ -59,24 +55,10 @@ with Producer(namesrv=sys.argv[1], delivery_timeout=sys.argv[2]) as producer:
 """
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    served = TailraceBroker(tmp_path_factory.mktemp("walk") / "store")
-    served.start()
-    with served.client() as client:
-        client.send("orders", b"42 apples", keys=["42"])
-    yield served
-    served.kill()
-
-
-@pytest.fixture
-def shell(tmp_path):
-    environment = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "COLUMNS": "80"}
+@pytest.fixture(autouse=True)
+def programs(tmp_path):
     for name, program in (("filter", FILTER), ("read", READ), ("recall", RECALL), ("send", SEND)):
         (tmp_path / f"{name}.py").write_text(program)
-    made = Shell(tmp_path, environment, terminal=True)
-    yield made
-    made.close()
 
 
 def test_a_filter_that_is_off_names_the_setting(broker, shell):

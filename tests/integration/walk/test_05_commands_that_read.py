@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 
 import pytest
 from command_lists import snapshot
 from crashed_directories import of_java
-from page_shell import Shell
 from served_process import served_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 LATE = {"flushCommitLogThoroughInterval": 3_600_000, "flushCommitLogLeastPages": 100_000}
 """The log is synced only on request."""
-
-
-@pytest.fixture
-def shell(tmp_path):
-    environment = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "COLUMNS": "80"}
-    made = Shell(tmp_path, environment, terminal=True)
-    yield made
-    made.close()
 
 
 def test_the_directory_of_a_killed_broker_is_looked_at_and_stays_as_it_is(shell, tmp_path):

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import pytest
-from page_shell import Shell
 
 from tailrace import Message, MessageStore
 from tailrace.store.directory import StoreDirectory
@@ -14,9 +10,8 @@ from tailrace.store.directory import StoreDirectory
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
-@pytest.fixture
-def shell(tmp_path):
-    environment = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "COLUMNS": "80"}
+@pytest.fixture(autouse=True)
+def damaged_store(tmp_path):
     with MessageStore.open(tmp_path / "store") as store:
         put = [store.put(Message(topic="orders", body=b"%d" % n * 50, keys=[f"k{n}"]), queue_id=n % 2)
                for n in range(200)]
@@ -26,9 +21,6 @@ def shell(tmp_path):
     with open(segment, "r+b") as file:
         file.seek(put[70].phy_offset + 100)
         file.write(b"\xff\xee")
-    made = Shell(tmp_path, environment, terminal=True)
-    yield made
-    made.close()
 
 
 def test_damage_is_counted_explained_sealed_and_then_a_note(shell, tmp_path):

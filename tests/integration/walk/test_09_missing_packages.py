@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import pytest
-from page_shell import Shell
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 HIDE = """\
@@ -20,17 +16,13 @@ sys.meta_path.insert(0, Hide())
 
 
 @pytest.fixture
-def shell(tmp_path):
+def environment(tmp_path, environment):
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "sitecustomize.py").write_text(HIDE)
     (tmp_path / "plain_acl.yml").write_text("accounts: []\n")
-    environment = {
-        **os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "COLUMNS": "80",
-        "PYTHONPATH": str(tmp_path / "modules")}
+    environment["PYTHONPATH"] = str(tmp_path / "modules")
     environment.pop("TAILRACE_INTERPRETED", None)
-    made = Shell(tmp_path, environment, terminal=True)
-    yield made
-    made.close()
+    return environment
 
 
 @pytest.mark.parametrize(("hidden", "command", "extra"), [

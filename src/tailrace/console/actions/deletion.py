@@ -10,13 +10,12 @@ from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.forms import Given, Plan
 from tailrace.console.actions.jobs import Job
 from tailrace.console.elements import Child, Column, address, h, link, table
+from tailrace.console.storage import retention_view
 from tailrace.console.words import moment
-from tailrace.doctor.retention import RetentionView, explain_directory
-from tailrace.env.clock import SystemClock
-from tailrace.env.filesystem import OsFileSystem
+from tailrace.doctor.retention import RetentionView
 from tailrace.formats.remoting import RequestCode
 from tailrace.formats.requests.table import Action
-from tailrace.store.retention.disk_state import size_text
+from tailrace.spellings import size_text
 
 __all__ = ["DeleteExpired"]
 
@@ -44,8 +43,7 @@ class DeleteExpired:
         """Return the files that a pass would delete now."""
         calls.check(RequestCode.DELETE_EXPIRED_COMMITLOG)
         store = calls.broker.store
-        view: RetentionView = await calls.in_thread(
-            explain_directory, store.path, store.config, SystemClock(), OsFileSystem())
+        view: RetentionView = await calls.in_thread(retention_view, calls.broker)
         files = [verdict for verdict in view.segments if verdict.rule.deletable]
         size = sum(verdict.facts.allocated or verdict.facts.size for verdict in files)
         names = [verdict.facts.path.rpartition("/")[2] for verdict in files]

@@ -25,7 +25,7 @@ from tailrace.config import StoreConfig
 from tailrace.spellings import size_text
 
 __all__ = [
-    "DiskLevel", "DiskLevels", "DiskVerdict", "PathUsage", "decide", "disk_levels", "logical_ratio_of", "size_text",
+    "DiskLevel", "DiskLevels", "DiskVerdict", "PathUsage", "decide", "disk_levels", "logical_ratio_of",
 ]
 
 _MOST_PERCENT: Final = 99
