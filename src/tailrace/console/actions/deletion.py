@@ -21,8 +21,10 @@ __all__ = ["DeleteExpired"]
 
 ROWS_MAX: Final = 200
 LOOK_S: Final = 0.2
-LOOKS: Final = 50
-"""Number of looks at the log until a job says that files are left; retention pauses between two files."""
+PASS_MAX_S: Final = 60
+"""Longest time for which a job waits for the next pass of retention, which comes after cleanResourceInterval."""
+DELETION_S: Final = 5
+"""Time after the beginning of the pass until a job says that files are left; retention pauses between two files."""
 
 
 @final
@@ -63,8 +65,8 @@ class DeleteExpired:
 
         async def run(job: Job, calls: Calls) -> list[Child]:
             await calls.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
-            left = len(ends)
-            for _ in range(LOOKS if ends else 0):
+            left, wait_s = len(ends), min(store.config.clean_resource_interval / 1_000, PASS_MAX_S) + DELETION_S
+            for _ in range(round(wait_s / LOOK_S) if ends else 0):
                 left = sum(until > store.min_phy_offset for until in ends)
                 if not left or job.stopping:
                     break
