@@ -75,7 +75,7 @@ def test_an_id_can_be_copied_at_80_columns(shell):
 def test_broker_status_has_units_and_its_free_space_is_that_of_df(shell):
     text = shell.run("tailrace broker status")
     assert re.search(r"version +Tailrace \d+\.\d+\.\d+; Java clients see V5_3_3\n", text)
-    assert re.search(r"messages in +\d+\.\d/s\n", text)
+    assert re.search(r"messages in +\d+\.\d/s in the last 10 s\n", text)
     [free] = re.findall(r"(\d+\.\d) ([MGT])iB of \d+\.\d [MGT]iB free", text)
     place = os.statvfs(shell.folder() / "store")
     there = place.f_bavail * place.f_frsize / 1024 ** (" KMGT".index(free[1]))
