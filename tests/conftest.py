@@ -62,3 +62,10 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.flaky(reruns=1))
         if item.get_closest_marker("long") is not None and not os.environ.get("TAILRACE_LONG"):
             item.add_marker(pytest.mark.skip(reason="takes minutes, another case is run here: make long"))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Show why a test needed its second try: what passes then is a race to find, and the next run may not show it."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"first try of {report.nodeid}", "-")
+        terminalreporter.line(report.longreprtext)
