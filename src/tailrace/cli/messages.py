@@ -202,9 +202,8 @@ def _pulled(consumer: PullConsumer, queue: MessageQueue, at: int, end: int, tags
 
 
 def _latest(messages: Iterable[MessageExt], count: int) -> list[MessageExt]:
-    """Return the messages that were stored last, in the order of their store times."""
-    return heapq.nlargest(
-        count, messages, key=lambda one: (one.store_timestamp, one.queue_id, one.queue_offset))[::-1]
+    """Return the messages that were stored last, in the order of the log; a millisecond has several messages."""
+    return heapq.nlargest(count, messages, key=lambda one: (one.store_timestamp, one.phy_offset))[::-1]
 
 
 def _topics_of(opened: MessageStore) -> list[str]:

@@ -69,6 +69,7 @@ def test_bash_completes_names_as_they_are_typed(shell):
         return shell.run(press.format(line, len(words))).strip().rstrip(";").split(";")
 
     shell.run("tailrace group create stock")
+    shell.run("tailrace topic create bulk")
     assert complete("topic", "stats", "b") == ["bulk"]
     assert complete("send", "store", "--topic", "b") == ["bulk"]
     assert complete("group", "show", "st")[:1] == ["stock"]
