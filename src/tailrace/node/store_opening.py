@@ -45,7 +45,8 @@ from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.own_settings import remembered, write_settings
-from tailrace.store.walk.stitched import LogScanner
+from tailrace.store.recovery.passes import MakeWalk, RecoveryOptions
+from tailrace.store.walk.parallel import ParallelWalk
 
 __all__ = ["OpenStore", "StoreParts", "open_store"]
 
@@ -65,14 +66,14 @@ class StoreParts:
     """False: no background service runs; the store dispatches and flushes when it is read or closed."""
     on_lock: Callable[[], None] | None = None
     """Called when the lock is held, before any change; may raise."""
-    on_recovery: Callable[[float], None] | None = None
+    on_recovery: Callable[[float], None] = lambda _: None
     """Gets the part of a recovery that is done, 0 to 1, about once a second."""
     rebuild: bool = False
     """Build queues and index from the log."""
     seal_damage: bool = False
     """Write placeholder records over damage, for Java brokers."""
-    scan: LogScanner | None = None
-    """Reads the log for recovery."""
+    walk: MakeWalk = ParallelWalk
+    """Makes the walk over the log for recovery."""
     must_write: bool = False
     """Raise StoreNotWritableError instead of opening a directory read-only that cannot be written."""
 
@@ -186,13 +187,14 @@ class _Opening:
             self._on_lock.pop()()
         last_exit_ok = not self._file_system.exists(f"{root}/{filenames.ABORT}")
         store = self._store = DefaultMessageStore(self._clock, self._file_system, config, root)
-        store.check_mode(last_exit_ok=last_exit_ok, rebuild=parts.rebuild, scan=parts.scan)
+        options = RecoveryOptions(
+            last_exit_ok=last_exit_ok, read_only=read_only, rebuild=parts.rebuild, seal_damage=parts.seal_damage,
+            tell=parts.on_recovery, walk=parts.walk, until=self._until)
+        store.check_mode(options)
         file_system = store.file_system  # rule F6 (a failed sync is final) holds for all later writes
         write_abort(file_system, root)
         make_log_directories(file_system, root, config)
-        store.load(
-            last_exit_ok=last_exit_ok, read_only=read_only, tell=parts.on_recovery, rebuild=parts.rebuild,
-            seal_damage=parts.seal_damage, scan=parts.scan, until=self._until)
+        store.load(options)
         write_geometry(file_system, root, config)
         write_settings(file_system, root, config)
         topics = load_topics(file_system, root, self._broker, self._clock, store)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, final
 
@@ -43,16 +44,14 @@ from tailrace.store.log_paths import log_paths
 from tailrace.store.progress import ProgressFile
 from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE, read_batch_topics
 from tailrace.store.reading import MessageReader
-from tailrace.store.recovery.passes import Recovery, RecoveryReport
+from tailrace.store.recovery.passes import Recovery, RecoveryOptions, RecoveryReport
 from tailrace.store.recovery.quarantine import Quarantine
-from tailrace.store.recovery.unreadable import list_unreadable
 from tailrace.store.refused_puts import RefusedPuts
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.retention.min_offsets import read_ended
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
-from tailrace.store.walk.stitched import LogScanner
 from tailrace.store.wall_times import read_wall_times
 
 __all__ = ["HINTS", "DefaultMessageStore", "NoteEnded"]
@@ -138,25 +137,14 @@ class DefaultMessageStore:
 
     # -- life
 
-    def load(
-        self, *, last_exit_ok: bool, tell: Callable[[float], None] | None = None,
-        read_only: str = "", rebuild: bool = False, seal_damage: bool = False,
-        scan: LogScanner | None = None, until: int | None = None,
-    ) -> None:
-        """Load the files and recover them.
-
-        ``tell`` is called with the part of the log that is done, from 0 to 1. ``read_only`` is the reason why
-        nothing may be written, or ""; with a reason the file system must be an overlay. ``rebuild`` trusts no
-        derived file. ``seal_damage`` writes placeholder records over damage. ``scan`` reads the log
-        instead of this process (Spark). ``until`` ends the log, because another process is writing what follows; only
-        with ``read_only``. Raises CorruptionError, FatalStorageError or OSError.
-        """
-        recovery = self._recovery(rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan, until=until)
-        self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
-        if read_only:
-            self.flags.set(NOT_WRITEABLE, read_only)
+    def load(self, options: RecoveryOptions) -> None:
+        """Load the files and recover them. Raises CorruptionError, FatalStorageError or OSError."""
+        recovery = self._recovery(options)
+        self.report = recovery.run()
+        if options.read_only:
+            self.flags.set(NOT_WRITEABLE, options.read_only)
         self.commit_log.wall_times = read_wall_times(self._file_system, self.root)
-        self._note_wall_time(write=not read_only, is_start=True)
+        self._note_wall_time(write=not options.read_only, is_start=True)
         self.reput.start_from(self.commit_log.max_offset, recovery.position)
         if self.index is not None:
             self.index.unmap()
@@ -169,31 +157,25 @@ class DefaultMessageStore:
         if write:
             times.write(self._file_system, self.root, now_ms, now=last)
 
-    def check_mode(
-        self, *, last_exit_ok: bool, rebuild: bool = False, scan: LogScanner | None = None
-    ) -> None:
-        """Raise CorruptionError if the recovery mode refuses the log; nothing of the directory changes."""
+    def check_mode(self, options: RecoveryOptions) -> None:
+        """Raise CorruptionError if the recovery mode refuses the log, before anything of the directory changes.
+
+        The passes of the recovery run in memory first, and write nothing there. Only a strict mode needs that.
+        """
         if self.config.recovery_mode is RecoveryMode.TOLERATE_ANY:
             return
-        trial = DefaultMessageStore(
-            self._clock, OverlayFileSystem(self._file_system), self.config, self.root)
+        trial = DefaultMessageStore(self._clock, OverlayFileSystem(self._file_system), self.config, self.root)
         try:
-            trial._recovery(rebuild=rebuild, scan=scan).check_mode(last_exit_ok=last_exit_ok)
+            trial._recovery(replace(options, read_only="the mode is checked", dry_run=True)).run()
         finally:
             trial.release()
 
-    def _recovery(
-        self, *, rebuild: bool, scan: LogScanner | None, seal_damage: bool = False,
-        tell: Callable[[float], None] | None = None, until: int | None = None,
-    ) -> Recovery:
-        config = self.config
+    def _recovery(self, options: RecoveryOptions) -> Recovery:
         self.queues.is_batch = read_batch_topics(self._file_system, self.root).__contains__
         self.lives.load(read_ended(self._file_system, self.root))
         return Recovery(
-            self._clock, self._file_system, self.commit_log, self.queues, self.index,
-            self.dispatcher, self._quarantine(), self.checkpoint, self.progress, self.lives, mode=config.recovery_mode,
-            check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
-            rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan, until=until)
+            self._clock, self._file_system, self.commit_log, self.queues, self.index, self.dispatcher,
+            self._quarantine(), self.checkpoint, self.progress, self.lives, self.config, options)
 
     def _quarantine(self) -> Quarantine:
         return Quarantine(
@@ -485,7 +467,7 @@ class DefaultMessageStore:
         Return False, without a change, if no other byte of its segment can be read, or if all of the record can:
         then it is not the record that is damaged. Raises OSError if quarantine cannot be written.
         """
-        return list_unreadable(self.commit_log.queue, self._quarantine(), phy_offset, size, reason)
+        return self._quarantine().keep_unreadable(self.commit_log.queue, phy_offset, size, reason)
 
     def lease(self, phy_offset: int, size: int) -> Lease | None:
         """Return bytes of the log without a copy, valid until the lease ends; None if some are missing."""

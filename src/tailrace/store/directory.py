@@ -44,6 +44,7 @@ from tailrace.store.log_paths import log_paths
 from tailrace.store.own_settings import remembered
 from tailrace.store.queue_search import first_kept, first_message
 from tailrace.store.queue_types import check_queue_types, queue_directories, whole_units
+from tailrace.store.recovery.passes import RecoveryOptions
 from tailrace.store.retention.min_offsets import LogicalMin, read_ended, read_minima
 from tailrace.store.store_checkpoint import read_checkpoint
 from tailrace.store.walk.log_walk import Damage
@@ -381,7 +382,7 @@ class StoreDirectory:
         store = DefaultMessageStore(SystemClock(), overlay, config, self.path)
         failure = None
         try:
-            store.load(last_exit_ok=False, read_only="the directory is only read")
+            store.load(RecoveryOptions(last_exit_ok=False, read_only="the directory is only read"))
         except (OSError, StoreError) as error:
             failure = error
         finally:

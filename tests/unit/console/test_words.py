@@ -11,7 +11,7 @@ from tailrace.console.recovery import recovery_card, recovery_troubles
 from tailrace.console.troubles import Trouble, worst_level
 from tailrace.console.words import ago, client_version, local_time, span
 from tailrace.formats.remoting import MQ_VERSION, VERSION_V5_3_1
-from tailrace.store.recovery.report import RecoveryReport
+from tailrace.store.recovery.start import RecoveryReport
 from tailrace.store.retention.disk_state import DiskVerdict, PathUsage, disk_levels
 
 GIB = 1 << 30

@@ -12,6 +12,7 @@ from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import parse_delay_levels
+from tailrace.store.recovery.passes import RecoveryOptions
 from tailrace.store.walk.scan import has_unit
 from tailrace.testing import CrashFileSystem, SimClock
 from tailrace.timer.put_hook import TimerPutHook
@@ -108,7 +109,7 @@ class World:
         for name in ("commitlog", "config"):
             self.files.makedirs(f"{ROOT}/{name}")
         self.store = DefaultMessageStore(self.clock, self.files, self.config, ROOT)
-        self.store.load(last_exit_ok=clean)
+        self.store.load(RecoveryOptions(last_exit_ok=clean))
         self.reads.wrap("log", self.store.commit_log.queue, "read")
         self._wrap_queues()
         self.reads.wrap("index", self.store.reader, "query")

@@ -28,9 +28,11 @@ from tailrace.spark.pipeline.staging import (
     read_staged,
     stage_segment,
 )
-from tailrace.store.walk.log_walk import LogFile
+from tailrace.store.dispatch import Dispatcher
+from tailrace.store.record_batch import RecordBatch
+from tailrace.store.walk.log_walk import LogFile, NextOf
 from tailrace.store.walk.scan import LogChunk
-from tailrace.store.walk.stitched import Piece, PieceSource, first_piece
+from tailrace.store.walk.stitched import Piece, StitchedWalk, first_piece, in_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +60,7 @@ def recover(
     try:
         with MessageStore.open(
             path, config=config, create=False,
-            parts=StoreParts(services=False, rebuild=rebuild, scan=scan, must_write=True),
+            parts=StoreParts(services=False, rebuild=rebuild, walk=scan, must_write=True),
         ) as opened:
             return opened.recovery_report
     finally:
@@ -68,7 +70,7 @@ def recover(
 
 @final
 class SparkScan:
-    """Scans segments in tasks; a ``LogScanner`` of recovery."""
+    """Scans segments in tasks; makes the walk of a recovery."""
 
     def __init__(self, spark: SparkSession, staging: str, tell: Tell) -> None:
         self._spark = spark
@@ -77,9 +79,9 @@ class SparkScan:
         self.used = False
 
     def __call__(
-        self, files: Sequence[LogFile], start: int, until: int, check: int
-    ) -> PieceSource:
-        """Stage every segment from ``start`` onwards; return the source from which a walk takes its pieces."""
+        self, files: Sequence[LogFile], start: int, until: int, check: int, next_of: NextOf, dispatcher: Dispatcher
+    ) -> StitchedWalk[RecordBatch]:
+        """Stage every segment from ``start`` onwards; return the walk that takes its pieces from there."""
         staging = self._staging
         shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed
         OsFileSystem().makedirs(str(staging))
@@ -94,7 +96,8 @@ class SparkScan:
         ).collect()
         records, size = sum(one.records for one in staged), sum(one.length for one in staged)
         self._tell(f"{records} records are staged in {size} bytes, now they are installed")
-        return _StagedPieces(staged, until, check, self._tell)
+        pieces = _StagedPieces(staged, until, check, self._tell)
+        return StitchedWalk(files, start, until, check, next_of, in_batches(pieces, dispatcher))
 
 
 @final

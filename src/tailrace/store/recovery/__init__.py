@@ -3,12 +3,9 @@
 Modules, in the order to read them:
   passes      the numbered passes
   table       the decisions of the passes, as data
-  start       pass 2: where the walk starts
+  start       pass 2: where the walk starts; where queues continue after segments were lost; the report
   coverage    whether the queues have a unit for every record
-  lost_ends   where queues continue after segments were lost
   quarantine  keeps the bytes that are cut off or stepped over
-  refusal     checks first whether a strict recovery mode refuses the log
-  report      what an open found and did
 
 ``store.walk`` finds the records. ``store.dispatch`` writes units and entries, as in a running store.
 """

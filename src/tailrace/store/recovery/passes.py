@@ -22,18 +22,20 @@ are trusted because of the checks of pass 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, final
 
 import numpy as np
 
 from tailrace import events
-from tailrace.config import RecoveryMode
+from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.read_ahead import in_background
 from tailrace.env.whole_files import WHOLE_FILE_MAX
-from tailrace.errors import OddFileError
+from tailrace.errors import CorruptionError, OddFileError
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
@@ -48,24 +50,16 @@ from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.record_batch import RecordBatch, rows_by_queue
-from tailrace.store.recovery.lost_ends import lost_ends
 from tailrace.store.recovery.quarantine import Quarantine
-from tailrace.store.recovery.refusal import refuse_by_mode, refuse_more
-from tailrace.store.recovery.report import RecoveryReport
-from tailrace.store.recovery.start import RecoveryStart, is_next
-from tailrace.store.recovery.table import (
-    StopDecision,
-    checks_of,
-    decide_stop,
-)
+from tailrace.store.recovery.start import RecoveryReport, RecoveryStart, is_next, lost_ends
+from tailrace.store.recovery.table import StartDecision, StopDecision, checks_of, decide_stop
 from tailrace.store.sealing import placeholder
 from tailrace.store.store_checkpoint import StoreCheckpoint
-from tailrace.store.walk.log_walk import Damage, Walk
+from tailrace.store.walk.log_walk import Damage, LogFile, NextOf, Walk
 from tailrace.store.walk.parallel import ParallelWalk
 from tailrace.store.walk.scan import LogEnd, scan_files
-from tailrace.store.walk.stitched import LogScanner, PieceSource, StitchedWalk, in_batches
 
-__all__ = ["Recovery", "RecoveryReport"]
+__all__ = ["MakeWalk", "Recovery", "RecoveryOptions", "RecoveryReport"]
 
 _log = get_logger(__name__)
 _BODY: Final = C.CHECK_BODY_CRC
@@ -76,6 +70,32 @@ _RECENT_ROWS: Final = 4096
 """Number of last rows that are searched for the last 64 records; a record with LMQ units has several rows."""
 _REPORT_NS: Final = 1_000_000_000
 _SAVE_NS: Final = 5_000_000_000
+MakeWalk = Callable[[Sequence[LogFile], int, int, int, NextOf, Dispatcher], Walk[RecordBatch]]
+"""(files, start, until, checks, next_of, dispatcher): returns the walk, see ``Walk``. It may read the log itself."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryOptions:
+    """How an open recovers."""
+
+    last_exit_ok: bool
+    """True if the store was closed, so there was no abort file."""
+    read_only: str = ""
+    """Why nothing may be written, or "". With a reason the file system must be an overlay: queues and index are
+    completed in it, and the log is not changed."""
+    rebuild: bool = False
+    """Trust no derived file: build queues and index from the log."""
+    seal_damage: bool = False
+    """Write placeholder records over damage."""
+    tell: Callable[[float], None] = lambda _: None
+    """Gets the part of the log that is done, 0 to 1, about once a second."""
+    walk: MakeWalk = ParallelWalk
+    """Makes the walk, before anything is changed."""
+    dry_run: bool = False
+    """End after the decision about the end of the log, and write no units and entries. Only for an overlay."""
+    until: int | None = None
+    """Position where the log ends, whatever follows, because another process writes there. Only for an overlay."""
 
 
 @final
@@ -94,17 +114,9 @@ class Recovery:
         checkpoint: StoreCheckpoint,
         progress: ProgressFile,
         lives: EndedLives,
-        *,
-        mode: RecoveryMode,
-        check_crc: bool,
-        sync_log: bool,
-        rebuild: bool = False,
-        seal_damage: bool = False,
-        tell: Callable[[float], None] | None = None,
-        scan: LogScanner | None = None,
-        until: int | None = None,
+        config: StoreConfig,
+        options: RecoveryOptions,
     ) -> None:
-        """``until`` is the position where the log ends, whatever follows; only for an overlay."""
         self._clock = clock
         self._file_system = file_system
         self._commit_log = commit_log
@@ -115,63 +127,45 @@ class Recovery:
         self._checkpoint = checkpoint
         self._progress = progress
         self._lives = lives
-        self._mode = mode
-        self._tell = tell or (lambda _: None)
-        self._scan = scan
-        self._until = until
-        self._sync_log = sync_log
-        self._rebuild = rebuild
-        self._seal_damage = seal_damage
+        self._mode = config.recovery_mode
+        self._options = options
+        self._sync_log = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._last_record = (-1, 0, 0)
         self._recent: list[int] = []
-        self._check = _PLACE | (_BODY if check_crc else 0)
+        self._check = _PLACE | (_BODY if config.check_crc_on_recover else 0)
         self._sync_from = 0
         self._found: Progress | None = None
         self._lost: dict[tuple[str, int], int] = {}
         """Least next offset of queues whose last messages are lost with a segment file."""
+        self._unwritten_ends: dict[tuple[str, int], int] = {}
+        """Ends of queues by the records that a dry run has walked."""
         self._bad_index = ""
         self._is_clean = False
         self._synced: Callable[[], None] = lambda: None
-        self.report = RecoveryReport(check_crc=check_crc)
+        self.report = RecoveryReport(check_crc=config.check_crc_on_recover, read_only=options.read_only)
 
-    def check_mode(self, *, last_exit_ok: bool) -> None:
-        """Run passes 1 and 2 and a walk. Raise CorruptionError if the recovery mode refuses the log.
+    def run(self) -> RecoveryReport:
+        """Run all passes and return the report.
 
-        The passes change files, so the file system must be an overlay.
-        """
-        self._load()
-        if self._commit_log.queue.files:
-            self._decide(last_exit_ok=last_exit_ok)
-            refuse_by_mode(
-                self._mode, self._commit_log, self.report.start, self._check,
-                self._queues.table if self._found is not None else {}, self._pieces())
-
-    def _pieces(self) -> PieceSource | None:
-        """Return the source of pieces that ``scan`` makes, None if the walk reads the log itself."""
-        if self._scan is None:
-            return None
-        log = self._commit_log
-        return self._scan(log.queue.files, self.report.start, log.max_offset, self._check)
-
-    def run(self, *, last_exit_ok: bool, read_only: str = "") -> RecoveryReport:
-        """Run all passes and return the report. Call ``check_mode`` first if the mode is strict.
-
-        ``read_only`` is the reason why nothing may be written, or "". With a reason the file system must
-        be an overlay: queues and index are completed in it, and the log is not changed.
-        Raises CorruptionError, DiskFullError or OSError, and has not cut the log then.
+        Raises CorruptionError if the mode refuses the log, DiskFullError or OSError, and has not cut the log then.
         """
         began = self._clock.monotonic_ns()
         report = self.report
-        report.read_only = read_only
         self._load()  # pass 1
-        if self._commit_log.queue.files:
-            self._decide(last_exit_ok=last_exit_ok)  # pass 2
-            events.RECOVER.log(_log, mode=report.mode, from_=report.start, why=report.why)
-            pieces = self._pieces()
+        if self._decide():  # pass 2
+            if not self._options.dry_run:
+                events.RECOVER.log(_log, mode=report.mode, from_=report.start, why=report.why)
+            until = self._commit_log.max_offset
+            if self._options.until is not None:
+                until = max(min(until, self._options.until), report.start)
+            walk = self._options.walk(
+                self._commit_log.queue.files, report.start, until, self._check, self._next_of, self._dispatcher)
             self._rewind()  # pass 3
             self._mark_unsynced()
             self._start_log_sync()
-            self._walk(pieces)  # passes 4 to 6
+            self._walk(walk, until)  # passes 4 to 6
+            if self._options.dry_run:
+                return report
         else:
             self._commit_log.queue.flushed_where = 0
             self._lower_checkpoint(0)
@@ -198,10 +192,8 @@ class Recovery:
         """Give segments of a wrong length the right one: extend with a hole, or cut after a copy to quarantine."""
         log = self._commit_log.queue
         paths = sorted(
-            (name, f"{directory}/{name}")
-            for directory in log.directories for name in self._file_system.list(directory)
-            if file_name_to_offset(name) is not None
-        )
+            (name, f"{directory}/{name}") for directory in log.directories
+            for name in self._file_system.list(directory) if file_name_to_offset(name) is not None)
         stats = [self._file_system.stat(path) for _, path in paths]
         while stats and not stats[-1].size and not stats[-1].is_dir:
             stats.pop()  # empty last files; load removes them
@@ -213,8 +205,10 @@ class Recovery:
                 if stat.size > log.file_size:
                     more = _data_after(file, log.file_size, stat.size)
                     if more.strip(b"\0"):
-                        refuse_more(self._mode, path, int(name) + log.file_size,
-                                    is_last=number == len(paths) - 1)
+                        later = number < len(paths) - 1
+                        self._decided(
+                            "a segment file is too long", "", " what follows its last byte", path,
+                            int(name) + log.file_size, later=later, files=later, data=True)
                     self._keep(path, log.file_size, int(name) + log.file_size, more, "file too long")
                 events.SEGMENT_FILE_OF_A_WRONG_LENGTH_IS_MENDED.log(
                     _log, file=path, expected=log.file_size, actual=stat.size)
@@ -226,18 +220,23 @@ class Recovery:
 
     # -- pass 2
 
-    def _decide(self, *, last_exit_ok: bool) -> None:
-        found = self._progress.read() if not self._rebuild else None
+    def _decide(self) -> bool:
+        """Choose the start of the walk. Return False if there is nothing to walk."""
+        last_exit_ok, rebuild = self._options.last_exit_ok, self._options.rebuild
+        found = self._progress.read() if not rebuild else None
         start = RecoveryStart(
             self._file_system, self._commit_log, self._queues, self._index, self._checkpoint,
             self.report, bad_index=self._bad_index, last_exit_ok=last_exit_ok)
-        self._found = start.decide(found, rebuild=self._rebuild)
+        self._found = start.decide(found, rebuild=rebuild)
+        if self.report.decision == StartDecision.NOTHING.name:
+            return False
         self._is_clean = self._found is not None and self._found.clean and last_exit_ok
         if self._found is not None and (wrong := self._drop_unfinished_entries(self._found)):
             self._found = start.decide(found, rebuild=False, wrong=wrong)
         self._lost = lost_ends(self._commit_log.queue.files, self._queues.table.values(), found)
         if self._found is not None:
             self._sync_from = self.report.start
+        return True
 
     def _drop_unfinished_entries(self, found: Progress) -> str:
         """After a kill: drop what the index may have in part. Return which synced entries are damaged, or ""."""
@@ -280,16 +279,8 @@ class Recovery:
 
     # -- passes 4 to 6
 
-    def _walk(self, pieces: PieceSource | None) -> None:
+    def _walk(self, walk: Walk[RecordBatch], until: int) -> None:
         report = self.report
-        log = self._commit_log.queue
-        until = self._commit_log.max_offset
-        if self._until is not None:
-            until = max(min(until, self._until), report.start)
-        part = log.files, report.start, until, self._check, self._next_of
-        walk: Walk[RecordBatch] = (
-            ParallelWalk(*part, self._dispatcher) if pieces is None
-            else StitchedWalk(*part, in_batches(pieces, self._dispatcher)))
         if self._index is not None and until - report.start > _SMALL and not report.read_only:
             self._index.build()
         try:
@@ -299,14 +290,16 @@ class Recovery:
             if self._index is not None:
                 self._index.end_build()
         report.end = walk.end.phy_offset
-        self._cut(walk)
+        decision = self._decide_end(walk)
+        if not self._options.dry_run:
+            self._cut(decision, walk.end)
 
     def _take_all(self, walk: Walk[RecordBatch], until: int) -> None:
         report = self.report
         reported = saved = self._clock.monotonic_ns()
         for item in walk.items():
             if isinstance(item, Damage):
-                self._step_over(item)  # a strict mode would have refused in check_mode
+                self._step_over(item)
                 continue
             self._take(item)
             now = self._clock.monotonic_ns()
@@ -315,7 +308,7 @@ class Recovery:
                 done = (self._last_record[0] - report.start) / max(until - report.start, 1)
                 events.RECOVERING.log(
                     _log, at=self._last_record[0], of=until, percent=int(100 * done), scanned=report.scanned)
-                self._tell(done)
+                self._options.tell(done)
             if now - saved >= _SAVE_NS and not report.read_only:
                 self._catch_up()
                 self._save()
@@ -329,36 +322,48 @@ class Recovery:
 
     def _take(self, batch: RecordBatch) -> None:
         rows = batch.rows
-        self._dispatcher.dispatch_batch(batch)
+        if self._options.dry_run:
+            self._note_ends(batch)
+        else:
+            self._dispatcher.dispatch_batch(batch)
         self.report.scanned += batch.records
         last = rows[-1]
         places = rows[-_RECENT_ROWS:, C.PHY]
         places = places[np.flatnonzero(np.diff(places, prepend=-1))]  # LMQ units repeat a position
         self._recent = [*self._recent, *places[-64:].tolist()][-64:]
-        self._last_record = (
-            int(last[C.PHY]), int(last[C.SIZE]), int(last[C.STORE_TIMESTAMP]))
-        self._commit_log.last_store_timestamp = max(
-            self._commit_log.last_store_timestamp, self._last_record[2])
+        self._last_record = int(last[C.PHY]), int(last[C.SIZE]), int(last[C.STORE_TIMESTAMP])
+        self._commit_log.last_store_timestamp = max(self._commit_log.last_store_timestamp, self._last_record[2])
 
     def _next_of(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get(topic, queue_id)
         # A queue without a unit does not count: the position of its first file says nothing.
-        return -1 if queue is None or queue.max_offset <= queue.first_offset else queue.max_offset
+        written = -1 if queue is None or queue.max_offset <= queue.first_offset else queue.max_offset
+        return max(written, self._unwritten_ends.get((topic, queue_id), -1))
+
+    def _note_ends(self, batch: RecordBatch) -> None:
+        order, bounds, keys = batch.sorted()
+        offsets = batch.rows[order, C.QUEUE_OFFSET]
+        for (raw, queue_id), (first, last) in zip(keys, pairwise(bounds.tolist()), strict=True):
+            if first < last:
+                key = raw.decode("utf-8", "replace"), queue_id
+                self._unwritten_ends[key] = max(self._unwritten_ends.get(key, 0), int(offsets[first:last].max()) + 1)
 
     def _step_over(self, damage: Damage) -> None:
         """Pass 5: handle invalid bytes that are followed by a record that counts."""
+        self._decided(
+            "damage in the middle of the log", damage.reason, f": {damage.reason}", damage.path, damage.phy_offset,
+            later=True, files=False, data=True)
         for file in self._commit_log.queue.files:
             low = max(damage.phy_offset - file.file_from_offset, 0)
             high = min(damage.until - file.file_from_offset, file.size)
             if low < high:
-                self._keep(file.path, low, file.file_from_offset + low, file.read(low, high - low),
-                           damage.reason)
+                self._keep(file.path, low, file.file_from_offset + low, file.read(low, high - low), damage.reason)
         self.report.stepped_over.append({
             "physicalOffset": damage.phy_offset, "length": damage.size, "reason": damage.reason})
         events.STEPPED_OVER_DAMAGE.log(
             _log, file=damage.path, phy_offset=damage.phy_offset, length=damage.size, reason=damage.reason)
         self._dispatcher.note_damage(damage)
-        if self._seal_damage and not self.report.read_only:
+        if self._options.seal_damage and not self.report.read_only:
             self._seal(damage)
 
     def _seal(self, damage: Damage) -> None:
@@ -372,6 +377,16 @@ class Recovery:
         self.report.sealed.append({"physicalOffset": damage.phy_offset, "length": damage.size})
         events.DAMAGE_IS_SEALED.log(_log, phy_offset=damage.phy_offset, length=damage.size)
 
+    def _decided(
+        self, what: str, reason: str, refused: str, path: str, phy_offset: int, *, later: bool, files: bool, data: bool
+    ) -> StopDecision:
+        """Return the decision of ``STOP_TABLE`` for a position. Raises CorruptionError if the mode refuses."""
+        decision = decide_stop(self._mode, {**checks_of(reason), "later": later, "files": files, "data": data})
+        if decision is StopDecision.REFUSE:
+            raise CorruptionError(
+                f"{what}, recoveryMode {self._mode.value} refuses{refused}", path=path, phy_offset=phy_offset)
+        return decision
+
     def _keep(self, path: str, at: int, phy_offset: int, data: bytes, reason: str) -> int:
         if self.report.read_only:
             return 0
@@ -379,24 +394,24 @@ class Recovery:
         self.report.quarantined_bytes += kept
         return kept
 
-    def _cut(self, walk: Walk[RecordBatch]) -> None:
-        """Pass 6: end the log where the walk ended."""
-        log, end = self._commit_log.queue, walk.end
-        reason = record.REASON_NAMES[end.reason]
+    def _decide_end(self, walk: Walk[RecordBatch]) -> StopDecision:
+        end, reason = walk.end, record.REASON_NAMES[walk.end.reason]
         has_data = walk.data_after_end
         if has_data is None:
             has_data = any(True for _ in self._nonzero_after(end.phy_offset))
-        decision = decide_stop(self._mode, {
-            **checks_of(reason), "later": False, "data": has_data,
-            "files": end.phy_offset < log.files[-1].file_from_offset})
+        return self._decided(
+            "the log ends in bytes that are not a record", reason, f": {reason}", end.path, end.phy_offset,
+            later=False, data=has_data, files=end.phy_offset < self._commit_log.queue.files[-1].file_from_offset)
+
+    def _cut(self, decision: StopDecision, end: LogEnd) -> None:
+        """Pass 6: end the log where the walk ended."""
+        log, reason = self._commit_log.queue, record.REASON_NAMES[end.reason]
         self.report.at_end = decision.name
         is_cut = decision is StopDecision.CUT
         for file, at, data in self._nonzero_after(end.phy_offset) if is_cut else ():
-            kept = self._keep(
-                file.path, at, file.file_from_offset + at, data, f"after the end: {reason}")
+            kept = self._keep(file.path, at, file.file_from_offset + at, data, f"after the end: {reason}")
             if not self.report.read_only:
-                self.report.cut.append(
-                    {"file": file.path, "position": at, "length": kept, "reason": reason})
+                self.report.cut.append({"file": file.path, "position": at, "length": kept, "reason": reason})
         self._lower_checkpoint(end.phy_offset)
         if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
             self._index.rewind(  # W7: no entry may name a record that is cut off
@@ -481,10 +496,8 @@ class Recovery:
         """Return the segments that may have bytes of a killed process in the page cache only."""
         if self._is_clean:
             return []
-        return [
-            file for file in self._commit_log.queue.files
-            if file.file_from_offset + file.size > self._sync_from
-        ]
+        files = self._commit_log.queue.files
+        return [file for file in files if file.file_from_offset + file.size > self._sync_from]
 
     def _mark_unsynced(self) -> None:
         """Count these segments as unsynced before the first read, so that each is synced before it is closed (F6)."""

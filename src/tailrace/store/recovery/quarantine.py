@@ -1,7 +1,7 @@
 """Quarantine: copies of the bytes that recovery cuts off or steps over, in ``tailrace/quarantine/``.
 
 Each copy is a file, and ``manifest.jsonl`` has a line for it: file, position, length, reason, time. Bytes that the
-disk does not return have a line without a file (``list_unreadable``), or a copy in which zeros stand for them.
+disk does not return have a line without a file (``keep_unreadable``), or a copy in which zeros stand for them.
 Commit point: the synced manifest line. Nothing may be cut before ``keep`` has returned. The same bytes of the same
 position are copied once. If the size limit is reached, the oldest copies are deleted, but none that the same object
 made or relies on, because its bytes may be cut next: one object serves one recovery, or the compaction of one open.
@@ -11,7 +11,7 @@ Without room for another copy ``keep`` fails as on a full disk, so nothing is cu
 from __future__ import annotations
 
 import errno
-from typing import final
+from typing import Final, final
 
 import orjson
 from isal import isal_zlib
@@ -21,10 +21,12 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import open_hint, read_if_there
 from tailrace.logs import get_logger
+from tailrace.segments import MappedFileQueue
 
 __all__ = ["Quarantine"]
 
 _log = get_logger(__name__)
+_PIECE: Final = 4096
 
 
 @final
@@ -69,8 +71,35 @@ class Quarantine:
         self._file_system.sync_dir(self._directory)
         return len(data)
 
-    def list_unreadable(self, source: str, file_pos: int, phy_offset: int, length: int, reason: str) -> None:
-        """Add a line for bytes that cannot be read, unless the manifest has it. Raises OSError."""
+    def keep_unreadable(self, log: MappedFileQueue, phy_offset: int, size: int, reason: str) -> bool:
+        """Copy the pieces of a record that can be read, or add a line without a copy; durable on return.
+
+        Return False, without a change, if no other byte of its segment can be read, or if all of the record can:
+        then it is not the record that is damaged. Raises OSError if the copy or the line cannot be written.
+        """
+        file = log.find(phy_offset)
+        if file is None:  # deleted in the meantime
+            return True
+        start, end = file.file_from_offset, file.file_from_offset + file.wrote_position
+        places = (start, start + (end - start) // 2, end - 1)
+        if not any(_read(log, place, 1) for place in places if not phy_offset <= place < phy_offset + size):
+            return False
+        data, missing = bytearray(), 0
+        while len(data) < size:
+            at = phy_offset + len(data)
+            count = min(_PIECE - at % _PIECE, size - len(data))
+            piece = _read(log, at, count)
+            missing += count - len(piece)
+            data += piece.ljust(count, b"\0")
+        if not missing:
+            return False
+        where = file.path, phy_offset - start, phy_offset
+        if missing == size or not self.keep(*where, bytes(data), f"{reason}; {missing} of {size} bytes are zeros"):
+            self._list_unreadable(*where, size, reason)
+        return True
+
+    def _list_unreadable(self, source: str, file_pos: int, phy_offset: int, length: int, reason: str) -> None:
+        """Add a line for bytes that cannot be read, unless the manifest has it."""
         self._file_system.makedirs(self._directory)
         if not any(known.get("physicalOffset") == phy_offset and known.get("kept") is None for known in self._lines()):
             self._list(source, file_pos, phy_offset, length, reason, None)
@@ -132,3 +161,11 @@ class Quarantine:
             file.sync_data()
         finally:
             file.close()
+
+
+def _read(log: MappedFileQueue, place: int, size: int) -> bytes:
+    """Return bytes of the log, none if they cannot be read."""
+    try:
+        return log.read(place, size)
+    except OSError:
+        return b""

@@ -6,30 +6,68 @@ start, which is moved back to the first record that queues or index lack.
 
 from __future__ import annotations
 
-from typing import Final, final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
 
 from isal import isal_zlib
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.checkpoint import Checkpoint
+from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
+from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.index_service import IndexService
 from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.progress import Progress, checkpoint_bytes
 from tailrace.store.recovery.coverage import Coverage
-from tailrace.store.recovery.report import RecoveryReport
 from tailrace.store.recovery.table import StartDecision, decide_start
 from tailrace.store.store_checkpoint import StoreCheckpoint
+from tailrace.store.walk.log_walk import LogFile
 
-__all__ = ["RecoveryStart", "is_next"]
+__all__ = ["RecoveryReport", "RecoveryStart", "is_next", "lost_ends"]
 
 _LAST_FILES: Final = 3
 _MARGIN_MS: Final = 3000
 _FEW_UNITS: Final = 10_000_000
 _FEW_FILES: Final = 3
 """Number of last index files that are read completely if no progress says which ones are unchanged."""
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """Result of a recovery. Positions are physical offsets."""
+
+    mode: str = "empty"
+    why: str = ""
+    decision: str = "NOTHING"
+    """Name of a StartDecision of ``table``: where the walk started."""
+    at_end: str = "END"
+    """Name of a StopDecision of ``table``: what happened where the walk ended."""
+    start: int = 0
+    end: int = 0
+    scanned: int = 0
+    cut: list[dict[str, Any]] = field(default_factory=list)
+    stepped_over: list[dict[str, Any]] = field(default_factory=list)
+    sealed: list[dict[str, Any]] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    quarantined_bytes: int = 0
+    read_only: str = ""
+    check_crc: bool = True
+    ms: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON object that ``tailrace recover`` prints."""
+        return {
+            "mode": self.mode, "decision": self.decision, "from": self.start, "why": self.why,
+            "to": self.end, "atEnd": self.at_end,
+            "scanned": self.scanned, "cut": self.cut, "steppedOver": self.stepped_over,
+            "sealed": self.sealed, "rebuilt": self.rebuilt, "quarantinedBytes": self.quarantined_bytes,
+            "checkCRCOnRecover": self.check_crc, "readOnly": self.read_only or None,
+            "ms": round(self.ms, 1),
+        }
 
 
 def is_next(log: CommitLog, phy_offset: int, following: int) -> bool:
@@ -65,11 +103,15 @@ class RecoveryStart:
         starts at the first segment. ``wrong`` is why own progress does not match, if that is known already.
         """
         report, log = self._report, self._commit_log
-        wrong = wrong or ("it is missing" if found is None else self.mismatch(found))
+        files = log.queue.files
+        if files:
+            wrong = wrong or ("it is missing" if found is None else self.mismatch(found))
         conditions = {
-            "log": True, "progress": not wrong, "abort": not self._last_exit_ok,
+            "log": bool(files), "progress": not wrong, "abort": not self._last_exit_ok,
             "checkpoint": self.checkpoint_is_sane(), "covered": True}
         decision = decide_start(conditions)
+        if decision is StartDecision.NOTHING:
+            return None
         report.mode = "normal" if self._last_exit_ok else "abnormal"
         report.why = decision.value
         report.decision = decision.name
@@ -79,7 +121,6 @@ class RecoveryStart:
         if decision is StartDecision.PROGRESS and found is not None:
             report.start = max(found.start, log.min_offset)
             return found
-        files = log.queue.files
         if decision is StartDecision.LAST_FILES:
             start = files[max(len(files) - _LAST_FILES, 0)].file_from_offset
         elif decision is StartDecision.CHECKPOINT:
@@ -305,3 +346,43 @@ class RecoveryStart:
         if phy_offset > low and self._commit_log.record_at(phy_offset) is None:
             return low
         return max(phy_offset, low)
+
+
+def lost_ends(
+    files: Sequence[LogFile], queues: Iterable[ConsumeQueue], found: Progress | None
+) -> dict[tuple[str, int], int]:
+    """Return for queues the least offset of their next message, so that no queue offset is used twice.
+
+    ``found`` is own progress. Return {} without reading a queue if no file is missing between two others.
+
+    Usually a queue ends after its last record in the log. If a segment file was deleted by hand or lost with its disk,
+    the last messages of a queue may have been in it. A new message would then get the offset of a lost message, and a
+    consumer that had read that offset would never see the new message.
+
+    A crash removes only the end of the log, so a file that is missing between two others was not lost in a crash. In
+    that case a queue ends after its last unit that names a position of a missing file, or where own progress says.
+    Recovery writes pre-blank units up to that end, so that later opens find it. If every file of the log is missing,
+    own progress gives the ends of queues that have no files either. Without queue files and without own progress the
+    end of a queue is not known.
+
+    If the last segment files are missing, that is the end of the log: positions and queue offsets after the last
+    remaining message are used again, and a broker sets consumers back to that end.
+    """
+    starts = [file.file_from_offset for file in files]
+    if files and starts[-1] - starts[0] == (len(files) - 1) * files[0].size:
+        return {}
+    ends: dict[tuple[str, int], int] = {}
+    if found is not None:
+        ends = {(topic, int(queue_id)): state[0] for topic, numbers in found.queues.items()
+                for queue_id, state in numbers.items()}
+    held = set(starts)
+    for queue in queues:
+        last, offset = queue.last_unit()
+        if last is None:
+            continue
+        at = last.phy_offset
+        inside = starts[0] <= at < starts[-1] and at - at % files[0].size not in held
+        if last.size == PRE_BLANK_SIZE or inside:
+            key = (queue.topic, queue.queue_id)
+            ends[key] = max(ends.get(key, 0), offset + 1)
+    return ends

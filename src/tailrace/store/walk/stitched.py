@@ -20,7 +20,7 @@ from tailrace.store.walk.log_walk import Damage, LogFile, LogWalk, NextOf, Walk
 from tailrace.store.walk.scan import LogChunk
 
 __all__ = [
-    "ChunksOfPiece", "LogScanner", "Piece", "PieceSource", "Source", "StitchedWalk", "first_piece",
+    "ChunksOfPiece", "Piece", "PieceSource", "Source", "StitchedWalk", "first_piece",
     "in_batches", "scan_pieces",
 ]
 
@@ -43,8 +43,6 @@ class Piece(NamedTuple):
 Source = Callable[[LogFile, int], Generator[_Item, None, Piece]]
 """Yields the records of the piece that starts at a position of a segment, then returns the piece."""
 PieceSource = Source[LogChunk]
-LogScanner = Callable[[Sequence[LogFile], int, int, int], PieceSource]
-"""(files, start, until, checks): scans segments from ``start`` to ``until`` and returns the source of the pieces."""
 
 
 def scan_pieces(file: LogFile, start: int, until: int, check: int) -> Iterator[LogChunk | Piece]:

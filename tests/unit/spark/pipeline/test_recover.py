@@ -76,7 +76,7 @@ def test_rows_that_are_not_what_the_task_wrote_are_not_used(one_process, stopped
         second.unlink()
         return source
 
-    with MessageStore.open(path, parts=StoreParts(services=False, rebuild=True, scan=spoiled)) as store:
+    with MessageStore.open(path, parts=StoreParts(services=False, rebuild=True, walk=spoiled)) as store:
         assert store.recovery_report["scanned"] == 152
     assert sum("scanned here" in line for line in told) == 2
     assert [line for line in verify(str(path)) if "finding" in line] == []
@@ -108,7 +108,7 @@ def test_a_scan_that_fails_has_changed_nothing(stopped, tmp_path):
         raise OSError("no executor is left")
 
     with pytest.raises(OSError, match="no executor"):
-        MessageStore.open(path, parts=StoreParts(services=False, scan=scan))
+        MessageStore.open(path, parts=StoreParts(services=False, walk=scan))
     after = {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
     changed = {name for name in before | after if before.get(name) != after.get(name)}
     assert {pathlib.Path(name).name for name in changed} <= {"abort", "lock", "geometry.json"}
