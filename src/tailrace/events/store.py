@@ -74,14 +74,14 @@ KERNELS_ARE_NOT_COMPILED: Final = event(
 COMPILED_KERNEL_REFUSED: Final = event(
     "warning", "compiled kernel refused, its source has changed", "name",
     "The slower interpreted kernel is used.", do="Install the package again.")
-CHECKSUMS_ARE_COMPUTED_BY_A_TABLE: Final = event(
-    "info", "checksums are computed by a table", "reason",
+CHECKSUMS_ARE_COMPUTED_BY_ZLIB: Final = event(
+    "info", "checksums are computed by zlib", "reason",
     "The result is the same, but slower.")
 SIGNATURES_ARE_COMPUTED_BY_HASHLIB: Final = event(
     "info", "signatures are computed by hashlib", "reason",
     "The result is the same, but slower.")
-CHECKSUMS_ARE_COMPUTED_BY_A_SLOW_TABLE: Final = event(
-    "warning", "checksums are computed by a table", "reason",
+CHECKSUMS_OF_ISA_L_ARE_WRONG: Final = event(
+    "warning", "checksums are computed by zlib", "reason",
     "ISA-L returned another value than zlib.", do="Install the package again.")
 
 # files
