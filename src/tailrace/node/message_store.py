@@ -359,7 +359,8 @@ class MessageStore:
         (lists), ``properties`` (maps), ``flag`` and ``deliver_at`` (ms since 1970, or a timestamp);
         ``queueId`` and ``deliverAt`` are accepted as well. ``topic`` and ``queue_id`` of the call are used
         for rows without them. All rows are checked first, and an error names column and row. If the disk
-        fills up, the rows before stay stored, and the error says so. Raises what ``put`` raises.
+        fills up, the rows before stay stored, and the error says so. Raises what ``put`` raises, and
+        MissingPackageError without pyarrow.
         """
         self._check_open()
         put = TablePut(

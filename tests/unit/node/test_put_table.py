@@ -217,6 +217,8 @@ WRONG = [
     ({"body": [b"1"] * 2, "flag": [0, 1 << 31]}, "flag: row 1: 2147483648 has more than 32 bits"),
     ({"body": [b"1"], "flag": np.array([1 << 63], np.uint64)}, "flag: row 0: 9223372036854775808 has"),
     ({"body": [b"1"], "deliver_at": ["soon"]}, "deliver_at: row 0: 'soon' is not a whole number"),
+    ({"body": [b"1"] * 2, "deliver_at": [None, -5]}, "deliver_at: row 1: -5 is negative"),
+    ({"body": [b"1"], "deliver_at": pa.array([-1001], pa.timestamp("us"))}, "deliver_at: row 0: -1 is negative"),
     ({"body": [b"1"], "deliver_at": [1 << 60]}, "timer: row 0: timer message illegal"),
     ({"body": [b"1", b"x" * 6001]}, "body: row 1: 6001 bytes, maxMessageSize allows 6000"),
     ({"body": [b"1"], "bodies": [b"2"]}, "table: has the column 'bodies', which is not known"),
