@@ -14,7 +14,6 @@ import threading
 from typing import Final, TypeVar, final
 
 from tailrace.env.filesystem import (
-    DiskUsage,
     File,
     FileStat,
     FileSystem,
@@ -22,6 +21,7 @@ from tailrace.env.filesystem import (
     LockState,
     Mapping,
 )
+from tailrace.env.forwarding import ForwardingFileSystem
 
 __all__ = ["MemoryMapping", "OverlayFileSystem"]
 
@@ -285,7 +285,7 @@ class _Names(dict[str, _Value]):
 
 
 @final
-class OverlayFileSystem:
+class OverlayFileSystem(ForwardingFileSystem):
     """A FileSystem over another one, which it only reads.
 
     Locks are those below, which makes a missing lock file. With ``takes_locks=False`` nothing below changes: a lock
@@ -293,7 +293,7 @@ class OverlayFileSystem:
     """
 
     def __init__(self, below: FileSystem, *, takes_locks: bool = True) -> None:
-        self._below = below
+        super().__init__(below)
         self._takes_locks = takes_locks
         self._lock = threading.RLock()
         self._contents = _Names[_Content]()
@@ -426,14 +426,6 @@ class OverlayFileSystem:
     def lock(self, path: str) -> LockHandle | None:
         """Lock a file of the file system below. Raises OSError if that file system cannot be written."""
         if self._takes_locks:
-            return self._below.lock(path)
+            return super().lock(path)
         lock = _NotTaken(self._below, path)
         return lock if lock.check() is LockState.HELD else None
-
-    def lock_holder(self, path: str) -> int | None:
-        """Return the id of the process that holds the lock on a file, or None if no process does."""
-        return self._below.lock_holder(path)
-
-    def disk_usage(self, path: str) -> DiskUsage:
-        """Room of the partition below."""
-        return self._below.disk_usage(path)

@@ -18,14 +18,8 @@ from collections.abc import Callable
 from typing import Final, final
 
 from tailrace import events
-from tailrace.env.filesystem import (
-    DiskUsage,
-    File,
-    FileStat,
-    FileSystem,
-    LockHandle,
-    Mapping,
-)
+from tailrace.env.filesystem import File, FileSystem
+from tailrace.env.forwarding import ForwardingFile, ForwardingFileSystem
 from tailrace.errors import FatalStorageError, LockLostError
 from tailrace.logs import get_logger
 
@@ -37,69 +31,27 @@ _NOT_TRIED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOTDIR)  #
 
 
 @final
-class _GuardedFile:
-    __slots__ = ("_file", "_guard", "path")
+class _GuardedFile(ForwardingFile):
+    __slots__ = ("_guard",)
 
     def __init__(self, guard: SyncGuard, file: File) -> None:
-        self.path = file.path
+        super().__init__(file, guard.before)
         self._guard = guard
-        self._file = file
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def pread(self, n: int, pos: int) -> bytes:
-        return self._file.pread(n, pos)
-
-    def pread_cached(self, n: int, pos: int) -> bytes | None:
-        return self._file.pread_cached(n, pos)
-
-    def pread_into(self, buffer: memoryview, pos: int) -> int:
-        return self._file.pread_into(buffer, pos)
-
-    def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
-        self._guard.check_ours()
-        self._file.pwrite(data, pos)
-
-    def pwrite_with_lock(self, data: memoryview, pos: int) -> None:
-        self._guard.check_ours()
-        self._file.pwrite_with_lock(data, pos)
-
-    def allocate(self, pos: int, n: int) -> None:
-        self._guard.check_ours()
-        self._file.allocate(pos, n)
-
-    def truncate(self, size: int) -> None:
-        self._guard.check_ours()
-        self._file.truncate(size)
-
-    def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
-        return self._file.map(size, writable=writable, private=private)
-
-    def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
-        return self._file.data_ranges(start, until)
-
-    def punch_hole(self, pos: int, n: int) -> None:
-        self._guard.check_ours()
-        self._file.punch_hole(pos, n)
 
     def sync_data(self) -> None:
         self._guard.sync_file(self._file)
 
-    def close(self) -> None:
-        self._file.close()
-
 
 @final
-class SyncGuard:
+class SyncGuard(ForwardingFileSystem):
     """A FileSystem over another one; ``hints`` are endings of the paths that are hints."""
 
-    def __init__(self, inner: FileSystem, hints: tuple[str, ...] = ()) -> None:
+    def __init__(self, below: FileSystem, hints: tuple[str, ...] = ()) -> None:
+        super().__init__(below)
         self.on_failure: Callable[[str], None] | None = None
         """Called with a sentence when a sync has failed that is not of a hint, before the error is raised."""
         self.hint_failures = 0
         """Number of failed syncs of hints."""
-        self._inner = inner
         self._hints = hints
         self._failure: FatalStorageError | None = None
         self._lost: LockLostError | None = None
@@ -113,7 +65,7 @@ class SyncGuard:
         """Refuse every change from now on, because the lock file ``path`` protects nothing any more."""
         self._lost = LockLostError(path, reason)
 
-    def check_ours(self) -> None:
+    def before(self, operation: str, path: str) -> None:
         """Raise LockLostError after ``give_up``."""
         lost = self._lost
         if lost is not None:
@@ -123,7 +75,7 @@ class SyncGuard:
 
     def sync_file(self, file: File) -> None:
         """Make the bytes of a file durable. Raises FatalStorageError, or OSError for a hint."""
-        self.check_ours()
+        self.before("sync_data", file.path)
         if not file.path.endswith(self._hints):
             self._promise(file.path, file.sync_data)
             return
@@ -138,20 +90,20 @@ class SyncGuard:
         """Make the names in a directory durable. Raises FatalStorageError, or OSError when the
         directory could not be opened.
         """
-        self._promise(path, lambda: self._inner.sync_dir(path), _NOT_TRIED)
+        self._promise(path, lambda: self._below.sync_dir(path), _NOT_TRIED)
 
     def _promise(self, path: str, sync: Callable[[], None], not_tried: tuple[int, ...] = ()) -> None:
-        self._refuse()
+        self._refuse(path)
         try:
             sync()
         except OSError as error:
             if error.errno in not_tried:
                 raise
             raise self._fail(path, error) from error
-        self._refuse()  # a sync that failed at the same time may have marked pages of this one clean
+        self._refuse(path)  # a sync that failed at the same time may have marked pages of this one clean
 
-    def _refuse(self) -> None:
-        self.check_ours()
+    def _refuse(self, path: str) -> None:
+        self.before("sync", path)
         first = self._failure
         if first is not None:
             raise FatalStorageError(first.path, first.cause) from first.__cause__
@@ -171,58 +123,18 @@ class SyncGuard:
     def open(self, path: str, *, writable: bool = False, create: bool = False, exclusive: bool = False) -> File:
         """Open a file; ``create`` makes it when it is missing, ``exclusive`` only then."""
         if create:
-            self.check_ours()
-        file = self._inner.open(path, writable=writable, create=create, exclusive=exclusive)
+            self.before("open", path)
+        file = self._below.open(path, writable=writable, create=create, exclusive=exclusive)
         return _GuardedFile(self, file) if writable else file
-
-    def exists(self, path: str) -> bool:
-        """Return True if the name exists."""
-        return self._inner.exists(path)
-
-    def stat(self, path: str) -> FileStat:
-        """Return size, time and kind of the file or directory."""
-        return self._inner.stat(path)
-
-    def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when there is no such directory."""
-        return self._inner.list(path)
 
     def makedirs(self, path: str) -> None:
         """Make a directory and its parents, each durable in its parent.
 
         Raises OSError, and FatalStorageError for an input or output error, which may be of a sync.
         """
-        self.check_ours()
         try:
-            self._inner.makedirs(path)
+            super().makedirs(path)
         except OSError as error:
             if error.errno == errno.EIO:
                 raise self._fail(path, error) from error
             raise
-
-    def rename(self, old: str, new: str) -> None:
-        """Rename atomically, replacing ``new``."""
-        self.check_ours()
-        self._inner.rename(old, new)
-
-    def remove(self, path: str) -> None:
-        """Remove a file."""
-        self.check_ours()
-        self._inner.remove(path)
-
-    def rmdir(self, path: str) -> None:
-        """Remove an empty directory."""
-        self.check_ours()
-        self._inner.rmdir(path)
-
-    def lock(self, path: str) -> LockHandle | None:
-        """Lock the first byte of a file."""
-        return self._inner.lock(path)
-
-    def lock_holder(self, path: str) -> int | None:
-        """Return the id of the process that holds the lock on a file, or None if no process does."""
-        return self._inner.lock_holder(path)
-
-    def disk_usage(self, path: str) -> DiskUsage:
-        """Room of the partition of ``path``."""
-        return self._inner.disk_usage(path)
