@@ -40,7 +40,8 @@ LONG_FUNCTIONS = {
     "src/tailrace/kernels/appender.py", "src/tailrace/kernels/index_entries.py",
     "src/tailrace/kernels/column_records.py", "src/tailrace/kernels/table_records.py",
     "src/tailrace/kernels/timer_records.py", "src/tailrace/kernels/unit_records.py",
-    "src/tailrace/kernels/packed_rows.py", "src/tailrace/kernels/shared/record_rows.py",
+    "src/tailrace/kernels/packed_rows.py", "src/tailrace/kernels/shared/names.py",
+    "src/tailrace/kernels/shared/record_rows.py",
     "src/tailrace/spark/source/options.py",  # one list of options, read from top to bottom
 }
 SINGLE_TASKS = {
@@ -218,7 +219,7 @@ LITERAL_PLACES = re.compile(
     r"\b(?:be|put)(?:16|32|64)u?\([^()]*\+ \d|\b(?:p|at|pos) \+ (?:28|36|39|40|48)\b"  # a field at a literal offset
     r"|\b(?:20|32|40|46|52) \*|\* (?:20|40|46|52)\b|// (?:20|32|40|46|52)\b"  # units of a literal size
     r"|0xDAA320A|\b91\b|& 0x[124]0\b|& 0x[48C]\b|\b20 if ")
-ITS_OWN_PLACES = {"constants.py", "layouts.py", "big_endian.py"}
+ITS_OWN_PLACES = {"constants.py", "layouts.py", "names.py", "big_endian.py"}
 
 
 def test_no_kernel_has_sizes_and_offsets_of_a_format_as_numbers() -> None:

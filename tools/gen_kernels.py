@@ -22,6 +22,9 @@ NAMES_HEAD = """\
 \"\"\"Recognise names of properties and topics. `make gen` writes this file from ``formats.names``.\"\"\"
 
 import cython
+
+from tailrace.kernels.shared import layouts as L
+from tailrace.kernels.shared.big_endian import be32u
 """
 
 
@@ -59,6 +62,7 @@ def layout_numbers() -> str:
         "TIMER_MAGIC_DELETE": timerlog.MAGIC_DELETE, "TIMER_MAGIC_MASK": timerlog.MAGIC_MASK,
         **places("SLOT", "SLOT_AT", timerwheel.SLOT),
         **places("BINARY_HEAD", "BINARY_AT", remoting.BINARY_HEAD),
+        **name_numbers(),
     }
     lines = "\n".join(f"{name} = {number}" for name, number in numbers.items())
     return (
@@ -66,7 +70,7 @@ def layout_numbers() -> str:
         "The build replaces each name by its number. First the record of the CommitLog: FIXED_SIZE is its size\n"
         "without hosts, body, topic and properties, CRC_NAME the name of the checksum property as one number.\n"
         "Then items of a batch request, units of a ConsumeQueue, the index file, units of the timer log,\n"
-        "slots of the timer wheel, and the start of a binary header on the wire.\n"
+        "slots of the timer wheel, the start of a binary header on the wire, and the numbers of names.\n"
         f'"""\n\n{lines}\n')
 
 
@@ -75,32 +79,76 @@ KERNEL_NAMES = (
     "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS",
     "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "SCHEDULE_TOPIC", "TIMER_TOPIC",
 )
-KERNEL_PREFIXES = (
+ODD_STARTS = (
     "INNER_MULTI", "TIMER_DELIVERY_PREFIX", "TRANSACTION_PREFIX", "LITE_PREFIX", "SYSTEM_PROPERTY_PREFIX",
-    "RETRY_GROUP_TOPIC_PREFIX", "DLQ_GROUP_TOPIC_PREFIX", "SYSTEM_TOPIC_PREFIX", "LMQ_PREFIX",
 )
+TOPIC_STARTS = ("RETRY_GROUP_TOPIC_PREFIX", "DLQ_GROUP_TOPIC_PREFIX", "SYSTEM_TOPIC_PREFIX", "LMQ_PREFIX")
+# The kernels of timers ask for one name at a time.
+SINGLE_NAMES = (
+    "UNIQ_KEY", "CRC_PROPERTY", "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
+    "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "TIMER_TOPIC",
+)
+FUNCTION = """\
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def {name}(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.{result}:
+    \"\"\"{about} The name is ``b[p:p + n]``.\"\"\"
+{lines}"""
+CASES = """\
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+{cases}    return 0
+"""
 
 
-def name_function(verb: str, constant: str, compared: str) -> str:
-    """A function of kernels that compares bytes with a name, byte by byte."""
-    name = getattr(names, constant)
-    bytes_equal = textwrap.fill(
-        " and ".join([f"n {compared} {len(name)}"] + [f"b[p + {i}] == {c}" for i, c in enumerate(name.encode())]),
-        112, initial_indent="        ", subsequent_indent="        ")
-    return (
-        "@cython.cfunc\n@cython.inline\n@cython.nogil\n@cython.exceptval(check=False)\n"
-        f"def {verb}_{constant.removesuffix('_PREFIX').lower()}(\n"
-        "    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t\n) -> cython.bint:\n"
-        f'    """Return True if the ``n`` bytes at ``p`` {"begin with" if verb == "begins" else "are"} {name}."""\n'
-        f"    return (\n{bytes_equal}\n    )\n")
+def function(name: str, result: str, about: str, lines: str) -> str:
+    """A function of kernels that compares a name with known ones."""
+    return FUNCTION.format(name=name, result=result, about=about, lines=lines)
+
+
+def name_numbers() -> dict[str, int]:
+    """The numbers of the names and starts of topics that the kernels know."""
+    starts = [f"START_{name.removesuffix('_PREFIX')}" for name in TOPIC_STARTS]
+    return {**{f"NAME_{name}": number for number, name in enumerate(KERNEL_NAMES, 1)},
+            **{name: number for number, name in enumerate(starts, 1)}}
+
+
+def if_at_p(name: str, compared: str, result: str) -> str:
+    """The lines that return ``result`` if a name of at least four bytes is at ``p``.
+
+    They compare four bytes at a time; the last four may overlap those before them.
+    """
+    raw = name.encode()
+    words = [
+        f"{f'be32u(b, p + {at})' if at else 'word'} == {int.from_bytes(raw[at : at + 4], 'big'):#x}"
+        for at in sorted({*range(0, len(raw) - 3, 4), len(raw) - 4})]
+    condition = " and ".join([words[0], f"n {compared} {len(raw)}", *words[1:]])
+    if len(condition) > 112:
+        condition = textwrap.fill(condition, 112, initial_indent=8 * " ", subsequent_indent=8 * " ")
+        condition = f"(\n{condition}\n    )"
+    return f"    if {condition}:\n        return {result}\n"
 
 
 def name_functions() -> str:
     """The names of ``formats.names`` for the kernels that recognise them."""
+    known = "".join(if_at_p(getattr(names, one), "==", f"L.NAME_{one}") for one in KERNEL_NAMES)
+    starts = "".join(
+        if_at_p(getattr(names, one), ">=", f"L.START_{one.removesuffix('_PREFIX')}") for one in TOPIC_STARTS)
+    odd = "".join(
+        if_at_p(start, ">=", "True") for start in (*(getattr(names, one) for one in ODD_STARTS), f"{names.DELAY}\1"))
     return "\n\n".join([
         NAMES_HEAD,
-        *(name_function("is", name, "==") for name in KERNEL_NAMES),
-        *(name_function("begins", name, ">=") for name in KERNEL_PREFIXES)])
+        function("known_name", "int", "Return the number NAME_* of a known name, else 0.", CASES.format(cases=known)),
+        function("known_start", "int", "Return the number START_* of the known start of a topic, else 0.",
+                 CASES.format(cases=starts)),
+        function("begins_odd", "bint", "Return True for the start of a property that a batch cannot honour.",
+                 CASES.format(cases=odd)),
+        *(function(f"is_{one.lower()}", "bint", f"Return True for {getattr(names, one)}.",
+                   CASES.format(cases=if_at_p(getattr(names, one), "==", "True"))) for one in SINGLE_NAMES)])
 
 
 def main() -> int:

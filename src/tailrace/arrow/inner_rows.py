@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from typing import Any, Final
 
@@ -11,16 +10,13 @@ import numpy as np
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import CRC_MASK, decode_batch
 from tailrace.formats.inner_batch import INNER_BATCH_BITS, MIN_ITEM_LENGTH
+from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
 
 __all__ = ["message_rows"]
 
 _LENGTH: Final = 2
 """Bytes of the length of the properties, which come after the body."""
-_NAMED: Final = re.compile(rb"(?:\A|\x02)(TAGS|KEYS|UNIQ_KEY)\x01([^\x02]*)")
-_PLACES: Final = {
-    b"TAGS": (C.TAGS_POS, C.TAGS_LEN), b"KEYS": (C.KEYS_POS, C.KEYS_LEN),
-    b"UNIQ_KEY": (C.UNIQ_POS, C.UNIQ_LEN)}
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -52,10 +48,6 @@ def _of_record(data: bytes | memoryview, row: Rows) -> Rows:
         one[C.FLAG], one[C.BODY_CRC] = flag, zlib.crc32(body) & CRC_MASK
         one[C.BODY_POS], one[C.BODY_LEN] = body_at, len(body)
         one[C.PROPS_POS], one[C.PROPS_LEN] = properties_at, len(properties)
-        for place, size in _PLACES.values():
-            one[place], one[size] = -1, 0
-        for found in _NAMED.finditer(properties):
-            place, size = _PLACES[found[1]]
-            one[place], one[size] = properties_at + found.start(2), len(found[2])
         at = properties_at + len(properties)
+    record.read_properties(data, made)
     return made

@@ -7,7 +7,6 @@ record belong to the whole batch.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +14,7 @@ from typing import Final
 
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import CRC_MASK, SysFlag, decode_batch, decode_properties
-from tailrace.formats.names import INNER_BASE
+from tailrace.formats.names import INNER_BASE, INNER_NUM
 from tailrace.model import MessageExt
 
 __all__ = [
@@ -27,8 +26,6 @@ INNER_BASE_LENGTH: Final = len(INNER_BASE) + 1 + 19 + 1
 INNER_BATCH_BITS: Final = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
 MIN_ITEM_LENGTH: Final = 22
 """Length of a message of a batch with an empty body and no properties."""
-_NUM: Final = re.compile(rb"(?:\A|\x02)INNER_NUM\x01(\d{1,5})(?:\x02|\Z)")
-_BASE: Final = re.compile(rb"(?:\A|\x02)INNER_BASE\x01\d")
 
 
 def inner_num(properties: bytes) -> int:
@@ -36,11 +33,11 @@ def inner_num(properties: bytes) -> int:
 
     Return 1 if the properties have no valid number, as RocketMQ does.
     """
-    found = _NUM.findall(properties)
-    if not found or not _BASE.search(properties):
+    found = decode_properties(properties)
+    count = found.get(INNER_NUM, "")
+    if not (count.isascii() and count.isdigit() and len(count) <= 5) or not "0" <= found.get(INNER_BASE, "")[:1] <= "9":
         return 1
-    count = int(found[-1])
-    return count if 1 <= count <= INNER_NUM_MAX else 1
+    return int(count) if 1 <= int(count) <= INNER_NUM_MAX else 1
 
 
 def unwrapped(message: MessageExt) -> Iterator[MessageExt]:

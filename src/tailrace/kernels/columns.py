@@ -16,6 +16,7 @@ if cython.compiled:
 from tailrace.kernels.shared.big_endian import be32, be32u, be64, put64
 from tailrace.kernels.shared.copying import copy_bytes, find_byte, inside, load_early
 from tailrace.kernels.shared.fnv import queue_hash_of
+from tailrace.kernels.shared.record_walk import next_property
 
 SOURCE_SHA256 = ""
 
@@ -251,28 +252,26 @@ def property_texts(
                 break
             start = cython.cast(cython.Py_ssize_t, at[n])
             e = start + cython.cast(cython.Py_ssize_t, length[n])
+            start, value, p = next_property(buf, start, e)
             while start < e:
-                p = find_byte(buf, start, e, 2)
-                value = find_byte(buf, start, p, 1) + 1
-                if value > start + 1 and p > value:
-                    k = _find_name(names, name_ends, first, found, buf, start, value - 1 - start)
-                    if k < found:
-                        if not _replace(values, value_ends, k, found, buf, value, p - value):
-                            bad = -2
-                            break
-                    elif (
-                        found == room or value - 1 - start > len(names) - name_ends[found]
-                        or p - value > len(values) - value_ends[found]
-                    ):
+                k = _find_name(names, name_ends, first, found, buf, start, value - 1 - start)
+                if k < found:
+                    if not _replace(values, value_ends, k, found, buf, value, p - value):
                         bad = -2
                         break
-                    else:
-                        name_ends[found + 1] = cython.cast(
-                            cython.int, _copy_text(names, name_ends[found], buf, start, value - 1 - start))
-                        value_ends[found + 1] = cython.cast(
-                            cython.int, _copy_text(values, value_ends[found], buf, value, p - value))
-                        found += 1
-                start = p + 1
+                elif (
+                    found == room or value - 1 - start > len(names) - name_ends[found]
+                    or p - value > len(values) - value_ends[found]
+                ):
+                    bad = -2
+                    break
+                else:
+                    name_ends[found + 1] = cython.cast(
+                        cython.int, _copy_text(names, name_ends[found], buf, start, value - 1 - start))
+                    value_ends[found + 1] = cython.cast(
+                        cython.int, _copy_text(values, value_ends[found], buf, value, p - value))
+                    found += 1
+                start, value, p = next_property(buf, p + 1, e)
             if bad == -2:
                 break
             offsets[n + 1] = cython.cast(cython.int, found)

@@ -8,13 +8,7 @@ from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
 from tailrace.kernels.shared.copying import copy_bytes
 from tailrace.kernels.shared.fnv import queue_hash_of
-from tailrace.kernels.shared.names import (
-    begins_dlq_group_topic,
-    begins_lmq,
-    begins_retry_group_topic,
-    begins_system_topic,
-    is_schedule_topic,
-)
+from tailrace.kernels.shared.names import known_name, known_start
 
 SOURCE_SHA256 = ""
 
@@ -396,10 +390,10 @@ def _has_lmq_units(
 
     Topics that start with %RETRY%, %DLQ% or rmq_sys_ and SCHEDULE_TOPIC_XXXX do not.
     """
-    n: cython.Py_ssize_t = e - p
-    return not (
-        begins_retry_group_topic(b, p, n) or begins_dlq_group_topic(b, p, n) or begins_system_topic(b, p, n)
-        or is_schedule_topic(b, p, n))
+    start: cython.int = known_start(b, p, e - p)
+    return (
+        start != L.START_RETRY_GROUP_TOPIC and start != L.START_DLQ_GROUP_TOPIC and start != L.START_SYSTEM_TOPIC
+        and known_name(b, p, e - p) != L.NAME_SCHEDULE_TOPIC)
 
 
 @cython.cfunc
@@ -409,7 +403,7 @@ def _is_lmq_name(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.bint:
     """Return True if ``b[p:e]`` starts with %LMQ% and has no slash."""
-    if not begins_lmq(b, p, e - p):
+    if known_start(b, p, e - p) != L.START_LMQ:
         return False
     while p < e:
         if b[p] == 47:

@@ -11,17 +11,10 @@ import cython
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be32u
-from tailrace.kernels.shared.copying import find_byte
+from tailrace.kernels.shared.copying import find_byte, inside
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
-from tailrace.kernels.shared.names import (
-    begins_inner_multi,
-    begins_lite,
-    begins_system_property,
-    begins_timer_delivery,
-    begins_transaction,
-    is_delay,
-)
-from tailrace.kernels.shared.record_rows import fill_row, numbers_fit, put_numbers
+from tailrace.kernels.shared.names import begins_odd
+from tailrace.kernels.shared.record_rows import fill_properties, fill_row, numbers_fit, put_numbers
 
 SOURCE_SHA256 = ""
 
@@ -117,6 +110,18 @@ def fill_rows(
         raise ValueError(f"there is no record at place {bad}")
 
 
+def read_properties(buf: cython.const[cython.uchar][::1], rows: cython.longlong[:, ::1]):
+    """Set the columns of each row that depend on its properties, from those at PROPS_POS.
+
+    Raises ValueError for properties outside of ``buf``.
+    """
+    n: cython.Py_ssize_t
+    for n in range(rows.shape[0]):
+        if rows.shape[1] != C.COLUMNS or not inside(rows[n, C.PROPS_POS], rows[n, C.PROPS_LEN], len(buf)):
+            raise ValueError(f"row {n} of {rows.shape[1]} columns leads out of the buffer")
+        fill_properties(buf, rows[n, C.PROPS_POS], rows[n, C.PROPS_POS] + rows[n, C.PROPS_LEN], rows, n)
+
+
 def take_numbers(
     rows: cython.longlong[:, ::1],
     columns: cython.const[cython.longlong][::1],
@@ -141,27 +146,12 @@ def take_numbers(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _begins_odd(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t) -> cython.bint:
-    """Return True if the bytes ``b[p:e]`` begin as the name of a property that a batch cannot honour.
-
-    The beginnings are INNER_MULTI_, DELAY and byte 1, TIMER_D, TRAN_, __LI and _SYS.
-    """
-    left: cython.Py_ssize_t = e - p
-    return (
-        begins_inner_multi(b, p, left) or begins_timer_delivery(b, p, left) or begins_transaction(b, p, left)
-        or begins_lite(b, p, left) or begins_system_property(b, p, left)
-        or (left >= 6 and is_delay(b, p, 5) and b[p + 5] == 1))
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _may_be_odd(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.bint:
-    """Return True if a name or a value in stored properties ``b[p:e]`` begins as ``_begins_odd`` says."""
+    """Return True if a name or a value in stored properties ``b[p:e]`` begins as ``begins_odd`` says."""
     while p < e:
-        if _begins_odd(b, p, e):
+        if begins_odd(b, p, e - p):
             return True
         p = min(find_byte(b, p, e, 1), find_byte(b, p, e, 2)) + 1
     return False

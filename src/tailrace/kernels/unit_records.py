@@ -20,8 +20,8 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 from tailrace.kernels.shared.big_endian import be32, be64
-from tailrace.kernels.shared.copying import find_byte
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
+from tailrace.kernels.shared.record_walk import next_property
 from tailrace.kernels.shared.unit_reading import (
     EARLY,
     PRE_BLANK,
@@ -342,32 +342,29 @@ def _values(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cytho
     """
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
+    value: cython.Py_ssize_t
     until: cython.Py_ssize_t
-    separator: cython.Py_ssize_t
     size: cython.Py_ssize_t
     count: cython.Py_ssize_t = len(names)
     found: list = [None] * count
     name: bytes
+    p, value, until = next_property(b, p, end)
     while p < end:
-        until = find_byte(b, p, end, 2)
-        separator = find_byte(b, p, until, 1)
-        if p < separator < until - 1:
-            size = separator - p
-            for i in range(count):
-                name = names[i]
-                if len(name) != size:
-                    continue
-                k = 0
-                while k < size and b[p + k] == cython.cast(cython.uchar, name[k]):
-                    k += 1
-                if k == size:
-                    if cython.compiled:
-                        found[i] = PyUnicode_DecodeUTF8(
-                            cython.cast(cython.p_char, cython.address(b[separator + 1])),
-                            until - separator - 1, b"replace")
-                    else:
-                        found[i] = bytes(b[separator + 1 : until]).decode("utf-8", "replace")
-        p = until + 1
+        size = value - 1 - p
+        for i in range(count):
+            name = names[i]
+            if len(name) != size:
+                continue
+            k = 0
+            while k < size and b[p + k] == cython.cast(cython.uchar, name[k]):
+                k += 1
+            if k == size:
+                if cython.compiled:
+                    found[i] = PyUnicode_DecodeUTF8(
+                        cython.cast(cython.p_char, cython.address(b[value])), until - value, b"replace")
+                else:
+                    found[i] = bytes(b[value:until]).decode("utf-8", "replace")
+        p, value, until = next_property(b, until + 1, end)
     return tuple(found)
 
 

@@ -9,7 +9,6 @@ a message and have its properties.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final, final
 
@@ -21,10 +20,20 @@ from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import (
     LMQ_DISPATCH_SEPARATOR,
     LMQ_QUEUE_ID,
+    NAME_VALUE_SEPARATOR,
     SysFlag,
     decode_properties,
 )
-from tailrace.formats.names import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, LMQ_PREFIX
+from tailrace.formats.names import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    INNER_MULTI,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    LMQ_PREFIX,
+    RETRY_GROUP_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+)
 from tailrace.kernels import queue_units, record
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
@@ -39,15 +48,14 @@ __all__ = [
 
 _log = get_logger(__name__)
 
-MARK: Final = b"INNER_MULTI_"
+MARK: Final = INNER_MULTI.encode()
 """Stored properties without these bytes do not use multi-dispatch."""
 UNCOUNTED: Final = frozenset({SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK})
 """Kinds of records that have no unit and no queue offset."""
-_EXCLUDED: Final = ("%RETRY%", "%DLQ%", "rmq_sys_")
-_SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+_EXCLUDED: Final = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX)
 _MAX_NAME_LENGTH: Final = 255
 """In bytes, because the name of an LMQ queue is the name of its directory."""
-_OFFSETS: Final = re.compile(rb"(?:(?<=\x02)|\A)%b\x01[^\x02]*(?:\x02|\Z)" % INNER_MULTI_QUEUE_OFFSET.encode())
+_OFFSETS: Final = f"{INNER_MULTI_QUEUE_OFFSET}{NAME_VALUE_SEPARATOR}".encode()
 _SHORTEST: Final = len(LMQ_PREFIX) + 1
 
 
@@ -58,7 +66,7 @@ def is_lmq(name: str) -> bool:
 
 def topic_allows_lmq(topic: str) -> bool:
     """Return True if messages of a topic may have units in LMQ queues (MixAll.topicAllowsLMQ)."""
-    return not topic.startswith(_EXCLUDED) and topic != _SCHEDULE_TOPIC
+    return not topic.startswith(_EXCLUDED) and topic != SCHEDULE_TOPIC
 
 
 def rows_with_lmq(data: Any, rows: Rows) -> Rows:
@@ -222,9 +230,9 @@ class MultiDispatch:
 
 def _without_queue_offsets(properties: bytes) -> bytes:
     """Return stored properties without INNER_MULTI_QUEUE_OFFSET."""
-    if INNER_MULTI_QUEUE_OFFSET.encode() not in properties:
+    if _OFFSETS not in properties:
         return properties
-    return _OFFSETS.sub(b"", properties)
+    return b"\x02".join(piece for piece in properties.split(b"\x02") if not piece.startswith(_OFFSETS))
 
 
 def queue_count(queues: Mapping[tuple[str, int], object]) -> int:

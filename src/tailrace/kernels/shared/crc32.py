@@ -6,7 +6,7 @@ import zlib
 import cython
 
 from tailrace.kernels.shared import layouts as L
-from tailrace.kernels.shared.names import is_crc_property
+from tailrace.kernels.shared.big_endian import be64
 
 if cython.compiled:
     # ISA-L's crc32_gzip_refl(start, bytes, length). If it is NULL, zlib is called, which needs the interpreter's lock.
@@ -79,7 +79,7 @@ def own_crc_is_wrong(
     at: cython.Py_ssize_t = end - L.CRC_SIZE
     value: cython.longlong = 0
     k: cython.Py_ssize_t
-    if at < props or b[end - 1] != 2 or b[at + 8] != 1 or not is_crc_property(b, at, 8):
+    if at < props or b[end - 1] != 2 or b[at + 8] != 1 or be64(b, at) != L.CRC_NAME:
         return False
     for k in range(10):
         if not 48 <= b[at + 18 - k] <= 57:

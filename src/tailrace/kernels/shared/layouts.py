@@ -3,7 +3,7 @@
 The build replaces each name by its number. First the record of the CommitLog: FIXED_SIZE is its size
 without hosts, body, topic and properties, CRC_NAME the name of the checksum property as one number.
 Then items of a batch request, units of a ConsumeQueue, the index file, units of the timer log,
-slots of the timer wheel, and the start of a binary header on the wire.
+slots of the timer wheel, the start of a binary header on the wire, and the numbers of names.
 """
 
 AT_MAGIC = 4
@@ -77,3 +77,26 @@ BINARY_AT_VERSION = 3
 BINARY_AT_OPAQUE = 5
 BINARY_AT_FLAG = 9
 BINARY_AT_REMARK_LENGTH = 13
+NAME_TAGS = 1
+NAME_KEYS = 2
+NAME_UNIQ_KEY = 3
+NAME_DELAY = 4
+NAME_INNER_MULTI_DISPATCH = 5
+NAME_INNER_MULTI_QUEUE_OFFSET = 6
+NAME_CRC_PROPERTY = 7
+NAME_REAL_TOPIC = 8
+NAME_REAL_QID = 9
+NAME_TIMER_OUT_MS = 10
+NAME_TIMER_DELAY_SEC = 11
+NAME_TIMER_DELAY_MS = 12
+NAME_TIMER_DELIVER_MS = 13
+NAME_TIMER_ENQUEUE_MS = 14
+NAME_TIMER_DEQUEUE_MS = 15
+NAME_TIMER_ROLL_TIMES = 16
+NAME_TIMER_DEL_UNIQKEY = 17
+NAME_SCHEDULE_TOPIC = 18
+NAME_TIMER_TOPIC = 19
+START_RETRY_GROUP_TOPIC = 1
+START_DLQ_GROUP_TOPIC = 2
+START_SYSTEM_TOPIC = 3
+START_LMQ = 4

@@ -3,409 +3,354 @@
 
 import cython
 
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def is_tags(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are TAGS."""
-    return (
-        n == 4 and b[p + 0] == 84 and b[p + 1] == 65 and b[p + 2] == 71 and b[p + 3] == 83
-    )
+from tailrace.kernels.shared import layouts as L
+from tailrace.kernels.shared.big_endian import be32u
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_keys(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are KEYS."""
-    return (
-        n == 4 and b[p + 0] == 75 and b[p + 1] == 69 and b[p + 2] == 89 and b[p + 3] == 83
-    )
+def known_name(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.int:
+    """Return the number NAME_* of a known name, else 0. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if word == 0x54414753 and n == 4:
+        return L.NAME_TAGS
+    if word == 0x4b455953 and n == 4:
+        return L.NAME_KEYS
+    if word == 0x554e4951 and n == 8 and be32u(b, p + 4) == 0x5f4b4559:
+        return L.NAME_UNIQ_KEY
+    if word == 0x44454c41 and n == 5 and be32u(b, p + 1) == 0x454c4159:
+        return L.NAME_DELAY
+    if (
+        word == 0x494e4e45 and n == 20 and be32u(b, p + 4) == 0x525f4d55 and be32u(b, p + 8) == 0x4c54495f and
+        be32u(b, p + 12) == 0x44495350 and be32u(b, p + 16) == 0x41544348
+    ):
+        return L.NAME_INNER_MULTI_DISPATCH
+    if (
+        word == 0x494e4e45 and n == 24 and be32u(b, p + 4) == 0x525f4d55 and be32u(b, p + 8) == 0x4c54495f and
+        be32u(b, p + 12) == 0x51554555 and be32u(b, p + 16) == 0x455f4f46 and be32u(b, p + 20) == 0x46534554
+    ):
+        return L.NAME_INNER_MULTI_QUEUE_OFFSET
+    if word == 0x5f5f4352 and n == 8 and be32u(b, p + 4) == 0x43333223:
+        return L.NAME_CRC_PROPERTY
+    if word == 0x5245414c and n == 10 and be32u(b, p + 4) == 0x5f544f50 and be32u(b, p + 6) == 0x4f504943:
+        return L.NAME_REAL_TOPIC
+    if word == 0x5245414c and n == 8 and be32u(b, p + 4) == 0x5f514944:
+        return L.NAME_REAL_QID
+    if word == 0x54494d45 and n == 12 and be32u(b, p + 4) == 0x525f4f55 and be32u(b, p + 8) == 0x545f4d53:
+        return L.NAME_TIMER_OUT_MS
+    if (
+        word == 0x54494d45 and n == 15 and be32u(b, p + 4) == 0x525f4445 and be32u(b, p + 8) == 0x4c41595f and
+        be32u(b, p + 11) == 0x5f534543
+    ):
+        return L.NAME_TIMER_DELAY_SEC
+    if (
+        word == 0x54494d45 and n == 14 and be32u(b, p + 4) == 0x525f4445 and be32u(b, p + 8) == 0x4c41595f and
+        be32u(b, p + 10) == 0x595f4d53
+    ):
+        return L.NAME_TIMER_DELAY_MS
+    if (
+        word == 0x54494d45 and n == 16 and be32u(b, p + 4) == 0x525f4445 and be32u(b, p + 8) == 0x4c495645 and
+        be32u(b, p + 12) == 0x525f4d53
+    ):
+        return L.NAME_TIMER_DELIVER_MS
+    if (
+        word == 0x54494d45 and n == 16 and be32u(b, p + 4) == 0x525f454e and be32u(b, p + 8) == 0x51554555 and
+        be32u(b, p + 12) == 0x455f4d53
+    ):
+        return L.NAME_TIMER_ENQUEUE_MS
+    if (
+        word == 0x54494d45 and n == 16 and be32u(b, p + 4) == 0x525f4445 and be32u(b, p + 8) == 0x51554555 and
+        be32u(b, p + 12) == 0x455f4d53
+    ):
+        return L.NAME_TIMER_DEQUEUE_MS
+    if (
+        word == 0x54494d45 and n == 16 and be32u(b, p + 4) == 0x525f524f and be32u(b, p + 8) == 0x4c4c5f54 and
+        be32u(b, p + 12) == 0x494d4553
+    ):
+        return L.NAME_TIMER_ROLL_TIMES
+    if (
+        word == 0x54494d45 and n == 17 and be32u(b, p + 4) == 0x525f4445 and be32u(b, p + 8) == 0x4c5f554e and
+        be32u(b, p + 12) == 0x49514b45 and be32u(b, p + 13) == 0x514b4559
+    ):
+        return L.NAME_TIMER_DEL_UNIQKEY
+    if (
+        word == 0x53434845 and n == 19 and be32u(b, p + 4) == 0x44554c45 and be32u(b, p + 8) == 0x5f544f50 and
+        be32u(b, p + 12) == 0x49435f58 and be32u(b, p + 15) == 0x58585858
+    ):
+        return L.NAME_SCHEDULE_TOPIC
+    if (
+        word == 0x726d715f and n == 19 and be32u(b, p + 4) == 0x7379735f and be32u(b, p + 8) == 0x77686565 and
+        be32u(b, p + 12) == 0x6c5f7469 and be32u(b, p + 15) == 0x696d6572
+    ):
+        return L.NAME_TIMER_TOPIC
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_uniq_key(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are UNIQ_KEY."""
-    return (
-        n == 8 and b[p + 0] == 85 and b[p + 1] == 78 and b[p + 2] == 73 and b[p + 3] == 81 and b[p + 4] == 95
-        and b[p + 5] == 75 and b[p + 6] == 69 and b[p + 7] == 89
-    )
+def known_start(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.int:
+    """Return the number START_* of the known start of a topic, else 0. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if word == 0x25524554 and n >= 7 and be32u(b, p + 3) == 0x54525925:
+        return L.START_RETRY_GROUP_TOPIC
+    if word == 0x25444c51 and n >= 5 and be32u(b, p + 1) == 0x444c5125:
+        return L.START_DLQ_GROUP_TOPIC
+    if word == 0x726d715f and n >= 8 and be32u(b, p + 4) == 0x7379735f:
+        return L.START_SYSTEM_TOPIC
+    if word == 0x254c4d51 and n >= 5 and be32u(b, p + 1) == 0x4c4d5125:
+        return L.START_LMQ
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_delay(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are DELAY."""
-    return (
-        n == 5 and b[p + 0] == 68 and b[p + 1] == 69 and b[p + 2] == 76 and b[p + 3] == 65 and b[p + 4] == 89
-    )
+def begins_odd(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for the start of a property that a batch cannot honour. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if word == 0x494e4e45 and n >= 12 and be32u(b, p + 4) == 0x525f4d55 and be32u(b, p + 8) == 0x4c54495f:
+        return True
+    if word == 0x54494d45 and n >= 7 and be32u(b, p + 3) == 0x45525f44:
+        return True
+    if word == 0x5452414e and n >= 5 and be32u(b, p + 1) == 0x52414e5f:
+        return True
+    if word == 0x5f5f4c49 and n >= 4:
+        return True
+    if word == 0x5f535953 and n >= 4:
+        return True
+    if word == 0x44454c41 and n >= 6 and be32u(b, p + 2) == 0x4c415901:
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_inner_multi_dispatch(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are INNER_MULTI_DISPATCH."""
-    return (
-        n == 20 and b[p + 0] == 73 and b[p + 1] == 78 and b[p + 2] == 78 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 77 and b[p + 7] == 85 and b[p + 8] == 76 and b[p + 9] == 84 and b[p +
-        10] == 73 and b[p + 11] == 95 and b[p + 12] == 68 and b[p + 13] == 73 and b[p + 14] == 83 and b[p + 15]
-        == 80 and b[p + 16] == 65 and b[p + 17] == 84 and b[p + 18] == 67 and b[p + 19] == 72
-    )
+def is_uniq_key(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for UNIQ_KEY. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if word == 0x554e4951 and n == 8 and be32u(b, p + 4) == 0x5f4b4559:
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_inner_multi_queue_offset(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are INNER_MULTI_QUEUE_OFFSET."""
-    return (
-        n == 24 and b[p + 0] == 73 and b[p + 1] == 78 and b[p + 2] == 78 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 77 and b[p + 7] == 85 and b[p + 8] == 76 and b[p + 9] == 84 and b[p +
-        10] == 73 and b[p + 11] == 95 and b[p + 12] == 81 and b[p + 13] == 85 and b[p + 14] == 69 and b[p + 15]
-        == 85 and b[p + 16] == 69 and b[p + 17] == 95 and b[p + 18] == 79 and b[p + 19] == 70 and b[p + 20] ==
-        70 and b[p + 21] == 83 and b[p + 22] == 69 and b[p + 23] == 84
-    )
+def is_crc_property(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for __CRC32#. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if word == 0x5f5f4352 and n == 8 and be32u(b, p + 4) == 0x43333223:
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_crc_property(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are __CRC32#."""
-    return (
-        n == 8 and b[p + 0] == 95 and b[p + 1] == 95 and b[p + 2] == 67 and b[p + 3] == 82 and b[p + 4] == 67
-        and b[p + 5] == 51 and b[p + 6] == 50 and b[p + 7] == 35
-    )
+def is_real_topic(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for REAL_TOPIC. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if word == 0x5245414c and n == 10 and be32u(b, p + 4) == 0x5f544f50 and be32u(b, p + 6) == 0x4f504943:
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_real_topic(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are REAL_TOPIC."""
-    return (
-        n == 10 and b[p + 0] == 82 and b[p + 1] == 69 and b[p + 2] == 65 and b[p + 3] == 76 and b[p + 4] == 95
-        and b[p + 5] == 84 and b[p + 6] == 79 and b[p + 7] == 80 and b[p + 8] == 73 and b[p + 9] == 67
-    )
+def is_real_qid(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for REAL_QID. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if word == 0x5245414c and n == 8 and be32u(b, p + 4) == 0x5f514944:
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_real_qid(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are REAL_QID."""
-    return (
-        n == 8 and b[p + 0] == 82 and b[p + 1] == 69 and b[p + 2] == 65 and b[p + 3] == 76 and b[p + 4] == 95
-        and b[p + 5] == 81 and b[p + 6] == 73 and b[p + 7] == 68
-    )
+def is_timer_out_ms(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for TIMER_OUT_MS. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if word == 0x54494d45 and n == 12 and be32u(b, p + 4) == 0x525f4f55 and be32u(b, p + 8) == 0x545f4d53:
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_timer_out_ms(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are TIMER_OUT_MS."""
-    return (
-        n == 12 and b[p + 0] == 84 and b[p + 1] == 73 and b[p + 2] == 77 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 79 and b[p + 7] == 85 and b[p + 8] == 84 and b[p + 9] == 95 and b[p +
-        10] == 77 and b[p + 11] == 83
-    )
+def is_timer_delay_sec(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for TIMER_DELAY_SEC. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if (
+        word == 0x54494d45 and n == 15 and be32u(b, p + 4) == 0x525f4445 and be32u(b, p + 8) == 0x4c41595f and
+        be32u(b, p + 11) == 0x5f534543
+    ):
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_timer_delay_sec(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are TIMER_DELAY_SEC."""
-    return (
-        n == 15 and b[p + 0] == 84 and b[p + 1] == 73 and b[p + 2] == 77 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 68 and b[p + 7] == 69 and b[p + 8] == 76 and b[p + 9] == 65 and b[p +
-        10] == 89 and b[p + 11] == 95 and b[p + 12] == 83 and b[p + 13] == 69 and b[p + 14] == 67
-    )
+def is_timer_delay_ms(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for TIMER_DELAY_MS. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if (
+        word == 0x54494d45 and n == 14 and be32u(b, p + 4) == 0x525f4445 and be32u(b, p + 8) == 0x4c41595f and
+        be32u(b, p + 10) == 0x595f4d53
+    ):
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_timer_delay_ms(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are TIMER_DELAY_MS."""
-    return (
-        n == 14 and b[p + 0] == 84 and b[p + 1] == 73 and b[p + 2] == 77 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 68 and b[p + 7] == 69 and b[p + 8] == 76 and b[p + 9] == 65 and b[p +
-        10] == 89 and b[p + 11] == 95 and b[p + 12] == 77 and b[p + 13] == 83
-    )
+def is_timer_deliver_ms(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for TIMER_DELIVER_MS. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if (
+        word == 0x54494d45 and n == 16 and be32u(b, p + 4) == 0x525f4445 and be32u(b, p + 8) == 0x4c495645 and
+        be32u(b, p + 12) == 0x525f4d53
+    ):
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_timer_deliver_ms(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are TIMER_DELIVER_MS."""
-    return (
-        n == 16 and b[p + 0] == 84 and b[p + 1] == 73 and b[p + 2] == 77 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 68 and b[p + 7] == 69 and b[p + 8] == 76 and b[p + 9] == 73 and b[p +
-        10] == 86 and b[p + 11] == 69 and b[p + 12] == 82 and b[p + 13] == 95 and b[p + 14] == 77 and b[p + 15]
-        == 83
-    )
+def is_timer_enqueue_ms(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for TIMER_ENQUEUE_MS. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if (
+        word == 0x54494d45 and n == 16 and be32u(b, p + 4) == 0x525f454e and be32u(b, p + 8) == 0x51554555 and
+        be32u(b, p + 12) == 0x455f4d53
+    ):
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_timer_enqueue_ms(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are TIMER_ENQUEUE_MS."""
-    return (
-        n == 16 and b[p + 0] == 84 and b[p + 1] == 73 and b[p + 2] == 77 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 69 and b[p + 7] == 78 and b[p + 8] == 81 and b[p + 9] == 85 and b[p +
-        10] == 69 and b[p + 11] == 85 and b[p + 12] == 69 and b[p + 13] == 95 and b[p + 14] == 77 and b[p + 15]
-        == 83
-    )
+def is_timer_dequeue_ms(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for TIMER_DEQUEUE_MS. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if (
+        word == 0x54494d45 and n == 16 and be32u(b, p + 4) == 0x525f4445 and be32u(b, p + 8) == 0x51554555 and
+        be32u(b, p + 12) == 0x455f4d53
+    ):
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_timer_dequeue_ms(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are TIMER_DEQUEUE_MS."""
-    return (
-        n == 16 and b[p + 0] == 84 and b[p + 1] == 73 and b[p + 2] == 77 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 68 and b[p + 7] == 69 and b[p + 8] == 81 and b[p + 9] == 85 and b[p +
-        10] == 69 and b[p + 11] == 85 and b[p + 12] == 69 and b[p + 13] == 95 and b[p + 14] == 77 and b[p + 15]
-        == 83
-    )
+def is_timer_roll_times(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for TIMER_ROLL_TIMES. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if (
+        word == 0x54494d45 and n == 16 and be32u(b, p + 4) == 0x525f524f and be32u(b, p + 8) == 0x4c4c5f54 and
+        be32u(b, p + 12) == 0x494d4553
+    ):
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_timer_roll_times(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are TIMER_ROLL_TIMES."""
-    return (
-        n == 16 and b[p + 0] == 84 and b[p + 1] == 73 and b[p + 2] == 77 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 82 and b[p + 7] == 79 and b[p + 8] == 76 and b[p + 9] == 76 and b[p +
-        10] == 95 and b[p + 11] == 84 and b[p + 12] == 73 and b[p + 13] == 77 and b[p + 14] == 69 and b[p + 15]
-        == 83
-    )
+def is_timer_del_uniqkey(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for TIMER_DEL_UNIQKEY. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if (
+        word == 0x54494d45 and n == 17 and be32u(b, p + 4) == 0x525f4445 and be32u(b, p + 8) == 0x4c5f554e and
+        be32u(b, p + 12) == 0x49514b45 and be32u(b, p + 13) == 0x514b4559
+    ):
+        return True
+    return 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_timer_del_uniqkey(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are TIMER_DEL_UNIQKEY."""
-    return (
-        n == 17 and b[p + 0] == 84 and b[p + 1] == 73 and b[p + 2] == 77 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 68 and b[p + 7] == 69 and b[p + 8] == 76 and b[p + 9] == 95 and b[p +
-        10] == 85 and b[p + 11] == 78 and b[p + 12] == 73 and b[p + 13] == 81 and b[p + 14] == 75 and b[p + 15]
-        == 69 and b[p + 16] == 89
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def is_schedule_topic(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are SCHEDULE_TOPIC_XXXX."""
-    return (
-        n == 19 and b[p + 0] == 83 and b[p + 1] == 67 and b[p + 2] == 72 and b[p + 3] == 69 and b[p + 4] == 68
-        and b[p + 5] == 85 and b[p + 6] == 76 and b[p + 7] == 69 and b[p + 8] == 95 and b[p + 9] == 84 and b[p +
-        10] == 79 and b[p + 11] == 80 and b[p + 12] == 73 and b[p + 13] == 67 and b[p + 14] == 95 and b[p + 15]
-        == 88 and b[p + 16] == 88 and b[p + 17] == 88 and b[p + 18] == 88
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def is_timer_topic(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` are rmq_sys_wheel_timer."""
-    return (
-        n == 19 and b[p + 0] == 114 and b[p + 1] == 109 and b[p + 2] == 113 and b[p + 3] == 95 and b[p + 4] ==
-        115 and b[p + 5] == 121 and b[p + 6] == 115 and b[p + 7] == 95 and b[p + 8] == 119 and b[p + 9] == 104
-        and b[p + 10] == 101 and b[p + 11] == 101 and b[p + 12] == 108 and b[p + 13] == 95 and b[p + 14] == 116
-        and b[p + 15] == 105 and b[p + 16] == 109 and b[p + 17] == 101 and b[p + 18] == 114
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def begins_inner_multi(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` begin with INNER_MULTI_."""
-    return (
-        n >= 12 and b[p + 0] == 73 and b[p + 1] == 78 and b[p + 2] == 78 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 77 and b[p + 7] == 85 and b[p + 8] == 76 and b[p + 9] == 84 and b[p +
-        10] == 73 and b[p + 11] == 95
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def begins_timer_delivery(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` begin with TIMER_D."""
-    return (
-        n >= 7 and b[p + 0] == 84 and b[p + 1] == 73 and b[p + 2] == 77 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 68
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def begins_transaction(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` begin with TRAN_."""
-    return (
-        n >= 5 and b[p + 0] == 84 and b[p + 1] == 82 and b[p + 2] == 65 and b[p + 3] == 78 and b[p + 4] == 95
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def begins_lite(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` begin with __LI."""
-    return (
-        n >= 4 and b[p + 0] == 95 and b[p + 1] == 95 and b[p + 2] == 76 and b[p + 3] == 73
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def begins_system_property(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` begin with _SYS."""
-    return (
-        n >= 4 and b[p + 0] == 95 and b[p + 1] == 83 and b[p + 2] == 89 and b[p + 3] == 83
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def begins_retry_group_topic(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` begin with %RETRY%."""
-    return (
-        n >= 7 and b[p + 0] == 37 and b[p + 1] == 82 and b[p + 2] == 69 and b[p + 3] == 84 and b[p + 4] == 82
-        and b[p + 5] == 89 and b[p + 6] == 37
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def begins_dlq_group_topic(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` begin with %DLQ%."""
-    return (
-        n >= 5 and b[p + 0] == 37 and b[p + 1] == 68 and b[p + 2] == 76 and b[p + 3] == 81 and b[p + 4] == 37
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def begins_system_topic(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` begin with rmq_sys_."""
-    return (
-        n >= 8 and b[p + 0] == 114 and b[p + 1] == 109 and b[p + 2] == 113 and b[p + 3] == 95 and b[p + 4] ==
-        115 and b[p + 5] == 121 and b[p + 6] == 115 and b[p + 7] == 95
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def begins_lmq(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if the ``n`` bytes at ``p`` begin with %LMQ%."""
-    return (
-        n >= 5 and b[p + 0] == 37 and b[p + 1] == 76 and b[p + 2] == 77 and b[p + 3] == 81 and b[p + 4] == 37
-    )
+def is_timer_topic(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Return True for rmq_sys_wheel_timer. The name is ``b[p:p + n]``."""
+    word: cython.longlong
+    if n < 4:
+        return 0
+    word = be32u(b, p)
+    if (
+        word == 0x726d715f and n == 19 and be32u(b, p + 4) == 0x7379735f and be32u(b, p + 8) == 0x77686565 and
+        be32u(b, p + 12) == 0x6c5f7469 and be32u(b, p + 15) == 0x696d6572
+    ):
+        return True
+    return 0

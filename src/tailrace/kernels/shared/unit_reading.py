@@ -15,6 +15,7 @@ if cython.compiled:
 from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
 from tailrace.kernels.shared.copying import load_early
 from tailrace.kernels.shared.crc32 import crc_of, own_crc_is_wrong
+from tailrace.kernels.shared.record_walk import parts_at
 
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PAGE = cython.declare(cython.Py_ssize_t, 4096)
@@ -45,28 +46,15 @@ def topic_at(
 
     Magic, lengths and position are checked. Checksums are not checked.
     """
-    end: cython.Py_ssize_t = at + size
-    p: cython.Py_ssize_t
-    n: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    length: cython.longlong
-    v2: cython.bint
+    topic: cython.Py_ssize_t
+    magic: cython.longlong
     if size < L.MIN_RECORD_SIZE or be32(b, at) != size or be64(b, at + L.AT_PHY_OFFSET) != phy_offset:
         return -1
-    v2 = be32u(b, at + L.AT_MAGIC) == L.MAGIC_V2
-    if not v2 and be32u(b, at + L.AT_MAGIC) != L.MAGIC_V1:
+    magic = be32u(b, at + L.AT_MAGIC)
+    if magic != L.MAGIC_V1 and magic != L.MAGIC_V2:
         return -1
-    p = body_at(b, at)
-    if p + 7 + v2 > end:
-        return -1
-    length = be32(b, p)
-    p += 4
-    if length < 0 or length > end - p - 3 - v2:
-        return -1
-    p += cython.cast(cython.Py_ssize_t, length)
-    n = be16(b, p) if v2 else b[p]
-    k = p + 1 + v2
-    return -1 if n > end - k - 2 or k + n + 2 + be16(b, k + n) != end else p
+    topic = parts_at(b, at, at + size)[2]
+    return -1 if topic < 0 else topic - (2 if magic == L.MAGIC_V2 else 1)
 
 
 @cython.cfunc
