@@ -34,13 +34,14 @@ __all__ = [
     "BatchItem", "BodyHead", "MessageHead", "RecordPart", "SysFlag",
     "decode_batch", "decode_message",
     "decode_properties", "decompress_body", "encode_batch", "is_damaged_header", "sizes_inside",
-    "host_lengths", "java_string_hash", "pack_host", "plausible_size", "property_crc_digits",
-    "record_size", "store_timestamp_of", "tags_code", "unpack_host",
+    "fixed_parts", "java_string_hash", "pack_host", "plausible_size",
+    "record_size", "store_timestamp_of", "tags_code", "text_parts", "unpack_host",
 ]
 
 MESSAGE_MAGIC_V1: Final = 0xDAA320A7
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB
 """Version 2 has a topic length of two bytes."""
+_MAGIC_V2: Final = MESSAGE_MAGIC_V2.to_bytes(4, "big")
 MESSAGE_MAGIC_START: Final = MESSAGE_MAGIC_V1.to_bytes(4, "big")[:3]
 """First bytes of both magic numbers, at byte 4 of a record."""
 BLANK_MAGIC: Final = 0xCBD43194
@@ -176,15 +177,35 @@ def store_timestamp_of(head: bytes) -> int | None:
     """Return the store time in ms from the first STORE_TIME_HEAD bytes of a record; None for fewer bytes."""
     if len(head) < STORE_TIME_HEAD:
         return None
-    at = MESSAGE_HEAD.size + host_lengths(head[MESSAGE_HEAD.offsets["sys_flag"] + 3])[0]
+    at = fixed_parts(head)[0]
     return int.from_bytes(head[at : at + STORE_TIME_LENGTH], "big", signed=True)
 
 
-def host_lengths(sys_flag: int) -> tuple[int, int]:
-    """Return the lengths of born host and store host."""
-    return (
-        HOST_V6_LENGTH if sys_flag & SysFlag.BORNHOST_V6 else HOST_V4_LENGTH,
-        HOST_V6_LENGTH if sys_flag & SysFlag.STOREHOST_V6 else HOST_V4_LENGTH)
+_HOST_LENGTHS: Final = (HOST_V4_LENGTH, HOST_V6_LENGTH)
+_LOW_FLAGS: Final = MESSAGE_HEAD.offsets["sys_flag"] + 3
+"""The byte with the flags of both hosts, which are bits 4 and 5."""
+_FIXED_PARTS: Final = tuple(
+    (MESSAGE_HEAD.size + born, MESSAGE_HEAD.size + born + STORE_TIME_LENGTH,
+     MESSAGE_HEAD.size + born + STORE_TIME_LENGTH + store)
+    for store in _HOST_LENGTHS for born in _HOST_LENGTHS)
+
+
+def fixed_parts(record: bytes | memoryview) -> tuple[int, int, int]:
+    """Return the starts of store time, store host and body head of a record. Only its fixed head is read."""
+    return _FIXED_PARTS[record[_LOW_FLAGS] >> 4 & 3]
+
+
+def text_parts(record: bytes) -> tuple[int, int, int, int]:
+    """Return start and end of the body of a record, and start and end of its topic.
+
+    The properties follow after a length of two bytes. The lengths are not compared with that of the record.
+    Raises struct.error for a record without a whole body head.
+    """
+    at = fixed_parts(record)[2]
+    body = at + BODY_HEAD.size
+    body_end = body + BODY_HEAD.struct.unpack_from(record, at)[2]
+    topic = body_end + (2 if record[4:8] == _MAGIC_V2 else 1)
+    return body, body_end, topic, topic + int.from_bytes(record[body_end:topic], "big")
 
 
 def java_string_hash(text: str) -> int:
@@ -223,11 +244,6 @@ def unpack_host(raw: bytes) -> tuple[str, int]:
     return str(ipaddress.ip_address(raw[:-4])), int.from_bytes(raw[-4:], "big", signed=True)
 
 
-def property_crc_digits(crc: int) -> bytes:
-    """Return the ten digits of a record checksum, least significant first."""
-    return f"{crc & CRC_MASK:010d}"[::-1].encode()
-
-
 def plausible_size(head: bytes | memoryview, phy_offset: int) -> int:
     """Return the length in a record header, 0 if the header is not one of a record at ``phy_offset``.
 
@@ -247,11 +263,9 @@ def sizes_inside(record: bytes | memoryview) -> Iterator[int]:
 
     If the length at the start of a record is damaged, one of them is right.
     """
-    at = MESSAGE_HEAD.size
     if len(record) < MIN_RECORD_LENGTH:
         return
-    hosts = sum(host_lengths(record[MESSAGE_HEAD.offsets["sys_flag"] + 3]))
-    at += hosts + STORE_TIME_LENGTH + BODY_HEAD.size
+    at = fixed_parts(record)[2] + BODY_HEAD.size
     body = int.from_bytes(record[at - 4 : at], "big", signed=True)
     for width in (1, 2):
         topic_at = at + body + width
@@ -300,39 +314,28 @@ def decode_message(record: bytes | bytearray | memoryview, *, path: str = "") ->
 
 
 def _decode_variable_part(record: bytes, head: MessageHead) -> MessageExt:
-    born_length, store_length = host_lengths(head.sys_flag)
-    at = MESSAGE_HEAD.size
-    born_host = record[at : at + born_length]
-    at += born_length
-    (store_timestamp,) = struct.unpack_from(">q", record, at)
-    at += STORE_TIME_LENGTH
-    store_host = record[at : at + store_length]
-    at += store_length
-    reconsume_times, prepared, body_length = BODY_HEAD.struct.unpack_from(record, at)
-    at += BODY_HEAD.size
-    body, at = record[at : at + body_length], at + body_length
-    width = 2 if head.magic == MESSAGE_MAGIC_V2 else 1
-    topic_length = int.from_bytes(record[at : at + width], "big")
-    at += width
-    topic, at = record[at : at + topic_length].decode(), at + topic_length
-    (properties_length,) = struct.unpack_from(">h", record, at)
-    at += PROPERTIES_LENGTH_LENGTH
+    time_at, store_host_at, body_head_at = fixed_parts(record)
+    reconsume_times, prepared, body_length = BODY_HEAD.struct.unpack_from(record, body_head_at)
+    body_at, body_end, topic_at, topic_end = text_parts(record)
+    (properties_length,) = struct.unpack_from(">h", record, topic_end)
+    at = topic_end + PROPERTIES_LENGTH_LENGTH
     whole = at + properties_length == head.total_size <= len(record)
     if min(body_length, properties_length) < 0 or not whole:
         raise ValueError(f"{at + properties_length} bytes are used")
+    store_host = record[store_host_at:body_head_at]
     return MessageExt(
-        topic=topic,
+        topic=record[topic_at:topic_end].decode(),
         queue_id=head.queue_id,
         queue_offset=head.queue_offset,
         phy_offset=head.phy_offset,
         store_size=head.total_size,
-        body=body,
+        body=record[body_at:body_end],
         flag=head.flag,
         sys_flag=head.sys_flag,
         body_crc=head.body_crc,
         born_timestamp=head.born_timestamp,
-        born_host=unpack_host(born_host),
-        store_timestamp=store_timestamp,
+        born_host=unpack_host(record[MESSAGE_HEAD.size : time_at]),
+        store_timestamp=int.from_bytes(record[time_at:store_host_at], "big", signed=True),
         store_host=unpack_host(store_host),
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared,

@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Annotated, Final, NamedTuple
 
 from tailrace.formats._layout import Layout
-from tailrace.formats.commitlog import java_string_hash
 
 __all__ = [
     "INDEX_ENTRY", "INDEX_HEADER", "INDEX_SLOT", "IndexEntry", "IndexHeader", "IndexSlot",
-    "index_file_size", "index_key_hash",
+    "index_file_size",
 ]
 
 
@@ -51,9 +50,3 @@ INDEX_ENTRY: Final = Layout(IndexEntry, size=20)
 def index_file_size(slots: int, entries: int) -> int:
     """Return the length of an index file in bytes."""
     return INDEX_HEADER.size + slots * INDEX_SLOT.size + entries * INDEX_ENTRY.size
-
-
-def index_key_hash(key: str) -> int:
-    """Return the hash in an entry for ``topic#key``."""
-    value = java_string_hash(key)
-    return 0 if value == -(1 << 31) else abs(value)

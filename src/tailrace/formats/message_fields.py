@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tailrace.formats.commitlog import (
+    BODY_HEAD,
     MESSAGE_HEAD,
-    MESSAGE_MAGIC_V2,
-    SysFlag,
+    PROPERTIES_LENGTH_LENGTH,
     decode_properties,
+    fixed_parts,
+    text_parts,
     unpack_host,
 )
 from tailrace.model import DecodedWhenUsed, MessageExt, create_message_id
@@ -21,9 +23,6 @@ from tailrace.model import DecodedWhenUsed, MessageExt, create_message_id
 __all__ = ["body_of", "decode_when_used", "stored_properties"]
 
 _Field = Callable[[bytes], Any]
-_COUNTS: Final = struct.Struct(">iqi")
-_SIZE: Final = struct.Struct(">i")
-_TIME: Final = struct.Struct(">q")
 _new: Final = MessageExt.__new__
 
 
@@ -43,57 +42,34 @@ def _head(name: str) -> _Field:
     return lambda record: read(record, at)[0]
 
 
-_sys_flag: Final = _head("sys_flag")
-_LOW_FLAGS: Final = MESSAGE_HEAD.offsets["sys_flag"] + 3  # the byte with the bits for both hosts
-_BORN_AT: Final = MESSAGE_HEAD.size
-
-
-def _store_time_at(record: bytes) -> int:
-    return _BORN_AT + (20 if record[_LOW_FLAGS] & SysFlag.BORNHOST_V6 else 8)
-
-
-def _store_host(record: bytes) -> bytes:
-    at = _store_time_at(record) + _TIME.size
-    return record[at : at + (20 if record[_LOW_FLAGS] & SysFlag.STOREHOST_V6 else 8)]
-
-
-def _counts_at(record: bytes) -> int:
-    """Return the index of the body head: reconsume times, offset of the prepared message, length of the body."""
-    flags = record[_LOW_FLAGS]
-    return _BORN_AT + _TIME.size + (20 if flags & SysFlag.BORNHOST_V6 else 8) + (
-        20 if flags & SysFlag.STOREHOST_V6 else 8)
-
-
 def body_of(record: bytes) -> bytes:
     """Return the body of a verified record."""
-    at = _counts_at(record) + _COUNTS.size
-    return record[at : at + _SIZE.unpack_from(record, at - _SIZE.size)[0]]
-
-
-def _topic_at(record: bytes) -> tuple[int, int]:
-    """Return start and end of the topic."""
-    at = _counts_at(record) + _COUNTS.size
-    at += _SIZE.unpack_from(record, at - _SIZE.size)[0]
-    if _magic(record) == MESSAGE_MAGIC_V2:
-        return at + 2, at + 2 + (record[at] << 8 | record[at + 1])
-    return at + 1, at + 1 + record[at]
+    at = fixed_parts(record)[2]
+    start = at + BODY_HEAD.size
+    return record[start : start + _counts(record, at)[2]]
 
 
 def _topic(record: bytes) -> str:
-    start, end = _topic_at(record)
+    _, _, start, end = text_parts(record)
     return record[start:end].decode()
 
 
 def stored_properties(record: bytes) -> bytes:
     """Return the properties of a verified record as they are stored."""
-    return record[_topic_at(record)[1] + 2 :]  # after their length field, up to the end of the record
+    return record[text_parts(record)[3] + PROPERTIES_LENGTH_LENGTH :]
 
 
-def _properties(record: bytes) -> dict[str, str]:
-    return decode_properties(stored_properties(record))
+def _store_time(record: bytes) -> int:
+    at, end, _ = fixed_parts(record)
+    return int.from_bytes(record[at:end], "big", signed=True)
 
 
-_magic: Final = _head("magic")
+def _store_host(record: bytes) -> bytes:
+    _, at, end = fixed_parts(record)
+    return record[at:end]
+
+
+_counts: Final = BODY_HEAD.struct.unpack_from
 _phy_offset: Final = _head("phy_offset")
 DecodedWhenUsed.decoders = {
     "topic": _topic,
@@ -103,14 +79,14 @@ DecodedWhenUsed.decoders = {
     "store_size": _head("total_size"),
     "body": body_of,
     "flag": _head("flag"),
-    "sys_flag": _sys_flag,
+    "sys_flag": _head("sys_flag"),
     "body_crc": _head("body_crc"),
     "born_timestamp": _head("born_timestamp"),
-    "born_host": lambda record: unpack_host(record[_BORN_AT : _store_time_at(record)]),
-    "store_timestamp": lambda record: _TIME.unpack_from(record, _store_time_at(record))[0],
+    "born_host": lambda record: unpack_host(record[MESSAGE_HEAD.size : fixed_parts(record)[0]]),
+    "store_timestamp": _store_time,
     "store_host": lambda record: unpack_host(_store_host(record)),
-    "reconsume_times": lambda record: _COUNTS.unpack_from(record, _counts_at(record))[0],
-    "prepared_transaction_offset": lambda record: _COUNTS.unpack_from(record, _counts_at(record))[1],
-    "properties": _properties,
+    "reconsume_times": lambda record: _counts(record, fixed_parts(record)[2])[0],
+    "prepared_transaction_offset": lambda record: _counts(record, fixed_parts(record)[2])[1],
+    "properties": lambda record: decode_properties(stored_properties(record)),
     "msg_id": lambda record: create_message_id(_store_host(record), _phy_offset(record)),
 }

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tailrace.formats import commitlog
-from tailrace.formats.commitlog import BODY_HEAD, MESSAGE_HEAD, RECORD, host_lengths
+from tailrace.formats.commitlog import BODY_HEAD, MESSAGE_HEAD, RECORD, SysFlag
 from tailrace.kernels import appender
 from tailrace.kernels.properties import encode_properties
 
@@ -18,8 +18,9 @@ def parts_of(record):
     """The parts of a record by name, read by the declaration alone."""
     head = MESSAGE_HEAD.unpack_from(record)
     is_v2 = head.magic == commitlog.MESSAGE_MAGIC_V2
-    born, store = host_lengths(head.sys_flag)
-    lengths = {"born_host": born, "store_host": store, "topic_length": 1 + is_v2}
+    lengths = {
+        "born_host": 20 if head.sys_flag & SysFlag.BORNHOST_V6 else 8,
+        "store_host": 20 if head.sys_flag & SysFlag.STOREHOST_V6 else 8, "topic_length": 1 + is_v2}
     found, at = {}, 0
     for part in RECORD:
         length = lengths.get(part.name, part.sizes[0] if part.sizes else None)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.formats.commitlog import (
-    BODY_HEAD,
     MAX_PROPERTIES_LENGTH,
     MAX_TOPIC_LENGTH_V1,
     MESSAGE_HEAD,
     MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
-    STORE_TIME_LENGTH,
+    PROPERTIES_LENGTH_LENGTH,
     decode_properties,
-    host_lengths,
+    text_parts,
 )
 from tailrace.formats.copied_properties import fitting
 from tailrace.kernels.properties import encode_properties
@@ -30,12 +28,8 @@ def under_topic(record: bytes, topic: str, receipt: str) -> bytes:
     it by the retry topic otherwise. A record is returned unchanged if the topic's name is too long for it.
     """
     head = MESSAGE_HEAD.unpack_from(record)
-    at = MESSAGE_HEAD.size + sum(host_lengths(head.sys_flag)) + STORE_TIME_LENGTH + BODY_HEAD.offsets["body_length"]
-    at += 4 + int.from_bytes(record[at : at + 4], "big")
-    until_topic = at
-    width = 2 if head.magic == MESSAGE_MAGIC_V2 else 1
-    at += width + int.from_bytes(record[at : at + width], "big")
-    properties = record[at + 2 : head.total_size]
+    _, body_end, _, topic_end = text_parts(record)
+    properties = record[topic_end + PROPERTIES_LENGTH_LENGTH : head.total_size]
     if properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
     properties += encode_properties({POP_CK: receipt})
@@ -45,7 +39,7 @@ def under_topic(record: bytes, topic: str, receipt: str) -> bytes:
     if len(properties) > MAX_PROPERTIES_LENGTH:
         properties = encode_properties(fitting(decode_properties(properties), {POP_CK})[0])
     made = b"".join((
-        record[MESSAGE_HEAD.size : until_topic], bytes((len(name),)), name,
+        record[MESSAGE_HEAD.size : body_end], bytes((len(name),)), name,
         len(properties).to_bytes(2, "big"), properties))
     return MESSAGE_HEAD.struct.pack(*head._replace(
         total_size=MESSAGE_HEAD.size + len(made), magic=MESSAGE_MAGIC_V1)) + made
