@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final, NewType
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -17,35 +17,20 @@ from tailrace.errors import MessageIllegalError
 from tailrace.spellings import duration_ms, time_ms
 
 __all__ = [
-    "AppendMessageStatus",
     "BoundaryType",
-    "FilePos",
     "GetMessageResult",
     "GetMessageStatus",
     "Message",
     "MessageExt",
     "MessageExtBrokerInner",
-    "PhyOffset",
     "PutMessageResult",
     "PutMessageStatus",
-    "QueueOffset",
-    "TimestampMs",
     "create_message_id",
     "decode_message_id",
     "refuse_conflicts",
     "whole_ms",
 ]
 
-PhyOffset = NewType("PhyOffset", int)
-"""A byte position in the whole CommitLog."""
-QueueOffset = NewType("QueueOffset", int)
-"""Number of a message in its queue."""
-FilePos = NewType("FilePos", int)
-"""A byte position in one file."""
-TimestampMs = NewType("TimestampMs", int)
-"""Milliseconds since 1970-01-01 UTC."""
-
-KEY_SEPARATOR: Final = " "
 SHOWN_MAX: Final = 64
 """Number of bytes of a body that the text of a message shows."""
 
@@ -159,16 +144,6 @@ class PutMessageStatus(enum.Enum):
     def __init__(self, number: int) -> None:
         self.appended = number <= 3
         """True if the message is in the log."""
-
-
-class AppendMessageStatus(enum.Enum):
-    """The result of an append to one segment file."""
-
-    PUT_OK = 0
-    END_OF_FILE = 1
-    MESSAGE_SIZE_EXCEEDED = 2
-    PROPERTIES_SIZE_EXCEEDED = 3
-    UNKNOWN_ERROR = 4
 
 
 class GetMessageStatus(enum.Enum):
@@ -435,11 +410,6 @@ class GetMessageResult:
     def queue_offsets(self) -> list[int]:
         """The queue offset of each record; a new list at each call."""
         return memoryview(self.places).cast("q").tolist()[1::2]
-
-    @property
-    def buffer_total_size(self) -> int:
-        """Length of all records in bytes."""
-        return len(self.data)
 
     @property
     def records(self) -> list[bytes]:

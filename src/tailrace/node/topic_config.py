@@ -289,17 +289,6 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         """Delete a topic. Return False if it did not exist. For ``also`` see `submit`."""
         return bool(self.change(lambda draft: draft.remove(topic), also))
 
-    def create_in_send(
-        self, topic: str, default_topic: str, default_queue_nums: int, topic_sys_flag: int = 0
-    ) -> TopicConfig | None:
-        """Return the topic, creating it from ``default_topic`` if that topic allows inheritance; None otherwise."""
-        found = self.select(topic)
-        if found is not None or not self.inherits(default_topic):
-            return found
-        made: TopicConfig | None = self.change(
-            self.creation_in_send(topic, default_topic, default_queue_nums, topic_sys_flag))
-        return made
-
     def inherits(self, default_topic: str) -> bool:
         """Return True if a send may create its topic from ``default_topic``."""
         if default_topic == AUTO_CREATE_TOPIC_KEY_TOPIC and not (

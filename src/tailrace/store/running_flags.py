@@ -9,7 +9,6 @@ __all__ = ["RunningFlags"]
 NOT_READABLE = 1
 NOT_WRITEABLE = 2
 WRITE_LOGICS_QUEUE_ERROR = 4
-WRITE_INDEX_FILE_ERROR = 8
 DISK_FULL = 16
 
 
@@ -39,7 +38,3 @@ class RunningFlags:
     def is_writeable(self, *, though_full: bool = False) -> bool:
         """Return True if messages may be put; with ``though_full`` also on a disk above its warning level."""
         return not self.bits & ~(NOT_READABLE | (DISK_FULL if though_full else 0))
-
-    def is_readable(self) -> bool:
-        """Return True if messages may be read."""
-        return not self.bits & NOT_READABLE

@@ -180,9 +180,8 @@ def test_a_retry_topic_is_filtered_as_the_topic_of_the_message(made_broker, real
     assert pull() == []
 
 
-def test_a_filter_matches_codes_and_properties():
+def test_a_filter_matches_codes():
     assert MessageFilter().matches_codes([5])
-    assert MessageFilter().matches_properties(b"")
     tags = MessageFilter(frozenset({5}))
     assert (tags.matches_codes([4, 5]), tags.matches_codes([4])) == (True, False)
 

@@ -140,23 +140,27 @@ def test_topics_survive_a_restart_with_members_we_do_not_know(files, directory, 
     assert topics(files, directory).select("U") == TopicConfig(topic_name="U")
 
 
+def created_in_send(manager, topic, *template):
+    return manager.select(topic) or manager.change(manager.creation_in_send(topic, *template))
+
+
 def test_a_send_creates_its_topic_from_the_template(files, directory):
     manager = topics(files, directory)
-    assert manager.create_in_send("T", "TBW102", 4) is None
+    assert created_in_send(manager, "T", "TBW102", 4) is None
     manager.ensure_system_topics()
-    made = manager.create_in_send("T", "TBW102", 4)
+    made = created_in_send(manager, "T", "TBW102", 4)
     assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (4, 4, 6)
-    assert manager.create_in_send("U", "TBW102", 100).write_queue_nums == 8
-    assert manager.create_in_send("V", "TBW102", -5).write_queue_nums == 0
-    assert manager.create_in_send("W", "T", 4) is None  # T does not pass itself on
-    assert manager.create_in_send("T", "nothing", 1) is made
+    assert created_in_send(manager, "U", "TBW102", 100).write_queue_nums == 8
+    assert created_in_send(manager, "V", "TBW102", -5).write_queue_nums == 0
+    assert created_in_send(manager, "W", "T", 4) is None  # T does not pass itself on
+    assert created_in_send(manager, "T", "nothing", 1) is made
 
 
 def test_without_auto_creation_a_send_creates_nothing(files, directory):
     manager = topics(files, directory, auto_create_topic_enable=False)
     manager.ensure_system_topics()
     assert manager.select("TBW102") is None
-    assert manager.create_in_send("T", "TBW102", 4) is None
+    assert created_in_send(manager, "T", "TBW102", 4) is None
 
 
 def test_system_topics_are_made_once_and_known(files, directory):
@@ -426,7 +430,7 @@ def test_lmq_names_are_topics_and_groups_without_an_entry(tmp_path):
     topics.update(TopicConfig(topic_name="%LMQ%old", read_queue_nums=4, write_queue_nums=4))
     topics.enable_lmq = groups.enable_lmq = True
     for config in (topics.select("%LMQ%a"), topics.create_if_missing("%LMQ%a", 4), topics.select("%LMQ%old"),
-                   topics.create_in_send("%LMQ%a", "TBW102", 4)):
+                   created_in_send(topics, "%LMQ%a", "TBW102", 4)):
         assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
     assert groups.find_or_create("%LMQ%g").group_name == "%LMQ%g"
     assert groups.items() == []

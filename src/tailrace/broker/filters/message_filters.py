@@ -15,7 +15,6 @@ from tailrace.config import BrokerConfig
 from tailrace.errors import FilterExpressionError, RefusalError
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import ResponseCode
-from tailrace.kernels import unit_records
 from tailrace.logs import get_logger
 from tailrace.store.hooks import PropertyFilter
 
@@ -37,11 +36,6 @@ class MessageFilter:
     def matches_codes(self, tags_codes: Sequence[int]) -> bool:
         """Return whether one of these tags codes matches."""
         return self.codes is None or not self.codes.isdisjoint(tags_codes)
-
-    def matches_properties(self, properties: bytes) -> bool:
-        """Return whether a message with these stored properties matches the property filter, if there is one."""
-        wanted = self.properties
-        return wanted is None or wanted.matches(unit_records.property_values(properties, wanted.names))
 
 
 EVERYTHING: Final = MessageFilter()

@@ -35,12 +35,11 @@ from tailrace.store.retention.rules import (
     explain,
     is_time_to_delete,
     segment_time,
-    select_deletable,
     select_to_free,
 )
 
 __all__ = [
     "MANUAL_DELETE_TIMES", "Pin", "PinKind", "PinPolicy", "PinSource", "Rule", "SegmentFacts",
     "SegmentVerdict", "Trigger", "explain", "held_by", "is_time_to_delete", "pin_policies",
-    "segment_time", "select_deletable", "select_to_free",
+    "segment_time", "select_to_free",
 ]

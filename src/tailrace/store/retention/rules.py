@@ -35,7 +35,7 @@ from tailrace.store.retention.topic_rules import TopicNeeds
 
 __all__ = [
     "MANUAL_DELETE_TIMES", "NO_FILE", "Rule", "SegmentFacts", "SegmentVerdict", "Trigger", "explain",
-    "is_time_to_delete", "segment_time", "select_deletable", "select_to_free",
+    "is_time_to_delete", "segment_time", "select_to_free",
 ]
 
 MANUAL_DELETE_TIMES: Final = 20
@@ -201,20 +201,6 @@ def _rule(
     if not clean_at_once:
         return Rule.PINNED if age.deletable else age
     return Rule.REFUSED if refused else Rule.FORCED
-
-
-def select_deletable(
-    verdicts: Sequence[SegmentVerdict], batch_max: int
-) -> tuple[list[SegmentVerdict], SegmentVerdict | None]:
-    """Return the files that one pass deletes, and the first that stays (None if ``batch_max`` ends the pass)."""
-    going: list[SegmentVerdict] = []
-    for verdict in verdicts:
-        if not verdict.rule.deletable:
-            return going, verdict
-        if len(going) == batch_max:
-            return going, None
-        going.append(verdict)
-    return going, None
 
 
 def select_to_free(

@@ -14,7 +14,6 @@ from tailrace.store.retention.rules import (
     explain,
     is_time_to_delete,
     segment_time,
-    select_deletable,
     select_to_free,
 )
 from tailrace.store.retention.topic_rules import TopicNeeds
@@ -105,17 +104,6 @@ def test_an_expired_file_that_a_forced_pass_deletes_does_not_count_as_forced():
     found = explain(segments(99, 1, 0), now_ms=NOW, reserved_hours=72, clean_at_once=True,
                     policies=POLICIES)
     assert [(v.rule, v.forced) for v in found[:2]] == [(Rule.EXPIRED, False), (Rule.FORCED, True)]
-
-
-def test_a_batch_ends_a_pass():
-    found = explain(segments(*[99] * 5), now_ms=NOW, reserved_hours=72, clean_at_once=False,
-                    policies=POLICIES)
-    going, kept = select_deletable(found, 3)
-    assert (len(going), kept) == (3, None)
-    going, kept = select_deletable(found, 10)
-    assert len(going) == 4
-    assert kept is not None
-    assert kept.rule is Rule.LAST_FILE
 
 
 def test_w27_age_is_the_store_time_of_the_next_message_not_the_time_of_the_copy():
