@@ -232,6 +232,31 @@ def test_no_kernel_has_sizes_and_offsets_of_a_format_as_numbers() -> None:
     assert not bad
 
 
+POSITIONS = {"wrote_position", "flushed_position", "flushed_where"}
+COMMIT_POINT = "kernels/appender.py"
+
+
+def _assigned(path: Path) -> Iterator[tuple[ast.Attribute, ast.expr | None]]:
+    """Yield each attribute of a name that a module assigns, and its value."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for one in ast.walk(target):
+                    if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store):
+                        yield one, node.value
+
+
+def test_only_segments_move_the_positions_of_files() -> None:
+    """Other rooms use its verbs, see ``segments/mapped_file.py``; the commit point of a put is one line."""
+    package = ROOT / "src/tailrace"
+    bad = [
+        f"{named(path)}:{target.lineno}: {ast.unparse(target)}"
+        for path in SOURCES if path.is_relative_to(package) and not path.is_relative_to(package / "segments")
+        for target, _ in _assigned(path) if target.attr in POSITIONS]
+    assert [one for one in bad if COMMIT_POINT not in one] == []
+    assert len(bad) <= 1
+
+
 def test_a_number_that_kernels_share_is_declared_once() -> None:
     """A kernel that declares a name of ``constants`` or ``layouts`` again would be a second home of it."""
     shared = ROOT / "src/tailrace/kernels/shared"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tailrace.segments.allocate_service import AllocateMappedFileService
 from tailrace.segments.lease import Lease
 from tailrace.segments.mapped_file import MappedFile
 from tailrace.segments.mapped_file_queue import MappedFileQueue
 from tailrace.segments.open_files import OpenFiles
 
-__all__ = ["AllocateMappedFileService", "Lease", "MappedFile", "MappedFileQueue", "OpenFiles"]
+__all__ = ["Lease", "MappedFile", "MappedFileQueue", "OpenFiles"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import final
 
 from tailrace import events
-from tailrace.env.filesystem import FileSystem
 from tailrace.errors import DiskFullError
 from tailrace.logs import get_logger
 from tailrace.segments.mapped_file import MappedFile
-from tailrace.segments.open_files import OpenFiles
 
 __all__ = ["AllocateMappedFileService"]
 
@@ -25,23 +24,13 @@ class AllocateMappedFileService:
     clean close.
     """
 
-    def __init__(
-        self, file_system: FileSystem, file_size: int, allocate_step: int,
-        open_files: OpenFiles | None = None,
-    ) -> None:
-        self._file_system = file_system
-        self._size = file_size
-        self._allocate_step = allocate_step
-        self._open_files = open_files
+    def __init__(self, make: Callable[[str, int], MappedFile], sync_dir: Callable[[str], None]) -> None:
+        """``make`` creates the file of a path that starts at a position."""
+        self._make = make
+        self._sync_dir = sync_dir
         self._lock = threading.Lock()
         self._wanted: tuple[str, int] | None = None
         self._ready: MappedFile | None = None
-
-    def _make(self, path: str, start: int) -> MappedFile:
-        self._file_system.makedirs(path.rpartition("/")[0])
-        return MappedFile.create(
-            self._file_system, path, start, self._size, mapped=True,
-            allocate_step=self._allocate_step, open_files=self._open_files)
 
     def take(self, path: str, start: int) -> MappedFile:
         """Return the file at ``path``, made now if it is not ready. Raises DiskFullError or OSError."""
@@ -51,7 +40,7 @@ class AllocateMappedFileService:
                 return ready
             if ready is not None:
                 ready.destroy()  # with a sync, so that its name does not reappear beside the new one
-                self._file_system.sync_dir(ready.path.rpartition("/")[0])
+                self._sync_dir(ready.path.rpartition("/")[0])
             return self._make(path, start)
 
     def prepare(self, path: str, start: int) -> None:

@@ -13,7 +13,8 @@ Owns one file. Invariants:
   M7  Bytes that are not known to be in memory are read with a system call, because a load from a mapping ends the
       process if the disk cannot read them. A caller that takes the mapping itself (``hold_view``, ``buffer``,
       ``select`` with ``mapped``) answers for that.
-Commit point: ``advance`` for readers, ``flush`` for durability.
+Commit point: ``advance`` for readers, ``flush`` for durability. Other rooms move positions with these and with
+``loaded_at``, ``end_at`` and ``doubt`` only.
 Concurrency: one writer; beside it any number of readers, one flusher, and one service for ``reserve_ahead``.
 Durable on return: ``flush`` all bytes below the position it returns; nothing else.
 """
@@ -326,9 +327,22 @@ class MappedFile:
             self._mtime_ms = self._file_system.stat(self.path).mtime_ms
         return self._mtime_ms
 
+    def loaded_at(self, end: int) -> None:
+        """Count the bytes below ``end`` as written and flushed, because the file was there before."""
+        self.wrote_position = self.flushed_position = end
+
+    def end_at(self, position: int) -> None:
+        """End the file for readers and for ``append`` at ``position``; the bytes below it are in place (M2)."""
+        self.wrote_position = position
+        self.flushed_position = min(self.flushed_position, position)
+
+    def doubt(self) -> None:
+        """Count no byte as flushed: bytes of a killed process may be in the page cache only."""
+        self.flushed_position = 0
+
     def touched(self) -> None:
         """Note that bytes were stored through ``buffer``: no byte of the file counts as flushed."""
-        self.flushed_position = 0
+        self.doubt()
         self._unsynced = True
         self._mtime_ms = -1
 

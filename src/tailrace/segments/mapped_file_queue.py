@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import final
 
 from tailrace import events
@@ -46,13 +46,18 @@ class MappedFileQueue:
         mapped: bool,
         allocate_step: int = 0,
         open_files: OpenFiles | None = None,
-        allocate_service: AllocateMappedFileService | None = None,
+        read_only: tuple[str, ...] = (),
+        full_directories: Callable[[], Collection[str]] = tuple,
+        ahead: bool = False,
     ) -> None:
+        """``ahead``: ``prepare_ahead`` creates the next file before it is needed.
+
+        No file is created in the directories ``read_only``. ``full_directories`` returns those that are too full for
+        new files (Q4), if there are several.
+        """
         self.directories = (directory,) if isinstance(directory, str) else tuple(directory)
-        self.read_only: tuple[str, ...] = ()
-        """Directories in which no file is created."""
-        self.full_directories: Callable[[], Collection[str]] = lambda: ()
-        """Returns the directories that are too full for new files (Q4)."""
+        self._full_directories = full_directories
+        self._writable = sorted(set(self.directories).difference(read_only))
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
@@ -63,7 +68,7 @@ class MappedFileQueue:
         self._mapped = mapped
         self._step = allocate_step
         self._open_files = open_files
-        self._allocate_service = allocate_service
+        self._allocate_service = AllocateMappedFileService(self._make, file_system.sync_dir) if ahead else None
         self._list_lock = threading.Lock()
 
     # -- life
@@ -75,14 +80,9 @@ class MappedFileQueue:
         names are left alone; each such file is logged and counts in ``foreign``.
         Raises CorruptionError for a file of an impossible name or length, and changes nothing then.
         """
-        found: list[tuple[int, str]] = []
-        empty: list[str] = []
         entries = sorted(
-            (name, directory)
-            for directory in self.directories
-            for name in self._file_system.list(directory)
-        )
-        sized: list[tuple[int, str, int]] = []
+            (name, directory) for directory in self.directories for name in self._file_system.list(directory))
+        found: list[tuple[int, str, int]] = []
         self.foreign = 0
         for name, directory in entries:
             path = f"{directory}/{name}"
@@ -91,32 +91,28 @@ class MappedFileQueue:
                 events.NOT_A_SEGMENT_FILE.log(_log, file=path)
                 self.foreign += 1
             elif size is not None and offset is not None:
-                sized.append((offset, path, size))
-        tail = len(sized)
-        while tail and not sized[tail - 1][2]:
-            tail -= 1
-        for place, (offset, path, size) in enumerate(sized):
-            if offset % self.file_size:
-                raise CorruptionError("not the name of a segment file", path=path)
-            if size == 0 and place >= tail:
-                empty.append(path)
-                continue
+                if offset % self.file_size:
+                    raise CorruptionError("not the name of a segment file", path=path)
+                found.append((offset, path, size))
+        empty = []
+        while found and not found[-1][2]:
+            empty.append(found.pop()[1])
+        for _, path, size in found:
             if size != self.file_size:
                 raise CorruptionError(
                     "segment file of a wrong length", path=path, expected=self.file_size, actual=size)
-            found.append((offset, path))
-        for (offset, path), (following, other) in itertools.pairwise(found):
+        for (offset, path, _), (following, other, _) in itertools.pairwise(found):
             if offset == following:
                 raise CorruptionError(f"the same segment file is also {other}", path=path)
-        for path in empty:
+        for path in reversed(empty):
             events.REMOVE_EMPTY_SEGMENT_FILE.log(_log, file=path)
             self._file_system.remove(path)
         files = []
-        for offset, path in found:
+        for offset, path, _ in found:
             file = MappedFile(
                 self._file_system, path, offset, self.file_size, mapped=self._mapped,
                 allocate_step=self._step, open_files=self._open_files)
-            file.wrote_position = file.flushed_position = self.file_size
+            file.loaded_at(self.file_size)
             files.append(file)
         self.files = tuple(files)
         self.flushed_where = self.max_offset
@@ -222,6 +218,23 @@ class MappedFileQueue:
             self.files = (*self.files, made)
         return made
 
+    def write(self, at: int, data: bytes | memoryview) -> None:
+        """Write ``data`` at position ``at``, into as many files as needed, which are made after the last one."""
+        done = 0
+        while done < len(data):
+            file = self.find(at)
+            if file is None:
+                file = self.last_file(at)
+                assert file is not None
+                assert file.file_from_offset == at - at % self.file_size, "C1"
+            begin = at % self.file_size
+            n = min(len(data) - done, self.file_size - begin)
+            file.write_at(data[done : done + n], begin)
+            file.end_at(max(file.wrote_position, begin + n))
+            self.flushed_where = min(self.flushed_where, at)
+            at += n
+            done += n
+
     def drop_head(self, file: MappedFile) -> None:
         """Remove the oldest file from the list; its name is removed already. The last file stays."""
         with self._list_lock:
@@ -253,14 +266,27 @@ class MappedFileQueue:
         raise AssertionError("there is at least one directory")
 
     def _create_at(self, path: str, start: int) -> MappedFile:
-        if self._allocate_service is not None:
-            made = self._allocate_service.take(path, start)
-            self._allocate_service.prepare(self.path_of(start + self.file_size), start + self.file_size)
-            return made
+        if self._allocate_service is None:
+            return self._make(path, start)
+        made = self._allocate_service.take(path, start)
+        self._allocate_service.prepare(self.path_of(start + self.file_size), start + self.file_size)
+        return made
+
+    def _make(self, path: str, start: int) -> MappedFile:
         self._file_system.makedirs(path.rpartition("/")[0])
         return MappedFile.create(
             self._file_system, path, start, self.file_size, mapped=self._mapped,
             allocate_step=self._step, open_files=self._open_files, derived=not self._mapped)
+
+    def prepare_ahead(self) -> None:
+        """Create the file after the last one, once. A full disk is only logged."""
+        if self._allocate_service is not None:
+            self._allocate_service.step()
+
+    def discard_ahead(self) -> None:
+        """Remove a file that was created ahead and not used."""
+        if self._allocate_service is not None:
+            self._allocate_service.discard()
 
     def path_of(self, start: int) -> str:
         """Return the path at which the file that starts at ``start`` is made."""
@@ -271,18 +297,15 @@ class MappedFileQueue:
         name = offset_to_file_name(start)
         if len(self.directories) == 1:
             return [f"{self.directories[0]}/{name}"]
-        full = self.full_directories()
-        writable = sorted(set(self.directories).difference(self.read_only))
-        usable = [directory for directory in writable if directory not in full] or writable
+        full = self._full_directories()
+        usable = [directory for directory in self._writable if directory not in full] or self._writable
         turn = start // self.file_size % len(usable)
         return [f"{directory}/{name}" for directory in usable[turn:] + usable[:turn]]
 
     def set_end(self, offset: int) -> None:
         """End the stream at ``offset`` for readers and writers. The files are not changed."""
         for file in self.files:
-            at = offset - file.file_from_offset
-            file.wrote_position = min(max(at, 0), self.file_size)
-            file.flushed_position = min(file.flushed_position, file.wrote_position)
+            file.end_at(min(max(offset - file.file_from_offset, 0), self.file_size))
         self.files = tuple(f for f in self.files if f.wrote_position or f is self.files[0])
         self.flushed_where = min(self.flushed_where, offset)
 
@@ -300,18 +323,15 @@ class MappedFileQueue:
             elif at > 0 or (at == 0 and not kept):
                 if clear:
                     file.zero_tail(at)
-                # Bytes of a killed process may be in the page cache only, so nothing counts as flushed.
-                file.wrote_position, file.flushed_position = at, 0
+                file.end_at(at)
+                file.doubt()
                 self.flushed_where = min(self.flushed_where, file.file_from_offset)
                 kept.append(file)
             else:
-                self._remove(file)
+                events.REMOVE_SEGMENT_FILE_AFTER_THE_END.log(_log, file=file.path)
+                file.destroy()
         self.files = tuple(kept)
         self.flushed_where = min(self.flushed_where, offset)
-
-    def _remove(self, file: MappedFile) -> None:
-        events.REMOVE_SEGMENT_FILE_AFTER_THE_END.log(_log, file=file.path)
-        file.destroy()
 
     def remove_all(self) -> None:
         """Remove every segment file, also files that ``load`` did not load."""
@@ -339,6 +359,16 @@ class MappedFileQueue:
                 events.NOT_A_SEGMENT_FILE.log(_log, file=f"{directory}/{name}")
 
     # -- durability
+
+    def doubt(self, last: int) -> None:
+        """Count the last files, this many, as not flushed, because a killed process may have left them so."""
+        for file in self.files[-last:] if last else ():
+            file.doubt()
+            self.flushed_where = min(self.flushed_where, file.file_from_offset)
+
+    def flushed_but(self, files: Iterable[MappedFile]) -> None:
+        """Count every byte as flushed, except from the first of ``files`` that has unsynced bytes."""
+        self.flushed_where = min((file.file_from_offset for file in files if file.unsynced), default=self.max_offset)
 
     def dirty_bytes(self) -> int:
         """Return the number of bytes that are written and not yet flushed."""

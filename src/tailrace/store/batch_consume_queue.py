@@ -254,7 +254,7 @@ class BatchConsumeQueue(ConsumeQueue):
         last = BATCH_CQ_UNIT.unpack_from(units, len(units) - UNIT)
         if not self.files.files:
             self._end, self._min_offset = 0, offset
-        self._write_at(self._end, units)
+        self.files.write(self._end, units)
         self._end += len(units)
         self.max_offset = last.msg_base_offset + last.batch_size
 
@@ -285,8 +285,7 @@ class BatchConsumeQueue(ConsumeQueue):
                 continue
             units: Any = BATCH_CQ_UNIT.view(file.read(0, count * UNIT)).copy()
             units["size"] = PRE_BLANK_SIZE
-            file.write_at(units.tobytes(), 0)
-            self.files.flushed_where = min(self.files.flushed_where, file.file_from_offset)
+            self.files.write(file.file_from_offset, units.tobytes())
             self.files.flush()
             self.set_end(end)
             self.files.truncate_dirty_files(self._end)

@@ -39,7 +39,7 @@ from tailrace.formats.names import INNER_BASE, INNER_MULTI_DISPATCH, INNER_NUM
 from tailrace.kernels import appender, record
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
-from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue, OpenFiles
+from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 from tailrace.segments.mapped_file_queue import PAGE_SIZE
 from tailrace.store.log_paths import LogPaths
 from tailrace.store.multi_dispatch import MARK, MultiDispatch
@@ -124,14 +124,10 @@ class CommitLog:
     ) -> None:
         self._config = config
         self._lock = self.put_lock = threading.Lock()
-        self.allocate_service = AllocateMappedFileService(
-            file_system, config.mapped_file_size_commit_log, config.commit_log_allocate_step,
-            open_files)
         self.queue = MappedFileQueue(
             file_system, paths.all, config.mapped_file_size_commit_log, mapped=True,
-            allocate_step=config.commit_log_allocate_step, open_files=open_files,
-            allocate_service=self.allocate_service)
-        self.queue.read_only = paths.read_only
+            allocate_step=config.commit_log_allocate_step, open_files=open_files, read_only=paths.read_only,
+            full_directories=lambda: flags.full_directories, ahead=True)
         self.tail = appender.Appender(
             self._lock, clock.now_ms, clock.monotonic_ns, flags, self.queue, self._roll,
             config.enabled_append_prop_crc,
@@ -400,7 +396,7 @@ class CommitLog:
     def prepare_ahead(self) -> None:
         """Make the next file, reserve blocks and bring pages into memory, before a writer needs them."""
         self._prepared_at = self.max_offset
-        self.allocate_service.step()
+        self.queue.prepare_ahead()
         if files := self.queue.files:
             files[-1].reserve_ahead(_AHEAD)
             files[-1].populate(_AHEAD)

@@ -204,15 +204,8 @@ class ConsumeQueue:
         last = self.files.find(end)
         if not clear and last is not None and clear_after_end:
             clear = any(True for _ in last.nonzero(end - last.file_from_offset))
-        if clear:
-            self.files.truncate_dirty_files(end)
-        elif last is not None:
-            last.wrote_position = end - last.file_from_offset
-            last.flushed_position = min(last.flushed_position, last.wrote_position)
-        self.files.flushed_where = min(self.files.flushed_where, end)
-        for file in self.files.files[-unflushed_files:] if unflushed_files else ():
-            file.flushed_position = 0
-            self.files.flushed_where = min(self.files.flushed_where, file.file_from_offset)
+        (self.files.truncate_dirty_files if clear else self.files.set_end)(end)
+        self.files.doubt(unflushed_files)
         return clear
 
     def _end_position(self) -> int:
@@ -427,26 +420,9 @@ class ConsumeQueue:
     def _extend(self, offset: int, units: bytes | memoryview) -> None:
         if not units:
             return
-        self._write_at(offset * _UNIT, units)
+        self.files.write(offset * _UNIT, units)
         self.version += offset < self.max_offset
         self.max_offset = max(self.max_offset, offset + len(units) // _UNIT)
-
-    def _write_at(self, at: int, units: bytes | memoryview) -> None:
-        """Write units at byte ``at`` of the queue, into as many files as needed."""
-        done = 0
-        size = self.files.file_size
-        while done < len(units):
-            file = self.files.find(at)
-            if file is None:
-                file = self.files.last_file(at)
-                assert file is not None
-                assert file.file_from_offset == at - at % size, "C1"
-            n = min(len(units) - done, size - at % size)
-            file.write_at(units[done : done + n], at % size)
-            file.wrote_position = max(file.wrote_position, at % size + n)
-            self.files.flushed_where = min(self.files.flushed_where, at)
-            at += n
-            done += n
 
     def truncate(self, max_offset: int) -> None:
         """End the queue at ``max_offset`` and clear the bytes after it."""

@@ -241,7 +241,7 @@ class DefaultMessageStore:
             if self.flags.bits & NOT_WRITEABLE == 0:
                 self.flush(clean=True)
                 self._note_wall_time(last=True)
-                self.commit_log.allocate_service.discard()
+                self.commit_log.queue.discard_ahead()
                 clean = self.reput.behind_bytes() == 0
         except (StoreError, OSError) as error:
             events.THE_STORE_COULD_NOT_BE_CLOSED_CLEANLY.log(_log, cause=error)

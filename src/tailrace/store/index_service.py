@@ -112,7 +112,7 @@ class IndexService:
             file = MappedFile(
                 self._file_system, path, 0, self._size, mapped=True, allocate_step=_STEP,
                 open_files=self._open_files)
-            file.wrote_position = file.flushed_position = self._size
+            file.loaded_at(self._size)
             header = self.header(file)
             before = self.header(files[-1]).end_phy_offset if files else 0
             if not (
@@ -246,7 +246,7 @@ class IndexService:
     def _forget_syncs(self, first: int) -> None:
         """Let the next flush sync these files, because a killed process may have left them unsynced."""
         for file in self.files[first:]:
-            file.flushed_position = 0
+            file.doubt()
 
     def _rewind_file(
         self, file: MappedFile, header: IndexHeader, phy_offset: int, timestamp_of: Callable[[int], int], least: int,
@@ -406,7 +406,7 @@ class IndexService:
             start = IndexHeader(
                 end.end_timestamp, end.end_timestamp, end.end_phy_offset, end.end_phy_offset, 0, 1)
             file.write_at(INDEX_HEADER.pack(*start), 0)
-            file.wrote_position = self._size
+            file.advance(self._size)
             self.files = (*self.files, file)
             if previous is not None:
                 self.full_unflushed.append(previous)

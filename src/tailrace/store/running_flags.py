@@ -19,6 +19,8 @@ class RunningFlags:
     def __init__(self) -> None:
         self.bits = 0
         self._reasons: dict[int, str] = {}
+        self.full_directories: tuple[str, ...] = ()
+        """CommitLog directories that are too full for new files."""
 
     def set(self, flag: int, reason: str) -> None:
         """Set a flag. If it is set already, its first sentence stays."""

@@ -85,7 +85,7 @@ class TimerLog:
         room = self._room(file)
         if not room:
             file.append(TIMER_BLANK.pack(file.size - file.wrote_position, 0, TIMER_BLANK_MAGIC))
-            file.wrote_position = file.size
+            file.advance(file.size - file.wrote_position)
             room = self._room(self._tail())
         return room
 
@@ -215,11 +215,9 @@ class TimerLog:
 
     def destroy(self) -> None:
         """Remove every file."""
-        files, self.files.files = self.files.files, ()
-        for file in files:
+        for file in self.files.files:
             events.REMOVE_TIMER_LOG_FILE.log(_log, file=file.path)
-            file.destroy()
-        self.files.flushed_where = 0
+        self.files.remove_all()
 
     def flush(self) -> int:
         """Make every unit durable. Return the position after the last one. Raises FatalStorageError."""

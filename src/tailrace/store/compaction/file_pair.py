@@ -171,18 +171,20 @@ class FilePair:
         is_durable = last is None or again is None or last.msg_base_offset not in again
         sound = self._is_sound(low, end, is_durable=is_durable)
         self._end_at(end if sound else 0, low if sound else 0)
-        self.log.flushed_position, self.queue.flushed_position = (
-            self.log.wrote_position, self.queue.wrote_position)
+        self.log.loaded_at(self.log.wrote_position)
+        self.queue.loaded_at(self.queue.wrote_position)
         return sound
 
     def _show_all(self) -> None:
         """Let reads return every byte of the files."""
-        self.log.wrote_position, self.queue.wrote_position = self.log.size, self.queue.size
+        self.log.end_at(self.log.size)
+        self.queue.end_at(self.queue.size)
 
     def _end_at(self, end: int, count: int) -> None:
         """Set the end of the records, in bytes, and their number."""
-        self.queue.wrote_position = count * _UNIT
-        self.log.wrote_position, self.count = end, count
+        self.queue.end_at(count * _UNIT)
+        self.log.end_at(end)
+        self.count = count
         self.first = self._unit(0).msg_base_offset if count else -1
         self.last = self._unit(count - 1).msg_base_offset if count else -1
 
@@ -385,8 +387,8 @@ class FilePair:
         self.discard()
         self.log.write_at(records, self.log.wrote_position)
         self.queue.write_at(units, self.queue.wrote_position)
-        self.log.wrote_position += len(records)
-        self.queue.wrote_position += len(units)
+        self.log.advance(len(records))
+        self.queue.advance(len(units))
         self.count += len(units) // _UNIT
         if self.first < 0:
             self.first = BATCH_CQ_UNIT.unpack_from(units).msg_base_offset

@@ -167,7 +167,6 @@ class Recovery:
             if self._options.dry_run:
                 return report
         else:
-            self._commit_log.queue.flushed_where = 0
             self._lower_checkpoint(0)
             self._forget_queues()
         self._sync()  # pass 7
@@ -475,7 +474,7 @@ class Recovery:
             if queue.max_offset == last:
                 continue  # only pre-blank units: an earlier open has done it
             for file in queue.files.files:
-                file.wrote_position = file.size
+                file.end_at(file.size)
                 self._keep(file.path, 0, file.file_from_offset, file.read(0, file.size),
                            f"queue {queue.topic}/{queue.queue_id} without a log")
             queue.forget_messages(last)
@@ -502,7 +501,7 @@ class Recovery:
     def _mark_unsynced(self) -> None:
         """Count these segments as unsynced before the first read, so that each is synced before it is closed (F6)."""
         for file in self._unsynced_files():
-            file.flushed_position = 0
+            file.doubt()
 
     def _start_log_sync(self) -> None:
         """Start to sync, in a thread, what a killed process left in the page cache. Pass 7 waits for it."""
@@ -523,13 +522,10 @@ class Recovery:
         Under ASYNC_FLUSH, and for units and entries, the flush services find the files dirty and sync them.
         """
         self._synced()
-        log = self._commit_log.queue
-        log.flushed_where = log.max_offset
-        for file in self._unsynced_files():
-            if self._sync_log:
-                file.flush()
-            elif file.unsynced:
-                log.flushed_where = min(log.flushed_where, file.file_from_offset)
+        files = self._unsynced_files()
+        for file in files if self._sync_log else ():
+            file.flush()
+        self._commit_log.queue.flushed_but(files)
 
     def _save(self) -> None:
         """Write progress during the walk, so that a recovery after a second kill continues from here."""
@@ -540,9 +536,7 @@ class Recovery:
                 file.flush()
         self._sync_from = last
         for queue in self._queues.dirty:
-            for file in queue.files.files:
-                file.flushed_position = 0
-            queue.files.flushed_where = 0
+            queue.files.doubt(len(queue.files.files))
         self._queues.flush(0)
         if self._index is not None:
             self._index.flush()

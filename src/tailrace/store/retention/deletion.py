@@ -41,7 +41,6 @@ class Deletion:
         self.disk = DiskCheckService(
             file_system, config, store.flags, self.trash, log_paths(config, store.root).writable,
             f"{store.root}/{filenames.CONSUMEQUEUE}", self.store_bytes)
-        log.queue.full_directories = lambda: self.disk.verdict.full_paths
         self.clean_commit_log = CleanCommitLogService(
             clock, file_system, config, log, store.flags, self.trash, self.disk,
             self._store_timestamp, self._dispatched_until, self._count_messages,

@@ -79,6 +79,7 @@ class DiskCheckService:
                 logical_ratio=logical_ratio_of(config, logs, size),
                 logical_forcible_ratio=config.logical_disk_space_clean_forcibly_threshold,
                 store_bytes=size, max_store_bytes=config.max_store_bytes, blocked=self.blocked)
+            self._flags.full_directories = verdict.full_paths
             if verdict.full and not was.full:
                 self._flags.set(DISK_FULL, verdict.reason)
                 events.PUTS_ARE_REFUSED.log(_log, reason=verdict.reason)
