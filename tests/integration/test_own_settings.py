@@ -138,8 +138,7 @@ def test_a_rebuild_without_the_file_of_settings_keeps_delay_levels_and_precision
 
     def due():
         (queue,) = [q for q in StoreDirectory(str(path)).queues() if q.topic.startswith("SCHEDULE")]
-        (unit,) = queue.all_units()
-        return int(unit["tags_code"])
+        return queue.unit(queue.min_offset).tags_code
 
     wanted = due()
     done = subprocess.run(

@@ -34,8 +34,9 @@ from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
 from tailrace.node.synced_directory import open_synced
 from tailrace.remoting.tls import TlsOptions
+from tailrace.segments import MappedFile
 from tailrace.store.compaction.verification import only_in_compaction_log
-from tailrace.store.directory import FileView, StoreDirectory
+from tailrace.store.directory import StoreDirectory
 
 __all__ = ["MANIFEST", "BackupManifest", "Entry", "back_up", "read_manifest", "restore", "verify_backup"]
 
@@ -211,7 +212,7 @@ class _Copy:
                           for file, entry in zip(wanted, kept, strict=True) if entry is None) or 1
         return [entry or self._copied(file, until) for file, entry in zip(wanted, kept, strict=True)]
 
-    def _kept(self, file: FileView, until: int) -> Entry | None:
+    def _kept(self, file: MappedFile, until: int) -> Entry | None:
         """Return the entry of a full file that the backup has, or None. Raises StoreError for another store's file."""
         entry = self._before.get(_log_name(file))
         if entry is None:
@@ -222,7 +223,7 @@ class _Copy:
             return None
         return entry if self._file_system.stat(file.path).mtime_ms < self._unchanged_since_ms else None
 
-    def _copied(self, file: FileView, until: int) -> Entry:
+    def _copied(self, file: MappedFile, until: int) -> Entry:
         length, new = min(until - file.file_from_offset, file.size), f"{self._target}/{DATA}/.new"
         digest, head, at = hashlib.sha256(), "", 0
         made = self._file_system.open(new, writable=True, create=True)
@@ -257,7 +258,7 @@ class _Copy:
         return removed
 
 
-def _log_name(file: FileView) -> str:
+def _log_name(file: MappedFile) -> str:
     return f"{filenames.COMMITLOG}/{filenames.offset_to_file_name(file.file_from_offset)}"
 
 

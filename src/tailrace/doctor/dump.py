@@ -150,7 +150,6 @@ def query(
     """Yield the lines of all messages of a topic with this key or unique key."""
     from tailrace.formats.commitlog import tags_code  # noqa: PLC0415 - one name more than dump needs
 
-    purged = {q.queue_id: q.purged_until for q in directory.queues() if q.topic == topic}
     for phy_offset in directory.query(topic, key):
         head = directory.read(phy_offset, 4)
         size = int.from_bytes(head, "big", signed=True)
@@ -163,7 +162,7 @@ def query(
             continue
         if phy_offset + size > directory.max_phy_offset:
             continue
-        if message.queue_offset < purged.get(message.queue_id, 0):
+        if message.queue_offset < directory.purged.get((topic, message.queue_id), 0):
             continue
         if key in message.keys or key == message.unique_key:
             yield message_line(

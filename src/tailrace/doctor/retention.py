@@ -19,7 +19,9 @@ from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.retention.archive_pins import ArchivePins
 from tailrace.node.retention.group_pins import HALF_TOPIC, GroupPins
 from tailrace.node.topic_config import TopicConfigManager
-from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
+from tailrace.segments import MappedFile
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.directory import DirectoryState, StoreDirectory
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.log_paths import LogPaths, segment_files
 from tailrace.store.queue_search import first_stored, message_from
@@ -155,7 +157,7 @@ def _trash(file_system: FileSystem, root: str, paths: LogPaths) -> dict[str, lis
 
 
 def _facts(
-    directory: StoreDirectory, files: Sequence[FileView], config: StoreConfig, now_ms: int
+    directory: StoreDirectory, files: Sequence[MappedFile], config: StoreConfig, now_ms: int
 ) -> list[SegmentFacts]:
     found = []
     for file, following in zip(files, (*files[1:], None), strict=False):
@@ -199,11 +201,10 @@ def _topics(
             limits[config.topic_name] = found
             by_bytes = f"{RETENTION_BYTES}={found.keep_bytes}" if found.keep_bytes is not None else ""
             rules[config.topic_name] = ", ".join(filter(None, (found.rule, by_bytes)))
-    for queue in directory.queues():
-        if queue.purged_until:
-            released = f"queue {queue.queue_id} released below offset {queue.purged_until}"
-            rules[queue.topic] = ", ".join(filter(None, (rules.get(queue.topic), released)))
-    if not limits and not any(queue.purged_until for queue in directory.queues()):
+    for (topic, queue_id), offset in sorted(directory.purged.items()):
+        rules[topic] = ", ".join(filter(None, (
+            rules.get(topic), f"queue {queue_id} released below offset {offset}")))
+    if not limits and not directory.purged:
         return None, rules
     own_from, holder, default_from = NOWHERE, "", NOWHERE
     for queue in directory.queues():
@@ -217,7 +218,7 @@ def _topics(
     return TopicNeeds(own_from, holder, default_from), rules
 
 
-def _first_position(directory: StoreDirectory, queue: QueueView, since_ms: int) -> int:
+def _first_position(directory: StoreDirectory, queue: ConsumeQueue, since_ms: int) -> int:
     """Return the position of the first message of a queue that was stored at or after a time."""
     low = queue.min_offset
     if since_ms > 0:
@@ -225,7 +226,7 @@ def _first_position(directory: StoreDirectory, queue: QueueView, since_ms: int) 
     return _message_position(queue, low)
 
 
-def _message_position(queue: QueueView, offset: int) -> int:
+def _message_position(queue: ConsumeQueue, offset: int) -> int:
     """Return the position of the first message of a queue from an offset onwards, or NOWHERE."""
     unit = message_from(queue, offset)
     return unit.phy_offset if unit is not None else NOWHERE

@@ -19,7 +19,8 @@ from tailrace.formats.filenames import CONFIG, TIMERCHECK, TIMERLOG, is_number
 from tailrace.formats.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC
 from tailrace.formats.timerlog import MAGIC_MASK, TIMER_UNIT
 from tailrace.model import MessageExt
-from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.directory import StoreDirectory
 from tailrace.timer.pending_timer import PendingTimer, parked_timer, pending_timer, unreadable_timer
 from tailrace.timer.properties import (
     PARKED_TOPIC,
@@ -126,12 +127,12 @@ def _reads(file: File) -> Iterator[int]:
         yield from range(low // TIMER_UNIT.size * TIMER_UNIT.size, high, _READ)
 
 
-def _queues(directory: StoreDirectory, topics: set[str]) -> list[QueueView]:
+def _queues(directory: StoreDirectory, topics: set[str]) -> list[ConsumeQueue]:
     return [queue for queue in directory.queues() if queue.topic in topics]
 
 
 def _messages(
-    directory: StoreDirectory, queues: list[QueueView], mark: bytes = _MARK, *, unread: dict[int, OSError]
+    directory: StoreDirectory, queues: list[ConsumeQueue], mark: bytes = _MARK, *, unread: dict[int, OSError]
 ) -> Iterator[MessageExt]:
     """Yield the messages of queues whose records have some bytes. For ``unread`` see ``StoreDirectory.records``."""
     for queue in queues:

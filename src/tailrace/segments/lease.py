@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self, final
+from typing import TYPE_CHECKING, Self, final
+
+if TYPE_CHECKING:
+    from tailrace.segments.mapped_file import MappedFile
 
 __all__ = ["Lease"]
-
-
-class _Held(Protocol):
-    """A file that counts its leases."""
-
-    def release(self) -> None:
-        """End one lease."""
-        ...
 
 
 @final
@@ -21,8 +16,8 @@ class Lease:
 
     __slots__ = ("_file", "buffer")
 
-    def __init__(self, file: _Held, buffer: memoryview) -> None:
-        self._file: _Held | None = file
+    def __init__(self, file: MappedFile, buffer: memoryview) -> None:
+        self._file: MappedFile | None = file
         self.buffer = buffer
 
     def release(self) -> None:

@@ -56,24 +56,20 @@ class MappedFile:
 
     ``mapped`` files are written through ``buffer`` or, for many pages, with ``write_after``; disk blocks are allocated
     ahead in steps of ``allocate_step`` bytes. The others are written with ``append``, and are sparse.
+
+    A ``foreign`` file belongs to another process, which may delete it: each call opens it to read. A deleted file has
+    no bytes.
     """
 
     def __init__(
-        self,
-        file_system: FileSystem,
-        path: str,
-        file_from_offset: int,
-        size: int,
-        *,
-        mapped: bool,
-        allocate_step: int = 0,
-        open_files: OpenFiles | None = None,
+        self, file_system: FileSystem, path: str, file_from_offset: int, size: int, *, mapped: bool = False,
+        allocate_step: int = 0, open_files: OpenFiles | None = None, foreign: bool = False,
     ) -> None:
         self.path = path
         self.file_from_offset = file_from_offset
         self.size = size
-        self.wrote_position = 0
-        self.flushed_position = 0
+        self.wrote_position = self.flushed_position = size if foreign else 0
+        self._foreign = foreign
         self.store_timestamp = 0
         self._mtime_ms = -1
         self._file_system = file_system
@@ -88,7 +84,7 @@ class MappedFile:
         self._unsynced = False
         self._failed: str = ""
         self._unmappable = False
-        self._holds = 1
+        self._holds = 0 if foreign else 1  # without a hold of its own every release closes the file
         self._available = True
         self._retired_ms = 0
         self._lock = threading.RLock()
@@ -156,9 +152,9 @@ class MappedFile:
                     if not self._holds:
                         raise StoreClosedError(f"{self.path} is closed")
                     try:
-                        file = self._file_system.open(self.path, writable=True)
+                        file = self._file_system.open(self.path, writable=not self._foreign)
                     except FileNotFoundError:
-                        if not self._available:  # deleted between the hold and the open
+                        if self._foreign or not self._available:  # deleted between the hold and the open
                             raise StoreClosedError(f"{self.path} is deleted") from None
                         raise
                     except OSError as error:
@@ -501,32 +497,44 @@ class MappedFile:
 
         Bytes after ``wrote_position`` are included. Holes are skipped without being read.
         """
-        with self as file:
-            ranges = file.data_ranges(start, self.size)
-        for low, high in ranges:
-            for at in range(low, high, _CHUNK):
-                with self as file:
-                    data = file.pread(min(_CHUNK, high - at), at)
-                if data != bytes(len(data)):
-                    yield at, data
+        try:
+            with self as file:
+                ranges = file.data_ranges(start, self.size)
+            for low, high in ranges:
+                for at in range(low, high, _CHUNK):
+                    with self as file:
+                        data = file.pread(min(_CHUNK, high - at), at)
+                    if data != bytes(len(data)):
+                        yield at, data
+        except StoreClosedError:
+            if not self._foreign:
+                raise
 
     def data_end(self) -> int:
-        """Return the position after which the file has only a hole."""
-        with self as file:
-            ranges = file.data_ranges(0, self.size)
+        """Return the position after which the file has only a hole; 0 if a foreign file was deleted."""
+        try:
+            with self as file:
+                ranges = file.data_ranges(0, self.size)
+        except StoreClosedError:
+            if not self._foreign:
+                raise
+            return 0
         return ranges[-1][1] if ranges else 0
 
     # -- reading
 
-    def read(self, at: int, n: int) -> bytes:
-        """Return up to ``n`` bytes from ``at``, only bytes before ``wrote_position``."""
+    def read(self, at: int, n: int, *, apart: bool = False) -> bytes:
+        """Return up to ``n`` bytes from ``at``, only bytes before ``wrote_position``.
+
+        With ``apart`` use a system call even if the file is mapped: other threads run while it waits for the disk.
+        """
         n = min(n, self.wrote_position - at)
         if n <= 0 or at < 0:
             return b""
         if not self.hold():
             return b""
         try:
-            mapping = self._mapping
+            mapping = None if apart else self._mapping
             if mapping is not None and mapping.in_memory(at, n):
                 return bytes(mapping.view[at : at + n])
             return self._open().pread(n, at)
@@ -571,7 +579,7 @@ class MappedFile:
         if at < 0 or n < 0 or at + n > self.wrote_position or not self.hold():
             return None
         try:
-            mapping = self._map(writable=True) if mapped else self._mapping
+            mapping = self._map(writable=not self._foreign) if mapped else self._mapping
             if mapping is None or not (mapped or mapping.in_memory(at, n)):
                 return Lease(self, memoryview(self._open().pread(n, at)))
             return Lease(self, mapping.view[at : at + n])
@@ -602,18 +610,6 @@ class MappedFile:
             self.release()
             return None
         return mapping.view
-
-    def read_apart(self, at: int, n: int) -> bytes:
-        """``read`` with a system call, even if the file is mapped: other threads run while it waits for the disk."""
-        n = min(n, self.wrote_position - at)
-        if n <= 0 or at < 0 or not self.hold():
-            return b""
-        try:
-            return self._open().pread(n, at)
-        except StoreClosedError:
-            return b""
-        finally:
-            self.release()
 
     def _map_to_read(self) -> Mapping | None:
         """Map a file of the log to read it. Return None if it cannot be mapped.

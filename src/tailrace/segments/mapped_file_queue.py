@@ -49,6 +49,7 @@ class MappedFileQueue:
         read_only: tuple[str, ...] = (),
         full_directories: Callable[[], Collection[str]] = tuple,
         ahead: bool = False,
+        files: Iterable[MappedFile] = (),
     ) -> None:
         """``ahead``: ``prepare_ahead`` creates the next file before it is needed.
 
@@ -59,7 +60,7 @@ class MappedFileQueue:
         self._full_directories = full_directories
         self._writable = sorted(set(self.directories).difference(read_only))
         self.file_size = file_size
-        self.files: tuple[MappedFile, ...] = ()
+        self.files = tuple(files)
         self.flushed_where = 0
         self.foreign = 0
         """Number of files that ``load`` found and that are not segment files."""
@@ -192,7 +193,7 @@ class MappedFileQueue:
             view = file.hold_view()
             if view is not None:
                 return file, view, start, wrote
-        data = file.read_apart(offset - start, n)
+        data = file.read(offset - start, n, apart=True)
         return None, data, offset, len(data)
 
     # -- writing

@@ -5,34 +5,20 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from functools import partial
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Final, final
 
 from tailrace import events
 from tailrace.env.read_ahead import in_background
 from tailrace.logs import get_logger
+
+if TYPE_CHECKING:
+    from tailrace.segments.mapped_file import MappedFile
 
 __all__ = ["OpenFiles"]
 
 _log = get_logger(__name__)
 _MANY: Final = 16
 _THREADS: Final = 8
-
-
-class _Closable(Protocol):
-    """A segment file that opens its descriptors again on demand."""
-
-    @property
-    def may_be_closed(self) -> bool:
-        """True if the file may be closed after a sync: it is not in use, and no sync has failed."""
-        ...
-
-    def give_up_descriptors(self) -> bool:
-        """Close the descriptors if no byte is unsynced and no reader or call uses them. Return True if closed."""
-        ...
-
-    def sync_and_give_up_descriptors(self) -> bool:
-        """Sync, then do what ``give_up_descriptors`` does."""
-        ...
 
 
 @final
@@ -49,14 +35,14 @@ class OpenFiles:
         self.limit = limit
         self.count = 0
         """Number of open descriptors."""
-        self._used: OrderedDict[_Closable, int] = OrderedDict()
+        self._used: OrderedDict[MappedFile, int] = OrderedDict()
         self._lock = threading.Lock()
         self._closing = threading.Lock()
         self._look_again = 0
         """Number of open descriptors at which clean files are searched for again while another thread syncs."""
         self._warned = False
 
-    def used(self, file: _Closable, descriptors: int) -> None:
+    def used(self, file: MappedFile, descriptors: int) -> None:
         """Note a use of ``file``, which has ``descriptors`` open. Close other files if the limit is exceeded."""
         with self._lock:
             self.count += descriptors - self._used.get(file, 0)
@@ -75,7 +61,7 @@ class OpenFiles:
             self._close_clean(file)
             self._look_again = self.count + self.limit // 8 + 1
 
-    def _close_clean(self, user: _Closable) -> list[_Closable]:
+    def _close_clean(self, user: MappedFile) -> list[MappedFile]:
         """Close files that need no sync. Return all files except ``user``, used longest ago first."""
         until = self.limit - self.limit // 8  # close several at a time, because each search lists all files
         with self._lock:
@@ -86,18 +72,18 @@ class OpenFiles:
             file.give_up_descriptors()
         return files
 
-    def _close_idle(self, user: _Closable) -> None:
+    def _close_idle(self, user: MappedFile) -> None:
         files = self._close_clean(user)
         if self.count > self.limit:
             self._close_unsynced([file for file in files if file.may_be_closed][: max(self.limit // 4, 1)])
 
-    def _close_unsynced(self, files: list[_Closable]) -> None:
+    def _close_unsynced(self, files: list[MappedFile]) -> None:
         """Sync and close files, many of them in several threads: a file system commits such syncs together."""
         if files and not self._warned:
             self._warned = True
             events.FILES_ARE_SYNCED_EARLY_TO_CLOSE_THEM.log(_log, limit=self.limit, files=len(files))
 
-        def close(part: list[_Closable]) -> None:
+        def close(part: list[MappedFile]) -> None:
             for file in part:
                 file.sync_and_give_up_descriptors()
 
@@ -107,7 +93,7 @@ class OpenFiles:
         for wait in waits:
             wait()
 
-    def forget(self, file: _Closable) -> None:
+    def forget(self, file: MappedFile) -> None:
         """Remove a file that has no open descriptor any more."""
         with self._lock:
             self.count -= self._used.pop(file, 0)

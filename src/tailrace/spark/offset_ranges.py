@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,9 +11,11 @@ from tailrace.arrow.columns import Rows
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import columns
 from tailrace.kernels.shared import constants as C
-from tailrace.store.directory import QueueView
+from tailrace.store.consume_queue import ConsumeQueue
 
 __all__ = ["OffsetRange", "RowFilter", "units_of"]
+
+_LOOK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,9 @@ class OffsetRange:
         return replace(self, start=max(self.start, self.shown_from))
 
 
-def units_of(queue: QueueView, start: int, end: int, least: int) -> Any:
+def units_of(queue: ConsumeQueue, start: int, end: int, least: int) -> Any:
     """Return the units in a range of a queue whose messages are at ``least`` or after it in the log."""
-    data = queue.units(start, end - start)
-    units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
+    units = np.concatenate([CQ_UNIT.view(b""), *(units for _, units in queue.runs(start, end, _LOOK))])
     return units[(units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] >= least)]
 
 

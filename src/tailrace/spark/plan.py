@@ -34,7 +34,8 @@ from tailrace.spark.source.scan import ScanTask, plan_tasks
 from tailrace.spark.source.schema import column_names
 from tailrace.spark.source.stream_reader import TailraceStreamReader
 from tailrace.spellings import size_text
-from tailrace.store.directory import DirectoryState, QueueView, StoreDirectory
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.directory import DirectoryState, StoreDirectory
 
 __all__ = ["QueuePlan", "ReadPlan", "TaskPlan", "explain"]
 
@@ -186,7 +187,7 @@ def _of_stream(
     return ranges, reader.partitions(start, end)
 
 
-def _queue(label: str, directory: Directory, queue: QueueView, span: tuple[int, int]) -> QueuePlan:
+def _queue(label: str, directory: Directory, queue: ConsumeQueue, span: tuple[int, int]) -> QueuePlan:
     start, end = span
     live = queue.live_min_offset if isinstance(queue, ArchivedQueue) else queue.min_offset
     low = min(max(start, live), end)

@@ -92,8 +92,9 @@ class BatchConsumeQueue(ConsumeQueue):
         super().remove_files()
         self._end = 0
 
-    def find_end(self) -> None:
+    def find_end(self, *, raw: bool = False) -> None:
         """End the queue after the last unit in its files."""
+        del raw  # the neighbours of a damaged unit show the damage, however the end is found
         self._take_files()
         if found := last_of(self.files.files):
             self._end, last = found
@@ -214,6 +215,16 @@ class BatchConsumeQueue(ConsumeQueue):
         """Return the queue offset of the first message of the record that has the message at ``offset``."""
         return self.places().begin_of(offset)
 
+    def end_of(self, offset: int) -> int:
+        """Return the queue offset after the last message of the record that has the message at ``offset``."""
+        found = self.places().covering(offset)
+        return found.end if found is not None else offset + 1
+
+    def unit_bytes(self) -> int:
+        """Return the bytes of the units of the messages that are shown."""
+        low, high = (self.places().place_of(at) for at in (self.min_offset, self.max_offset))
+        return high - low + UNIT if low >= 0 and self.min_offset < self.max_offset else 0
+
     def unit(self, offset: int) -> CqUnit | None:
         """Return the unit of the record that has the message at ``offset``, or None."""
         if not self.first_offset <= offset < self.max_offset:
@@ -222,8 +233,18 @@ class BatchConsumeQueue(ConsumeQueue):
         return CqUnit(*found.unit[:3]) if found is not None else CQ_UNIT.unpack_from(PRE_BLANK)
 
     def units(self, offset: int, count: int) -> bytes:
-        """Return units of 20 bytes of up to ``count`` messages from ``offset`` onwards, from one file."""
-        return self.places().units(offset, count)
+        """Return units of 20 bytes of up to ``count`` messages from ``offset``, up to a file that was deleted."""
+        places, found = self.places(), b""
+        while part := places.units(offset + len(found) // CQ_UNIT.size, count - len(found) // CQ_UNIT.size):
+            found += part
+        return found
+
+    def stored_units(self, offset: int, count: int) -> bytes:
+        """Return up to ``count`` units as they are on disk, starting with that of the message at ``offset``."""
+        at, found = self.places().place_of(offset), b""
+        while at >= 0 and (part := self.files.read(at + len(found), count * UNIT - len(found))):
+            found += part
+        return found
 
     def skip_written(self, units: memoryview) -> int:
         """Do what the method of ``ConsumeQueue`` does, for units of 46 bytes."""

@@ -28,6 +28,7 @@ from tailrace.formats.consumequeue import (
     CqUnit,
 )
 from tailrace.kernels.shared import constants as C
+from tailrace.segments import MappedFile
 from tailrace.store.batch_order import Units, fitting, follow_each_other, is_batch_unit, is_tidy
 
 __all__ = [
@@ -60,10 +61,6 @@ class BatchFile(Protocol):
         ...
 
 
-class _EndedFile(BatchFile, Protocol):
-    def data_end(self) -> int: ...
-
-
 class Covering(NamedTuple):
     """The unit that stands for a queue offset."""
 
@@ -92,7 +89,7 @@ def first_of(file: BatchFile) -> int:
     return unit.msg_base_offset if unit is not None and is_batch_unit(unit) else -1
 
 
-def end_of_units(file: _EndedFile) -> int:
+def end_of_units(file: MappedFile) -> int:
     """Return the number of units at the start of a file, up to its end or a hole.
 
     Searches by halves, so it reads little of the file.
@@ -117,7 +114,7 @@ def _last_in(file: BatchFile, group: int) -> int:
     return max((number for number, unit in enumerate(units, 1) if is_batch_unit(unit)), default=0)
 
 
-def last_of(files: Sequence[_EndedFile]) -> tuple[int, BatchCqUnit] | None:
+def last_of(files: Sequence[MappedFile]) -> tuple[int, BatchCqUnit] | None:
     """Return (position after it, unit) for the last unit that fits the units before it; None without such a unit."""
     for file in reversed(files):
         if count := end_of_units(file):
@@ -130,7 +127,7 @@ def last_of(files: Sequence[_EndedFile]) -> tuple[int, BatchCqUnit] | None:
     return None
 
 
-def places_until(files: Sequence[_EndedFile], max_offset: int) -> BatchPlaces:
+def places_until(files: Sequence[MappedFile], max_offset: int) -> BatchPlaces:
     """Return the places of a queue that ends at ``max_offset``.
 
     A record with messages before and after ``max_offset`` is left out.

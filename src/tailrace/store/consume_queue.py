@@ -10,19 +10,19 @@ Commit point: ``max_offset`` moves after the units are written. Dispatch is the 
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 
-from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import MIN_RECORD_LENGTH
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.names import LMQ_PREFIX
-from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
+from tailrace.segments import MappedFile, MappedFileQueue
 from tailrace.store.queue_search import first_at, first_kept
 
-__all__ = ["ConsumeQueue", "count_units", "find_units_end"]
+__all__ = ["ConsumeQueue", "find_units_end"]
 
 _UNIT = CQ_UNIT.size
 _LOOK: Final = 4096
@@ -32,7 +32,7 @@ _AHEAD: Final = 160
 """Units that ``units_ahead`` reads in one call: 3 kB per queue, enough for four reads of 32 messages."""
 
 
-def count_units(data: bytes) -> int:
+def _count_units(data: bytes) -> int:
     """Return the number of units at the start of a queue file, up to the first bytes that are not a unit."""
     units = CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
     valid = (units["size"] > 0) & (units["phy_offset"] >= 0)
@@ -47,22 +47,20 @@ def _is_unit(data: bytes) -> bool:
     return unit.size > 0 and unit.phy_offset >= 0
 
 
-class _UnitFile(Protocol):
-    """A queue file whose end of data is known."""
-
-    @property
-    def size(self) -> int: ...
-
-    def data_end(self) -> int: ...
-
-    def read(self, at: int, n: int) -> bytes: ...
-
-
-def find_units_end(file: _UnitFile) -> int:
+def find_units_end(file: MappedFile) -> int:
     """Return the number of units at the start of a queue file that has no hole between its units.
 
     Searches for the end by halves, so it reads little of the file.
     """
+    if not file.hold():  # so that a foreign file is opened once
+        return 0
+    try:
+        return _find_units_end(file)
+    finally:
+        file.release()
+
+
+def _find_units_end(file: MappedFile) -> int:
     high = -(-file.data_end() // _UNIT)
     low = max(high - _LAST, 0)  # usually the queue ends in its last allocated block
     if low and not _is_unit(file.read(low * _UNIT, _UNIT)):
@@ -87,16 +85,12 @@ class ConsumeQueue:
     least_bytes = MIN_RECORD_LENGTH
     """Least number of bytes that a message takes in the log."""
 
-    def __init__(
-        self, file_system: FileSystem, directory: str, topic: str, queue_id: int, file_size: int,
-        open_files: OpenFiles,
-    ) -> None:
+    def __init__(self, topic: str, queue_id: int, files: MappedFileQueue) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.record_topic = b"" if topic.startswith(LMQ_PREFIX) else topic.encode()
         """Topic of the records; empty for an LMQ queue, whose records have other topics."""
-        self.files = MappedFileQueue(
-            file_system, directory, file_size, mapped=False, open_files=open_files)
+        self.files = files
         self.logical_min_offset = 0
         """The topic has released messages below this offset: they are still stored, but not shown."""
         self._min_offset = 0
@@ -144,11 +138,11 @@ class ConsumeQueue:
         self._min_offset = self.max_offset = 0
         self.version += 1
 
-    def find_end(self) -> None:
-        """End the queue after the last unit in its files."""
+    def find_end(self, *, raw: bool = False) -> None:
+        """End the queue after the last unit in its files; with ``raw`` read every unit to find it."""
         self._min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
         for file in reversed(self.files.files):
-            count = find_units_end(file)
+            count = _count_units(file.read(0, file.size)) if raw else find_units_end(file)
             self.max_offset = file.file_from_offset // _UNIT + count
             if count:
                 return
@@ -288,6 +282,14 @@ class ConsumeQueue:
         """Return the queue offset of the first message of the record that has the message at ``offset``."""
         return offset
 
+    def end_of(self, offset: int) -> int:
+        """Return the queue offset after the last message of the record that has the message at ``offset``."""
+        return offset + 1
+
+    def unit_bytes(self) -> int:
+        """Return the bytes of the units of the messages that are shown."""
+        return (self.max_offset - self.min_offset) * _UNIT
+
     def offset_after_file(self, offset: int) -> int:
         """Return the offset to continue reading at if the file with the unit at ``offset`` was deleted."""
         per_file = self.files.file_size // _UNIT
@@ -310,11 +312,24 @@ class ConsumeQueue:
         return CQ_UNIT.unpack_from(data) if len(data) == _UNIT else None
 
     def units(self, offset: int, count: int) -> bytes:
-        """Return the bytes of up to ``count`` units from ``offset`` onwards, from one file."""
-        left = self.max_offset - offset
-        if left <= 0:
-            return b""
-        return self.files.read(offset * _UNIT, min(count, left) * _UNIT)
+        """Return the bytes of up to ``count`` units from ``offset`` onwards, up to a file that was deleted."""
+        at, until = offset * _UNIT, min(offset + count, self.max_offset) * _UNIT
+        found = self.files.read(at, until - at)
+        while found and len(found) < until - at and (part := self.files.read(at + len(found), until - at - len(found))):
+            found += part
+        return found
+
+    def runs(self, offset: int, until: int, most: int = _LOOK) -> Iterator[tuple[int, Any]]:
+        """Yield (offset of the first, up to ``most`` units) in [``offset``, ``until``) without deleted files.
+
+        The units are a structured array (``CQ_UNIT``).
+        """
+        until = min(until, self.max_offset)
+        while offset < until:
+            data = self.units(offset, min(most, until - offset))
+            if units := len(data) // _UNIT:
+                yield offset, CQ_UNIT.view(data[: units * _UNIT])
+            offset = offset + units if units else max(self.next_file(offset), offset + 1)
 
     def units_ahead(self, offset: int, count: int, *, only_cached: bool = False) -> bytes | None:
         """Return ``units`` for a reader that reads on through the queue; several calls share one file read.

@@ -15,7 +15,7 @@ from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT
 from tailrace.logs import get_logger
-from tailrace.segments import OpenFiles
+from tailrace.segments import MappedFileQueue, OpenFiles
 from tailrace.store.batch_consume_queue import BatchConsumeQueue
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.queue_types import queue_directories, whole_units
@@ -83,8 +83,8 @@ class ConsumeQueueStore:
         kind, directory, size = (
             (BatchConsumeQueue, self._batch_directory, self._batch_file_size) if batch
             else (ConsumeQueue, self._directory, self._file_size))
-        queue = kind(
-            self._file_system, f"{directory}/{topic}/{queue_id}", topic, queue_id, size, self._open_files)
+        queue = kind(topic, queue_id, MappedFileQueue(
+            self._file_system, f"{directory}/{topic}/{queue_id}", size, mapped=False, open_files=self._open_files))
         self.table[topic, queue_id] = queue
         return queue
 

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, final
+from typing import Any, Final, final
 
-import numpy as np
 import orjson
 
 from tailrace.config import FlushDiskType, RecoveryMode, StoreConfig
@@ -31,14 +30,14 @@ from tailrace.env.whole_files import read_hint
 from tailrace.errors import NotAStoreError, OddFileError, StoreError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import STORE_TIME_HEAD, plausible_size, store_timestamp_of
-from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE, CqUnit
-from tailrace.formats.indexfile import INDEX_HEADER
-from tailrace.kernels import hashes, index_entries
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.kernels.shared import constants as C
-from tailrace.store.batch_units import BatchPlaces, last_of, places_until
-from tailrace.store.consume_queue import count_units, find_units_end
+from tailrace.segments import MappedFile, MappedFileQueue
+from tailrace.store.batch_consume_queue import BatchConsumeQueue
+from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.geometry import recognise
+from tailrace.store.index_service import find_by_key
 from tailrace.store.lives import EndedLives, end_of_life, has_ended
 from tailrace.store.log_paths import log_paths
 from tailrace.store.own_settings import remembered
@@ -51,12 +50,12 @@ from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import LogEnd, is_record, scan_files
 from tailrace.store.wall_times import read_wall_times
 
-__all__ = ["BatchQueueView", "DirectoryState", "FileView", "QueueView", "StoreDirectory"]
+__all__ = ["DirectoryState", "StoreDirectory"]
 
 _UNIT: Final = CQ_UNIT.size
 _CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
 _FOREVER: Final = (1 << 63) - 1
-_CHUNK: Final = 1 << 20
+_MOST_FOUND: Final = 1 << 20
 
 
 class DirectoryState(enum.Enum):
@@ -66,201 +65,6 @@ class DirectoryState(enum.Enum):
     UNCLEAN = "unclean"
     LIVE = "live"
     LIVE_JAVA = "live, a Java broker"
-
-
-@final
-class FileView:
-    """A file of a directory, read by position."""
-
-    def __init__(self, file_system: FileSystem, path: str, file_from_offset: int, size: int) -> None:
-        self.path = path
-        self.file_from_offset = file_from_offset
-        self.size = size
-        self._file_system = file_system
-
-    def read(self, at: int, n: int) -> bytes:
-        """Return up to ``n`` bytes at ``at``; b"" if the file was deleted."""
-        try:
-            file = self._file_system.open(self.path)
-        except FileNotFoundError:
-            return b""
-        try:
-            return file.pread(n, at)
-        finally:
-            file.close()
-
-    def data_end(self) -> int:
-        """Return the position in the file after which there is only a hole; 0 if the file was deleted."""
-        try:
-            file = self._file_system.open(self.path)
-        except FileNotFoundError:
-            return 0
-        try:
-            ranges = file.data_ranges(0, self.size)
-        finally:
-            file.close()
-        return ranges[-1][1] if ranges else 0
-
-    def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (position, bytes) of every chunk from ``start`` onwards that is not all zero."""
-        try:
-            file = self._file_system.open(self.path)
-        except FileNotFoundError:
-            return
-        try:
-            for low, high in file.data_ranges(start, self.size):
-                for at in range(low, high, _CHUNK):
-                    data = file.pread(min(_CHUNK, high - at), at)
-                    if data != bytes(len(data)):
-                        yield at, data
-        finally:
-            file.close()
-
-
-@dataclass(slots=True)
-class QueueView:
-    """A queue of a directory. Its messages have queue offsets [min_offset, max_offset)."""
-
-    topic: str
-    queue_id: int
-    min_offset: int = 0
-    max_offset: int = 0
-    files: list[FileView] = field(default_factory=list)
-    purged_until: int = 0
-    """Messages below this offset were released by their topic."""
-    is_batch: ClassVar[bool] = False
-
-    @property
-    def directory(self) -> str:
-        """Directory of its files, relative to the root of the store."""
-        kind = filenames.BATCHCONSUMEQUEUE if self.is_batch else filenames.CONSUMEQUEUE
-        return f"{kind}/{self.topic}/{self.queue_id}"
-
-    def find_end(self, *, raw: bool) -> None:
-        """End the queue after the last unit in its files; with ``raw`` read every unit to find it."""
-        for file in reversed(self.files):
-            count = count_units(file.read(0, file.size)) if raw else find_units_end(file)
-            if count or file is self.files[0]:
-                self.max_offset = file.file_from_offset // _UNIT + count
-                break
-
-    def unit_bytes(self) -> int:
-        """Bytes of the units of its messages."""
-        return (self.max_offset - self.min_offset) * _UNIT
-
-    def begin_of(self, offset: int) -> int:
-        """Queue offset of the first message of the record that has the message at ``offset``."""
-        return offset
-
-    def end_of(self, offset: int) -> int:
-        """Queue offset after the last message of the record that has the message at ``offset``."""
-        return offset + 1
-
-    def last_unit(self) -> CqUnit | None:
-        """The unit of the record that has the last message."""
-        data = self.units(self.max_offset - 1, 1) if self.max_offset else b""
-        return CQ_UNIT.unpack_from(data) if len(data) == _UNIT else None
-
-    def units(self, offset: int, count: int) -> bytes:
-        """Bytes of up to ``count`` units from ``offset``."""
-        count = min(count, self.max_offset - offset)
-        if count <= 0:
-            return b""
-        parts = []
-        at, until = offset * _UNIT, (offset + count) * _UNIT
-        for file in self.files:
-            low = max(at, file.file_from_offset)
-            high = min(until, file.file_from_offset + file.size)
-            if low < high:
-                part = file.read(low - file.file_from_offset, high - low)
-                parts.append(part)
-                if len(part) < high - low:
-                    break  # retention was faster: what follows would get the wrong numbers
-        return b"".join(parts)
-
-    @property
-    def first_offset(self) -> int:
-        """Number of the first unit of the first file."""
-        return self.files[0].file_from_offset // _UNIT if self.files else 0
-
-    def next_file(self, offset: int) -> int:
-        """Number of the first unit of the next file; the end of the queue after the last one."""
-        starts = [file.file_from_offset // _UNIT for file in self.files]
-        return min((start for start in starts if start > offset), default=self.max_offset)
-
-    def all_units(self) -> np.ndarray[Any, np.dtype[np.void]]:
-        """Return every unit from ``min_offset`` onwards as a structured array."""
-        data = self.units(self.min_offset, self.max_offset - self.min_offset)
-        return CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
-
-
-@final
-@dataclass(slots=True)
-class BatchQueueView(QueueView):
-    """A queue of a topic with ``queue.type=BatchCQ``, with the methods of a ``QueueView``."""
-
-    is_batch: ClassVar[bool] = True
-
-    _places: BatchPlaces | None = None
-
-    def places(self) -> BatchPlaces:
-        """Return the units of the queue."""
-        if self._places is None:
-            self._places = places_until(self.files, self.max_offset)
-        return self._places._replace(max_offset=self.max_offset)
-
-    def find_end(self, *, raw: bool) -> None:
-        """End the queue after the last unit in its files."""
-        del raw  # the neighbours of a damaged unit show the damage, however the end is found
-        if found := last_of(self.files):
-            self.max_offset = found[1].msg_base_offset + found[1].batch_size
-
-    def unit_bytes(self) -> int:
-        """Bytes of the units of its messages."""
-        low, high = (self.places().place_of(at) for at in (self.min_offset, self.max_offset))
-        return high - low + BATCH_CQ_UNIT.size if low >= 0 and self.min_offset < self.max_offset else 0
-
-    def begin_of(self, offset: int) -> int:
-        """Queue offset of the first message of the record that has the message at ``offset``."""
-        return self.places().begin_of(offset)
-
-    def end_of(self, offset: int) -> int:
-        """Queue offset after the last message of the record that has the message at ``offset``."""
-        found = self.places().covering(offset)
-        return found.end if found is not None else offset + 1
-
-    def last_unit(self) -> CqUnit | None:
-        """The unit of the record that has the last message."""
-        found = self.places().covering(self.max_offset - 1) if self.max_offset else None
-        return CqUnit(*found.unit[:3]) if found is not None else None
-
-    def units(self, offset: int, count: int) -> bytes:
-        """Return units of 20 bytes of up to ``count`` messages from ``offset`` onwards."""
-        places, parts, until = self.places(), [], min(offset + count, self.max_offset)
-        while offset < until and (part := places.units(offset, until - offset)):
-            parts.append(part)
-            offset += len(part) // _UNIT
-        return b"".join(parts)
-
-    def batch_units(self, offset: int, count: int) -> bytes:
-        """Return the bytes of up to ``count`` units of 46 bytes, starting with that of the message at ``offset``."""
-        parts, wanted = [], count * BATCH_CQ_UNIT.size
-        at = self.places().place_of(offset)
-        for file in self.files if at >= 0 else ():
-            low = max(at, file.file_from_offset) - file.file_from_offset
-            if low < file.size and wanted > 0:
-                parts.append(file.read(low, min(wanted, file.size - low)))
-                wanted -= len(parts[-1])
-        return b"".join(parts)
-
-    @property
-    def first_offset(self) -> int:
-        """Queue offset of the first message of the first file."""
-        return self.places().first_offset
-
-    def next_file(self, offset: int) -> int:
-        """Queue offset of the first message of the next file; the end of the queue after the last one."""
-        return self.places().next_file(offset)
 
 
 @final
@@ -301,6 +105,8 @@ class StoreDirectory:
         self.state, self.bound, self.time_bound = self._look()
         self.wall_times = read_wall_times(self.file_system, self.path)
         """What the wall clock said while store times were ahead of it."""
+        self.purged: dict[tuple[str, int], int] = {}
+        """By queue, the offset below which its topic has released messages."""
         self.odd_files: list[tuple[str, int, int]] = []
         """(path, length, expected length) of segment and queue files that are left out."""
         self.unused_files: list[str] = []
@@ -308,11 +114,12 @@ class StoreDirectory:
         self.damaged: list[Damage] = []
         """Damage that recovery found in the part of the log that it walked."""
         recovered = self._recover(index=index) if self.state is DirectoryState.UNCLEAN and not raw else None
-        self.log_files = sorted(
-            (file for path in self.log_paths.all
-             for file in self._files(path, self.config.mapped_file_size_commit_log)),
-            key=lambda file: file.file_from_offset)
-        self.min_phy_offset = self.log_files[0].file_from_offset if self.log_files else 0
+        log_size = self.config.mapped_file_size_commit_log
+        self._log = MappedFileQueue(self.file_system, self.log_paths.all, log_size, mapped=False, files=sorted(
+            (file for path in self.log_paths.all for file in self._files(path, log_size)),
+            key=lambda file: file.file_from_offset))
+        self.log_files = self._log.files
+        self.min_phy_offset = max(self._log.min_offset, 0)
         if recovered is not None:
             self._queues = self._recovered_queues(recovered)
             self.max_phy_offset = recovered.commit_log.max_offset
@@ -350,8 +157,8 @@ class StoreDirectory:
             return b"" if self.file_system.exists(path) else None
         return text.strip()
 
-    def _files(self, directory: str, size: int) -> list[FileView]:
-        found: list[FileView] = []
+    def _files(self, directory: str, size: int) -> list[MappedFile]:
+        found: list[MappedFile] = []
         odd: list[tuple[str, int, int]] = []
         for name in self.file_system.list(directory):
             offset = filenames.file_name_to_offset(name)
@@ -361,7 +168,7 @@ class StoreDirectory:
             if (there := self.file_system.stat(path).size) != size:
                 odd.append((path, there, size))
             else:
-                found.append(FileView(self.file_system, path, offset, size))
+                found.append(MappedFile(self.file_system, path, offset, size, foreign=True))
         while odd and not odd[-1][1] and (not found or odd[-1][0] > found[-1].path):
             self.unused_files.append(odd.pop()[0])
         self.odd_files += odd
@@ -398,38 +205,42 @@ class StoreDirectory:
             for found in store.report.stepped_over]
         return store
 
-    def _recovered_queues(self, store: DefaultMessageStore) -> dict[tuple[str, int], QueueView]:
-        return {
-            key: (BatchQueueView if queue.is_batch else QueueView)(*key, max_offset=queue.max_offset, files=[
-                FileView(self.file_system, file.path, file.file_from_offset, file.size)
-                for file in queue.files.files])
-            for key, queue in store.queues.table.items()}
-
-    def _load_queues(self, *, raw: bool) -> dict[tuple[str, int], QueueView]:
+    def _recovered_queues(self, store: DefaultMessageStore) -> dict[tuple[str, int], ConsumeQueue]:
         found = {}
-        for kind, name, unit, size in (
-            (QueueView, filenames.CONSUMEQUEUE, CQ_UNIT, self.config.mapped_file_size_consume_queue),
-            (BatchQueueView, filenames.BATCHCONSUMEQUEUE, BATCH_CQ_UNIT,
-             self.config.mapper_file_size_batch_consume_queue),
+        for key, queue in store.queues.table.items():
+            found[key] = type(queue)(*key, MappedFileQueue(
+                self.file_system, queue.files.directories, queue.files.file_size, mapped=False, files=[
+                    MappedFile(self.file_system, file.path, file.file_from_offset, file.size, foreign=True)
+                    for file in queue.files.files]))
+            found[key].set_end(queue.max_offset)
+        return found
+
+    def _load_queues(self, *, raw: bool) -> dict[tuple[str, int], ConsumeQueue]:
+        found = {}
+        for kind, name, wanted in (
+            (ConsumeQueue, filenames.CONSUMEQUEUE, self.config.mapped_file_size_consume_queue),
+            (BatchConsumeQueue, filenames.BATCHCONSUMEQUEUE, self.config.mapper_file_size_batch_consume_queue),
         ):
-            root = f"{self.path}/{name}"
+            root, size = f"{self.path}/{name}", whole_units(wanted, kind.unit_size)
             for topic, queue_id in queue_directories(self.file_system, root):
-                queue = kind(topic, queue_id, files=self._files(
-                    f"{root}/{topic}/{queue_id}", whole_units(size, unit.size)))
+                path = f"{root}/{topic}/{queue_id}"
+                queue = kind(topic, queue_id, MappedFileQueue(
+                    self.file_system, path, size, mapped=False, files=self._files(path, size)))
                 queue.find_end(raw=raw)
                 found[topic, queue_id] = queue
         return found
 
     def _correct_min_offsets(self, minima: Mapping[tuple[str, int], LogicalMin], *, raw: bool) -> None:
         for key, queue in self._queues.items():
-            queue.min_offset = first_kept(queue, self.min_phy_offset)
+            queue.correct_min_offset(self.min_phy_offset)
             ended = self.lives.table.get(key[0]) if not raw else None
             if ended is not None:
-                queue.min_offset = max(queue.min_offset, end_of_life(queue, ended))
+                queue.logical_min_offset = end_of_life(queue, ended)
             if (low := minima.get(key)) is not None:
-                queue.purged_until = min(
-                    low.offset, first_kept(queue, low.phy_offset), queue.max_offset)
-                queue.min_offset = max(queue.min_offset, queue.purged_until)
+                purged = min(low.offset, first_kept(queue, low.phy_offset), queue.max_offset)
+                queue.logical_min_offset = max(queue.logical_min_offset, purged)
+                if purged > 0:
+                    self.purged[key] = purged
 
     # -- where it ends
 
@@ -437,7 +248,7 @@ class StoreDirectory:
         """Return the position after the last record: start after the last unit, then walk the records."""
         last = self.min_phy_offset
         for queue in self._queues.values():
-            unit = queue.last_unit()
+            unit = queue.unit(queue.max_offset - 1)
             if unit is not None and unit.size != PRE_BLANK_SIZE:
                 last = max(last, unit.phy_offset + unit.size)
         end = LogEnd()
@@ -475,27 +286,17 @@ class StoreDirectory:
 
     # -- reading
 
-    def queues(self) -> list[QueueView]:
+    def queues(self) -> list[ConsumeQueue]:
         """Return every queue, sorted by topic and queue id."""
         return [self._queues[key] for key in sorted(self._queues)]
 
-    def queue(self, key: tuple[str, int]) -> QueueView | None:
+    def queue(self, key: tuple[str, int]) -> ConsumeQueue | None:
         """Return the queue of (topic, queue id), or None."""
         return self._queues.get(key)
 
     def read(self, phy_offset: int, n: int) -> bytes:
         """Return up to ``n`` bytes of one segment of the log; b"" if it was deleted."""
-        file = self._log_file(phy_offset)
-        if file is None:
-            return b""
-        at = phy_offset - file.file_from_offset
-        return file.read(at, min(n, file.size - at))
-
-    def _log_file(self, phy_offset: int) -> FileView | None:
-        for file in self.log_files:
-            if 0 <= phy_offset - file.file_from_offset < file.size:
-                return file
-        return None
+        return self._log.read(phy_offset, n)
 
     def store_time(self, unit: CqUnit) -> int | None:
         """Return when a unit's message was stored, in ms of the wall clock.
@@ -507,11 +308,11 @@ class StoreDirectory:
         if plausible_size(head, at) == unit.size and is_record(self.read(at, unit.size), at):
             stored = store_timestamp_of(head)
             return None if stored is None else self.wall_times.of(at, stored)
-        is_file_gone = not head and self._log_file(at) is not None
+        is_file_gone = not head and self._log.find(at) is not None
         return -1 if is_file_gone or at < self.min_phy_offset else None
 
     def records(
-        self, queue: QueueView, unread: dict[int, OSError] | None = None
+        self, queue: ConsumeQueue, unread: dict[int, OSError] | None = None
     ) -> Iterator[tuple[int, Any, bytes | None]]:
         """Yield (offset, unit, record or None) for each message of a queue, without pre-blank units.
 
@@ -551,18 +352,9 @@ class StoreDirectory:
                 return b""
 
     def query(self, topic: str, key: str, index_type: str = "K") -> list[int]:
-        """Return the positions of all records with this key's hash, from the index files."""
+        """Return the positions of the newest records with this key's hash, at most a million, from the index files."""
         name = f"T#{key}" if index_type == "T" else key
-        wanted = hashes.index_hash(topic.encode(), name.encode())
-        slots, entries = self.config.max_hash_slot_num, self.config.max_index_num
-        found: set[int] = set()
-        for file in self.index_files():
-            data = file.read(0, file.size)
-            if len(data) == file.size and INDEX_HEADER.unpack_from(data).index_count > 1:
-                room = np.empty(min(entries, 1 << 20), dtype=np.int64)
-                n = index_entries.search(data, slots, entries, wanted, 0, _FOREVER - 2000, room)
-                found.update(room[:n].tolist())
-        return sorted(found)
+        return sorted(set(find_by_key(self.index_files(), self.config, topic, name, _MOST_FOUND, 0, _FOREVER - 2000)))
 
     @property
     def is_live(self) -> bool:
@@ -579,20 +371,20 @@ class StoreDirectory:
         """Position after the last record that may be shown, beside a Java broker that of the last unit."""
         if self.time_bound == _FOREVER:
             return self.readable_until
-        last = (queue.last_unit() for queue in self._queues.values())
+        last = (queue.unit(queue.max_offset - 1) for queue in self._queues.values())
         return max((unit.phy_offset + unit.size for unit in last if unit is not None and unit.size != PRE_BLANK_SIZE),
                    default=self.min_phy_offset)
 
     def log_path(self, phy_offset: int) -> str:
         """Return the path of the segment with a position; without one, the directory of new segments."""
-        file = self._log_file(phy_offset)
+        file = self._log.find(phy_offset)
         return file.path if file is not None else self.log_paths.writable[0]
 
-    def index_files(self) -> list[FileView]:
+    def index_files(self) -> list[MappedFile]:
         """Return the index files of any length, oldest first."""
         directory = f"{self.path}/{filenames.INDEX}"
         return [
-            FileView(self.file_system, f"{directory}/{name}", 0,
-                     self.file_system.stat(f"{directory}/{name}").size)
+            MappedFile(self.file_system, f"{directory}/{name}", 0, self.file_system.stat(f"{directory}/{name}").size,
+                       foreign=True)
             for name in self.file_system.list(directory) if filenames.is_index_name(name)
         ]

@@ -7,7 +7,7 @@ covers. The index is derived from the CommitLog; files that look wrong are rebui
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, final
 
@@ -35,7 +35,7 @@ from tailrace.store.index_builder import IndexBuilder
 from tailrace.store.record_batch import RecordBatch
 from tailrace.store.walk.scan import Rows
 
-__all__ = ["IndexService", "index_file_name"]
+__all__ = ["IndexService", "find_by_key", "index_file_name"]
 
 _STEP = 16 << 20
 _SLOTS_AT_ONCE = 1 << 18
@@ -68,6 +68,36 @@ def _row_of(ends: Rows, key: int) -> int:
     return int(np.searchsorted(ends, key, side="right"))
 
 
+def find_by_key(
+    files: Sequence[MappedFile], config: StoreConfig, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int
+) -> list[int]:
+    """Return what ``IndexService.query`` returns, from these index files, oldest first.
+
+    A file of another length than the settings say is left out.
+    """
+    wanted = hashes.index_hash(topic.encode(), key.encode())
+    slots, entries = config.max_hash_slot_num, config.max_index_num
+    found: list[int] = []
+    room = np.empty(max(max_num, 1), dtype=np.int64)
+    for file in reversed(files):
+        if file.size != index_file_size(slots, entries):
+            continue
+        lease = file.select(0, file.size, mapped=True)  # a look-up reads only a few bytes
+        if lease is None:  # retention has deleted the file
+            continue
+        with lease:
+            header = INDEX_HEADER.unpack_from(lease.buffer)
+            if header.index_count <= 1:
+                continue
+            if header.begin_timestamp <= end_ms and header.end_timestamp >= begin_ms:
+                n = index_entries.search(
+                    lease.buffer, slots, entries, wanted, begin_ms, end_ms, room[: max_num - len(found)])
+                found.extend(room[:n].tolist())
+        if header.begin_timestamp < begin_ms or len(found) >= max_num:
+            break
+    return found
+
+
 @final
 class IndexService:
     """All index files, oldest first."""
@@ -81,6 +111,7 @@ class IndexService:
         self._removals = DirectorySyncs(file_system)
         self._directory = directory
         self._open_files = open_files
+        self._config = config
         self._slots = config.max_hash_slot_num
         self._entries = config.max_index_num
         self._size = index_file_size(self._slots, self._entries)
@@ -449,22 +480,4 @@ class IndexService:
 
         Different keys may have the same hash, so the caller must compare the keys.
         """
-        wanted = hashes.index_hash(topic.encode(), key.encode())
-        found: list[int] = []
-        room = np.empty(max(max_num, 1), dtype=np.int64)
-        for file in reversed(self.files):
-            lease = file.select(0, self._size, mapped=True)  # a look-up reads only a few bytes
-            if lease is None:  # retention has deleted the file
-                continue
-            with lease:
-                header = INDEX_HEADER.unpack_from(lease.buffer)
-                if header.index_count <= 1:
-                    continue
-                if header.begin_timestamp <= end_ms and header.end_timestamp >= begin_ms:
-                    n = index_entries.search(
-                        lease.buffer, self._slots, self._entries, wanted, begin_ms, end_ms,
-                        room[: max_num - len(found)])
-                    found.extend(room[:n].tolist())
-            if header.begin_timestamp < begin_ms or len(found) >= max_num:
-                break
-        return found
+        return find_by_key(self.files, self._config, topic, key, max_num, begin_ms, end_ms)

@@ -21,7 +21,8 @@ from tailrace.formats.indexfile import (
 )
 from tailrace.kernels import hashes, index_chains, index_entries
 from tailrace.kernels.shared import constants as C
-from tailrace.store.directory import FileView, StoreDirectory
+from tailrace.segments import MappedFile
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.findings import Finding
 from tailrace.store.walk.scan import LogChunk
 
@@ -51,7 +52,7 @@ class IndexFileCheck(NamedTuple):
 
 
 def check_index_file(
-    config: StoreConfig, file: FileView, number: int, *, grows: bool = False
+    config: StoreConfig, file: MappedFile, number: int, *, grows: bool = False
 ) -> IndexFileCheck:
     """Verify length, header and chains of the index file with this number.
 
@@ -106,7 +107,7 @@ class IndexRange:
     """Index entries of records in [``low``, ``high``) of the log. Records up to ``indexed`` must have entries."""
 
     def __init__(
-        self, directory: StoreDirectory, files: Sequence[FileView], blocks: Sequence[IndexBlock],
+        self, directory: StoreDirectory, files: Sequence[MappedFile], blocks: Sequence[IndexBlock],
         low: int, high: int, indexed: int,
     ) -> None:
         self._directory = directory

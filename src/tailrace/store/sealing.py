@@ -12,7 +12,8 @@ from typing import Any, Final
 from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, CRC_MASK, SysFlag, record_size
 from tailrace.kernels import appender, record
 from tailrace.kernels.shared import constants as C
-from tailrace.store.walk.log_walk import Damage, LogFile
+from tailrace.segments import MappedFile
+from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import Rows
 
 __all__ = ["SEALED_TOPIC", "placeholder", "sealed_rows"]
@@ -22,7 +23,7 @@ _RAW_TOPIC: Final = SEALED_TOPIC.encode()
 _HOST: Final = bytes(8)
 
 
-def placeholder(damage: Damage, file: LogFile, timestamp_ms: int) -> bytes:
+def placeholder(damage: Damage, file: MappedFile, timestamp_ms: int) -> bytes:
     """Return the bytes to write at ``damage.phy_offset``; b"" if the damage is too small for a record."""
     end = file.file_from_offset + file.size
     if damage.until >= end:

@@ -26,11 +26,13 @@ from tailrace.formats.commitlog import (
     PROPERTY_SEPARATOR,
     decode_properties,
 )
-from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.kernels import columns, queue_units, record
 from tailrace.kernels.shared import constants as C
+from tailrace.store.batch_consume_queue import BatchConsumeQueue
 from tailrace.store.batch_units import batch_units
-from tailrace.store.directory import BatchQueueView, QueueView, StoreDirectory
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.dispatch import SCHEDULE_TOPIC, deliver_time_codes, parse_delay_levels
 from tailrace.store.findings import Finding
 from tailrace.store.index_verification import (
@@ -101,7 +103,7 @@ class SegmentRules:
     """Verifies the records of one segment against queues and index."""
 
     def __init__(
-        self, directory: StoreDirectory, queues: dict[Key, QueueView], index: IndexRange
+        self, directory: StoreDirectory, queues: dict[Key, ConsumeQueue], index: IndexRange
     ) -> None:
         self._directory = directory
         self._queues = queues
@@ -152,7 +154,7 @@ class SegmentRules:
         wanted = bytearray(_UNIT * len(chosen))
         queue_units.build_units(rows, chosen, np.array([0, len(chosen)]), wanted)
         queue = self._queues.get(key)
-        if isinstance(queue, BatchQueueView):
+        if isinstance(queue, BatchConsumeQueue):
             yield from self._verify_batches(queue, key, rows, chosen)
             return
         start, count = int(offsets[0]), len(chosen)
@@ -181,17 +183,17 @@ class SegmentRules:
                               f"{_named(CQ_UNIT.unpack_from(there))}, for the record at {phy_offset}")
 
     def _verify_batches(
-        self, queue: BatchQueueView, key: Key, rows: Rows, chosen: Any
+        self, queue: BatchConsumeQueue, key: Key, rows: Rows, chosen: Any
     ) -> Iterator[Finding]:
         """Verify the records of a batch queue. Each has one unit with its number of messages."""
         directory = self._directory
         counts = np.array([self._counts.get(number, 1) for number in chosen.tolist()], dtype=np.int64)
         wanted, size = batch_units(rows, chosen, counts), BATCH_CQ_UNIT.size
         offsets = rows[chosen, C.QUEUE_OFFSET].tolist()
-        is_right = queue.batch_units(offsets[0], len(chosen)) == wanted
+        is_right = queue.stored_units(offsets[0], len(chosen)) == wanted
         for number, offset in enumerate(offsets):
             unit = wanted[number * size : (number + 1) * size]
-            there = unit if is_right else queue.batch_units(offset, 1)
+            there = unit if is_right else queue.stored_units(offset, 1)
             phy_offset = int(rows[chosen[number], C.PHY])
             if there == unit:
                 self.claims.add(key, offset, int(counts[number]))
@@ -418,20 +420,14 @@ def unclaimed_findings(
         # A broker that does not know of a deletion builds the units of the ended life again, at other offsets.
         low = max(directory.min_phy_offset, directory.lives.deleted_up_to(queue.topic))
         for start, end in claims.gaps(key, queue.min_offset, queue.max_offset):
-            at = start
-            while at < end:
-                count = min(_LOOK, end - at, max(queue.next_file(at) - at, 1))
-                data = queue.units(at, count)
-                units = CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
+            for at, units in queue.runs(start, end):
                 places = units["phy_offset"]
                 foreign = (
                     (units["size"] > 0) & (units["size"] < PRE_BLANK_SIZE) & (places >= low)
                     & (places >= ends[np.searchsorted(starts, places, side="right") - 1]))
                 for number in np.flatnonzero(foreign).tolist():
-                    unit = CQ_UNIT.unpack_from(data, number * _UNIT)
                     yield Finding("foreign-unit", _queue_path(directory, key), at + number,
-                                  f"{_named(unit)}: no record is there")
-                at += count
+                                  f"{_named(CqUnit(*units[number].tolist()))}: no record is there")
 
 
 def state_findings(directory: StoreDirectory, end: int) -> Iterator[Finding]:
@@ -452,8 +448,9 @@ def state_findings(directory: StoreDirectory, end: int) -> Iterator[Finding]:
 
 
 def _queue_path(directory: StoreDirectory, key: Key) -> str:
-    queue = directory.queue(key) or QueueView(*key)
-    return f"{directory.path}/{queue.directory}"
+    queue = directory.queue(key)
+    return queue.files.directories[0] if queue is not None else (
+        f"{directory.path}/{filenames.CONSUMEQUEUE}/{key[0]}/{key[1]}")
 
 
 def _named(unit: NamedTuple) -> str:

@@ -12,6 +12,7 @@ Memory: five numbers for each pending timer.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +26,7 @@ from tailrace.formats.commitlog import (
     java_string_hash,
     plausible_size,
 )
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC
 from tailrace.formats.timerlog import (
     MAGIC_DELETE,
@@ -38,7 +39,8 @@ from tailrace.formats.timerlog import (
 )
 from tailrace.formats.timerwheel import SLOT
 from tailrace.model import MessageExt
-from tailrace.store.directory import DirectoryState, FileView, StoreDirectory
+from tailrace.segments import MappedFile
+from tailrace.store.directory import DirectoryState, StoreDirectory
 from tailrace.store.findings import Finding, FindingKind, Remedy
 from tailrace.timer.properties import (
     Identity,
@@ -58,7 +60,6 @@ __all__ = [
 
 _UNIT: Final = TIMER_UNIT.size
 _READ: Final = 65_536
-_LOOK: Final = 4096
 TIMER_KINDS: Final[Mapping[str, FindingKind]] = {
     "timer-log-length": FindingKind("A file of the timer log has another length than most files.", Remedy.RECOVER),
     "timer-log-damaged": FindingKind(
@@ -138,16 +139,13 @@ def _not_enqueued(directory: StoreDirectory, checks: Sequence[TimerFileCheck]) -
     fields = read_timer_checkpoint(directory.file_system, _checkpoint_path(directory))
     known = {place for check in checks for place in check.records[-_READ:].tolist()}
     at = max(fields.last_timer_queue_offset if fields is not None else 0, queue.min_offset)
-    while at < queue.max_offset:
-        data = queue.units(at, _LOOK)
-        for number in range(len(data) // CQ_UNIT.size):
-            unit = CQ_UNIT.unpack_from(data, number * CQ_UNIT.size)
+    for _, units in queue.runs(at, queue.max_offset):
+        for unit in itertools.starmap(CqUnit, units.tolist()):
             is_new = unit.phy_offset not in known and 0 < unit.size < PRE_BLANK_SIZE
             message = _record(directory, unit.phy_offset, unit.size) if is_new else None
             out = out_ms(message.properties) if message is not None else None
             if message is not None and out is not None and REAL_TOPIC in message.properties:
                 yield message, out
-        at = at + len(data) // CQ_UNIT.size if data else queue.next_file(at)
 
 
 def _identity(directory: StoreDirectory, phy_offset: int) -> Identity | None:
@@ -158,7 +156,7 @@ def _identity(directory: StoreDirectory, phy_offset: int) -> Identity | None:
     return identity_of(message.properties, out) if message is not None and out is not None else None
 
 
-def timer_files(directory: StoreDirectory) -> tuple[list[FileView], list[Finding]]:
+def timer_files(directory: StoreDirectory) -> tuple[list[MappedFile], list[Finding]]:
     """Return the files of the timer log, and those that are left out because of their length."""
     root = f"{directory.path}/{filenames.TIMERLOG}"
     file_system = directory.file_system
@@ -171,7 +169,7 @@ def timer_files(directory: StoreDirectory) -> tuple[list[FileView], list[Finding
         path = f"{root}/{name}"
         there = file_system.stat(path).size
         if there == size:
-            files.append(FileView(file_system, path, offset, size))
+            files.append(MappedFile(file_system, path, offset, size, foreign=True))
         elif there:
             odd.append(Finding("timer-log-length", path, 0, f"{there} bytes, not {size}"))
     return files, odd
@@ -184,7 +182,7 @@ def verify_timers(directory: StoreDirectory, now_ms: int) -> tuple[TimerCounts, 
     return timer_counts(directory, checks, now_ms), [*odd, *join_timer_checks(directory, checks)]
 
 
-def check_timer_file(directory: StoreDirectory, file: FileView, *, last: bool) -> TimerFileCheck:
+def check_timer_file(directory: StoreDirectory, file: MappedFile, *, last: bool) -> TimerFileCheck:
     """Check every unit of one file."""
     read_time, precision = _read_time_ms(directory), _precision_ms(directory)
     found: list[Finding] = []
@@ -226,7 +224,7 @@ def _precision_ms(directory: StoreDirectory) -> int:
     return found.precision_ms if found is not None else directory.config.timer_precision_ms
 
 
-def _verify_end(file: FileView, at: int, *, last: bool) -> Iterator[Finding]:
+def _verify_end(file: MappedFile, at: int, *, last: bool) -> Iterator[Finding]:
     """Check that a full file ends in a blank unit, and the last file in zeros."""
     if at >= file.size:
         return
@@ -332,7 +330,7 @@ def _verify_wheel(directory: StoreDirectory, rows: Any) -> Iterator[Finding]:
     if read_suspicious_until_ms(file_system, directory.path) > _read_time_ms(directory):
         return  # the clock was set back: two lists may want one place, and the next open rebuilds it
     precision = _precision_ms(directory)
-    file = FileView(file_system, path, 0, file_system.stat(path).size)
+    file = MappedFile(file_system, path, 0, file_system.stat(path).size, foreign=True)
     count = max(file.size // SLOT.size, 1)
     for listed in np.split(rows, np.flatnonzero(np.diff(rows[:, 0])) + 1):
         starts = np.flatnonzero(listed[:, 2] < 0)
@@ -371,16 +369,10 @@ def _verify_queue(directory: StoreDirectory, records: Any) -> Iterator[Finding]:
         yield Finding("timercheck-ahead", path, 16,
                       f"{fields.last_timer_queue_offset}, the timer queue ends at {queue.max_offset}")
     known = np.unique(records)
-    at, until = queue.min_offset, min(fields.last_timer_queue_offset, queue.max_offset)
-    while at < until:
-        data = queue.units(at, min(_LOOK, until - at))
-        units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
-        if not len(units):
-            at = queue.next_file(at)
-            continue
+    for at, units in queue.runs(queue.min_offset, fields.last_timer_queue_offset):
         lacking = ~np.isin(units["phy_offset"], known) & (units["size"] < PRE_BLANK_SIZE)
         for number in np.flatnonzero(lacking & (units["size"] > 0)).tolist():
-            unit = CQ_UNIT.unpack_from(data, number * CQ_UNIT.size)
+            unit = CqUnit(*units[number].tolist())
             message = _record(directory, unit.phy_offset, unit.size)
             out = out_ms(message.properties) if message is not None else None
             if message is not None and out is not None and out >= fields.last_read_time_ms and (
@@ -388,4 +380,3 @@ def _verify_queue(directory: StoreDirectory, records: Any) -> Iterator[Finding]:
             ):
                 yield Finding("missing-timer", f"{directory.path}/{filenames.TIMERLOG}", unit.phy_offset,
                               f"the timer of {out} at queue offset {at + number} has no unit")
-        at += len(units)

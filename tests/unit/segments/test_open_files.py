@@ -56,7 +56,7 @@ def made(tmp_path):
 
 @pytest.mark.parametrize("call", [
     lambda file: file.write_at(b"x" * 10, 0), lambda file: file.read(0, 5), lambda file: file.flush(),
-    lambda file: file.read_apart(0, 5), lambda file: list(file.nonzero(0)),
+    lambda file: file.read(0, 5, apart=True), lambda file: list(file.nonzero(0)),
     lambda file: file.data_end(), lambda file: file.zero_tail(1),
 ], ids=["write", "read", "flush", "read_apart", "nonzero", "data_end", "zero_tail"])
 def test_others_do_not_close_the_file_of_a_call(made, call):
@@ -91,7 +91,7 @@ def test_a_closed_file_is_neither_written_nor_flushed(made):
         with pytest.raises(StoreClosedError):
             call()
     assert file.read(0, 5) == b""
-    assert file.read_apart(0, 5) == b""
+    assert file.read(0, 5, apart=True) == b""
     assert file.hold_view() is None
 
 

@@ -12,13 +12,18 @@ from tailrace.errors import UnknownTopicError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.store_opening import StoreParts
-from tailrace.segments import OpenFiles
+from tailrace.segments import MappedFileQueue, OpenFiles
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.testing import CrashFileSystem
 
 
+def queue_in(files, directory, size=100, open_files=None):
+    return ConsumeQueue("t", 0, MappedFileQueue(
+        files, directory, size, mapped=False, open_files=open_files or OpenFiles()))
+
+
 def queue_of(files, units, start=0):
-    queue = ConsumeQueue(files, "/q", "t", 0, 100, OpenFiles())  # five units a file
+    queue = queue_in(files, "/q")  # five units a file
     queue.write(start, b"".join(PRE_BLANK if u is None else CQ_UNIT.pack(u, 5, 7) for u in units))
     return queue
 
@@ -48,7 +53,7 @@ def test_searches_step_over_places_without_a_message(seed):
 def test_a_queue_that_starts_above_zero_is_pre_blank_up_to_its_first_unit(start):
     files = CrashFileSystem()
     queue_of(files, [500, 600], start)
-    again = ConsumeQueue(files, "/q", "t", 0, 100, OpenFiles())
+    again = queue_in(files, "/q")
     assert again.load() == ""
     assert again.min_offset == again.max_offset == start // 5 * 5, "nothing shows before the end is known"
     again.find_end()
@@ -79,7 +84,7 @@ def test_a_read_after_units_have_changed_finds_the_new_ones(change):
 
 
 def test_a_reader_that_continues_reads_several_units_in_one_call(monkeypatch):
-    queue = ConsumeQueue(CrashFileSystem(), "/r", "t", 0, 20_000, OpenFiles())
+    queue = queue_in(CrashFileSystem(), "/r", 20_000)
     units = b"".join(CQ_UNIT.pack(n * 100, 5, 7) for n in range(500))
     queue.write(0, units)
     reads, real = [], queue.files.read
@@ -93,7 +98,7 @@ def test_units_that_were_cut_off_do_not_come_back():
     queue = queue_of(files, list(range(100, 112)))
     queue.truncate(3)
     for _ in range(2):
-        again = ConsumeQueue(files, "/q", "t", 0, 100, OpenFiles())
+        again = queue_in(files, "/q")
         again.load()
         again.find_end()
         assert not again.settle(clear_after_end=True, unflushed_files=0)
@@ -106,7 +111,7 @@ def test_units_that_were_cut_off_do_not_come_back():
 def test_thousands_of_queues_share_a_few_descriptors(tmp_path):
     opened = OpenFiles(limit=8)
     queues = [
-        ConsumeQueue(OsFileSystem(), str(tmp_path / str(n)), "t", n, 100, opened) for n in range(60)]
+        queue_in(OsFileSystem(), str(tmp_path / str(n)), open_files=opened) for n in range(60)]
     for offset in range(3):
         for n, queue in enumerate(queues):
             queue.write(offset, CQ_UNIT.pack(n * 10 + offset, 5, 7))

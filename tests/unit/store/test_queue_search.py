@@ -6,7 +6,8 @@ import pytest
 
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
-from tailrace.store.directory import FileView, QueueView
+from tailrace.segments import MappedFile, MappedFileQueue
+from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.queue_search import (
     first_at,
     first_kept,
@@ -124,20 +125,28 @@ def test_a_search_reads_few_units():
     assert first_message(queue, 0, lambda unit: unit.phy_offset > 0) == 50_001
 
 
+def of_files(max_offset, *paths):
+    """Return the queue of a directory that is read without the lock, with eight units in a file."""
+    queue = ConsumeQueue("T", 0, MappedFileQueue(OsFileSystem(), "", 160, mapped=False, files=[
+        MappedFile(OsFileSystem(), str(path), int(path.name), 160, foreign=True) for path in paths]))
+    queue.set_end(max_offset)
+    return queue
+
+
 def test_pre_blank_units_do_not_hide_messages_before_them(tmp_path):
     """They did from the Spark source and from ``retention``, which took each for an old message."""
     path = tmp_path / "00000000000000000000"
     path.write_bytes(b"".join([CQ_UNIT.pack(700, 100, 0), PRE_BLANK * 6, CQ_UNIT.pack(1500, 100, 0)]))
-    queue = QueueView("T", 0, max_offset=8, files=[FileView(OsFileSystem(), str(path), 0, 160)])
+    queue = of_files(8, path)
     assert first_at(queue, 0, 700) == 0
     assert first_at(queue, 0, 701) == 7
 
 
 def test_a_file_that_retention_took_is_stepped_over(tmp_path):
-    gone = FileView(OsFileSystem(), str(tmp_path / "gone"), 0, 160)
+    gone = tmp_path / "00000000000000000000"
     path = tmp_path / "00000000000000000160"
     path.write_bytes(b"".join(CQ_UNIT.pack(1000 + n, 100, 0) for n in range(8)))
-    queue = QueueView("T", 0, max_offset=16, files=[gone, FileView(OsFileSystem(), str(path), 160, 160)])
+    queue = of_files(16, gone, path)
     assert first_kept(queue, 0) == 8
     assert first_at(queue, 0, 1003) == 11
-    assert next_message(QueueView("T", 0, max_offset=8, files=[gone]), 0) == 8
+    assert next_message(of_files(8, gone), 0) == 8

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple, Protocol, final
+from typing import Final, NamedTuple, final
 
 from isal import isal_zlib
 
@@ -25,6 +25,7 @@ from tailrace.env.whole_files import read_file
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
 from tailrace.logs import get_logger
+from tailrace.segments import MappedFile
 from tailrace.store.archive_manifest import (
     HEAD_BYTES,
     Manifest,
@@ -44,25 +45,6 @@ _RETRY_NS: Final = 60_000_000_000
 """Time after which a comparison is repeated that could not be made."""
 _REPEAT_NS: Final = 3600_000_000_000
 """Time after which a comparison is repeated that found a difference."""
-
-
-class LogFile(Protocol):
-    """A file of the CommitLog."""
-
-    @property
-    def path(self) -> str:
-        """Its path."""
-        ...
-
-    @property
-    def file_from_offset(self) -> int:
-        """Position of its first byte."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Its length in bytes."""
-        ...
 
 
 class _Identity(NamedTuple):
@@ -90,7 +72,7 @@ class ArchivePins:
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, directory: str,
-        segments: Callable[[], Iterable[LogFile]],
+        segments: Callable[[], Iterable[MappedFile]],
     ) -> None:
         self._clock = clock
         self._file_system = file_system
@@ -123,7 +105,7 @@ class ArchivePins:
                 return
             self._archived.add(offset)
 
-    def confirmed(self, file: LogFile) -> bool:
+    def confirmed(self, file: MappedFile) -> bool:
         """Compare a part of a segment with the archive; True once everything was compared and equal.
 
         After a difference the segment has a pin until the manifest or a file of it changes, at most
@@ -158,7 +140,7 @@ class ArchivePins:
             _log, segment=identity.manifest.segment, archive=self._directory, cause=why)
         return False
 
-    def _identity(self, file: LogFile) -> _Identity | None:
+    def _identity(self, file: MappedFile) -> _Identity | None:
         manifest = read_manifest(self._file_system, self._directory, file.file_from_offset)
         if manifest is None:
             return None
@@ -197,7 +179,7 @@ class ArchivePins:
         finally:
             file.close()
 
-    def _why_not(self, file: LogFile) -> str:
+    def _why_not(self, file: MappedFile) -> str:
         """Return why a file does not count as archived, by its manifest; empty when it does."""
         name = f"{filenames.offset_to_file_name(file.file_from_offset)}.json"
         try:
@@ -221,7 +203,7 @@ class ArchivePins:
             return f"lacks a file that {name} names: {why}"
         return self._why_refuted(file, manifest)
 
-    def _why_refuted(self, file: LogFile, manifest: Manifest) -> str:
+    def _why_refuted(self, file: MappedFile, manifest: Manifest) -> str:
         refuted = self._refuted
         if refuted is None or refuted.identity.manifest.segment != manifest.segment:
             return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from copy import copy
 from typing import Any, Final, final
 
 import numpy as np
@@ -18,8 +18,9 @@ import pyarrow as pa
 from tailrace import events
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError
-from tailrace.formats.consumequeue import CqUnit
+from tailrace.formats.consumequeue import CQ_UNIT, CqUnit
 from tailrace.logs import get_logger
+from tailrace.segments import MappedFileQueue
 from tailrace.spark.archive.layout import MESSAGE
 from tailrace.spark.archive.parquet_file import groups_with_topic, opened
 from tailrace.store.archive_manifest import (
@@ -31,8 +32,8 @@ from tailrace.store.archive_manifest import (
     list_manifests,
     read_manifest,
 )
-from tailrace.store.directory import QueueView, StoreDirectory
-from tailrace.store.queue_search import first_kept
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.wall_times import WallTimes
 
 __all__ = ["ArchivedDirectory", "ArchivedQueue", "open_archived"]
@@ -42,18 +43,23 @@ _FOREVER: Final = (1 << 63) - 1
 Key = tuple[str, int]
 
 
-@dataclass(slots=True)
-class ArchivedQueue(QueueView):
-    """A queue that starts in the archive. ``live`` is its part in the log.
+@final
+class ArchivedQueue(ConsumeQueue):
+    """A queue that starts in the archive, with the files of its part in the log, ``live``.
 
     ``units`` returns only units of messages in the log.
     """
 
-    archive: str = ""
-    file_system: FileSystem = field(default_factory=OsFileSystem)
-    live_min_offset: int = 0
-    archived: list[tuple[Manifest, QueueRange]] = field(default_factory=list)
-    live: QueueView | None = None
+    def __init__(
+        self, key: Key, live: ConsumeQueue | None, archived: list[tuple[Manifest, QueueRange]], archive: str,
+        file_system: FileSystem,
+    ) -> None:
+        super().__init__(*key, live.files if live is not None else MappedFileQueue(
+            file_system, (), CQ_UNIT.size, mapped=False))
+        self.live, self.archived, self.archive, self.file_system = live, archived, archive, file_system
+        end = archived[-1][1].end
+        self.live_min_offset, self.max_offset = (live.min_offset, live.max_offset) if live is not None else (end, end)
+        self._min_offset = archived[0][1].start
 
     def units(self, offset: int, count: int) -> bytes:
         """Bytes of up to ``count`` units from ``offset``; none without messages in the log."""
@@ -121,7 +127,7 @@ class ArchivedDirectory:
         self._bases = [one.segment for one in manifests]
         self._queues = _merge(live, archive, manifests, file_system)
 
-    def queues(self) -> list[QueueView]:
+    def queues(self) -> list[ConsumeQueue]:
         """Return every queue of log and archive, by topic and number."""
         return [self._queues[key] for key in sorted(self._queues)]
 
@@ -186,13 +192,13 @@ def open_archived(
 
 def _merge(
     live: StoreDirectory, archive: str, manifests: list[Manifest], file_system: FileSystem
-) -> Mapping[Key, QueueView]:
-    there: dict[Key, QueueView] = {}
+) -> Mapping[Key, ConsumeQueue]:
+    there: dict[Key, ConsumeQueue] = {}
     for queue in live.queues():
         kept = queue
-        if queue.purged_until:  # this table also shows messages that the topic has released
-            kept = replace(
-                queue, min_offset=first_kept(queue, live.min_phy_offset), purged_until=0)
+        if (queue.topic, queue.queue_id) in live.purged:  # this table also shows messages that the topic has released
+            kept = copy(queue)
+            kept.logical_min_offset = 0
         there[queue.topic, queue.queue_id] = kept
     ranges: dict[Key, list[tuple[Manifest, QueueRange]]] = {}
     for manifest in manifests:
@@ -211,14 +217,6 @@ def _merge(
                 break
             used.insert(0, (manifest, one))
             least = one.start
-        if not used:
-            continue
-        end = used[-1][1].end
-        made = ArchivedQueue(
-            *key, min_offset=least, max_offset=end, archive=archive,
-            file_system=file_system, live_min_offset=end, archived=used)
-        if present is not None:
-            made.max_offset, made.live_min_offset = present.max_offset, present.min_offset
-            made.files, made.live = present.files, present
-        there[key] = made
+        if used:
+            there[key] = ArchivedQueue(key, present, used, archive, file_system)
     return there

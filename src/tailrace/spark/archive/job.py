@@ -29,6 +29,7 @@ from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import ConfigError, CorruptionError, StoreError, StoreLockedError
 from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.logs import get_logger
+from tailrace.segments import MappedFile
 from tailrace.spark.archive.layout import LOCK, STAGING, segment_names, staging_path
 from tailrace.spark.archive.queue_units import named_in, units_between
 from tailrace.spark.archive.task import SegmentResult, SegmentTask, run_task, write_segment
@@ -45,7 +46,8 @@ from tailrace.store.archive_manifest import (
     write_manifest,
     wrong_file,
 )
-from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.directory import DirectoryState, StoreDirectory
 
 __all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_places",
            "local_runner", "spark_runner"]
@@ -172,7 +174,7 @@ class ArchiveJob:
         directory = StoreDirectory(
             self._store, config=self._config, file_system=self._file_system)
         sealed = sealed_segments(directory)
-        waiting: list[tuple[FileView, Manifest | None]] = []
+        waiting: list[tuple[MappedFile, Manifest | None]] = []
         self.skipped = 0
         for file in sealed:
             published = read_manifest(self._file_system, self._archive, file.file_from_offset)
@@ -244,7 +246,7 @@ class ArchiveJob:
         return made
 
     def _run_tasks(
-        self, directory: StoreDirectory, waiting: Sequence[tuple[FileView, Manifest | None]],
+        self, directory: StoreDirectory, waiting: Sequence[tuple[MappedFile, Manifest | None]],
         done: Callable[[int], None],
     ) -> tuple[list[Manifest], list[str]]:
         """Archive or compare segments, and call ``done`` with the size of each.
@@ -263,7 +265,7 @@ class ArchiveJob:
 
     # -- planning
 
-    def _check_is_of(self, published: Manifest, file: FileView) -> None:
+    def _check_is_of(self, published: Manifest, file: MappedFile) -> None:
         """Raise StoreError if a manifest belongs to a segment of another store."""
         head = file.read(0, HEAD_BYTES)
         if published.size != file.size or (head and zlib.crc32(head) != published.head_crc32):
@@ -279,7 +281,7 @@ class ArchiveJob:
             self._options.piece_bytes, verify=True, published=manifest)
 
     def _tasks(
-        self, directory: StoreDirectory, files: Sequence[tuple[FileView, Manifest | None]]
+        self, directory: StoreDirectory, files: Sequence[tuple[MappedFile, Manifest | None]]
     ) -> list[SegmentTask]:
         start = files[0][0].file_from_offset
         until = files[-1][0].file_from_offset + files[-1][0].size
@@ -424,7 +426,7 @@ class ArchiveJob:
         self._file_system.rmdir(path)
 
 
-def sealed_segments(directory: StoreDirectory) -> list[FileView]:
+def sealed_segments(directory: StoreDirectory) -> list[MappedFile]:
     """Return the files of the log that no longer change and whose messages all have queue units."""
     named = directory.max_phy_offset
     if directory.state in {DirectoryState.LIVE, DirectoryState.LIVE_JAVA}:
@@ -436,8 +438,8 @@ def sealed_segments(directory: StoreDirectory) -> list[FileView]:
     ]
 
 
-def _last_position(queue: QueueView) -> int:
-    unit = queue.last_unit()
+def _last_position(queue: ConsumeQueue) -> int:
+    unit = queue.unit(queue.max_offset - 1)
     return -1 if unit is None or unit.size == PRE_BLANK_SIZE else unit.phy_offset
 
 

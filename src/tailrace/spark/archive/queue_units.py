@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from tailrace.arrow.columns import Rows
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.spark.offset_ranges import OffsetRange
-from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.queue_search import first_kept
 
 __all__ = ["Units", "named_in", "units_between"]
 
-Units = list[tuple[QueueView, Rows, Rows]]
+_LOOK: Final = 1 << 20
+Units = list[tuple[ConsumeQueue, Rows, Rows]]
 """For each queue the offsets and the positions of its messages; of an inner batch only those of the first one."""
 
 
@@ -30,17 +32,18 @@ def units_between(directory: StoreDirectory, start: int, until: int) -> Units:
         (queue, *_units(queue, start, until)) for queue in directory.queues() if not is_lmq(queue.topic)]
 
 
-def _units(queue: QueueView, start: int, until: int) -> tuple[Any, Any]:
-    low, high = first_kept(queue, start), first_kept(queue, until)
-    data = queue.units(low, high - low)
-    units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
-    positions = units["phy_offset"].astype(np.int64)
-    kept = (units["size"] != PRE_BLANK_SIZE) & (positions >= start) & (positions < until)
-    return low + np.flatnonzero(kept), positions[kept]
+def _units(queue: ConsumeQueue, start: int, until: int) -> tuple[Any, Any]:
+    found: list[tuple[Any, Any]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for low, units in queue.runs(first_kept(queue, start), first_kept(queue, until), _LOOK):
+        positions = units["phy_offset"].astype(np.int64)
+        kept = (units["size"] != PRE_BLANK_SIZE) & (positions >= start) & (positions < until)
+        found.append((low + np.flatnonzero(kept), positions[kept]))
+    offsets, places = zip(*found, strict=True)
+    return np.concatenate(offsets), np.concatenate(places)
 
 
 def named_in(
-    units: Sequence[tuple[QueueView, Rows, Rows]], segment: int, size: int
+    units: Sequence[tuple[ConsumeQueue, Rows, Rows]], segment: int, size: int
 ) -> tuple[list[OffsetRange], Rows]:
     """Return the queues in a segment, and a row (position, offset, index of the queue) for each message."""
     wanted: list[OffsetRange] = []

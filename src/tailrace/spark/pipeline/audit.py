@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 from tailrace.config import StoreConfig
 from tailrace.env.clock import SystemClock
 from tailrace.node.synced_directory import open_synced
+from tailrace.segments import MappedFile
 from tailrace.store.compaction.verification import compaction_findings
-from tailrace.store.directory import FileView, StoreDirectory
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.index_verification import (
     MANY,
     IndexBlock,
@@ -45,7 +46,7 @@ from tailrace.store.verification import (
     tail_findings,
     unclaimed_findings,
 )
-from tailrace.store.walk.log_walk import Damage, LogFile
+from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import LogChunk, LogEnd, scan_files
 from tailrace.store.walk.stitched import (
     ChunksOfPiece,
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "audit"]
 
 Tell = Callable[[str], None]
-_Look = tuple[StoreDirectory, list[FileView]]
+_Look = tuple[StoreDirectory, list[MappedFile]]
 _SCHEMA: Final = (
     "step int, at bigint, number bigint, kind string, file string, position bigint, detail string")
 _ODD, _LOG, _REST = 0, 1, 2
@@ -260,7 +261,7 @@ class _Walk:
         self.damage += [item for item in walk.items() if isinstance(item, Damage)]
         self.end = walk.end
 
-    def _piece(self, file: LogFile, start: int) -> Generator[LogChunk, None, Piece]:
+    def _piece(self, file: MappedFile, start: int) -> Generator[LogChunk, None, Piece]:
         known = self._pieces.get(start)
         if known is not None:
             piece, ends = known
@@ -272,7 +273,7 @@ class _Walk:
                 (piece.start, piece.end))
         return piece
 
-    def _scan(self, file: LogFile, start: int) -> Generator[LogChunk, None, Piece]:
+    def _scan(self, file: MappedFile, start: int) -> Generator[LogChunk, None, Piece]:
         """Scan a piece that no task has scanned, because the walk continues at another position than the task did."""
         chunks = ChunksOfPiece(first_piece(file, start, self._directory.readable_until, CHECK))
         for chunk in chunks:

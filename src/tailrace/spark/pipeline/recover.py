@@ -22,6 +22,7 @@ from tailrace.formats.filenames import STAGING
 from tailrace.logs import get_logger
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
+from tailrace.segments import MappedFile
 from tailrace.spark.pipeline.staging import (
     StagedSegment,
     piece_chunks,
@@ -30,7 +31,7 @@ from tailrace.spark.pipeline.staging import (
 )
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.record_batch import RecordBatch
-from tailrace.store.walk.log_walk import LogFile, NextOf
+from tailrace.store.walk.log_walk import NextOf
 from tailrace.store.walk.scan import LogChunk
 from tailrace.store.walk.stitched import Piece, StitchedWalk, first_piece, in_batches
 
@@ -79,7 +80,7 @@ class SparkScan:
         self.used = False
 
     def __call__(
-        self, files: Sequence[LogFile], start: int, until: int, check: int, next_of: NextOf, dispatcher: Dispatcher
+        self, files: Sequence[MappedFile], start: int, until: int, check: int, next_of: NextOf, dispatcher: Dispatcher
     ) -> StitchedWalk[RecordBatch]:
         """Stage every segment from ``start`` onwards; return the walk that takes its pieces from there."""
         staging = self._staging
@@ -112,7 +113,7 @@ class _StagedPieces:
         self._tell = tell
         self._open: tuple[int, list[Any] | None] = -1, None
 
-    def __call__(self, file: LogFile, start: int) -> Generator[LogChunk, None, Piece]:
+    def __call__(self, file: MappedFile, start: int) -> Generator[LogChunk, None, Piece]:
         staged = self._staged.get(file.file_from_offset)
         at = 0
         for piece, batches in staged.pieces if staged is not None else ():

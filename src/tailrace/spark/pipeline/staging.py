@@ -20,7 +20,7 @@ from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.filenames import offset_to_file_name
 from tailrace.kernels.shared import constants as C
-from tailrace.store.directory import FileView
+from tailrace.segments import MappedFile
 from tailrace.store.walk.scan import LogChunk
 from tailrace.store.walk.stitched import Piece, scan_pieces
 
@@ -64,7 +64,7 @@ def stage_segment(
     Raises OSError.
     """
     file_system, file_from_offset = OsFileSystem(), segment[1]
-    log = FileView(file_system, *segment)
+    log = MappedFile(file_system, *segment, foreign=True)
     sink = pa.BufferOutputStream()
     pieces: list[tuple[Piece, int]] = []
     batches = records = 0

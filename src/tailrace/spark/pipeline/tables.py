@@ -30,7 +30,8 @@ from tailrace.formats.names import (
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.properties import settings_in
 from tailrace.store.archive_manifest import read_manifest, wrong_file
-from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.queue_search import message_from
 from tailrace.timer.properties import PARKED_TOPIC
 
@@ -192,12 +193,12 @@ def lag(spark: SparkSession, path: str, *, config_file: str = "") -> DataFrame:
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
     rows = []
     for topic, group, queue_id, offset in _committed(directory):
-        queue = queues.get((topic, queue_id), QueueView(topic, queue_id))
-        at = max(offset, queue.min_offset)
+        queue = queues.get((topic, queue_id))
+        low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+        at = max(offset, low)
         begin = directory.lives.begin(topic, queue_id)  # no message of a topic that was deleted before is lost
         rows.append((
-            group, topic, queue_id, offset, queue.min_offset, queue.max_offset,
-            max(queue.max_offset - at, 0), max(queue.min_offset - max(offset, begin), 0),
+            group, topic, queue_id, offset, low, high, max(high - at, 0), max(low - max(offset, begin), 0),
             _store_time(directory, queue, at)))
     frame = spark.createDataFrame(
         rows, "group string, topic string, queueId int, committed bigint, minOffset bigint, "
@@ -208,9 +209,9 @@ def lag(spark: SparkSession, path: str, *, config_file: str = "") -> DataFrame:
         "group", "topic", "queueId")
 
 
-def _store_time(directory: StoreDirectory, queue: QueueView, offset: int) -> int | None:
+def _store_time(directory: StoreDirectory, queue: ConsumeQueue | None, offset: int) -> int | None:
     """Return the store time, ms, of the first message at or after an offset; None if it is unknown."""
-    unit = message_from(queue, offset)
+    unit = message_from(queue, offset) if queue is not None else None
     stored = directory.store_time(unit) if unit is not None else None
     return stored if stored is not None and stored >= 0 else None
 

@@ -33,7 +33,7 @@ from tailrace.store.archive_manifest import (
     archived_path,
     read_manifest,
 )
-from tailrace.store.directory import QueueView
+from tailrace.store.consume_queue import ConsumeQueue
 
 __all__ = ["ArchiveTask", "RecordCount", "plan_archive", "read_archive", "task_for_vanished"]
 
@@ -92,7 +92,7 @@ def plan_archive(
     ]
 
 
-def _check_start(directory: ArchivedDirectory, queue: QueueView, options: ReadOptions) -> None:
+def _check_start(directory: ArchivedDirectory, queue: ConsumeQueue, options: ReadOptions) -> None:
     """Report a missing manifest that may have had messages before the first one of a queue."""
     missing = directory.missing
     if missing is None or (

@@ -19,7 +19,8 @@ from tailrace.errors import StoreError
 from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.spark.archive.directory import ArchivedDirectory
-from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.lives import EndedLives
 
 __all__ = ["VERSION", "Checkpoint", "LastMessage", "begin_of_life", "from_json", "last_message", "to_json", "why_other"]
@@ -99,7 +100,7 @@ def begin_of_life(directory: Directory, topic: str, queue_id: int) -> int:
     return _lives(directory).begin(topic, queue_id)
 
 
-def last_message(directory: Directory, queue: QueueView, offset: int) -> LastMessage | None:
+def last_message(directory: Directory, queue: ConsumeQueue, offset: int) -> LastMessage | None:
     """Return the message before an offset of a queue; None if it cannot be read, or was never there."""
     data = queue.units(offset - 1, 1) if queue.min_offset < offset <= queue.max_offset else b""
     if len(data) < CQ_UNIT.size:
@@ -113,7 +114,7 @@ def last_message(directory: Directory, queue: QueueView, offset: int) -> LastMes
     return LastMessage(unit.phy_offset, stored) if stored is not None else None
 
 
-def why_other(directory: Directory, queue: QueueView, offset: int, known: LastMessage | None) -> str:
+def why_other(directory: Directory, queue: ConsumeQueue, offset: int, known: LastMessage | None) -> str:
     """Return why a queue is not the one whose offset a checkpoint has; empty if nothing shows that.
 
     ``known`` is the last message before the offset. Without it only the ends of the queue are compared.

@@ -29,7 +29,7 @@ from tailrace.spark.source.offsets import (
     offset_by_position,
     offset_by_time,
 )
-from tailrace.store.directory import QueueView
+from tailrace.store.consume_queue import ConsumeQueue
 
 __all__ = ["Bounds", "bounds_of"]
 
@@ -63,7 +63,7 @@ class Bounds:
         return {key: (start, end) for key, (start, end) in clipped.items() if start < end}
 
     def _clip(
-        self, directory: Directory, queue: QueueView, span: tuple[int, int]
+        self, directory: Directory, queue: ConsumeQueue, span: tuple[int, int]
     ) -> tuple[int, int]:
         start, end = span
         if self.low > 0:

@@ -20,7 +20,7 @@ from tailrace.spark.source.checkpoints import (
 )
 from tailrace.spark.source.options import EARLIEST, LATEST, Position, ReadOptions
 from tailrace.spellings import meant
-from tailrace.store.directory import QueueView
+from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.queue_search import first_at, first_stored
 from tailrace.store.queue_types import CLEANUP_POLICY, COMPACTION, read_compacted_topics
@@ -55,7 +55,7 @@ def open_directories(options: ReadOptions) -> dict[str, Directory]:
     return found
 
 
-def queues_of(directories: Directories, options: ReadOptions, *, strict: bool = True) -> dict[Queue, QueueView]:
+def queues_of(directories: Directories, options: ReadOptions, *, strict: bool = True) -> dict[Queue, ConsumeQueue]:
     """Return all queues that are read. Raises ConfigError if a topic or queue does not exist and ``strict`` is True."""
     found = {}
     topics = set()
@@ -97,7 +97,7 @@ def _tell_compacted(label: str, topic: str) -> None:
         events.A_TOPIC_WITH_COMPACTION_IS_LEFT_OUT.log(_log, store=label, topic=topic)
 
 
-def offset_by_time(directory: Directory, queue: QueueView, timestamp: int) -> int:
+def offset_by_time(directory: Directory, queue: ConsumeQueue, timestamp: int) -> int:
     """Return the first offset stored at ``timestamp`` or later, or the queue's end."""
     low = queue.min_offset
     if isinstance(queue, ArchivedQueue):
@@ -108,7 +108,7 @@ def offset_by_time(directory: Directory, queue: QueueView, timestamp: int) -> in
     return first_stored(queue, low, since, directory.store_time)
 
 
-def offset_by_position(queue: QueueView, phy_offset: int) -> int:
+def offset_by_position(queue: ConsumeQueue, phy_offset: int) -> int:
     """Return the first offset whose message has the position ``phy_offset`` or a later one."""
     if not isinstance(queue, ArchivedQueue):
         return first_at(queue, queue.min_offset, phy_offset)
@@ -117,7 +117,7 @@ def offset_by_position(queue: QueueView, phy_offset: int) -> int:
 
 
 def _resolve(
-    key: Queue, directory: Directory, queue: QueueView, position: Position, default: int
+    key: Queue, directory: Directory, queue: ConsumeQueue, position: Position, default: int
 ) -> int:
     """Return the offset of a position. It is outside of [min, max] only if the position names that offset."""
     _, topic, queue_id = key
@@ -136,7 +136,7 @@ def _resolve(
             return {EARLIEST: queue.min_offset, LATEST: queue.max_offset}.get(offset, offset)
 
 
-def _check_named(position: Position, queues: Mapping[Queue, QueueView], name: str) -> list[str]:
+def _check_named(position: Position, queues: Mapping[Queue, ConsumeQueue], name: str) -> list[str]:
     there = {(topic, queue_id) for _, topic, queue_id in queues}
     return [
         f"{name} names {topic} queue {queue_id}, which is not read"
@@ -145,7 +145,7 @@ def _check_named(position: Position, queues: Mapping[Queue, QueueView], name: st
     ]
 
 
-def _lost(key: Queue, asked: int, queue: QueueView, begin: int, options: ReadOptions, until: int = -1) -> None:
+def _lost(key: Queue, asked: int, queue: ConsumeQueue, begin: int, options: ReadOptions, until: int = -1) -> None:
     """Report offsets from ``asked`` onwards that a queue does not have any more."""
     first = queue.min_offset if until < 0 else until
     if asked < begin <= queue.min_offset:
@@ -179,7 +179,7 @@ def _went_back(key: Queue, known: int, end: int, options: ReadOptions) -> None:
 
 
 def _starts(
-    directories: Directories, queues: Mapping[Queue, QueueView], options: ReadOptions, default: str
+    directories: Directories, queues: Mapping[Queue, ConsumeQueue], options: ReadOptions, default: str
 ) -> Offsets:
     position = Position(default) if not options.start.by else options.start
     problems = _check_named(position, queues, "the start")
@@ -238,7 +238,7 @@ def batch_ranges(directories: Directories, options: ReadOptions) -> Ranges:
     return ranges
 
 
-def _all_queues(directories: Directories) -> dict[Queue, QueueView]:
+def _all_queues(directories: Directories) -> dict[Queue, ConsumeQueue]:
     return {
         (label, queue.topic, queue.queue_id): queue
         for label, directory in directories.items() for queue in directory.queues()}

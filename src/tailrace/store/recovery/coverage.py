@@ -21,9 +21,9 @@ import numpy as np
 from tailrace.formats.commitlog import BLANK, BLANK_MAGIC
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import queue_units
+from tailrace.segments import MappedFile
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.multi_dispatch import is_lmq
-from tailrace.store.walk.log_walk import LogFile
 
 __all__ = ["Coverage"]
 
@@ -35,7 +35,7 @@ _LOOK: Final = 1 << 16
 class Coverage:
     """Sums over the units of all queues, by segment."""
 
-    def __init__(self, files: Sequence[LogFile]) -> None:
+    def __init__(self, files: Sequence[MappedFile]) -> None:
         self._files = files
         self._starts = np.array([file.file_from_offset for file in files], dtype=np.int64)
         self._sums = np.zeros(len(files), dtype=np.uint64)
@@ -73,7 +73,7 @@ class Coverage:
         return until
 
 
-def _ends_at(file: LogFile, at: int) -> bool:
+def _ends_at(file: MappedFile, at: int) -> bool:
     """Return True if the blank record that ends a segment is at ``at``, or if ``at`` is its end."""
     head = file.read(at, BLANK.size)
     if len(head) < BLANK.size:

@@ -55,7 +55,7 @@ from tailrace.store.recovery.start import RecoveryReport, RecoveryStart, is_next
 from tailrace.store.recovery.table import StartDecision, StopDecision, checks_of, decide_stop
 from tailrace.store.sealing import placeholder
 from tailrace.store.store_checkpoint import StoreCheckpoint
-from tailrace.store.walk.log_walk import Damage, LogFile, NextOf, Walk
+from tailrace.store.walk.log_walk import Damage, NextOf, Walk
 from tailrace.store.walk.parallel import ParallelWalk
 from tailrace.store.walk.scan import LogEnd, scan_files
 
@@ -70,7 +70,7 @@ _RECENT_ROWS: Final = 4096
 """Number of last rows that are searched for the last 64 records; a record with LMQ units has several rows."""
 _REPORT_NS: Final = 1_000_000_000
 _SAVE_NS: Final = 5_000_000_000
-MakeWalk = Callable[[Sequence[LogFile], int, int, int, NextOf, Dispatcher], Walk[RecordBatch]]
+MakeWalk = Callable[[Sequence[MappedFile], int, int, int, NextOf, Dispatcher], Walk[RecordBatch]]
 """(files, start, until, checks, next_of, dispatcher): returns the walk, see ``Walk``. It may read the log itself."""
 
 

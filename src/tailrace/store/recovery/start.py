@@ -25,7 +25,6 @@ from tailrace.store.progress import Progress, checkpoint_bytes
 from tailrace.store.recovery.coverage import Coverage
 from tailrace.store.recovery.table import StartDecision, decide_start
 from tailrace.store.store_checkpoint import StoreCheckpoint
-from tailrace.store.walk.log_walk import LogFile
 
 __all__ = ["RecoveryReport", "RecoveryStart", "is_next", "lost_ends"]
 
@@ -349,7 +348,7 @@ class RecoveryStart:
 
 
 def lost_ends(
-    files: Sequence[LogFile], queues: Iterable[ConsumeQueue], found: Progress | None
+    files: Sequence[MappedFile], queues: Iterable[ConsumeQueue], found: Progress | None
 ) -> dict[tuple[str, int], int]:
     """Return for queues the least offset of their next message, so that no queue offset is used twice.
 

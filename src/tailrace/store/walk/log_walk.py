@@ -28,7 +28,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar, final
+from typing import Final, Generic, TypeVar, final
 
 import numpy as np
 
@@ -49,17 +49,17 @@ from tailrace.formats.inner_batch import inner_num
 from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
+from tailrace.segments import MappedFile
 from tailrace.store.walk.scan import (
     CHUNK,
     LogChunk,
     LogEnd,
-    ReadableFile,
     Rows,
     ends_with_nul,
     scan_files,
 )
 
-__all__ = ["Damage", "LogFile", "LogWalk", "NextOf", "RecordClaim", "Walk"]
+__all__ = ["Damage", "LogWalk", "NextOf", "RecordClaim", "Walk"]
 
 _log = get_logger(__name__)
 _LONG: Final = 16 * CHUNK
@@ -68,18 +68,6 @@ _AFTER: Final = 64 << 10
 _SHAPED: Final = frozenset({C.REASON_BAD_CRC, C.REASON_BAD_PROP_CRC, C.REASON_TORN})
 """Reasons of records whose lengths fit together, so that the length says where the next record starts."""
 _Item = TypeVar("_Item")
-
-
-class LogFile(ReadableFile, Protocol):
-    """A file of the log whose data ranges are known, so that holes need not be searched."""
-
-    def read(self, at: int, n: int) -> bytes:
-        """Return up to ``n`` bytes at ``at``; they stay valid."""
-        ...
-
-    def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (position, bytes) of every chunk from ``start`` onwards that is not all zero."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +111,7 @@ class Walk(ABC, Generic[_Item]):
     """
 
     def __init__(
-        self, files: Sequence[LogFile], start: int, until: int, check: int, next_of: NextOf,
+        self, files: Sequence[MappedFile], start: int, until: int, check: int, next_of: NextOf,
     ) -> None:
         self._files = files
         self._start = start
@@ -218,19 +206,19 @@ class Walk(ABC, Generic[_Item]):
             found = self._search(at)
         return None if found is None else Damage(at, found, reason, file.path, claim)
 
-    def _file(self, phy_offset: int) -> LogFile | None:
+    def _file(self, phy_offset: int) -> MappedFile | None:
         for file in self._files:
             if 0 <= phy_offset - file.file_from_offset < file.size:
                 return file
         return None
 
-    def _plausible_size(self, file: LogFile, phy_offset: int) -> int:
+    def _plausible_size(self, file: MappedFile, phy_offset: int) -> int:
         """Return the record length in the header at a position, 0 if the header is not plausible (rule a)."""
         at = phy_offset - file.file_from_offset
         size = plausible_size(file.read(at, PLAUSIBLE_LENGTH), phy_offset)
         return size if size <= file.size - at else 0
 
-    def _heads(self, file: LogFile, low: int, at: int, data: bytes) -> Iterator[int]:
+    def _heads(self, file: MappedFile, low: int, at: int, data: bytes) -> Iterator[int]:
         """Yield the positions in the log of plausible headers whose magic is in ``data``.
 
         ``data`` is at ``at`` of the file. Headers before ``low`` of the file are left out.
@@ -272,7 +260,7 @@ class Walk(ABC, Generic[_Item]):
             store_timestamp=timestamp)
         return False
 
-    def _after_blank(self, file: LogFile, phy_offset: int) -> int:
+    def _after_blank(self, file: MappedFile, phy_offset: int) -> int:
         """Return the end of a file if a blank record is at a position of it, else the position."""
         at = phy_offset - file.file_from_offset
         head = file.read(at, BLANK.size)
@@ -320,7 +308,7 @@ class Walk(ABC, Generic[_Item]):
             return -1
         return (self._damaged_bytes + size) // MIN_RECORD_LENGTH
 
-    def _leads(self, file: LogFile, at: int, length: int, gap_end: int) -> bool:
+    def _leads(self, file: MappedFile, at: int, length: int, gap_end: int) -> bool:
         """Return True if a record of a length at the start of the gap ends where the gap does."""
         return 0 < length <= gap_end - at and gap_end in {at + length, self._after_blank(file, at + length)}
 

@@ -22,7 +22,7 @@ from tailrace.kernels.shared import constants as C
 from tailrace.segments import MappedFile
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.record_batch import RecordBatch
-from tailrace.store.walk.log_walk import LogFile, NextOf, Walk
+from tailrace.store.walk.log_walk import NextOf, Walk
 from tailrace.store.walk.scan import (
     CHUNK,
     LogChunk,
@@ -104,7 +104,7 @@ class ParallelWalk(Walk[RecordBatch]):
     """
 
     def __init__(
-        self, files: Sequence[LogFile], start: int, until: int, check: int, next_of: NextOf,
+        self, files: Sequence[MappedFile], start: int, until: int, check: int, next_of: NextOf,
         dispatcher: Dispatcher,
     ) -> None:
         super().__init__(files, start, until, check, next_of)
@@ -184,7 +184,7 @@ class ParallelWalk(Walk[RecordBatch]):
                 yield _Range(at, until, is_guess=until < end)
                 at, size = until, _PART
 
-    def _guess(self, file: LogFile, phy_offset: int, end: int) -> int:
+    def _guess(self, file: MappedFile, phy_offset: int, end: int) -> int:
         """Return the first position from ``phy_offset`` onwards with a plausible header; ``end`` without one."""
         at = phy_offset - file.file_from_offset
         for size in _LOOK if phy_offset < end else ():

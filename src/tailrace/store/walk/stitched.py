@@ -14,9 +14,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar, final
 
 from tailrace.kernels.shared import constants as C
+from tailrace.segments import MappedFile
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.record_batch import RecordBatch
-from tailrace.store.walk.log_walk import Damage, LogFile, LogWalk, NextOf, Walk
+from tailrace.store.walk.log_walk import Damage, LogWalk, NextOf, Walk
 from tailrace.store.walk.scan import LogChunk
 
 __all__ = [
@@ -40,12 +41,12 @@ class Piece(NamedTuple):
     """Store time of the last record, in ms; -1 without one."""
 
 
-Source = Callable[[LogFile, int], Generator[_Item, None, Piece]]
+Source = Callable[[MappedFile, int], Generator[_Item, None, Piece]]
 """Yields the records of the piece that starts at a position of a segment, then returns the piece."""
 PieceSource = Source[LogChunk]
 
 
-def scan_pieces(file: LogFile, start: int, until: int, check: int) -> Iterator[LogChunk | Piece]:
+def scan_pieces(file: MappedFile, start: int, until: int, check: int) -> Iterator[LogChunk | Piece]:
     """Scan one segment. For each piece yield its chunks, then the piece."""
     end = min(until, file.file_from_offset + file.size)
     walk = LogWalk([file], start, end, check, lambda *_: -1)
@@ -60,7 +61,7 @@ def scan_pieces(file: LogFile, start: int, until: int, check: int) -> Iterator[L
 
 
 def first_piece(
-    file: LogFile, start: int, until: int, check: int
+    file: MappedFile, start: int, until: int, check: int
 ) -> Generator[LogChunk, None, Piece]:
     """Scan the piece that starts at ``start``: yield its chunks and return the piece."""
     for item in scan_pieces(file, start, until, check):
@@ -88,7 +89,7 @@ class StitchedWalk(Walk[_Item]):
     """A walk that takes its records from ``source``."""
 
     def __init__(
-        self, files: Sequence[LogFile], start: int, until: int, check: int, next_of: NextOf,
+        self, files: Sequence[MappedFile], start: int, until: int, check: int, next_of: NextOf,
         source: Source[_Item],
     ) -> None:
         super().__init__(files, start, until, check, next_of)
@@ -115,7 +116,7 @@ class StitchedWalk(Walk[_Item]):
 def in_batches(source: PieceSource, dispatcher: Dispatcher) -> Source[RecordBatch]:
     """Return a source of batches for ``dispatcher``. A batch is valid until the next one is requested."""
 
-    def batches(file: LogFile, start: int) -> Generator[RecordBatch, None, Piece]:
+    def batches(file: MappedFile, start: int) -> Generator[RecordBatch, None, Piece]:
         batch = dispatcher.new_batch()
         chunks = ChunksOfPiece(source(file, start))
         for chunk in chunks:
