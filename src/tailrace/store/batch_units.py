@@ -12,7 +12,7 @@ agree with it. If they do not, more neighbours are read and ``batch_order`` deci
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -98,12 +98,7 @@ def end_of_units(file: MappedFile) -> int:
     low, high = 0, -(-units // _GROUP)
     if (near := high - _BESIDE // _GROUP) > 0 and _last_in(file, near):
         low = near  # usually the queue ends in its last allocated block
-    while low < high:
-        middle = (low + high) // 2
-        if _last_in(file, middle):
-            low = middle + 1
-        else:
-            high = middle
+    low += bisect_left(range(low, high), True, key=lambda group: not _last_in(file, group))
     return (low - 1) * _GROUP + _last_in(file, low - 1) if low else 0
 
 
