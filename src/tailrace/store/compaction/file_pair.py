@@ -10,7 +10,8 @@ Commit point: ``sync``. Concurrency: one writer; the caller excludes readers whi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator
+from bisect import bisect_left
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, Self, final
 
@@ -159,18 +160,13 @@ class FilePair:
             if not self._file_system.exists(file.path) or self._file_system.stat(file.path).size != file.size:
                 return False
         self._show_all()
-        low, high = 0, self.queue.size // _UNIT
-        while low < high:
-            middle = (low + high) // 2
-            if is_batch_unit(self._unit(middle)):
-                low = middle + 1
-            else:
-                high = middle
-        last = self._unit(low - 1) if low else None
+        count = bisect_left(
+            range(self.queue.size // _UNIT), True, key=lambda number: not is_batch_unit(self._unit(number)))
+        last = self._unit(count - 1) if count else None
         end = last.phy_offset + last.size - self.start if last is not None else 0
         is_durable = last is None or again is None or last.msg_base_offset not in again
-        sound = self._is_sound(low, end, is_durable=is_durable)
-        self._end_at(end if sound else 0, low if sound else 0)
+        sound = self._is_sound(count, end, is_durable=is_durable)
+        self._end_at(end if sound else 0, count if sound else 0)
         self.log.loaded_at(self.log.wrote_position)
         self.queue.loaded_at(self.queue.wrote_position)
         return sound
@@ -412,21 +408,11 @@ class FilePair:
 
     def find(self, offset: int) -> int:
         """Return the number of the first unit whose queue offset is at least ``offset``."""
-        return self._search(lambda unit: unit.msg_base_offset < offset)
+        return bisect_left(range(self.count), offset, key=lambda number: self._unit(number).msg_base_offset)
 
     def find_time(self, store_time: int) -> int:
         """Return the number of the first unit whose store time is at least ``store_time``, in ms."""
-        return self._search(lambda unit: unit.store_time < store_time)
-
-    def _search(self, is_before: Callable[[BatchCqUnit], bool]) -> int:
-        low, high = 0, self.count
-        while low < high:
-            middle = (low + high) // 2
-            if is_before(self._unit(middle)):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(range(self.count), store_time, key=lambda number: self._unit(number).store_time)
 
     def units(self, number: int) -> Iterator[BatchCqUnit]:
         """Yield the units from ``number`` onwards."""
