@@ -8,6 +8,7 @@ many reads as it has messages, and a few for each queue, however large queues an
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar, final
@@ -159,10 +160,7 @@ class Timeline(Generic[_Shown]):
             low, high = at, queue.high
             while high == queue.high and low + step < high:
                 low, high, step = (low, low + step, step) if is_after(low + step) else (low + step, high, step * 2)
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if is_after(middle) else (middle, high)
-        return high
+        return low + 1 + bisect_left(range(low + 1, high), True, key=is_after)
 
     def _back(self, ends: dict[int, int], count: int) -> list[tuple[Place, _Shown]]:
         return self._merged(
