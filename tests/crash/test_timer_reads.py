@@ -15,9 +15,9 @@ _spec.loader.exec_module(_module)
 World = _module.World
 
 
-def played(number, error, bulk_from):
+def played(number, error, odd):
     """Play timers, a far one, a large one, levels, recalls and a kill; read ``number`` fails. Return the world."""
-    world = World(bulk_from=bulk_from)
+    world = World(odd=odd)
     seen = 0
 
     def error_of(what, position, size):
@@ -49,11 +49,11 @@ def played(number, error, bulk_from):
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(("error", "bulk_from"), [(errno.EMFILE, 1000), (errno.EIO, 1)])
-def test_any_read_may_fail_once(error, bulk_from):
+@pytest.mark.parametrize(("error", "odd"), [(errno.EMFILE, True), (errno.EIO, False)])
+def test_any_read_may_fail_once(error, odd):
     number, failed = 0, 1
     while failed:
-        world, recalled = played(number, error, bulk_from)
+        world, recalled = played(number, error, odd)
         failed = world.reads.failed
         found = {key: len(times) for topic in ("T", "L") for key, times in world.delivered(topic).items()}
         assert found == dict.fromkeys(set(world.due) - {recalled}, 1), f"read {number}"

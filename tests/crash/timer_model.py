@@ -23,7 +23,7 @@ class Model:
         # The small ring is the one that comes round, and that a step of the clock may be longer than.
         self.step_ms, slots = ((150_000, 512), (2_000_000, 4096), (2_000_000, 512))[
             2 if seed % 5 == 0 else seed % 2]
-        self.world = World(seed=seed, slots=slots, bulk_from=(1, 3, 32)[seed % 3])
+        self.world = World(seed=seed, slots=slots, odd=seed % 3 == 0)
         self.recalled = {}
         self.places = {}
         """Where the record of each send ends; what was not synced may go with the power."""

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Read the list of a slot from the timer log, and a hash table of timers for the delivery in bulk.
+"""Read the list of a slot from the timer log, and a hash table of the timers that were delivered.
 
 A list is read from its newest unit backwards, within the part of the log that was read. Every position is
-compared with the length of that part. The hash table is a C-contiguous int64 array with two columns, hash and
-value. Its number of rows is a power of two. A hash of 0 is an empty row.
+compared with the length of that part. The hash table is a C-contiguous int64 array with three columns, hash, value
+and slot. Its number of rows is a power of two. A hash of 0 is an empty row.
 """
 
 import cython
@@ -75,7 +75,7 @@ def find(
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t
     if found.shape[0] != hashes.shape[0] or table.shape[0] & (table.shape[0] - 1) or (
-        table.shape[0] == 0 or table.shape[1] != 2
+        table.shape[0] == 0 or table.shape[1] != 3
     ):
         raise ValueError(f"table of {table.shape[0]}, {hashes.shape[0]} hashes")
     for n in range(hashes.shape[0]):
@@ -84,23 +84,23 @@ def find(
 
 
 def add(
-    table: cython.longlong[:, ::1], hashes: cython.const[cython.longlong][::1],
-    values: cython.const[cython.longlong][::1], used: cython.Py_ssize_t,
+    table: cython.longlong[:, ::1], rows: cython.const[cython.longlong][:, ::1], used: cython.Py_ssize_t,
 ):
-    """Add hashes that are not 0, with their values, to a table with ``used`` entries. Return the new number.
+    """Add rows whose hash is not 0 and not there yet to a table with ``used`` entries. Return the new number.
 
-    The table must stay at least half empty. The last value of a hash counts.
+    The table must stay at least half empty.
     """
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t
-    if values.shape[0] != hashes.shape[0] or table.shape[0] & (table.shape[0] - 1) or (
-        table.shape[1] != 2 or used < 0 or 2 * (used + hashes.shape[0]) > table.shape[0]
+    if table.shape[0] & (table.shape[0] - 1) or table.shape[1] != 3 or rows.shape[1] != 3 or (
+        used < 0 or 2 * (used + rows.shape[0]) > table.shape[0]
     ):
-        raise ValueError(f"table of {table.shape[0]}, {used} used, {hashes.shape[0]} hashes")
-    for n in range(hashes.shape[0]):
-        i = _place(table, hashes[n])
-        if hashes[n] != 0:
-            used += table[i, 0] == 0
-            table[i, 0] = hashes[n]
-            table[i, 1] = values[n]
+        raise ValueError(f"table of {table.shape[0]}, {used} used, {rows.shape[0]} rows")
+    for n in range(rows.shape[0]):
+        i = _place(table, rows[n, 0])
+        if rows[n, 0] != 0 and table[i, 0] == 0:
+            used += 1
+            table[i, 0] = rows[n, 0]
+            table[i, 1] = rows[n, 1]
+            table[i, 2] = rows[n, 2]
     return used

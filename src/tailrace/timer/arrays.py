@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Ints", "Mask", "Units", "no_positions"]
+__all__ = ["Ints", "Mask", "Units", "different", "no_positions"]
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 """An array of offsets, positions, times or hashes; of two dimensions for rows of a kernel."""
@@ -19,3 +19,10 @@ Units = np.ndarray[Any, np.dtype[np.void]]
 def no_positions() -> Ints:
     """Return an empty array of positions."""
     return np.empty(0, np.int64)
+
+
+def different(values: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the different values, the index of the first of each, and their counts; fast if all are equal."""
+    if len(values) and bool((values == values[0]).all()):
+        return values[:1], np.zeros(1, np.int64), np.array([len(values)])
+    return np.unique(values, return_index=True, return_counts=True)

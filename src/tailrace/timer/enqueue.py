@@ -26,15 +26,15 @@ from tailrace.formats.timerlog import (
     MAGIC_DELETE,
     MAGIC_ROLL,
     TIMER_UNIT,
-    TimerUnit,
 )
 from tailrace.kernels import timer_records as kernel
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.arrays import Ints, Units
+from tailrace.timer.arrays import Ints, Units, different
 from tailrace.timer.dequeue import Dequeue
+from tailrace.timer.due_table import DueTable, column
 from tailrace.timer.make_way import make_way
 from tailrace.timer.properties import out_ms
 from tailrace.timer.put_back import PutBack
@@ -50,12 +50,9 @@ __all__ = ["Enqueue"]
 _log = get_logger(__name__)
 _BATCH: Final = 4096
 """Number of messages of a step, which holds the lock of the timers."""
-_MOST_LATE: Final = 512
-"""How many of them may be for slots that were begun; these are processed one by one."""
 _MOST_SKIPPED: Final = 4096
 """Number of messages that could not be read from which no further message is enqueued."""
 _INT_MAX: Final = 0x7FFFFFFF
-_FAR_OUT: Final = 1 << 61
 _OFFSET, _PHY, _SIZE = (C.E_COLUMNS + n for n in range(3))
 _COLUMNS: Final = C.E_COLUMNS + 3
 
@@ -94,13 +91,14 @@ class Enqueue:
 
     def __init__(
         self, clock: Clock, store: DefaultMessageStore, wheel: TimerWheel, timer_log: TimerLog,
-        dequeue: Dequeue, put_back: PutBack, metrics: TimerMetrics, state: TimerState,
+        due: DueTable, dequeue: Dequeue, put_back: PutBack, metrics: TimerMetrics, state: TimerState,
         roll_window_ms: int,
     ) -> None:
         self._clock = clock
         self._store = store
         self._wheel = wheel
         self._timer_log = timer_log
+        self._due = due
         self._dequeue = dequeue
         self._put_back = put_back
         self._metrics = metrics
@@ -250,7 +248,7 @@ class Enqueue:
             batch.topics[name] = topic
             rows[row, C.E_KIND] = (
                 C.E_DELETE if TIMER_DEL_UNIQKEY in message.properties else C.E_TIMER)
-            rows[row, C.E_OUT] = min(max(out, -_FAR_OUT), _FAR_OUT)
+            rows[row, C.E_OUT] = column(out)
             rows[row, C.E_TOPIC_HASH] = java_string_hash(topic)
             rows[row, C.E_TOPIC] = name
             rows[row, _PHY], rows[row, _SIZE] = message.phy_offset, message.store_size
@@ -287,8 +285,7 @@ class Enqueue:
                 return False
             self._count(rows, batch.topics)
         self._passed(wanted, batch, until)
-        for row in np.flatnonzero(times < self._state.frontier_ms).tolist():
-            self._dequeue.read_and_take(int(times[row]), TimerUnit(*units[row].tolist()))
+        self._due.add(units[times < self._state.frontier_ms])
         return blocked is None or self._make_way(blocked, write_time)
 
     def _slots_of(self, rows: Ints, write_time: int) -> tuple[Ints, Ints]:
@@ -315,12 +312,9 @@ class Enqueue:
         The place of a slot in the ring may hold timers of another time that are not delivered (T5).
         """
         count = len(times)
-        late = np.flatnonzero(times < self._state.frontier_ms)
-        if len(late) > _MOST_LATE:
-            count = int(late[_MOST_LATE])
-        slots, first, _ = _different(times)
+        slots, first, _ = different(times)
         places = self._wheel.places(slots)
-        if len(_different(places)[0]) < len(slots):  # a ring apart, within one batch
+        if len(different(places)[0]) < len(slots):  # a ring apart, within one batch
             order = np.lexsort((first, places))
             again = np.append(False, np.diff(places[order]) == 0)
             count = min(count, int(first[order][again].min()))
@@ -340,7 +334,7 @@ class Enqueue:
         slots = times[order[heads]]
         first, last, num = self._wheel.lists_of(slots)
         for place in np.flatnonzero(slots < self._state.frontier_ms).tolist():
-            if not self._dequeue.has_begun(int(slots[place])):
+            if int(slots[place]) not in self._due.slots:
                 # All timers of the list have left, so a new list starts.
                 first[place], last[place], num[place] = -1, -1, 0
         begin = self._timer_log.max_offset
@@ -357,7 +351,7 @@ class Enqueue:
     def _count(self, rows: Ints, topics: dict[int, str]) -> None:
         """Update the metrics, in the order in which the topics come first."""
         is_delete = rows[:, C.E_KIND] == C.E_DELETE
-        values, first, counts = _different(rows[:, C.E_TOPIC] - is_delete)  # a hash is odd
+        values, first, counts = different(rows[:, C.E_TOPIC] - is_delete)  # a hash is odd
         for at in np.argsort(first).tolist():
             count, sign = int(counts[at]), 1 if values[at] & 1 else -1
             self._metrics.add(topics[int(values[at]) | 1], sign * count, count)
@@ -390,19 +384,12 @@ def _units_of(rows: Ints, times: Ints, magics: Ints, write_time: int) -> Units:
 def _topics(data: bytes, rows: Ints) -> dict[int, str]:
     """Return the real topics of plain messages by their hash."""
     plain = np.flatnonzero(rows[:, C.E_KIND] != C.E_ODD)
-    names, first, _ = _different(rows[plain, C.E_TOPIC])
+    names, first, _ = different(rows[plain, C.E_TOPIC])
     found = {}
     for name, row in zip(names.tolist(), plain[first].tolist(), strict=True):
         at, length = int(rows[row, C.E_TOPIC_POS]), int(rows[row, C.E_TOPIC_LEN])
         found[name] = data[at : at + length].decode("ascii")
     return found
-
-
-def _different(values: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the different values, the index of the first of each, and their counts; fast if all are equal."""
-    if len(values) and bool((values == values[0]).all()):
-        return values[:1], np.zeros(1, np.int64), np.array([len(values)])
-    return np.unique(values, return_index=True, return_counts=True)
 
 
 def _grouped(values: Ints) -> tuple[Ints, Ints]:

@@ -60,7 +60,7 @@ def _timer(
     if unit.magic & MAGIC_DELETE:
         return None
     try:
-        message = timers.put_back.read(unit)
+        message = timers.put_back.read(unit.phy_offset, unit.msg_size)
         out = out_ms(message.properties) if message is not None else None
         if message is None or out is None:
             return None

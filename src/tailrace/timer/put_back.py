@@ -1,5 +1,10 @@
 """Puts timers back into the log: due timers under their own topic, far timers on the timer topic again (rolled).
 
+A batch of units is sorted by position and its records are read in runs. One kernel call parses the records; the
+odd ones are decoded in place. Timers that are not due yet wait as units. Of those that are due, the deleted ones and
+the doubles are dropped. Another kernel call writes the records of plain timers into the log, in the order of their due
+times. The others are put one by one: far timers, those of deleted topics, and records that the kernel does not know.
+
 A timer leaves its slot only when its record is in the log. A put that may succeed later is retried without
 end; a message that can never be put, or whose topic was deleted, is parked in ``%DLQ%TAILRACE_TIMER`` with the reason.
 A timer that cannot be read is tried again by the rules of ``unread``.
@@ -7,42 +12,64 @@ A timer that cannot be read is tried again by the rules of ``unread``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, final
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import numpy as np
 
 from tailrace import events
 from tailrace.env.clock import Clock
-from tailrace.errors import CorruptionError
+from tailrace.errors import CorruptionError, MessageIllegalError
+from tailrace.formats.commitlog import decode_message
 from tailrace.formats.names import (
+    INNER_MULTI_DISPATCH,
     REAL_QID,
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
     TIMER_TOPIC,
 )
-from tailrace.formats.timerlog import TimerUnit
+from tailrace.formats.timerlog import MAGIC_ROLL
+from tailrace.kernels import timer_put_back
+from tailrace.kernels import timer_records as kernel
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.arrays import Ints, Mask, Units
+from tailrace.timer.due_table import NOBODY, Delivered, DueTable, column, identity_hash
 from tailrace.timer.lateness import Lateness
 from tailrace.timer.parking import NEVER, Parking, inner_message
 from tailrace.timer.properties import (
     PARKED_TOPIC,
     Identity,
     due_ms,
+    identity_of,
     named_by,
+    out_ms,
     put_back_properties,
 )
-from tailrace.timer.slots import DueQueue, DueTimer
+from tailrace.timer.records import read_records
 from tailrace.timer.state import TimerState
 from tailrace.timer.targets import ANY_TARGET, Targets, why_gone
-from tailrace.timer.unread import FailedReads
+from tailrace.timer.unread import NO_TRIES, FailedReads, Tries
 
 __all__ = ["PutBack"]
 
 _log = get_logger(__name__)
-_BATCH: Final = 500
 _RETRY_MS: Final = 500
+_MOST_REFUSED: Final = 64
+"""Number of refused puts after which a step ends, because the log may refuse all of them."""
+_MOST_FAILED: Final = 64
+"""Number of failed reads after which a step ends, because descriptors or memory may be short."""
+_SMALL: Final = 4096
+_MOST_DECODED: Final = 20_000
+_HASH: Final = (1 << 62) - 1
+_DISPATCH: Final = f"{INNER_MULTI_DISPATCH}\x01".encode()
+_ADDED: Final = 256
+"""Upper bound of the bytes that a delivered record has more than its timer message: two properties, another topic."""
 _COUNTERS: Final = (
     "timerPutBack", "timerRolled", "timerRecalled", "timerDouble", "timerParked", "timerPutFailed",
     "timerUnreadable", "timerBrokenList", "timerAppendFailed",
@@ -50,11 +77,66 @@ _COUNTERS: Final = (
 
 
 @final
+class _Batch:
+    """Units in the order of their positions, the bytes of their records, and a row of columns for each."""
+
+    def __init__(self, units: Units, tries: Tries) -> None:
+        self.units: Units = units[np.argsort(units["phy_offset"], kind="stable")]
+        self.tries = tries
+        self.positions: Ints = self.units["phy_offset"].astype(np.int64)
+        self.sizes: Ints = self.units["msg_size"].astype(np.int64)
+        self.rows: Ints = np.zeros((len(units), C.T_COLUMNS), np.int64)
+        self.data = b""
+        self.messages: dict[int, MessageExt] = {}
+        """Messages of odd rows."""
+        self.todo: Mask = np.ones(len(units), bool)
+        """Rows that this step still has to process."""
+        self.gone: Mask = np.zeros(len(units), bool)
+        """Rows whose timers have left their slots."""
+        self.kept: Mask = np.zeros(len(units), bool)
+        """Rows that wait, or were put off."""
+        self.far: Mask = (self.units["magic"] & MAGIC_ROLL) != 0
+        self.roll: Mask = self.far
+        """Rows of far timers whose own slots have not come."""
+
+    def leave(self, rows: Any) -> None:
+        self.todo[rows], self.gone[rows] = False, True
+
+    def keep(self, rows: Any) -> None:
+        self.todo[rows], self.kept[rows] = False, True
+
+    def name(self, row: int) -> Identity | int:
+        """Return what two rows of the same timer have in common: the identity, or the position without one."""
+        return (None if self.roll[row] else self.identity(row)) or int(self.positions[row])
+
+    def other_hash(self, row: int) -> int:
+        """Return a hash for a timer whose own hash another timer has. No producer can choose it."""
+        return hash(self.name(row)) & _HASH | 1
+
+    def was_rolled(self, row: int) -> bool:
+        message = self.messages.get(row)
+        return message is not None and TIMER_ROLL_TIMES in message.properties
+
+    def text(self, row: int, pos: int, length: int) -> str:
+        start = int(self.rows[row, pos])
+        return self.data[start : start + int(self.rows[row, length])].decode("ascii")
+
+    def identity(self, row: int) -> Identity | None:
+        message = self.messages.get(row)
+        if message is not None:  # a request to delete has the unique key of what it deletes
+            return None if TIMER_DEL_UNIQKEY in message.properties else identity_of(
+                message.properties, int(message.properties[TIMER_OUT_MS]))
+        return Identity(
+            self.text(row, C.T_TOPIC_POS, C.T_TOPIC_LEN),
+            self.text(row, C.T_KEY_POS, C.T_KEY_LEN), int(self.rows[row, C.T_OUT]))
+
+
+@final
 class PutBack:
-    """The step dequeue_put; the caller holds the lock of the timers."""
+    """The steps dequeue_get_message and dequeue_put; the caller holds the lock of the timers."""
 
     def __init__(
-        self, clock: Clock, store: DefaultMessageStore, due: DueQueue, state: TimerState,
+        self, clock: Clock, store: DefaultMessageStore, due: DueTable, state: TimerState,
         ensure_topic: Callable[[str], object], targets: Targets = ANY_TARGET,
     ) -> None:
         self.counters = dict.fromkeys(_COUNTERS, 0)
@@ -66,18 +148,27 @@ class PutBack:
         self._store = store
         self._due = due
         self._state = state
+        self._delivered = Delivered()
+        self._decoded: dict[int, MessageExt] = {}
+        """Small odd messages that wait until they are due, by position."""
+        self._refused = 0
+        self._paused_until_ms = 0
+        self._stop_at = 0
 
     # -- the log
 
-    def read(self, unit: TimerUnit) -> MessageExt | None:
-        """Return the message of a unit. If it is deleted or damaged, count that and return None. Raises OSError."""
+    def read(self, phy_offset: int, size: int, data: bytes = b"") -> MessageExt | None:
+        """Return the message of a unit. If it is deleted or damaged, count that and return None. Raises OSError.
+
+        ``data`` is its record if that was read already.
+        """
         try:
-            message = self._store.message(unit.phy_offset, unit.msg_size)
-            if message.phy_offset != unit.phy_offset or message.topic != TIMER_TOPIC:
-                raise CorruptionError("another record is there", phy_offset=unit.phy_offset)
+            message = decode_message(data) if data else self._store.message(phy_offset, size)
+            if message.phy_offset != phy_offset or message.topic != TIMER_TOPIC:
+                raise CorruptionError("another record is there", phy_offset=phy_offset)
         except CorruptionError as error:
             self.counters["timerUnreadable"] += 1
-            events.TIMER_MESSAGE_UNREADABLE.log(_log, phy_offset=unit.phy_offset, size=unit.msg_size, cause=error)
+            events.TIMER_MESSAGE_UNREADABLE.log(_log, phy_offset=phy_offset, size=size, cause=error)
             return None
         return message
 
@@ -114,111 +205,343 @@ class PutBack:
             if m.properties.get(TIMER_OUT_MS) == out and TIMER_DEL_UNIQKEY not in m.properties
         ]
 
-    # -- putting
+    # -- a step
 
-    def is_due(self, now: int) -> bool:
-        """Return True if a timer that waits one by one is due."""
-        due = self._due.next_due_ms()
-        return due is not None and due <= now
+    def may_begin(self) -> bool:
+        """Begin a step. Return False while the puts are not tried because the log has refused many of them."""
+        if self.reads.now_ms() < self._paused_until_ms:
+            return False
+        self._refused, self._stop_at = 0, self.reads.failed + _MOST_FAILED
+        return True
 
-    def step(self, now: int) -> bool:
-        """Put back timers that are due by ``now``. Return True if there are more."""
-        put = 0
-        while put < _BATCH:
-            pending = self._due.first_due(now)
-            if pending is None:
-                break
-            put += 1
-            self._put(pending)
-        if put:
+    @property
+    def stopped(self) -> bool:
+        """Return True if the step has to end: too many reads have failed, or too many puts were refused."""
+        return self.reads.failed >= self._stop_at or self._refused >= _MOST_REFUSED
+
+    def step(self, units: Units, tries: Tries, *, put: bool = True) -> int:
+        """Process units that ``DueTable.take`` has returned. Return how many of them were odd.
+
+        Without ``put`` those that are due wait after they were looked at.
+        """
+        batch = _Batch(units, tries)
+        try:
+            self._read(batch)
+            self._decode_odd(batch)
+            self._wait(batch, batch.todo & (batch.rows[:, C.T_DUE] > self._clock.now_ms()))
+            self._drop(batch)
+            if put:
+                self._put_plain(batch)
+                self._put_others(batch)
+            else:
+                self._wait(batch, batch.todo)
+        finally:
+            self._due.leave(batch.units[batch.gone])
+            self._due.give_back(batch.units[~batch.gone & ~batch.kept], tries)
+        if batch.gone.any():
             self._store.wake_flush()
-        return put == _BATCH
+        if self._refused >= _MOST_REFUSED:
+            self._paused_until_ms = self.reads.now_ms() + _RETRY_MS
+        return len(batch.messages)
 
-    def _put(self, pending: DueTimer) -> None:
-        """Deliver the first due timer, roll it, park it, or let it wait. It stays in its slot until that is done."""
-        unit, roll = pending.unit, pending.roll
-        if not roll and self._due.must_wait(unit):
-            self._due.retry(pending, self._clock.now_ms() + _RETRY_MS)
+    def _wait(self, batch: _Batch, chosen: Mask) -> None:
+        for row, message in batch.messages.items():
+            if chosen[row] and message.store_size <= _SMALL and len(self._decoded) < _MOST_DECODED:
+                self._decoded[message.phy_offset] = message
+        rows = np.flatnonzero(chosen)
+        self._due.wait(batch.rows[rows, C.T_DUE], batch.units[rows])
+        batch.keep(rows)
+
+    # -- reading
+
+    def _read(self, batch: _Batch) -> None:
+        """Read the records of the units, neighbours in one read, and fill the columns.
+
+        Records of a read that failed are not plain, so that they are read one by one.
+        """
+        rows, positions, sizes = batch.rows, batch.positions, batch.sizes
+        batch.data, at = read_records(self._store.read, positions, sizes, on_error=self.read_failed)
+        kernel.read(batch.data, at, positions, sizes, self._state.grain_ms, rows)
+        rows[:, C.T_POS] = at
+        rows[:, C.T_WROTE] = batch.units["write_time_ms"]
+        if _DISPATCH in batch.data:  # rare: their LMQ units need the ordinary put
+            for row, start in enumerate(at.tolist()):
+                if batch.data.find(_DISPATCH, start, start + int(sizes[row])) >= 0:
+                    rows[row, C.T_PLAIN] = 0
+
+    def _message(self, batch: _Batch, row: int) -> MessageExt | None:
+        at, phy_offset, size = int(batch.rows[row, C.T_POS]), int(batch.positions[row]), int(batch.sizes[row])
+        return batch.messages.get(row) or self._decoded.pop(phy_offset, None) or self.read(
+            phy_offset, size, batch.data[at : at + size] if 0 <= at <= len(batch.data) - size else b"")
+
+    def _decode_odd(self, batch: _Batch) -> None:
+        """Decode messages that are not plain, and note the timers that requests to delete name."""
+        rows, frontier_ms = batch.rows, self._state.frontier_ms
+        for row in np.flatnonzero(rows[:, C.T_PLAIN] == 0).tolist():
+            message = self._readable(batch, row)
+            if message is None:
+                continue
+            properties = message.properties
+            out = int(properties[TIMER_OUT_MS])
+            if TIMER_DEL_UNIQKEY in properties and not (batch.far[row] and out >= frontier_ms):
+                for named in named_by(properties, out):
+                    self._due.delete(named)
+                batch.leave(row)
+                continue
+            identity = batch.identity(row)
+            rows[row, C.T_OUT] = column(out)
+            rows[row, C.T_DUE] = column(due_ms(properties, out, message.store_timestamp, self._state.grain_ms))
+            rows[row, C.T_IDENTITY] = identity_hash(identity) if identity is not None else 0
+        batch.roll = batch.far & (rows[:, C.T_OUT] >= frontier_ms)
+        rows[batch.roll, C.T_DUE] = 0  # it is due now
+        for row in np.flatnonzero(batch.todo & (batch.roll | (rows[:, C.T_IDENTITY] == 0))).tolist():
+            rows[row, C.T_IDENTITY] = identity_hash(Identity("", "", int(batch.positions[row])))
+
+    def _readable(self, batch: _Batch, row: int) -> MessageExt | None:
+        """Decode the message of a row. Return None if that is not possible: then the row leaves, or is tried again."""
+        if self.stopped:
+            batch.todo[row] = False
+            return None
+        try:
+            message = self._message(batch, row)
+        except OSError as error:
+            self._cannot_read(batch, row, error)
+            return None
+        if message is None or out_ms(message.properties) is None:
+            batch.leave(row)
+            return None
+        batch.messages[row] = message
+        return message
+
+    def _cannot_read(self, batch: _Batch, row: int, error: OSError) -> None:
+        """Put a row off whose message cannot be read, or leave it out if the tries are over."""
+        phy_offset, size = int(batch.positions[row]), int(batch.sizes[row])
+        tries = self.reads.after(batch.tries, error, phy_offset, size)
+        if self.reads.are_over(tries) and self.leave_out(phy_offset, size, error):
+            batch.leave(row)
+        else:
+            self._put_off(batch, row, tries)
+
+    def _put_off(self, batch: _Batch, row: int, tries: Tries) -> None:
+        self._due.put_off(batch.units[row : row + 1], tries)
+        batch.keep(row)
+
+    # -- what is not put
+
+    def _drop(self, batch: _Batch) -> None:
+        """Drop timers that are deleted or double."""
+        rows, todo = batch.rows, batch.todo
+        named = self._due.may_be_deleted(rows[:, C.T_IDENTITY])
+        for row in np.flatnonzero(todo & ~batch.roll & named).tolist():
+            identity = batch.identity(row)
+            if identity is not None and self._due.is_deleted(identity):
+                self.counters["timerRecalled"] += 1
+                batch.leave(row)
+        self._part(batch)
+        found = self._delivered.find(rows[:, C.T_IDENTITY])
+        asked = todo & (found != NOBODY)
+        asked |= todo & (batch.far | (rows[:, C.T_OUT] < self._state.suspicious_until_ms))
+        asked[[row for row in batch.messages if todo[row] and batch.was_rolled(row)]] = True
+        for row in np.flatnonzero(asked).tolist():
+            self._ask(batch, row, int(found[row]))
+
+    @staticmethod
+    def _part(batch: _Batch) -> None:
+        """Leave rows that are the same timer as an earlier row for the next step; set others with its hash apart."""
+        hashes = batch.rows[:, C.T_IDENTITY]
+        while True:
+            chosen = np.flatnonzero(batch.todo)
+            if len(np.unique(hashes[chosen])) == len(chosen):
+                return
+            _, first, inverse = np.unique(hashes[chosen], return_index=True, return_inverse=True)
+            firsts = chosen[first[inverse]]
+            again = np.flatnonzero(firsts != chosen)
+            for row, one in zip(chosen[again].tolist(), firsts[again].tolist(), strict=True):
+                if batch.name(row) == batch.name(one) or hashes[row] == batch.other_hash(row):
+                    batch.todo[row] = False
+                else:
+                    hashes[row] = batch.other_hash(row)
+
+    def _ask(self, batch: _Batch, row: int, other: int) -> None:
+        """Drop a timer if it is double. If that cannot be read, it is put off; if the tries are over, it is delivered.
+
+        The message of the row was read, so it is the index that cannot be. Then it counts as one without an index.
+        """
+        if self.stopped:
+            batch.todo[row] = False
             return
         try:
-            message = pending.message or self.read(unit)
-            why = why_gone(
-                self.targets, message.properties[REAL_TOPIC], unit.phy_offset) if message is not None else ""
-            is_parked = bool(why and pending.identity and self._records(PARKED_TOPIC, pending.identity))
+            is_double = self._is_double(batch, row, other)
         except OSError as error:
-            self._put_off(pending, error)
+            tries = self.reads.after(batch.tries, error, int(batch.positions[row]), int(batch.sizes[row]))
+            if not self.reads.are_over(tries):
+                self._put_off(batch, row, tries)
             return
-        if message is None or is_parked:
-            self._due.done(pending, delivered=True)
+        if is_double:
+            self.counters["timerDouble"] += 1
+            batch.leave(row)
+
+    def _is_double(self, batch: _Batch, row: int, other: int) -> bool:
+        """Return True if a timer was delivered or rolled: in a slot that was begun, or as the log shows.
+
+        ``other`` is the position of a message with the same hash that has left its slot, or -1.
+        """
+        while other != NOBODY:
+            if other == batch.positions[row] or self._identity_at(other) == batch.name(row):
+                return True
+            if batch.rows[row, C.T_IDENTITY] == batch.other_hash(row):
+                break
+            batch.rows[row, C.T_IDENTITY] = batch.other_hash(row)
+            other = int(self._delivered.find(batch.rows[row : row + 1, C.T_IDENTITY])[0])
+        position, identity, roll = int(batch.positions[row]), batch.identity(row), bool(batch.roll[row])
+        if identity is None:
+            return False
+        far = bool(batch.far[row])
+        if far and self.was_rolled(identity, position):
+            return True
+        return not roll and self.was_delivered(identity, sure=far or batch.was_rolled(row))
+
+    def _identity_at(self, phy_offset: int) -> Identity | None:
+        data = self._store.record_at(phy_offset)
+        try:
+            properties = decode_message(data).properties if data is not None else {}
+        except CorruptionError:
+            return None
+        out = out_ms(properties)
+        return identity_of(properties, out) if out is not None else None
+
+    # -- plain timers
+
+    def _put_plain(self, batch: _Batch) -> None:
+        """Deliver plain timers, by due time and then in log order."""
+        config, rows, units = self._store.config, batch.rows, batch.units
+        if config.enabled_append_prop_crc:  # a checksum over the whole record needs the ordinary put
             return
-        if roll and self._own_slot_has_come(pending, message):
+        plain = batch.todo & ~batch.roll & (rows[:, C.T_PLAIN] == 1) & (rows[:, C.T_WROTE] >= 0)
+        plain &= rows[:, C.T_BODY_LEN] <= config.max_message_size
+        plain &= units["msg_size"] + _ADDED < config.mapped_file_size_commit_log
+        order = self._by_due_time(batch, plain)
+        said = rows[order, C.T_QUEUE_ID]
+        keys = self._queues(batch, order)
+        here = rows[order, C.T_QUEUE] >= 0
+        order, said = order[here], said[here]
+        if not len(order):
             return
-        if why:
-            status, cause = "", why
-        else:
-            result = self._store.put(self._convert(message, unit, roll=roll))
+        host, dequeue_ms = self._store.store_host, self._clock.now_ms()
+
+        def write(
+            done: int, buffer: Any, at: int, limit: int, phy_offset: int, offsets: Any, now_ms: int, /
+        ) -> tuple[int, int]:
+            made: tuple[int, int] = timer_put_back.put_back(
+                batch.data, rows, order, done, len(order), buffer, at, limit, phy_offset, offsets,
+                dequeue_ms, now_ms, host)
+            return made
+
+        bound = int(units["msg_size"][order].sum(dtype=np.int64)) + _ADDED * len(order)
+        result = self._store.put_records(keys, len(order), bound, write)
+        if not result.msg_num:
+            return
+        put = order[: result.msg_num]
+        self.counters["timerPutBack"] += len(put)
+        self.lateness.add_many(result.store_timestamp - rows[put, C.T_DUE])
+        self._left(batch, put)
+        moved = np.flatnonzero(rows[put, C.T_QUEUE_ID] != said[: len(put)])
+        for (number, queue_id), count in Counter(zip(
+            rows[put[moved], C.T_QUEUE].tolist(), said[moved].tolist(), strict=True
+        )).items():
+            topic, to = keys[number]
+            self.parking.step.moved(topic, queue_id, to, count)
+
+    @staticmethod
+    def _by_due_time(batch: _Batch, chosen: Mask) -> Ints:
+        rows = np.flatnonzero(chosen)
+        return rows[np.argsort(batch.rows[rows, C.T_DUE], kind="stable")]
+
+    def _left(self, batch: _Batch, rows: Ints) -> None:
+        """Let rows leave, and note that their timers must not be delivered a second time."""
+        self._delivered.add(
+            batch.rows[rows, C.T_IDENTITY], batch.positions[rows], self._due.slot_times(batch.units[rows]),
+            self._due.slots)
+        batch.leave(rows)
+
+    def _queues(self, batch: _Batch, order: Ints) -> list[tuple[str, int]]:
+        """Return the target queues of rows, and set T_QUEUE of each row to its index there.
+
+        T_QUEUE is -1 for a topic that is refused or was deleted. T_QUEUE_ID is changed if the topic does not have the
+        queue any more.
+        """
+        rows = batch.rows
+        _, first, inverse = np.unique(
+            rows[order, C.T_QUEUE_HASH], return_index=True, return_inverse=True)
+        keys = dict[tuple[str, int], int]()
+        numbers, ids, begins = list[int](), list[int](), list[int]()
+        for row in order[first].tolist():
+            topic = batch.text(row, C.T_TOPIC_POS, C.T_TOPIC_LEN)
+            queue_id = self.targets.queue_id(topic, int(rows[row, C.T_QUEUE_ID]))
+            ids.append(queue_id)
+            begins.append(self.targets.first_position(topic))
+            if begins[-1] > batch.positions[-1] or not self._is_legal(topic):
+                numbers.append(-1)
+            else:
+                numbers.append(keys.setdefault((topic, queue_id), len(keys)))
+        gone = batch.positions[order] < np.array(begins, np.int64)[inverse]
+        rows[order, C.T_QUEUE] = np.where(gone, -1, np.array(numbers, np.int64)[inverse])
+        rows[order, C.T_QUEUE_ID] = np.array(ids, np.int64)[inverse]
+        return list(keys)
+
+    def _is_legal(self, topic: str) -> bool:
+        try:
+            self._store.rules.topic_bytes(topic)
+        except MessageIllegalError:
+            return False
+        return True
+
+    # -- the others
+
+    def _put_others(self, batch: _Batch) -> None:
+        """Deliver or roll the timers that the kernel cannot write, by due time."""
+        left = list[int]()
+        try:
+            for row in self._by_due_time(batch, batch.todo).tolist():
+                if self.stopped:
+                    break
+                try:
+                    if self._put_one(batch, row):
+                        left.append(row)
+                except OSError as error:
+                    self._cannot_read(batch, row, error)
+        finally:
+            self._left(batch, np.array(left, np.int64))
+
+    def _put_one(self, batch: _Batch, row: int) -> bool:
+        """Deliver a due timer, roll it or park it, and return True; or put it off. Raises OSError."""
+        phy_offset, roll, message = int(batch.positions[row]), bool(batch.roll[row]), self._message(batch, row)
+        if message is None:
+            return True
+        why = why_gone(self.targets, message.properties[REAL_TOPIC], phy_offset)
+        identity = batch.identity(row) if why else None
+        if identity is not None and self._records(PARKED_TOPIC, identity):
+            return True
+        status, cause = "", why
+        if not why:
+            result = self._store.put(self._convert(message, int(batch.rows[row, C.T_WROTE]), roll=roll))
             if result.status.appended:
                 self.counters["timerRolled" if roll else "timerPutBack"] += 1
                 if not roll:
-                    self.lateness.add(result.store_timestamp - pending.due_ms)
-                self._due.done(pending, delivered=True)
-                return
+                    self.lateness.add(result.store_timestamp - int(batch.rows[row, C.T_DUE]))
+                return True
             status, cause = result.status.name, result.remark
             why = f"{status}: {cause}" if result.status in NEVER else ""
         if why and self.park(message, why):
-            self._due.done(pending, delivered=True)
-            return
+            return True
         self.counters["timerPutFailed"] += 1
-        events.TIMER_PUT_BACK_FAILED.log(_log, phy_offset=unit.phy_offset, status=status, cause=cause)
-        self._due.retry(pending, self._clock.now_ms() + _RETRY_MS)
-
-    def _put_off(self, pending: DueTimer, error: OSError) -> None:
-        """Read the message of a due timer again later, or leave it out if the tries are over."""
-        unit = pending.unit
-        pending.tries = self.reads.after(pending.tries, error, unit.phy_offset, unit.msg_size)
-        if self.reads.are_over(pending.tries) and self.leave_out(unit.phy_offset, unit.msg_size, error):
-            self._due.done(pending, delivered=True)
-        else:
-            self._due.retry(pending, self._clock.now_ms() + self.reads.wait_ms(pending.tries))
-
-    def delete(self, properties: Mapping[str, str], out: int) -> None:
-        """Note the timers that a request deletes, and drop those that wait already."""
-        for identity in named_by(properties, out):
-            named = self._due.delete(identity)
-            if named is not None:
-                self.counters["timerRecalled"] += 1
-                self._due.done(named, delivered=True)
-
-    def _own_slot_has_come(self, pending: DueTimer, message: MessageExt) -> bool:
-        """Stop rolling a far timer whose own slot has come, because the clock jumped ahead.
-
-        Return True if it is handled: it waits as an ordinary timer now, or it was deleted, a double or a
-        request to delete. Return False if it must be rolled.
-        """
-        properties, now = message.properties, self._clock.now_ms()
-        out = int(properties[TIMER_OUT_MS])
-        if out > now:
-            return False
-        self._due.done(pending, delivered=True, left=False)
-        if TIMER_DEL_UNIQKEY in properties:
-            self._due.left(pending.unit)
-            self.delete(properties, out)
-        elif pending.identity is not None and self._due.is_deleted(pending.identity):
-            self._due.left(pending.unit)
-            self.counters["timerRecalled"] += 1
-        elif pending.identity is not None and self._due.has(pending.identity):
-            self._due.left(pending.unit)
-            self.counters["timerDouble"] += 1
-        else:
-            due = due_ms(properties, out, message.store_timestamp, self._state.grain_ms)
-            again = DueTimer(
-                due, pending.slot_time_ms, pending.unit, pending.identity, False, pending.message)
-            self._due.slot(pending.slot_time_ms).waiting[pending.unit.phy_offset] = again
-            self._due.push(again)
-        return True
+        self._refused += 1
+        events.TIMER_PUT_BACK_FAILED.log(_log, phy_offset=phy_offset, status=status, cause=cause)
+        self._put_off(batch, row, NO_TRIES._replace(again_ms=self.reads.now_ms() + _RETRY_MS))
+        return False
 
     def _convert(
-        self, message: MessageExt, unit: TimerUnit, *, roll: bool
+        self, message: MessageExt, enqueue_ms: int, *, roll: bool
     ) -> MessageExtBrokerInner:
         """Return the record to put (convertMessage). It keeps the properties REAL_TOPIC and TIMER_OUT_MS."""
         properties = message.properties
@@ -229,7 +552,7 @@ class PutBack:
         else:
             topic = properties[REAL_TOPIC]
             queue_id = self._queue_of(topic, _number(properties.get(REAL_QID, "0")))
-        made = put_back_properties(properties, unit.write_time_ms, self._clock.now_ms(), roll_due)
+        made = put_back_properties(properties, enqueue_ms, self._clock.now_ms(), roll_due)
         return inner_message(message, topic, queue_id, made)
 
     def _queue_of(self, topic: str, queue_id: int) -> int:

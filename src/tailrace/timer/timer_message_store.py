@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, final
 
 from tailrace import events
@@ -44,6 +44,7 @@ from tailrace.logs import get_logger
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.arrays import Units
 from tailrace.timer.dequeue import Dequeue
+from tailrace.timer.due_table import DueTable
 from tailrace.timer.enqueue import Enqueue
 from tailrace.timer.properties import (
     Identity,
@@ -53,7 +54,6 @@ from tailrace.timer.properties import (
 )
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
-from tailrace.timer.slots import DueQueue, SlotState
 from tailrace.timer.state import TimerState
 from tailrace.timer.targets import ANY_TARGET, Targets
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
@@ -123,13 +123,12 @@ class TimerMessageStore:
         self.state = TimerState(self.precision_ms, self.precision_ms)
         self._last_figures = (0, 0, 0, 0, 0)
         self.metrics = TimerMetrics(clock, self._topic_at)
-        self.due = DueQueue(self.metrics.left, self.metrics.left_many)
+        self.due = DueTable(self.precision_ms, self.metrics.left)
         self.put_back = PutBack(clock, store, self.due, self.state, ensure_topic, targets)
         self.dequeue = Dequeue(
-            clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.state,
-            self._step_back)
+            clock, self.wheel, self.timer_log, self.due, self.put_back, self.state, self._step_back)
         self.enqueue = Enqueue(
-            clock, store, self.wheel, self.timer_log, self.dequeue, self.put_back, self.metrics,
+            clock, store, self.wheel, self.timer_log, self.due, self.dequeue, self.put_back, self.metrics,
             self.state, self.roll_window_ms)
 
     # -- life
@@ -168,6 +167,7 @@ class TimerMessageStore:
                 state.frontier_ms += self.precision_ms
                 while not self.config.timer_stop_enqueue and self.enqueue.step():
                     pass
+                self.dequeue.look()
             else:
                 self.metrics.revise(self.live_units(found.read_time_ms))
 
@@ -178,10 +178,8 @@ class TimerMessageStore:
         """
         try:
             with self._lock:
-                for time_ms, slot in sorted(self.due.slots.items()):
-                    left = slot.left_units()
-                    # A list that could not be read stays as it is.
-                    if slot.list_pos < 0 and sum(map(_sign, left)) != self.wheel.get_slot(time_ms).num:
+                for time_ms, left in self._left_of(self.due.slots.keys() - self.due.lists.keys()):
+                    if sum(map(_sign, left)) != self.wheel.get_slot(time_ms).num:
                         self._relist(time_ms, left)
                 read_time = min(self.state.frontier_ms, *self.due.slots, _NO_TIME)
                 self._flush(read_time)
@@ -205,7 +203,7 @@ class TimerMessageStore:
     def _enqueue_again(self, unit: TimerUnit) -> None:
         """Append a unit that no list leads to, unless its timer was delivered."""
         with contextlib.suppress(OSError):  # without the answer it is appended, and looked at when its slot is read
-            message = self.put_back.read(unit)
+            message = self.put_back.read(unit.phy_offset, unit.msg_size)
             out = out_ms(message.properties) if message is not None else None
             if message is None or out is None:
                 return
@@ -303,15 +301,21 @@ class TimerMessageStore:
     def _pending_units(self) -> Iterator[Units]:
         """Yield the units whose timers have not left: of later slots, and of slots that were begun."""
         yield from self.live_units(self.state.frontier_ms)
-        begun = [
-            unit for time_ms, slot in self.due.slots.items() if time_ms < self.state.frontier_ms
-            for unit in self._left_of(time_ms, slot)]
-        yield TIMER_UNIT.view(b"".join(TIMER_UNIT.pack(*unit) for unit in begun))
+        begun = self._left_of({time for time in self.due.slots if time < self.state.frontier_ms})
+        yield TIMER_UNIT.view(b"".join(TIMER_UNIT.pack(*unit) for _, units in begun for unit in units))
 
-    def _left_of(self, time_ms: int, slot: SlotState) -> list[TimerUnit]:
-        """Return the units of a begun slot whose timers have not left. Raises OSError."""
-        listed = self.dequeue.walk(time_ms, slot.list_pos).tolist() if slot.list_pos >= 0 else []
-        return list(dict.fromkeys([*slot.left_units(), *(TimerUnit(*row) for row in listed)]))
+    def _left_of(self, slots: Collection[int]) -> list[tuple[int, list[TimerUnit]]]:
+        """Return begun slots, in order, with the units whose timers have not left. Raises OSError."""
+        found: dict[int, dict[TimerUnit, None]] = {time: {} for time in sorted(slots)}
+        units = self.due.left_units()
+        for time, row in zip(self.due.slot_times(units).tolist(), units.tolist(), strict=True):
+            if time in found:
+                found[time][TimerUnit(*row)] = None
+        for time, unread in self.due.lists.items():
+            if time in found:
+                found[time] |= dict.fromkeys(
+                    TimerUnit(*row) for row in self.dequeue.walk(time, unread.pos).tolist())
+        return [(time, list(left)) for time, left in found.items()]
 
     def forget_topics(self, topics: set[str]) -> None:
         """Drop the numbers of pending timers of deleted topics."""
@@ -335,9 +339,8 @@ class TimerMessageStore:
         return {
             "timerReadBehindMs": max(now - self.state.frontier_ms, 0),
             "timerOffsetBehind": self.enqueue.behind(),
-            "timerWaiting": len(self.due) + self.due.backlog(),
-            "timerPending": (
-                self.wheel.pending(self.state.frontier_ms) + len(self.due) + self.due.backlog()),
+            "timerWaiting": len(self.due),
+            "timerPending": self.wheel.pending(self.state.frontier_ms) + len(self.due),
             "timerOverdue": overdue,
             "timerPendingByTopic": self.metrics.counts(),
             "timerPendingWithin": within,
@@ -349,14 +352,14 @@ class TimerMessageStore:
 
     def deleted(self) -> set[Identity]:
         """Return the timers that are named by requests to delete in the wheel, as far as these can be read."""
-        found = set[Identity]()
         with self._lock:
+            found = self.due.deletes
             requests = [
                 unit for units in self._pending_units()
-                for unit in units[(units["magic"] & MAGIC_DELETE) != 0].tolist()]
+                for unit in units[(units["magic"] & MAGIC_DELETE) != 0][["phy_offset", "msg_size"]].tolist()]
         for unit in requests:
             try:
-                message = self.put_back.read(TimerUnit(*unit))
+                message = self.put_back.read(*unit)
             except OSError:  # it is read again when its slot begins
                 continue
             out = out_ms(message.properties) if message is not None else None
@@ -367,9 +370,9 @@ class TimerMessageStore:
     def pending_slots(self) -> Iterator[tuple[int, list[TimerUnit]]]:
         """Yield slot times in order with their units. Timers that leave or come during the iteration may be missed."""
         with self._lock:
-            begun = {time: self._left_of(time, slot) for time, slot in self.due.slots.items()}
+            begun = self._left_of(self.due.slots)
             times = self.wheel.live_slots(self.state.frontier_ms)
-        yield from sorted(begun.items())
+        yield from begun
         for time_ms in times:
             with self._lock:
                 slot = self.wheel.get_slot(time_ms)
@@ -383,19 +386,17 @@ class TimerMessageStore:
 
         A timer counts for the smallest bound that its remaining time does not exceed.
         """
-        slots = list(self.due.slots.values())
-        waiting = [pending.due_ms - now for slot in slots for pending in list(slot.waiting.values())]
-        waiting += [due - now for slot in slots for due in slot.later.dues().tolist()]
+        waiting = self.due.due_times() - now
         late = now - self.precision_ms + 1  # a slot is due at its end
         overdue, *totals = self.wheel.pending_until(
             self.state.frontier_ms, [late, *(now + bound * 1000 for bound in PENDING_BOUNDS_S)])
         found = {}
         below, before = -_NO_TIME, 0
         for bound, total in zip(PENDING_BOUNDS_S, totals, strict=True):
-            begun = sum(below < left <= bound * 1000 for left in waiting)
+            begun = int(((below < waiting) & (waiting <= bound * 1000)).sum())
             found[bound] = total - before + begun
             below, before = bound * 1000, total
-        return found, overdue + sum(left <= 0 for left in waiting)
+        return found, overdue + int((waiting <= 0).sum())
 
     # -- enqueue
 
@@ -505,8 +506,8 @@ class TimerMessageStore:
         self._last_progress_ns = now_ns
         behind_ms = max(self._clock.now_ms() - self.state.frontier_ms, 0)
         figures = (
-            self.enqueue.behind(), self.due.backlog(), len(self.due), self.put_back.counters["timerPutBack"],
-            self.wheel.pending(self.state.frontier_ms))
+            self.enqueue.behind(), len(self.due) - self.due.waiting, self.due.waiting,
+            self.put_back.counters["timerPutBack"], self.wheel.pending(self.state.frontier_ms))
         if figures == self._last_figures and behind_ms < interval_ns // 1_000_000:
             return  # nothing has happened since the last line
         self._last_figures = figures

@@ -9,7 +9,7 @@ delete, under the real topic of the timer. The file may be older than the timer 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from datetime import datetime
 from typing import Any, Final, final
 
@@ -18,9 +18,9 @@ import numpy as np
 from tailrace.env.clock import Clock
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import java_string_hash
-from tailrace.formats.timerlog import MAGIC_DELETE, TimerUnit
+from tailrace.formats.timerlog import MAGIC_DELETE
 from tailrace.store.retention.rules import is_time_to_delete
-from tailrace.timer.arrays import Ints, Units
+from tailrace.timer.arrays import Units, different
 
 __all__ = ["TimerMetrics"]
 
@@ -59,16 +59,14 @@ class TimerMetrics:
             self._topics.setdefault(java_string_hash(topic), []).append(topic)
         return entry
 
-    def left(self, unit: TimerUnit) -> None:
-        """Count a unit that has left its slot."""
-        topic = self._topic_of(unit.topic_hash, unit.phy_offset, unit.msg_size)
-        if topic in self._table:  # else the topic was deleted after the enqueue
-            self.add(topic, 1 if unit.magic & MAGIC_DELETE else -1)
-
-    def left_many(self, topic: str, count: int) -> None:
-        """Count timers of a topic that have left together."""
-        if topic in self._table:
-            self.add(topic, -count, count)
+    def left(self, units: Units) -> None:
+        """Count units that have left their slots."""
+        units = units[np.isin(units["topic_hash"], list(self._topics))]  # the others are of deleted topics
+        requests = (units["magic"] & MAGIC_DELETE) != 0
+        for part in units[requests], units[~requests]:
+            for topic, count in self._by_topic(part).items():
+                if topic in self._table:
+                    self.add(topic, -count, abs(count))
 
     def _topic_of(self, topic_hash: int, phy_offset: int, size: int) -> str | None:
         """Return the topic of a hash. The message is read if several topics have the hash, or no known one."""
@@ -112,27 +110,30 @@ class TimerMetrics:
         kept = {java_string_hash(topic) for topic in big}
         found: Counter[str] = Counter()
         for part in units:
-            values, inverse = _distinct(part["topic_hash"].astype(np.int64))
-            deletes = inverse[(part["magic"] & MAGIC_DELETE) != 0]
-            sums = np.bincount(inverse, minlength=len(values))
-            sums -= 2 * np.bincount(deletes, minlength=len(values))
-            for number, value in enumerate(values.tolist()):
-                if value in kept:
-                    continue
-                if value not in self._topics:
-                    first = part[int(np.argmax(inverse == number))]
-                    topic = self._topic_at(int(first["phy_offset"]), int(first["msg_size"]))
-                    if topic is not None:
-                        self._entry(topic)
-                if len(self._topics.get(value, ())) == 1:
-                    found[self._topics[value][0]] += int(sums[number])
-                else:
-                    found.update(self._told(part[inverse == number]))
+            found.update(self._by_topic(part, kept))
         now = self._clock.now_ms()
         for topic in {*found, *self._table}:
             if java_string_hash(topic) not in kept and self._entry(topic)[0] != found[topic]:
                 self._table[topic][:] = found[topic], now
                 self.dirty = True
+
+    def _by_topic(self, units: Units, kept: Container[int] = ()) -> Counter[str]:
+        """Count units by topic, except those with a hash of ``kept``. A hash of no known topic adds the topic."""
+        found: Counter[str] = Counter()
+        hashes = units["topic_hash"].astype(np.int64)
+        signs = np.where(units["magic"] & MAGIC_DELETE, -1, 1)
+        for value, first in zip(*(array.tolist() for array in different(hashes)[:2]), strict=True):
+            if value in kept:
+                continue
+            if value not in self._topics:
+                topic = self._topic_at(int(units["phy_offset"][first]), int(units["msg_size"][first]))
+                if topic is not None:
+                    self._entry(topic)
+            if len(self._topics.get(value, ())) == 1:
+                found[self._topics[value][0]] += int(signs[hashes == value].sum())
+            else:
+                found.update(self._told(units[hashes == value]))
+        return found
 
     def _told(self, units: Units) -> Counter[str]:
         """Count by the topic in the messages, because several topics have the same hash."""
@@ -168,13 +169,6 @@ class TimerMetrics:
             if isinstance(entry, dict):
                 self._entry(str(topic))[:] = (
                     _number(entry.get("count")), _number(entry.get("timeStamp")))
-
-
-def _distinct(hashes: Ints) -> tuple[Ints, Ints]:
-    """Return the different values of an array and the index of each value there; fast if all are equal."""
-    if len(hashes) and bool((hashes == hashes[0]).all()):
-        return hashes[:1], np.zeros(len(hashes), np.int64)
-    return np.unique(hashes, return_inverse=True)
 
 
 def _number(value: Any) -> int:

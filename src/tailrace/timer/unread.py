@@ -3,7 +3,7 @@
 A read may fail although the message is whole. Descriptors or memory are short (EMFILE, ENFILE, ENOMEM), or the disk
 returns an error (EIO) that may end. Rules of every service that reads messages that wait:
 
-  UR1  A message stays in its place (queue offset, slot, heap) until it was read, and the place never claims more.
+  UR1  A message stays in its place (queue offset, slot, table) until it was read, and the place never claims more.
   UR2  A read that fails delays its own message only. It is repeated after 50 ms, then after twice the time before,
        up to every 5 s.
   UR3  A message is left out like a damaged one if the disk returned an error at least 10 times, the first failure

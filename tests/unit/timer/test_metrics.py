@@ -3,6 +3,7 @@
 import dataclasses
 import datetime as dt
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -185,17 +186,20 @@ def test_the_file_is_the_one_of_the_reference(tmp_path):
 def test_counts_may_be_read_while_the_delivery_begins_slots():
     world = World()
     due = world.timers.due
-    for time_ms in range(50):
-        due.slot(time_ms)
+    units = np.zeros(50, TIMER_UNIT.dtype)
+    units["delay_ms"] = 1000 * np.arange(50)
+    stop = threading.Event()
 
-    class Adding:
-        """What another thread does between two slots."""
+    def begins():
+        while not stop.is_set():
+            due.add(units)
+            due.leave(due.take(0, 0, 100)[0])
 
-        def __len__(self):
-            due.slot(10**6 + len(due.slots))
-            return 0
-
-    for slot in due.slots.values():
-        slot.units = Adding()
-    assert due.backlog() == 0
-    world.timers.stats()
+    thread = threading.Thread(target=begins)
+    thread.start()
+    try:
+        for _ in range(300):
+            assert world.timers.stats()["timerWaiting"] in range(51)
+    finally:
+        stop.set()
+        thread.join()

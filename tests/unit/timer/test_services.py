@@ -5,12 +5,11 @@ import errno
 import re
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from timer_world import CONFIG, ROOT, START, World
 
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL
-from tailrace.model import PutMessageStatus
+from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.timer.make_way import make_way
 
 
@@ -151,11 +150,11 @@ def test_a_timer_of_any_legal_size_passes():
 
 
 @pytest.mark.parametrize("delay_ms", [1500, 150_000])
-@pytest.mark.parametrize("bulk_from", [1, 32])
-def test_a_timer_with_the_longest_body_and_the_longest_properties_passes(bulk_from, delay_ms):
+@pytest.mark.parametrize("odd", [False, True])
+def test_a_timer_with_the_longest_body_and_the_longest_properties_passes(odd, delay_ms):
     """W15: in 5.5.1 the reference's buffer is the body limit and 64 KiB."""
     config = dataclasses.replace(CONFIG, max_message_size=900_000)
-    world = World(config=config, bulk_from=bulk_from)
+    world = World(config=config, odd=odd)
     world.send(body=b"before", TIMER_DELAY_MS=delay_ms - 1)
     longest = next(
         length for length in range(32_767, 0, -1)
@@ -170,20 +169,23 @@ def test_a_timer_with_the_longest_body_and_the_longest_properties_passes(bulk_fr
     assert len(found[key].properties["FILLER"]) == longest
 
 
-def test_a_put_back_that_fails_is_tried_for_ever():
+@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize("odd", [False, True])
+def test_a_put_back_that_fails_is_tried_for_ever(odd, count):
     """W17: the reference drops it after three tries."""
-    world = World()
-    world.send(TIMER_DELAY_MS=1000)
+    world = World(odd=odd)
+    for _ in range(count):
+        world.send(TIMER_DELAY_MS=1000)
     world.run(900)
-    put = world.store.put
-    world.store.put = lambda message: msgspec.structs.replace(
-        put(msgspec.structs.replace(message, queue_id=-1)), status=PutMessageStatus.SERVICE_NOT_AVAILABLE)
+    append = world.store.append
+    world.store.append = lambda *_, **__: PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
     world.run(20_000, step=100)
     assert world.delivered() == {}
     assert world.timers.put_back.counters["timerPutFailed"] > 10
-    world.store.put = put
+    assert world.timers.stats()["timerOverdue"] == count
+    world.store.append = append
     world.run(600, step=100)
-    assert len(world.delivered()) == 1
+    assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)
 
 
 def test_a_put_back_that_can_never_work_is_parked_with_its_reason():
@@ -322,10 +324,10 @@ def put_back_at(world):
 
 @pytest.mark.parametrize("off", [-7_000, 0, 13_000])
 @pytest.mark.parametrize("kill", [False, True])
-@pytest.mark.parametrize("bulk_from", [1, 32])
-def test_a_clock_set_back_by_the_length_of_the_ring_holds_nobody_up(off, kill, bulk_from):
+@pytest.mark.parametrize("odd", [False, True])
+def test_a_clock_set_back_by_the_length_of_the_ring_holds_nobody_up(off, kill, odd):
     """New slots need the places that hold the timers of a time that is far ahead by now."""
-    world = World(bulk_from=bulk_from)
+    world = World(odd=odd)
     ring = 2 * world.slots * world.timers.precision_ms
     before = [world.send(TIMER_DELAY_MS=ms)[0] for ms in range(20_000, 50_000, 900)]
     gone, _ = world.send(TIMER_DELAY_MS=41_000)

@@ -92,9 +92,9 @@ class ReadFaults:
 
 class World:
     def __init__(
-        self, files=None, clock=None, config=CONFIG, *, seed=1, slots=SLOTS, bulk_from=32, targets=None,
+        self, files=None, clock=None, config=CONFIG, *, seed=1, slots=SLOTS, odd=False, targets=None,
     ):
-        self.slots, self.bulk_from = slots, bulk_from
+        self.slots, self.odd = slots, odd
         self.reads = ReadFaults()
         self.targets = targets
         self.files = files or CrashFileSystem()
@@ -117,7 +117,6 @@ class World:
         self.timers = TimerMessageStore(
             self.clock, self.files, self.config, self.store, self.slots, **more)
         self.reads.wrap("timerlog", self.timers.timer_log.files, "read")
-        self.timers.dequeue.bulk_from = self.bulk_from
         self.timers.load()
         self.offsets = DelayOffsetManager(self.files, f"{ROOT}/config", self.clock)
         self.offsets.load()
@@ -145,6 +144,8 @@ class World:
         self.number += 1
         key = f"K{self.number:06d}"
         texts = {"UNIQ_KEY": key, **{k: str(v) for k, v in properties.items()}}
+        if self.odd:  # the kernel reads ASCII only
+            texts["KEYS"] = "\u00e9"
         now = self.clock.now_ms()
         message = MessageExtBrokerInner(
             topic, queue_id, body or key.encode(), encode_properties(texts), born_timestamp=now)

@@ -10,6 +10,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
+from tailrace.formats.commitlog import decode_message
 from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
@@ -46,15 +47,30 @@ class World:
                 delete_when="3", delete_rate=0, commit_log_roll_time=0.0,
                 mapped_file_size_timer_log=52 * 40 + 30, timer_wheel_enable=self.wheel,
                 message_delay_level="2s 40s 300s"))
-        inside, put = self.store._store, self.store._store.put
+        inside, put, put_records = self.store._store, self.store._store.put, self.store._store.put_records
 
         def watched(message, **kind):
             result = put(message, **kind)
-            if message.topic in ("later", "%RETRY%g") and result.status.appended:
-                self.delivered.setdefault(message.body, []).append(self.clock.now_ms())
+            if result.status.appended:
+                self.note(message)
             return result
 
-        inside.put = watched
+        def watched_records(keys, count, bound, write):
+            def writing(done, buffer, at, *more):
+                count, size = write(done, buffer, at, *more)
+                for _ in range(count):
+                    end = at + int.from_bytes(buffer[at : at + 4], "big")
+                    self.note(decode_message(bytes(buffer[at:end])))
+                    at = end
+                return count, size
+
+            return put_records(keys, count, bound, writing)
+
+        inside.put, inside.put_records = watched, watched_records
+
+    def note(self, message):
+        if message.topic in ("later", "%RETRY%g"):
+            self.delivered.setdefault(message.body, []).append(self.clock.now_ms())
 
     def set_used(self, percent):
         self.used = percent

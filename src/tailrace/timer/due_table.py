@@ -1,0 +1,327 @@
+"""Timers of slots that were begun, as arrays: their units until they leave, and what has left.
+
+A unit that was read from the wheel is in one of these places until its timer has left its slot:
+
+    ready ─▶ later ─▶ ready until it is due: its record tells its millisecond
+    put off: its message could not be read, or its put was refused; it is tried again at a time of the monotonic clock
+
+Requests to delete are taken before all others, because they may end the timer of any unit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, final
+
+import numpy as np
+
+from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
+from tailrace.kernels import timer_lists, timer_records
+from tailrace.timer.arrays import Ints, Mask, Units, different, no_positions
+from tailrace.timer.properties import Identity
+from tailrace.timer.records import whole
+from tailrace.timer.unread import NO_TRIES, Tries
+
+__all__ = ["NOBODY", "Delivered", "DueTable", "UnreadList", "column", "identity_hash"]
+
+NOBODY: Final = -1
+_SMALLEST: Final = 256
+_MOST_DELETES: Final = 100_000
+_MOST_UNREAD: Final = 100_000
+"""Number of units that could not be read from which no other units are processed."""
+_RETRY_MS: Final = 500
+_NEVER: Final = (1 << 63) - 1
+_FAR_OUT: Final = 1 << 61
+
+
+def column(number: int) -> int:
+    """Return a number within the range of a column: a property may have one of any length."""
+    return min(max(number, -_FAR_OUT), _FAR_OUT)
+
+
+def identity_hash(identity: Identity) -> int:
+    """Return the hash of a timer's identity, as the kernel computes it. Different timers may have the same hash."""
+    found: int = timer_records.identity_hash(
+        identity.real_topic.encode(), identity.unique_key.encode(), column(identity.out_ms))
+    return found
+
+
+@final
+class Delivered:
+    """Table from the hash of a timer's identity to the position of the message that has left its slot.
+
+    An entry stays at least as long as its slot has timers left. Different timers may have the same hash, so a caller
+    compares the record at the position.
+    """
+
+    __slots__ = ("_table", "_used")
+
+    def __init__(self) -> None:
+        self._table: Ints = np.zeros((_SMALLEST, 3), np.int64)
+        self._used = 0
+
+    def find(self, hashes: Ints) -> Ints:
+        """Return the position for each hash, or -1."""
+        found = np.empty(len(hashes), np.int64)
+        timer_lists.find(self._table, np.ascontiguousarray(hashes), found)
+        return found
+
+    def add(self, hashes: Ints, positions: Ints, slots: Ints, begun: dict[int, int]) -> None:
+        """Add timers with their slots; ``begun`` has the slots with timers left."""
+        if 2 * (self._used + len(hashes)) > len(self._table):
+            kept = self._table[self._table[:, 0] != 0]
+            kept = kept[np.isin(kept[:, 2], list(begun))]
+            size = _SMALLEST
+            while size < 3 * (len(kept) + len(hashes)):
+                size *= 2
+            self._table, self._used = np.zeros((size, 3), np.int64), 0
+            self._add(kept)
+        self._add(np.stack([hashes, positions, slots], axis=1))
+
+    def _add(self, rows: Ints) -> None:
+        self._used = timer_lists.add(self._table, np.ascontiguousarray(rows), self._used)
+
+
+class UnreadList(NamedTuple):
+    """The list of a slot that was not read yet."""
+
+    pos: int
+    tries: Tries = NO_TRIES
+
+
+@dataclass(slots=True)
+class _PutOff:
+    """Units that are tried again at the same time."""
+
+    tries: Tries
+    requests: bool
+    parts: deque[Units] = field(default_factory=deque)
+    count: int = 0
+
+
+@final
+class DueTable:
+    """Units of begun slots whose timers have not left; the caller holds the lock of the timers.
+
+    Any thread may call ``len``, ``waiting``, ``unread`` and ``due_times``.
+    """
+
+    def __init__(self, precision_ms: int, on_left: Callable[[Units], None] = lambda _: None) -> None:
+        self.slots: dict[int, int] = {}
+        """Number of units that are left, by slot time. A slot with an unread list and no units has 0."""
+        self.lists: dict[int, UnreadList] = {}
+        """Lists that could not be read, by slot time."""
+        self._precision = precision_ms
+        self._on_left = on_left
+        """Called with units that have left their slots."""
+        self._requests: deque[Units] = deque()
+        self._ready: deque[Units] = deque()
+        self._later: tuple[tuple[Ints, Units], ...] = ()
+        """Due times and units: the first part is sorted, the others were added since. Replaced as a whole, because
+        other threads read it."""
+        self._next_due_ms = _NEVER
+        self._put_off: list[_PutOff] = []
+        self._deletes: dict[Identity, int] = {}
+        self._delete_hashes: Ints | None = None
+
+    def __len__(self) -> int:
+        return sum(self.slots.copy().values())
+
+    # -- slots
+
+    def slot_times(self, units: Units) -> Ints:
+        """Return the slot time of each unit."""
+        times: Ints = units["write_time_ms"].astype(np.int64) + units["delay_ms"]
+        return times // self._precision * self._precision
+
+    def begin(self, time_ms: int, pos: int) -> None:
+        """Begin a slot whose list starts at a position."""
+        self.forget(time_ms, time_ms + 1)
+        self.lists[time_ms] = UnreadList(pos)
+        self.slots.setdefault(time_ms, 0)
+
+    def loaded(self, time_ms: int, units: Units) -> None:
+        """Add the units of the list of a slot, oldest first."""
+        del self.lists[time_ms]
+        self.add(units)
+        self._left(time_ms, 0)
+
+    def add(self, units: Units) -> None:
+        """Add units, also of slots that were begun before."""
+        requests = _are_requests(units)
+        for parts, rows in (self._requests, units[requests]), (self._ready, units[~requests]):
+            if len(rows):
+                parts.append(rows)
+        times, _, counts = different(self.slot_times(units))
+        for time, count in zip(times.tolist(), counts.tolist(), strict=True):
+            self.slots[time] = self.slots.get(time, 0) + count
+
+    def leave(self, units: Units) -> None:
+        """Note that the timers of these units have left their slots."""
+        if len(units):
+            self._on_left(units)
+            times, _, counts = different(self.slot_times(units))
+            for time, count in zip(times.tolist(), counts.tolist(), strict=True):
+                self._left(time, count)
+
+    def _left(self, time_ms: int, count: int) -> None:
+        self.slots[time_ms] -= count
+        if not self.slots[time_ms] and time_ms not in self.lists:
+            del self.slots[time_ms]
+
+    def forget(self, first_ms: int, until_ms: int = _NEVER) -> None:
+        """Forget the slots from a time onwards, because they are begun again."""
+        if not any(first_ms <= time < until_ms for time in self.slots):
+            return
+        units = self.left_units()
+        times = self.slot_times(units)
+        self.lists = {time: found for time, found in self.lists.items() if not first_ms <= time < until_ms}
+        self.slots = dict.fromkeys(self.lists, 0)
+        self._requests, self._ready, self._later, self._put_off = deque(), deque(), (), []
+        self._next_due_ms = _NEVER
+        self.add(units[(times < first_ms) | (times >= until_ms)])
+
+    def left_units(self) -> Units:
+        """Return all units, without those of lists that could not be read."""
+        return np.concatenate([TIMER_UNIT.view(b""), *self._parts(), *(units for _, units in self._later)])
+
+    def _parts(self) -> Iterator[Units]:
+        yield from list(self._requests)
+        yield from list(self._ready)
+        for group in list(self._put_off):
+            yield from list(group.parts)
+
+    def due_times(self) -> Ints:
+        """Return the due time, ms, of each timer. One that was not read, or was put off, is due at its slot's end."""
+        timers = [units[(units["magic"] & MAGIC_DELETE) == 0] for units in self._parts()]
+        return np.concatenate([
+            no_positions(), *(due for due, _ in self._later),
+            *(self.slot_times(units) + self._precision for units in timers)])
+
+    # -- what is next
+
+    def take(self, now_ms: int, monotonic_ms: int, most: int) -> tuple[Units, Tries] | None:
+        """Remove and return units to process next and their failed reads, or None if none has its time come.
+
+        The caller gives back each of them that it neither lets wait nor puts off nor lets leave. Timers of a topic wait
+        while a request to delete one of the topic could not be read.
+        """
+        while (taken := self._take(now_ms, monotonic_ms, most)) is not None:
+            units, tries = taken
+            unread = [part["topic_hash"] for group in self._put_off if group.requests for part in group.parts]
+            if not unread:
+                return taken
+            waits = np.isin(units["topic_hash"], np.concatenate(unread)) & (units["magic"] & MAGIC_DELETE == 0)
+            if waits.any():
+                self.put_off(units[waits], tries._replace(again_ms=monotonic_ms + _RETRY_MS))
+            if not waits.all():
+                return units[~waits], tries
+        return None
+
+    def _take(self, now_ms: int, monotonic_ms: int, most: int) -> tuple[Units, Tries] | None:
+        if self._requests:
+            return _first(self._requests, most), NO_TRIES
+        groups = [group for group in self._put_off if group.tries.again_ms <= monotonic_ms]
+        if groups:
+            group = next((group for group in groups if group.requests), groups[0])
+            units = _first(group.parts, most)
+            group.count -= len(units)
+            if not group.count:
+                self._put_off.remove(group)
+            return units, group.tries
+        if self._next_due_ms <= now_ms:
+            return self._first_due(now_ms, most), NO_TRIES
+        if self._ready and self.unread < _MOST_UNREAD:
+            return _first(self._ready, most), NO_TRIES
+        return None
+
+    def _first_due(self, now_ms: int, most: int) -> Units:
+        if len(self._later) > 1:
+            due, rows = (np.concatenate(parts) for parts in zip(*self._later, strict=True))
+            order = np.argsort(due, kind="stable")
+            self._later = ((due[order], rows[order]),)
+        due, rows = self._later[0]
+        count = min(int(np.searchsorted(due, now_ms, "right")), most, whole(rows["msg_size"][:most]))
+        self._later = ((due[count:], rows[count:]),) if count < len(due) else ()
+        self._next_due_ms = int(due[count]) if count < len(due) else _NEVER
+        return rows[:count]
+
+    def give_back(self, units: Units, tries: Tries) -> None:
+        """Put units that were taken before the others."""
+        if not len(units):
+            return
+        if tries.failed:
+            self.put_off(units, tries)
+        else:
+            (self._requests if _are_requests(units[:1])[0] else self._ready).appendleft(units)
+
+    def wait(self, due_ms: Ints, units: Units) -> None:
+        """Let units wait until they are due."""
+        if len(units):
+            self._later = (*(self._later or ((no_positions(), units[:0]),)), (due_ms, units))
+            self._next_due_ms = min(self._next_due_ms, int(due_ms.min()))
+
+    def put_off(self, units: Units, tries: Tries) -> None:
+        """Keep units whose messages could not be read, or whose puts were refused, until they are tried again."""
+        requests = bool(units["magic"][0] & MAGIC_DELETE)
+        group = self._put_off[-1] if self._put_off else None
+        if group is None or (group.tries._replace(first_ms=0), group.requests) != (
+            tries._replace(first_ms=0), requests
+        ):
+            group = _PutOff(tries, requests)
+            self._put_off.append(group)
+        group.parts.append(units)
+        group.count += len(units)
+
+    @property
+    def waiting(self) -> int:
+        """Number of units that wait until they are due."""
+        return sum(len(due) for due, _ in self._later)
+
+    @property
+    def unread(self) -> int:
+        """Number of units whose messages could not be read."""
+        return sum(group.count for group in list(self._put_off) if group.tries.failed)
+
+    # -- requests to delete
+
+    @property
+    def deletes(self) -> set[Identity]:
+        """The timers that requests to delete have named."""
+        return set(self._deletes)
+
+    def delete(self, named: Identity) -> None:
+        """Note a request to delete a timer. It is kept for a while, because a copy of the timer may arrive later."""
+        self._deletes.setdefault(named, identity_hash(named))
+        if len(self._deletes) > _MOST_DELETES:
+            del self._deletes[next(iter(self._deletes))]
+        self._delete_hashes = None
+
+    def is_deleted(self, identity: Identity) -> bool:
+        """Return True if a request to delete names this timer."""
+        return identity in self._deletes
+
+    def may_be_deleted(self, hashes: Ints) -> Mask:
+        """Return True for each hash that a timer named by a request to delete has."""
+        if self._delete_hashes is None:
+            self._delete_hashes = np.array(list(self._deletes.values()), np.int64)
+        return np.isin(hashes, self._delete_hashes)
+
+
+def _are_requests(units: Units) -> Mask:
+    found: Mask = (units["magic"] & (MAGIC_DELETE | MAGIC_ROLL)) == MAGIC_DELETE
+    return found
+
+
+def _first(parts: deque[Units], most: int) -> Units:
+    """Remove and return the first units: at most ``most``, and as many as are held in memory together."""
+    taken, count = [parts.popleft()], 0
+    while parts and (count := count + len(taken[-1])) < most:
+        taken.append(parts.popleft())
+    units = taken[0] if len(taken) == 1 else np.concatenate(taken)
+    count = min(most, whole(units["msg_size"][:most]))
+    if count < len(units):
+        parts.appendleft(units[count:])
+    return units[:count]
