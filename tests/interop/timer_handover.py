@@ -44,7 +44,7 @@ def put_timers(root: str, stop: str) -> None:
         store.put(Message(topic="HR", body=b"%d" % i, delay_level=3))
     store.put(Message(topic="filler", body=bytes(50_000)))
     store.wait_dispatched()
-    assert store.retention.clean_commit_log.rewrite_timers(0, store.max_phy_offset) == (RESCUED, 0)
+    assert store.retention.clean_commit_log.needs.rewrite_timers(0, store.max_phy_offset) == (RESCUED, 0)
     now = time.time_ns() // 1_000_000
     for i in range(TIMERS):
         due = now + (1000 + 50 * i if i < TIMERS // 2 else 24_000 + 330 * i)

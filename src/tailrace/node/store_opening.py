@@ -201,10 +201,10 @@ class _Opening:
         store.queues.is_batch = topics.has_batch_queues
         store.compaction.load(topics.compacted())
         topics.on_change(lambda: store.compaction.follow(topics.compacted()))
-        retention = Retention(self._clock, file_system, store, topics)
         timers = Timers(self._clock, file_system, self._entropy, config, store, topics, self._broker.broker_name)
+        retention = Retention(self._clock, file_system, store, topics, timers.pending(), timers.schedule)
+        retention.load()
         timers.load()
-        retention.follow_timers(timers.pending(), timers.schedule)
         watch = LockWatch(lock, root, store.give_up)
         if read_only and lock.check() is LockState.LOST:
             raise StoreLockedError(root, "a process that has opened it in the meantime")

@@ -224,7 +224,7 @@ def test_a_copy_that_saves_a_timer_from_retention_does_not_change_its_life():
     opened.delete("timed", "levelled")
     for topic in ("timed", "levelled"):
         opened.store.create_topic(topic, 8)
-    rewrite = opened.store.retention.clean_commit_log.rewrite_timers
+    rewrite = opened.store.retention.clean_commit_log.needs.rewrite_timers
     assert rewrite(0, 1 << 20) == (2, 0)
     opened.run(100_000, step=500)
     assert (opened.bodies("timed"), opened.bodies("levelled")) == ([], [])

@@ -11,7 +11,8 @@ Invariants, for a kill or a power loss anywhere:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, final
 
@@ -43,11 +44,26 @@ from tailrace.store.retention.topic_rules import TopicNeeds
 from tailrace.store.retention.trash import Trash
 from tailrace.store.running_flags import RunningFlags
 
-__all__ = ["CleanCommitLogService"]
+__all__ = ["CleanCommitLogService", "LogNeeds"]
 
 _log = get_logger(__name__)
 _MS: Final = 1_000_000
 _HOUR_MS: Final = 3_600_000
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogNeeds:
+    """What others need of the log before a file of it may be deleted."""
+
+    pins: Sequence[PinSource]
+    topics: Callable[[], TopicNeeds | None]
+    """Returns the part of the log that topics with rules of their own need."""
+    is_archived: Callable[[MappedFile], bool]
+    """Compares a part of the oldest file with the archive. Returns True when all of it is compared, or without one."""
+    rewrite_timers: Callable[[int, int], tuple[int, int]]
+    """Copies the pending timers between two positions to the end of the log. Returns how many were
+    copied and how many are lost."""
 
 
 @final
@@ -66,7 +82,7 @@ class CleanCommitLogService:
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, commit_log: CommitLog,
         flags: RunningFlags, trash: Trash, disk: DiskCheckService, store_timestamp: Callable[[int], int],
         dispatched_until: Callable[[int], int], count_messages: Callable[[int, int], dict[str, int]],
-        forced_deletions: ForcedDeletions,
+        forced_deletions: ForcedDeletions, needs: LogNeeds,
     ) -> None:
         self._clock = clock
         self._file_system = file_system
@@ -90,15 +106,8 @@ class CleanCommitLogService:
         self._warned = ""
         self._hanged: SegmentVerdict | None = None
         """Reason why the first file must be deleted although readers still hold it."""
-        self.pin_sources: list[PinSource] = []
-        self.topic_needs: Callable[[], TopicNeeds | None] = lambda: None
-        """Returns the part of the log that topics with rules of their own need."""
-        self.archive_confirms: Callable[[MappedFile], bool] = lambda _: True
-        """Compares a part of the oldest file with the archive; returns True when all of it is compared."""
+        self.needs = needs
         self._comparing = False
-        self.rewrite_timers: Callable[[int, int], tuple[int, int]] | None = None
-        """Copies the pending timers between two positions to the end of the log. Returns how many were
-        copied and how many are lost."""
         self.lost_timers = 0
         self._rescued = (-1, 0, 0)
         """(first position of the last file whose timers were copied, timers copied, timers lost)."""
@@ -181,7 +190,7 @@ class CleanCommitLogService:
             self._facts(files if most is None else files[:most]), now_ms=self._clock.now_ms(),
             reserved_hours=self._config.file_reserved_time, clean_at_once=trigger.clean_at_once,
             requested=trigger.requested, pins=self._pins(), policies=self._policies,
-            topics=self.topic_needs())
+            topics=self.needs.topics())
 
     def trigger(self) -> Trigger:
         """Return the present reasons for a pass."""
@@ -287,7 +296,7 @@ class CleanCommitLogService:
         verdict = found[0]
         self._disk.blocked = ""
         if not any(pin.kind is PinKind.ARCHIVE for pin in verdict.pins) and (
-            not self.archive_confirms(self._log.queue.files[0])
+            not self.needs.is_archived(self._log.queue.files[0])
         ):
             self._comparing = True  # the next step continues, or finds the pin that a difference has set
             return True
@@ -356,8 +365,8 @@ class CleanCommitLogService:
     def _rescue_timers(self, file: MappedFile) -> None:
         """Write pending timers again before their file is deleted; once, even if readers hold the file."""
         start = file.file_from_offset
-        if self.rewrite_timers is not None and self._rescued[0] != start:
-            self._rescued = start, *self.rewrite_timers(start, start + file.size)
+        if self._rescued[0] != start:
+            self._rescued = start, *self.needs.rewrite_timers(start, start + file.size)
 
     def _tell_forced(self, path: str, verdict: SegmentVerdict, lost: dict[str, int]) -> None:
         """Count, log and record a file that was deleted before it expired."""
@@ -411,7 +420,7 @@ class CleanCommitLogService:
         return stat.mtime_ms, stat.allocated
 
     def _pins(self) -> list[Pin]:
-        return [pin for source in self.pin_sources for pin in source()]
+        return [pin for source in self.needs.pins for pin in source()]
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, for operators and metrics."""

@@ -66,7 +66,7 @@ def test_a_pin_stops_it_also_where_a_full_disk_would_not(place, kind, hours):
     place.fill(4)
     place.clock.advance(hours * HOUR)
     pins = [Pin(kind, SIZE + 5, "somebody")]
-    place.clean.pin_sources.append(lambda: pins)
+    place.clean.needs.pins.append(lambda: pins)
     done = place.store.retention.free_now(FOREVER)
     assert done.files == ["0" * 20]
     rule = Rule.PINNED if hours else Rule.HELD
@@ -145,7 +145,7 @@ def test_pin_sources_have_one_caller_at_a_time(place):
         asked.append(place.clean._lock.locked())
         return ()
 
-    place.clean.pin_sources.append(source)
+    place.clean.needs.pins.append(source)
     for call in (
         lambda: place.clean.plan_free(1), place.clean.verdicts, lambda: place.clean.run_free(1),
         lambda: place.clean.run_pass(manual=True), lambda: (place.clean.request_free(1), place.clean.step()),

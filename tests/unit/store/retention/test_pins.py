@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import zlib
+from dataclasses import replace
 
 import pytest
 from retention_place import HOUR, SIZE, Place
@@ -13,6 +14,7 @@ from tailrace import Message
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.node.retention import archive_pins
+from tailrace.node.retention.timer_rescue import TimerRescue
 from tailrace.store.archive_manifest import HEAD_BYTES, ArchivedFile, Manifest, write_manifest
 from tailrace.store.retention.forced_deletions import ForcedDeletions
 from tailrace.store.retention.pins import PinKind
@@ -140,7 +142,7 @@ def test_a_step_of_the_service_reads_a_bounded_part(archived, monkeypatch):
     manifest(archived, 1)
     archived.clock.advance(100 * HOUR)
     read_bytes = []
-    confirms = archived.clean.archive_confirms
+    confirms = archived.clean.needs.is_archived
     opens = archived.files.open
 
     def opened(path, **how):
@@ -164,7 +166,7 @@ def test_a_step_of_the_service_reads_a_bounded_part(archived, monkeypatch):
         finally:
             monkeypatch.setattr(archived.files, "open", opens)
 
-    archived.clean.archive_confirms = confirmed
+    archived.clean.needs = replace(archived.clean.needs, is_archived=confirmed)
     assert archived.store.retention.delete_now() == 2
     assert sum(read_bytes) == 2 * (SIZE + len(ROWS))
     assert max(read_bytes) <= 4096 + 1024
@@ -217,8 +219,8 @@ class Timers:
 def with_timers(**config):
     place = Place(timer_wheel_enable=True, **config)
     timers = Timers(place)
-    place.clean.pin_sources.clear()
-    place.store.retention.follow_timers(timers, place.store._timers.schedule)
+    rescue = TimerRescue(place.clock, place.store._store, timers, place.store._timers.schedule)
+    place.clean.needs = replace(place.clean.needs, pins=[rescue.pins], rewrite_timers=rescue.rewrite)
     return place, timers
 
 

@@ -318,7 +318,7 @@ def test_pins_win_over_age_and_lose_under_pressure_unless_they_refuse(place):
     place.fill(3)
     place.clock.advance(80 * HOUR)
     pins = [Pin(PinKind.GROUP, SIZE + 100, "orders")]
-    place.clean.pin_sources.append(lambda: pins)
+    place.clean.needs.pins.append(lambda: pins)
     assert place.store.retention.delete_now() == 1
     place.use(86)
     assert place.store.retention.delete_now() == 2
@@ -327,7 +327,7 @@ def test_pins_win_over_age_and_lose_under_pressure_unless_they_refuse(place):
 
 def test_a_pin_that_refuses_writes_is_named(place, caplog):
     place.fill(3)
-    place.clean.pin_sources.append(lambda: [Pin(PinKind.ARCHIVE, 5, "s3")])
+    place.clean.needs.pins.append(lambda: [Pin(PinKind.ARCHIVE, 5, "s3")])
     place.use(91)
     place.store.retention.delete_now()
     assert len(place.names()) == 4

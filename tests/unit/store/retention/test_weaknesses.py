@@ -49,7 +49,7 @@ def test_w27_consumers_are_heeded():
     place = Place()
     place.fill(3)
     place.clock.advance(80 * HOUR)
-    place.clean.pin_sources.append(lambda: [Pin(PinKind.GROUP, SIZE, "orders")])
+    place.clean.needs.pins.append(lambda: [Pin(PinKind.GROUP, SIZE, "orders")])
     assert place.store.retention.delete_now() == 1
     assert place.clean.verdicts()[0].rule is Rule.PINNED
 
