@@ -1,6 +1,6 @@
-"""Build the compiled twins of the kernels; everything else is in pyproject.toml.
+"""Build the compiled twins of the kernels and of ``store.append``; everything else is in pyproject.toml.
 
-Each kernel is copied below ``build/kernels`` with the files of ``kernels/shared`` in the place of the
+Each one is copied below ``build/kernels`` with the files of ``kernels/shared`` in the place of the
 lines that import them, numbers in the place of the names that stand for them, and the SHA-256 of its
 source put in, and compiled as ``tailrace.kernels._compiled.<name>``. Without Cython or a C compiler the package
 installs all the same and the kernels run interpreted; the wheel has the tag ``py3-none-any``.
@@ -20,11 +20,12 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 
 KERNELS = (
-    "record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header",
+    "record", "append", "hashes", "queue_units", "index_entries", "index_chains", "header",
     "columns", "column_records", "timer_records", "timer_put_back", "timer_lists",
     "timer_replay", "properties", "table_records", "unit_records", "packed_rows", "signatures",
 )
 SOURCES = Path("src/tailrace/kernels")
+ELSEWHERE = {"append": Path("src/tailrace/store")}
 INT_MAX, LONG_MAX = 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
 NUMBERS = {"C": "constants", "L": "layouts"}
 DECLARED = re.compile(r"^(\w+) = cython\.declare\(cython\.(\w+), (0x[0-9A-F]+|[\d_]+)\)", re.MULTILINE)
@@ -72,7 +73,7 @@ def with_numbers(text: str) -> str:
 
 def source_of(name: str) -> str:
     """What is compiled as a kernel."""
-    paths = [*sorted((SOURCES / "shared").glob("*.p[yx]*")), SOURCES / f"{name}.py"]
+    paths = [*sorted((SOURCES / "shared").glob("*.p[yx]*")), ELSEWHERE.get(name, SOURCES) / f"{name}.py"]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()  # as kernels/__init__.py
     text = with_numbers(with_shared(paths[-1].read_text(), set()))
     return text.replace('SOURCE_SHA256 = ""', f'SOURCE_SHA256 = "{digest}"', 1)

@@ -37,7 +37,7 @@ LONGER = {
 }
 LONG_FUNCTIONS = {
     # A walk over a format is one loop for the compiler: a call a field would cost what it is for.
-    "src/tailrace/kernels/appender.py", "src/tailrace/kernels/index_entries.py",
+    "src/tailrace/kernels/index_entries.py",
     "src/tailrace/kernels/column_records.py", "src/tailrace/kernels/table_records.py",
     "src/tailrace/kernels/timer_records.py", "src/tailrace/kernels/unit_records.py",
     "src/tailrace/kernels/packed_rows.py", "src/tailrace/kernels/shared/names.py",

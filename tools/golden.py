@@ -30,7 +30,7 @@ from tailrace.formats import (
     timerwheel,
 )
 from tailrace.formats._layout import Layout
-from tailrace.kernels import appender, index_entries, record
+from tailrace.kernels import index_entries, record
 from tailrace.kernels.properties import encode_properties
 from tailrace.kernels.shared import constants as C
 
@@ -90,7 +90,7 @@ def encoded(topic: bytes = b"TopicA", ipv6: bool = False, crc: bool = False) -> 
     out = bytearray(1024)
     born, store = ("fe80::1", "fe80::2") if ipv6 else ("10.1.2.3", "192.168.0.9")
     properties = encode_properties({"TAGS": "TagA", "KEYS": "k1 k2", "UNIQ_KEY": "U1"})
-    size = appender.encode(
+    size = record.encode(
         out, 0, len(out), 4096, 3, 0, 7, 0, BORN, commitlog.pack_host(born, 4660), STORED,
         commitlog.pack_host(store, 10911), 0, 0, b"hello",
         record.crc32(b"hello", 0, 5) & commitlog.CRC_MASK, topic, properties, crc)

@@ -14,6 +14,7 @@ from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.kernels.properties import message_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
+from tailrace.store import append
 from tailrace.store.multi_dispatch import MARK
 from tailrace.store.running_flags import RunningFlags
 from tailrace.timer.put_hook import may_wait
@@ -21,7 +22,7 @@ from tailrace.timer.put_hook import may_wait
 FILE = 4096
 
 
-TWINS = (interpreted("appender"), kernels.appender)
+TWINS = (interpreted("append", "store"), append)
 CHECKS = (interpreted("record").check_batch, kernels.record.check_batch)
 TABLES = (interpreted("table_records"), kernels.table_records)
 PROPERTIES = (interpreted("properties"), kernels.properties)
@@ -70,6 +71,8 @@ class Log:
             self.files += (types.SimpleNamespace(
                 size=FILE, file_from_offset=len(self.files) * FILE, wrote_position=0, buffer=buffer,
                 reserve=lambda until: until, write_after=write_after),)
+            file = self.files[-1]
+            file.advance = lambda size: setattr(file, "wrote_position", file.wrote_position + size)
         return self.files[-1]
 
     def roll(self, file):
@@ -89,7 +92,7 @@ class Log:
             assert count == len(entries)
             assert CHECKS[1](encoded) == CHECKS[0](encoded)
             return self.module.BatchWriter(message, raw, encoded, count, min(bound, FILE - 8))
-        return self.module.ItemsWriter(message, raw, entries, min(bound, 1 << 20), False)
+        return self.module.ItemsWriter(message, raw, entries, min(bound, 1 << 20))
 
     def state(self):
         return (

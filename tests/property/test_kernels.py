@@ -15,9 +15,9 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.kernels.shared import constants as C
 from tailrace.model import places_of
 
-RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, UNIT_RECORDS, PACKED = map(
+RECORD, HASHES, UNITS, INDEX, CHAINS, UNIT_RECORDS, PACKED = map(
     interpreted,
-    ("record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "unit_records",
+    ("record", "hashes", "queue_units", "index_entries", "index_chains", "unit_records",
      "packed_rows"))
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
 quick = settings(
@@ -57,13 +57,13 @@ def scan(module, data, base=0, check=7):
 @quick
 @given(messages, st.booleans())
 def test_records_are_written_the_same(items, crc):
-    assert log_of(ENCODER, items, crc=crc) == log_of(kernels.appender, items, crc=crc)
+    assert log_of(RECORD, items, crc=crc) == log_of(kernels.record, items, crc=crc)
 
 
 @quick
 @given(messages, st.booleans(), st.data())
 def test_damaged_logs_are_walked_the_same(items, crc, data):
-    log, end = log_of(kernels.appender, items, crc=crc)
+    log, end = log_of(kernels.record, items, crc=crc)
     for _ in range(data.draw(st.integers(0, 3))):
         log[data.draw(st.integers(0, end - 1))] ^= data.draw(st.integers(1, 255))
     cut = data.draw(st.integers(0, end + 16))
@@ -92,7 +92,7 @@ def is_served(module, data, topic, queue_id, queue_offset):
 @given(messages, st.booleans(), st.data())
 def test_units_are_read_the_same(items, crc, data):
     """Both forms of the kernel stop at the same unit for the same reason, whatever units say."""
-    log, end = log_of(kernels.appender, items, crc=crc)
+    log, end = log_of(kernels.record, items, crc=crc)
     rows = np.zeros((len(items), C.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     names = [C.PHY, C.SIZE, C.TAGS_CODE]
@@ -232,7 +232,7 @@ def check_packed(arguments, most, count, texts, bodies, *, with_bodies):
 
 @pytest.mark.parametrize("place", [(-1, 100), (0, 90), (0, -5), (5, 100), (1 << 40, 100), (0, 1 << 40), (1, 95)])
 def test_a_place_without_a_record_makes_no_row(place):
-    log, end = log_of(kernels.appender, [(b"body", {}, "T", [], 0, 8)], crc=False)
+    log, end = log_of(kernels.record, [(b"body", {}, "T", [], 0, 8)], crc=False)
     rows = np.zeros((1, C.COLUMNS), np.int64)
     for module in (RECORD, kernels.record):
         with pytest.raises(ValueError, match="no record at place 0"):
@@ -245,7 +245,7 @@ def test_a_place_without_a_record_makes_no_row(place):
 @given(messages, st.booleans(), st.data())
 def test_what_is_served_is_a_record_of_its_place(items, crc, data):
     """The check of a read says what a walk and the record's own words say, also of damaged bytes."""
-    log, end = log_of(kernels.appender, items, crc=crc)
+    log, end = log_of(kernels.record, items, crc=crc)
     size = int.from_bytes(log[:4], "big")
     assert is_served(kernels.unit_records, log[:size], b"Topic", items[0][4], 0)
     for _ in range(data.draw(st.integers(0, 2))):
@@ -272,7 +272,7 @@ def test_random_bytes_are_walked_the_same(data):
 @quick
 @given(messages)
 def test_a_whole_log_is_found_again(items):
-    log, end = log_of(kernels.appender, items)
+    log, end = log_of(kernels.record, items)
     (count, stop, reason), rows = scan(kernels.record, log[:end])
     assert (count, stop, reason) == (len(items), end, C.REASON_END)
     for row, (body, _, tag, _, queue_id, _) in zip(rows, items, strict=True):
@@ -299,7 +299,7 @@ def test_the_hash_is_javas(text):
 @quick
 @given(messages, st.integers(2, 40))
 def test_index_files_are_the_same(items, entries):
-    log, end = log_of(kernels.appender, items)
+    log, end = log_of(kernels.record, items)
     rows = np.zeros((8, C.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     files = [bytearray(40 + 4 * 7 + 20 * entries) for _ in range(2)]
@@ -354,7 +354,7 @@ def test_a_damaged_index_is_searched_the_same_and_safely(data, wanted):
 @quick
 @given(messages, st.data())
 def test_units_are_built_the_same(items, data):
-    log, end = log_of(kernels.appender, items)
+    log, end = log_of(kernels.record, items)
     rows = np.zeros((8, C.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     for row, offset in enumerate(data.draw(st.lists(st.sampled_from([0, 4, 5, 6, -(1 << 63), (1 << 63) - 1])))[:count]):
@@ -401,7 +401,7 @@ def test_odd_rows_are_found(column, value):
 @quick
 @given(messages)
 def test_rows_are_sorted_by_queue_the_same(items):
-    log, end = log_of(kernels.appender, items)
+    log, end = log_of(kernels.record, items)
     rows = np.zeros((8, C.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     rows = rows[:count]

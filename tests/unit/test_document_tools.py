@@ -51,9 +51,9 @@ def test_every_name_in_the_documents_exists() -> None:
 
 
 @pytest.mark.parametrize("name", [
-    "store.commit_log", "store.commit_log.CommitLog", "store.commit_log.CommitLog.append",
+    "store.commit_log", "store.commit_log.CommitLog", "store.append.Appender.append",
     "store.recovery.start.RecoveryStart.decide", "store.recovery.passes.Recovery.run",
-    "kernels.appender.Appender.queue_offsets", "node.message_store.MessageStore.open",
+    "store.append.Appender.queue_offsets", "node.message_store.MessageStore.open",
     "store.recovery", "java_settings.REASONS", "store.retention.disk_state.DiskLevels",
     # Inherited, and of an instance.
     "node.topic_config.TopicConfigManager.persist", "node.topic_config.TopicConfigManager.table",
@@ -64,7 +64,7 @@ def test_a_name_of_code_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "`store.commit_logs`", "`store.commit_log.CommitLogs`", "`store.commit_log.CommitLog.appends`",
+    "`store.commit_logs`", "`store.commit_log.CommitLogs`", "`store.append.Appender.appends`",
     "`store.commit_log.struct`", "`tests/unit/test_none.py`",
     "`tests/unit/test_document_tools.py::test_none`",
 ])

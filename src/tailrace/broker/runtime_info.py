@@ -10,8 +10,8 @@ from tailrace import __version__
 from tailrace.broker.context import BrokerContext
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.filenames import CONSUMEQUEUE
-from tailrace.kernels.appender import PUT_LIMITS_MS
 from tailrace.spellings import size_text
+from tailrace.store.append import PUT_LIMITS_MS
 from tailrace.store.log_paths import log_paths
 from tailrace.store.retention.disk_check import measure
 from tailrace.store.retention.disk_state import PathUsage

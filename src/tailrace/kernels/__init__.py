@@ -1,4 +1,4 @@
-"""Loops over bytes: the only room that is compiled.
+"""Loops over bytes: the room that is compiled; ``store.append`` is compiled in the same way.
 
 Each kernel is one ``.py`` file in Cython's pure-Python mode. The compiled kernel is a module of the same name
 below ``tailrace.kernels._compiled``. It has the SHA-256 of its source and of ``shared``. If that does not match,
@@ -26,7 +26,6 @@ from tailrace.kernels.interpreted import instead_of_cython
 from tailrace.logs import get_logger
 
 __all__ = [
-    "appender",
     "column_records",
     "columns",
     "compiled",
@@ -34,6 +33,7 @@ __all__ = [
     "header",
     "index_chains",
     "index_entries",
+    "load",
     "packed_rows",
     "properties",
     "queue_units",
@@ -54,25 +54,53 @@ _interpreted: list[str] = []
 _not_compiled: list[ImportError] = []
 
 
-def _load(name: str) -> ModuleType:
+@functools.cache
+def _find_crc32() -> int:
+    """Return the address of ISA-L's CRC-32 function, 0 if the module isal does not export it.
+
+    Compiled kernels call it without the interpreter. Without it they call zlib.
+    """
+    try:
+        function = ctypes.CDLL(isal_zlib.__file__).crc32_gzip_refl
+    except (OSError, AttributeError) as error:
+        events.CHECKSUMS_ARE_COMPUTED_BY_ZLIB.log(_log, reason=error)
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _lend_crc32(kernel: ModuleType) -> None:
+    """Let a kernel use ISA-L's CRC-32, if it computes the same as zlib."""
+    kernel.use_crc32(_find_crc32())
+    sample = bytes(range(256)) * 5
+    for start, until in ((0, 1), (1, 17), (3, 259), (0, len(sample))):
+        if kernel.crc32(sample, start, until) != zlib.crc32(sample[start:until]):
+            events.CHECKSUMS_OF_ISA_L_ARE_WRONG.log(_log, reason="ISA-L computes another one")
+            kernel.use_crc32(0)
+            return
+
+
+def load(name: str, room: str = "kernels") -> ModuleType:
+    """Return a module of a room that setup.py compiles; its source, interpreted, if there is no compiled one of it."""
     if os.environ.get("TAILRACE_INTERPRETED") != "1":
         try:
             twin = importlib.import_module(f"tailrace.kernels._compiled.{name}")
         except ImportError as error:
             _not_compiled.append(error)
         else:
-            if twin.SOURCE_SHA256 == hashlib.sha256(_SHARED + (_ROOM / f"{name}.py").read_bytes()).hexdigest():
-                sys.modules[f"tailrace.kernels.{name}"] = twin
+            source = (_ROOM.parent / room / f"{name}.py").read_bytes()
+            if twin.SOURCE_SHA256 == hashlib.sha256(_SHARED + source).hexdigest():
+                sys.modules[f"tailrace.{room}.{name}"] = twin
+                if hasattr(twin, "use_crc32"):
+                    _lend_crc32(twin)
                 return twin
             events.COMPILED_KERNEL_REFUSED.log(_log, name=name)
     _interpreted.append(name)
     with instead_of_cython():
-        return importlib.import_module(f"tailrace.kernels.{name}")
+        return importlib.import_module(f"tailrace.{room}.{name}")
 
 
 if TYPE_CHECKING:
     from tailrace.kernels import (
-        appender,
         column_records,
         columns,
         hashes,
@@ -92,62 +120,10 @@ if TYPE_CHECKING:
         unit_records,
     )
 else:
-    record = _load("record")
-    appender = _load("appender")
-    hashes = _load("hashes")
-    properties = _load("properties")
-    queue_units = _load("queue_units")
-    index_entries = _load("index_entries")
-    index_chains = _load("index_chains")
-    header = _load("header")
-    columns = _load("columns")
-    column_records = _load("column_records")
-    table_records = _load("table_records")
-    timer_records = _load("timer_records")
-    timer_put_back = _load("timer_put_back")
-    timer_lists = _load("timer_lists")
-    timer_replay = _load("timer_replay")
-    unit_records = _load("unit_records")
-    packed_rows = _load("packed_rows")
-    signatures = _load("signatures")
-
+    globals().update({name: load(name) for name in __all__ if name not in ("compiled", "load")})
 
 if _not_compiled:
     events.KERNELS_ARE_NOT_COMPILED.log(_log, count=len(_not_compiled), reason=_not_compiled[0])
-
-
-@functools.cache
-def _find_crc32() -> int:
-    """Return the address of ISA-L's CRC-32 function, 0 if the module isal does not export it.
-
-    Compiled kernels call it without the interpreter. Without it they call zlib.
-    """
-    try:
-        function = ctypes.CDLL(isal_zlib.__file__).crc32_gzip_refl
-    except (OSError, AttributeError) as error:
-        events.CHECKSUMS_ARE_COMPUTED_BY_ZLIB.log(_log, reason=error)
-        return 0
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-def _lend_crc32(kernel: ModuleType = record) -> None:
-    """Let a kernel use ISA-L's CRC-32, if it computes the same as zlib."""
-    kernel.use_crc32(_find_crc32())
-    sample = bytes(range(256)) * 5
-    for start, until in ((0, 1), (1, 17), (3, 259), (0, len(sample))):
-        if kernel.crc32(sample, start, until) != zlib.crc32(sample[start:until]):
-            events.CHECKSUMS_OF_ISA_L_ARE_WRONG.log(_log, reason="ISA-L computes another one")
-            kernel.use_crc32(0)
-            return
-
-
-for _name, _kernel in (
-    ("record", record), ("appender", appender), ("table_records", table_records),
-    ("timer_records", timer_records), ("unit_records", unit_records),
-    ("packed_rows", packed_rows),
-):
-    if _name not in _interpreted:
-        _lend_crc32(_kernel)
 
 
 def _lend_sha1(kernel: ModuleType = signatures) -> None:

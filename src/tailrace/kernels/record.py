@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Read records of the CommitLog: ``scan`` finds and checks them and fills one row for each.
+"""Records of the CommitLog: ``encode`` writes one; ``scan`` finds and checks them and fills one row for each.
 
 The same source runs interpreted or compiled, with the same results. ``buf`` is any contiguous buffer of bytes,
 ``rows`` a C-contiguous int64 array with ``C.COLUMNS`` columns. Positions in rows (*_POS) are indexes into
@@ -14,6 +14,7 @@ from tailrace.kernels.shared.big_endian import be32, be32u
 from tailrace.kernels.shared.copying import find_byte, inside
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
 from tailrace.kernels.shared.names import begins_odd
+from tailrace.kernels.shared.record_encoding import RecordFields, put_record
 from tailrace.kernels.shared.record_rows import fill_properties, fill_row, numbers_fit, put_numbers
 
 SOURCE_SHA256 = ""
@@ -23,9 +24,46 @@ REASON_NAMES = {
     6: "bad body checksum", 7: "wrong physical offset", 8: "cut off", 9: "bad record checksum",
     10: "torn after its body",
 }
+END_OF_FILE = -1
 
 
-# The same numbers for other modules; in the compiled module the names above are C integers and cannot be imported.
+def encode(
+    buf: cython.uchar[::1],
+    pos: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+    queue_id: cython.longlong,
+    flag: cython.longlong,
+    queue_offset: cython.longlong,
+    sys_flag: cython.longlong,
+    born_timestamp: cython.longlong,
+    born_host: bytes,
+    store_timestamp: cython.longlong,
+    store_host: bytes,
+    reconsume_times: cython.longlong,
+    prepared: cython.longlong,
+    body: bytes,
+    body_crc: cython.longlong,
+    topic: bytes,
+    props: bytes,
+    append_prop_crc: cython.bint,
+):
+    """Write a record at ``buf[pos:]`` and return its size, or END_OF_FILE if it does not fit.
+
+    ``append_prop_crc`` adds the checksum of the record as last property. The caller has checked the lengths.
+    """
+    common: RecordFields = RecordFields()
+    if born_host is None or store_host is None or body is None or topic is None or props is None:
+        raise TypeError("a part of a record must not be None")
+    common.queue_id, common.sys_flag, common.born_timestamp = queue_id, sys_flag, born_timestamp
+    common.born_host, common.now, common.store_host = born_host, store_timestamp, store_host
+    common.reconsume_times, common.prepared, common.topic = reconsume_times, prepared, topic
+    common.append_crc = append_prop_crc
+    if pos < 0:
+        return -1
+    return put_record(
+        buf, pos, min(limit, len(buf)), common, flag, queue_offset, phy_offset, body, body_crc,
+        props)
 
 
 def scan(

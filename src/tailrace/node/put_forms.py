@@ -26,7 +26,7 @@ from tailrace.model import (
     PutMessageStatus,
     refuse_conflicts,
 )
-from tailrace.store.commit_log import RecordWriter
+from tailrace.store.append import RecordWriter
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import DELIVER_PROPERTIES
 

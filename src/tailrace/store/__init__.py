@@ -1,1 +1,5 @@
 """The message store: CommitLog, ConsumeQueues, index, flush, dispatch and recovery."""
+
+from tailrace import kernels
+
+kernels.load("append", "store")

@@ -6,15 +6,15 @@ Owns ``commitlog/``. Invariants:
   L3  Positions only grow. ``max_offset`` moves after the bytes below it are in place.
   L4  Store timestamps never step back, whatever the wall clock does. Checkpoints, recovery and timers rely on
       it. While they are ahead of the wall clock, ``store.wall_times`` knows which records were stored when.
-Commit point: the wrote position of the last file moves. Concurrency: any thread may put; puts run one at a time
-under ``_lock``. When a put returns, nothing is durable yet: ``store.flush`` syncs.
+Commit point: the wrote position of the last file moves, in ``store.append``. Concurrency: any thread may put; puts
+run one at a time under ``put_lock``. When a put returns, nothing is durable yet: ``store.flush`` syncs.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias, final
+from functools import partial
+from typing import Final, final
 
 import numpy as np
 
@@ -31,16 +31,27 @@ from tailrace.formats.commitlog import (
     SysFlag,
     decode_batch,
     decode_properties,
+    encode_batch,
     record_size,
     store_timestamp_of,
 )
 from tailrace.formats.inner_batch import INNER_BASE_LENGTH, INNER_BATCH_BITS, INNER_NUM_MAX
 from tailrace.formats.names import INNER_BASE, INNER_MULTI_DISPATCH, INNER_NUM
-from tailrace.kernels import appender, record
+from tailrace.kernels import record
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 from tailrace.segments.mapped_file_queue import PAGE_SIZE
+from tailrace.store.append import (
+    Appender,
+    BatchWriter,
+    ItemsWriter,
+    MadeRecords,
+    MakeRecords,
+    MessageWriter,
+    QueueKey,
+    RecordWriter,
+)
 from tailrace.store.log_paths import LogPaths
 from tailrace.store.multi_dispatch import MARK, MultiDispatch
 from tailrace.store.record_rules import RecordRules, refuse_in_batch
@@ -48,9 +59,8 @@ from tailrace.store.running_flags import RunningFlags
 from tailrace.store.unreadable import UnreadableRecords
 from tailrace.store.wall_times import WallTimes
 
-__all__ = ["CommitLog", "MakeRecords", "RecordWriter"]
+__all__ = ["CommitLog"]
 
-QueueKey = tuple[str, int]
 _MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _FLAG_LIMIT: Final = 1 << 31
 _NOT_IN_BATCHES: Final = frozenset({
@@ -69,46 +79,6 @@ def long_put_limits(file_size: int) -> tuple[int, int]:
     return min(16 << 10, file_size // 4), min(512 << 10, file_size // 2)
 
 
-RecordWriter: TypeAlias = appender.RecordWriter
-MakeRecords = Callable[[int, Any, int, int, int, Any, int], tuple[int, int]]
-"""Function that makes records, see kernels.appender.MadeRecords."""
-
-
-@final
-class _LmqPlaces:
-    """Gives one message its queue offsets in the LMQ queues that it names. Called by its writer under the lock."""
-
-    def __init__(
-        self, log: CommitLog, message: MessageExtBrokerInner, topic: bytes, stored: bytes, names: list[str]
-    ) -> None:
-        self._arguments = message, topic, stored, names
-        self._log = log
-
-    def properties(self) -> bytes:
-        """Return the stored properties with the next queue offset in each queue."""
-        return self._log.with_lmq_offsets(*self._arguments)
-
-    def advance(self) -> None:
-        """Advance the queue offsets; the message is in the log."""
-        self._log.multi_dispatch.advance(self._arguments[-1])
-
-
-@final
-class _InnerPlaces:
-    """Gives the messages of an inner batch their queue offsets. Called by its writer under the lock."""
-
-    def __init__(self, offsets: dict[QueueKey, int], key: QueueKey, stored: bytes, count: int) -> None:
-        self._offsets, self._key, self._stored, self._count = offsets, key, stored, count
-
-    def properties(self) -> bytes:
-        """Return the stored properties with the queue offset of the first message."""
-        return self._stored + f"{INNER_BASE}\x01{self._offsets.get(self._key, 0)}\x02".encode()
-
-    def advance(self) -> None:
-        """Advance the queue offset by the messages after the first one; the record is in the log."""
-        self._offsets[self._key] += self._count - 1
-
-
 @final
 class CommitLog:
     """Appends records and reads them by position."""
@@ -123,18 +93,16 @@ class CommitLog:
         open_files: OpenFiles,
     ) -> None:
         self._config = config
-        self._lock = self.put_lock = threading.Lock()
+        self.put_lock = threading.Lock()
         self.queue = MappedFileQueue(
             file_system, paths.all, config.mapped_file_size_commit_log, mapped=True,
             allocate_step=config.commit_log_allocate_step, open_files=open_files, read_only=paths.read_only,
             full_directories=lambda: flags.full_directories, ahead=True)
-        self.tail = appender.Appender(
-            self._lock, clock.now_ms, clock.monotonic_ns, flags, self.queue, self._roll,
+        self.tail = Appender(
+            self.put_lock, clock.now_ms, clock.monotonic_ns, flags, self.queue, self._roll,
             config.enabled_append_prop_crc,
             min(config.mapped_file_size_commit_log - 1024, config.max_message_size, 32000),
             *long_put_limits(config.mapped_file_size_commit_log))
-        self.append: Callable[..., PutMessageResult] = self.tail.append
-        """Appends the records of a writer, see ``kernels.appender.Appender.append``."""
         self.rules = RecordRules(config, self.tail.topics)
         self.wall_times = WallTimes()
         """What the wall clock said while store times are ahead of it."""
@@ -179,7 +147,7 @@ class CommitLog:
 
     def close(self) -> None:
         """Close the files."""
-        with self._lock:
+        with self.put_lock:
             self.tail.drop()
             self.queue.close()
 
@@ -250,21 +218,27 @@ class CommitLog:
 
     # -- writing
 
-    def message_writer(self, message: MessageExtBrokerInner) -> RecordWriter:
-        """Check a message and return its writer. Raises MessageIllegalError."""
-        body, properties = message.body, message.properties
+    def _check(self, message: MessageExtBrokerInner, stored: bytes) -> bytes:
+        """Check a message that will have these stored properties; return its topic. Raises MessageIllegalError."""
         topic = self.rules.topic_bytes(message.topic)
-        _check_kinds({body.__class__}, {message.flag})
+        _check_kinds({message.body.__class__}, {message.flag})
         if not 0 <= message.queue_id <= _MAX_QUEUE_ID:
             raise MessageIllegalError("queueId", f"{message.queue_id} is outside 0 to {_MAX_QUEUE_ID}")
         self.rules.check_sizes(
-            body, properties, topic, len(message.born_host) + len(self.store_host), is_copy=message.is_copy)
-        if MARK in properties:
-            names, properties = self.multi_dispatch.names(message)
+            message.body, stored, topic, len(message.born_host) + len(self.store_host), is_copy=message.is_copy)
+        return topic
+
+    def message_writer(self, message: MessageExtBrokerInner) -> RecordWriter:
+        """Check a message and return its writer. Raises MessageIllegalError."""
+        stored = message.properties
+        topic = self._check(message, stored)
+        if MARK in stored:
+            names, stored = self.multi_dispatch.names(message)
             if names:
-                return appender.MessageWriter(
-                    message, topic, b"", _LmqPlaces(self, message, topic, properties, names))
-        return appender.MessageWriter(message, topic, properties)
+                return MessageWriter(
+                    message, topic, b"", partial(self._with_lmq_offsets, message, topic, stored, names),
+                    partial(self.multi_dispatch.advance, names))
+        return MessageWriter(message, topic, stored)
 
     def inner_batch_writer(self, message: MessageExtBrokerInner) -> tuple[RecordWriter, int]:
         """Check an inner batch. Return its writer and the number of its messages.
@@ -291,14 +265,16 @@ class CommitLog:
         if properties.get(INNER_NUM) != str(count):
             raise MessageIllegalError(
                 "innerBatch", f"{INNER_NUM} is {properties.get(INNER_NUM, 'missing')}, the body has {count} messages")
-        topic, stored = self.rules.topic_bytes(message.topic), encode_properties(properties)
-        _check_kinds({message.body.__class__}, {message.flag})
-        if not 0 <= message.queue_id <= _MAX_QUEUE_ID:
-            raise MessageIllegalError("queueId", f"{message.queue_id} is outside 0 to {_MAX_QUEUE_ID}")
-        self.rules.check_sizes(
-            message.body, stored + bytes(INNER_BASE_LENGTH), topic, len(message.born_host) + len(self.store_host))
-        places = _InnerPlaces(self.queue_offsets, (message.topic, message.queue_id), stored, count)
-        return appender.MessageWriter(message, topic, b"", places), count
+        stored, key = encode_properties(properties), (message.topic, message.queue_id)
+
+        def with_base() -> bytes:
+            return stored + f"{INNER_BASE}\x01{self.queue_offsets.get(key, 0)}\x02".encode()
+
+        def advance() -> None:
+            self.queue_offsets[key] += count - 1
+
+        topic = self._check(message, stored + bytes(INNER_BASE_LENGTH))
+        return MessageWriter(message, topic, b"", with_base, advance), count
 
     def lmq_refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
         """Return the refusal of a message that may not use the LMQ queues that it names, else None.
@@ -313,7 +289,7 @@ class CommitLog:
         return PutMessageResult(
             PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, remark=why) if why else None
 
-    def with_lmq_offsets(
+    def _with_lmq_offsets(
         self, message: MessageExtBrokerInner, topic: bytes, properties: bytes, names: list[str]
     ) -> bytes:
         """Return properties with the next queue offset in each LMQ queue. The caller holds the lock.
@@ -348,8 +324,8 @@ class CommitLog:
             for number, (_, _, properties) in enumerate(items):
                 refuse_in_batch(decode_properties(properties), f"message {number} of the batch")
             if MARK in encoded:
-                items = self.multi_dispatch.checked_batch(message.topic, items)
-                return self.items_writer(message, items, whole=True)
+                encoded = encode_batch(self.multi_dispatch.checked_batch(message.topic, items))
+                count, longest, most, total, _ = record.check_batch(encoded)
         topic = self.rules.topic_bytes(message.topic)
         hosts = len(message.born_host) + len(self.store_host)
         if not self.rules.are_short(len(topic), hosts, longest, most):
@@ -357,15 +333,13 @@ class CommitLog:
                 self.rules.check_sizes(body, stored, topic, hosts)
         bound = self.rules.bound(len(topic), hosts, count, total)
         self.rules.check_whole(bound)
-        return appender.BatchWriter(message, topic, encoded, count, bound)
+        return BatchWriter(message, topic, encoded, count, bound)
 
     def items_writer(
-        self, message: MessageExtBrokerInner, items: list[tuple[int, bytes, bytes]], *,
-        whole: bool = False,
+        self, message: MessageExtBrokerInner, items: list[tuple[int, bytes, bytes]]
     ) -> RecordWriter:
         """Check items (flag, body, stored properties) of messages that share everything else; return their writer.
 
-        ``whole`` keeps them in one segment; otherwise they may continue in the next one.
         Raises MessageIllegalError.
         """
         topic = self.rules.topic_bytes(message.topic)
@@ -376,10 +350,8 @@ class CommitLog:
         if not self.rules.are_short(len(topic), hosts, max(bodies, default=0), max(properties, default=0)):
             for _, body, stored in items:
                 self.rules.check_sizes(body, stored, topic, hosts)
-        bound = self.rules.bound(len(topic), hosts, len(items), sum(bodies) + sum(properties))
-        if whole:
-            self.rules.check_whole(bound)
-        return appender.ItemsWriter(message, topic, items, bound, whole)
+        return ItemsWriter(
+            message, topic, items, self.rules.bound(len(topic), hosts, len(items), sum(bodies) + sum(properties)))
 
     def records_writer(
         self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords
@@ -391,7 +363,7 @@ class CommitLog:
         """
         for topic, _ in keys:
             self.rules.topic_bytes(topic)
-        return appender.MadeRecords(keys, count, bound, np.zeros(len(keys), np.int64), write)
+        return MadeRecords(keys, count, bound, np.zeros(len(keys), np.int64), write)
 
     def prepare_ahead(self) -> None:
         """Make the next file, reserve blocks and bring pages into memory, before a writer needs them."""
@@ -403,7 +375,7 @@ class CommitLog:
 
     def make_room(self) -> None:
         """Make the file or reserve the blocks that a put needs if none are left. Raises DiskFullError or OSError."""
-        with self._lock:
+        with self.put_lock:
             file = self.queue.last_file(0)
             assert file is not None
             file.reserve(min(file.reserve(0) + 1, file.size))  # reserve(0) is the end of its blocks
@@ -420,7 +392,7 @@ class CommitLog:
         """
         unused = file.size
         try:
-            with self._lock:
+            with self.put_lock:
                 at = file.wrote_position
                 if not at or self.queue.files[-1] is not file:
                     return False

@@ -29,7 +29,8 @@ from tailrace.formats.commitlog import decode_message
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import Lease, OpenFiles
-from tailrace.store.commit_log import CommitLog, MakeRecords, RecordWriter
+from tailrace.store.append import MakeRecords, RecordWriter
+from tailrace.store.commit_log import CommitLog
 from tailrace.store.compaction.compaction_store import CompactionStore
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
@@ -281,7 +282,7 @@ class DefaultMessageStore:
 
     def append(self, writer: RecordWriter, *, though_full: bool = False) -> PutMessageResult:
         """Append the records of a writer that ``commit_log`` has made. The caller waits for their sync."""
-        result = self.commit_log.append(writer, though_full=though_full)
+        result = self.commit_log.tail.append(writer, though_full=though_full)
         if result.status is not _PUT_OK:
             self.refused_puts.note(result)
         if self.reput.idle and result.msg_num:

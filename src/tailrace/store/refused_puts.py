@@ -15,9 +15,9 @@ from typing import Final, final
 from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import DiskFullError, FatalStorageError
-from tailrace.kernels.appender import PutCounts
 from tailrace.logs import RareLines, get_logger
 from tailrace.model import PutMessageResult, PutMessageStatus
+from tailrace.store.append import PutCounts
 from tailrace.store.running_flags import DISK_FULL, RunningFlags
 
 __all__ = ["FLOW_CONTROL", "NO_TOPIC", "REASONS", "RefusedPuts"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, CRC_MASK, SysFlag, record_size
-from tailrace.kernels import appender, record
+from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
 from tailrace.segments import MappedFile
 from tailrace.store.walk.log_walk import Damage
@@ -34,7 +34,7 @@ def placeholder(damage: Damage, file: MappedFile, timestamp_ms: int) -> bytes:
         return b""
     body = bytes(damage.size - least)
     made = bytearray(damage.size + BLANK.size)
-    size = appender.encode(
+    size = record.encode(
         made, 0, len(made), damage.phy_offset, 0, 0, 0, SysFlag.TRANSACTION_ROLLBACK, timestamp_ms,
         _HOST, timestamp_ms, _HOST, 0, 0, body, record.crc32(body, 0, len(body)) & CRC_MASK,
         _RAW_TOPIC, b"", False)

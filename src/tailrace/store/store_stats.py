@@ -8,9 +8,9 @@ from typing import Any, Final, final
 
 from tailrace import events
 from tailrace.env.clock import Clock
-from tailrace.kernels.appender import PutCounts
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult
+from tailrace.store.append import PutCounts
 
 __all__ = ["StoreStatsService"]
 

@@ -22,7 +22,6 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import decode_batch, decode_message, decode_properties, tags_code
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
-from tailrace.kernels.appender import PutCounts
 from tailrace.model import (
     BoundaryType,
     GetMessageResult,
@@ -37,6 +36,7 @@ from tailrace.node.deletion import Deleted
 from tailrace.node.left_over_queues import LeftOverQueue
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfigManager
+from tailrace.store.append import PutCounts
 from tailrace.store.queue_sizes import QueueSize
 from tailrace.store.refused_puts import RefusedPuts
 from tailrace.store.retention.disk_check import measure

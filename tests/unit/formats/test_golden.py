@@ -15,7 +15,7 @@ from tailrace.errors import (
     MessageIllegalError,
 )
 from tailrace.formats import commitlog, consumequeue, filenames, remoting
-from tailrace.kernels import appender, hashes, record
+from tailrace.kernels import hashes, record
 from tailrace.kernels.properties import encode_properties
 from tailrace.store.walk.scan import is_record
 
@@ -38,7 +38,7 @@ def encoded(**changes):
         "append_prop_crc": False, **changes,
     }
     out = bytearray(4096)
-    size = appender.encode(out, 0, len(out), *values.values())
+    size = record.encode(out, 0, len(out), *values.values())
     return bytes(out[:size])
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.formats.commitlog import decode_message, pack_host
 from tailrace.formats.message_fields import decode_when_used
-from tailrace.kernels import appender, record
+from tailrace.kernels import record
 from tailrace.model import DecodedWhenUsed, MessageExt
 
 FIELDS = [field.name for field in dataclasses.fields(MessageExt)]
@@ -25,7 +25,7 @@ def records(draw):
     properties = draw(st.sampled_from([
         b"", b"a\1b\2", b"KEYS\1x y\2TAGS\1t", b"UNIQ_KEY\1\xff\2a\1\2\1b\2", "é\1ü\2".encode()]))
     room = bytearray(1024)
-    size = appender.encode(
+    size = record.encode(
         room, 0, len(room), draw(st.integers(0, 1 << 50)), draw(st.integers(0, 9)), draw(int32), draw(int64),
         0, draw(int64), draw(hosts), draw(int64), draw(hosts), draw(int32), draw(int64), body,
         record.crc32(body, 0, len(body)) & 0x7FFFFFFF, draw(st.sampled_from([b"T", b"t" * 127, b"%RETRY%" * 20])),
@@ -60,7 +60,7 @@ def test_such_a_message_can_be_copied_changed_and_pickled(stored):
 
 def record_of(body):
     room = bytearray(512)
-    size = appender.encode(
+    size = record.encode(
         room, 0, len(room), 5, 6, 0, 7, 0, 8, pack_host("::1", 1), 9, pack_host("10.0.0.1", 2), 0, 0, body,
         record.crc32(body, 0, len(body)) & 0x7FFFFFFF, b"T", b"a\1b\2", False)
     return bytes(room[:size])

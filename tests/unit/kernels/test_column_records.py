@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interpreted_kernels import interpreted
 
-from tailrace.kernels import appender
 from tailrace.kernels import column_records as compiled
+from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
 
 MAGIC = {False: 0xDAA320A7, True: 0xDAA320AB}
@@ -35,7 +35,7 @@ def log_of(made):
     numbers = np.zeros((len(made), C.N_COLUMNS), dtype=np.int64)
     parts = [[], [], [], [], []]
     for n, (body, topic, props, born, store, flag, time, offset) in enumerate(made):
-        size = appender.encode(
+        size = record.encode(
             out, at, len(out), at, n, flag, offset, 0, time, bytes(born), time ^ 5, bytes([n]) * store,
             n, -n, body, n * 7, topic, props, False)
         assert size > 0

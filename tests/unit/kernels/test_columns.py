@@ -8,7 +8,7 @@ from interpreted_kernels import interpreted
 
 from tailrace import kernels
 from tailrace.formats.commitlog import decode_properties, unpack_host
-from tailrace.kernels import appender, record
+from tailrace.kernels import record
 from tailrace.kernels.properties import encode_properties
 from tailrace.kernels.shared import constants as C
 from tailrace.model import create_message_id
@@ -43,7 +43,7 @@ def scanned(items):
     log = bytearray(1 << 14)
     at = 0
     for number, (body, properties, host, length) in enumerate(items):
-        at += appender.encode(
+        at += record.encode(
             log, at, len(log), at, number, 0, number, 0, 0, host, 5, host.rjust(length, b"\1"), 0, 0,
             body, record.crc32(body, 0, len(body)) & 0x7FFFFFFF, b"Topic", properties, False)
     rows = np.zeros((len(items), C.COLUMNS), dtype=np.int64)

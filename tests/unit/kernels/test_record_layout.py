@@ -8,8 +8,8 @@ import pytest
 
 from tailrace.formats import commitlog
 from tailrace.formats.commitlog import BODY_HEAD, MESSAGE_HEAD, RECORD, SysFlag
-from tailrace.kernels import appender
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.record import encode
 
 HOSTS = (b"\x01" * 8, b"\x02" * 20)
 
@@ -40,7 +40,7 @@ def parts_of(record):
 def test_a_record_has_the_parts_that_are_declared(born, store, topic, crc):
     buffer = bytearray(1000)
     stored = encode_properties({"TAGS": "a", "KEYS": "k"})
-    size = appender.encode(
+    size = encode(
         buffer, 0, len(buffer), 77, 3, 4, 5, 0, 6, born, 7, store, 8, 9, b"body", 10, topic, stored, crc)
     record = bytes(buffer[:size])
     head, found = parts_of(record)

@@ -8,7 +8,7 @@ from interpreted_kernels import interpreted
 
 from tailrace.formats.commitlog import decode_message, java_string_hash
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
-from tailrace.kernels import appender, record, timer_lists, timer_put_back
+from tailrace.kernels import record, timer_lists, timer_put_back
 from tailrace.kernels import timer_records as compiled
 from tailrace.kernels.properties import encode_properties
 from tailrace.kernels.shared import constants as C
@@ -43,7 +43,7 @@ def log_of(made):
     out, at, places, sizes = bytearray(1 << 15), 0, [], []
     for n, (found, body, topic, born, store, sys_flag, whole) in enumerate(made):
         text = encode_properties(found)
-        size = appender.encode(
+        size = record.encode(
             out, at, len(out), BASE + at, 0, n - 1, n, sys_flag, 10**12 + n, bytes([n]) * born,
             NOW - 5000 + n, bytes(store), n, 0, body, record.crc32(body, 0, len(body)) & 0x7FFFFFFF,
             topic.encode(), text if whole else text[:-1], False)

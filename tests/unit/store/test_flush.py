@@ -290,7 +290,7 @@ def test_waiting_for_dispatch_wakes_it_and_does_not_wait_for_its_period():
         "/s", config=StoreConfig(**SMALL),
         parts=StoreParts(clock=SimClock(), file_system=CrashFileSystem(), scheduler=Woken(), entropy=SeededEntropy(1)))
     log = store._store.commit_log
-    log.append(log.message_writer(inner()))  # like a put while dispatch is running, which wakes no service
+    log.tail.append(log.message_writer(inner()))  # like a put while dispatch is running, which wakes no service
     assert store.wait_dispatched(0)
     assert [m.body for m in store.read("t", 0)] == [b"x"]
     store.close()

@@ -16,8 +16,8 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.formats.names import INNER_MULTI_DISPATCH, UNIQ_KEY
 from tailrace.formats.remoting import ResponseCode
-from tailrace.kernels.appender import encode
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.record import encode
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.node.retention.group_pins import HALF_TOPIC
 from tailrace.timer.parking import inner_message

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Write a complete record of the CommitLog, with the checksum property if there is one."""
+"""Write records of the CommitLog, with the checksum property if there is one: one, or those of many messages."""
 
 import cython
 
 from tailrace.kernels.shared import layouts as L
-from tailrace.kernels.shared.big_endian import put32, put64
-from tailrace.kernels.shared.copying import copy_object
-from tailrace.kernels.shared.crc32 import crc_of
+from tailrace.kernels.shared.big_endian import be32, put32, put64
+from tailrace.kernels.shared.copying import copy_bytes, copy_object
+from tailrace.kernels.shared.crc32 import crc_of, crc_of_object
 from tailrace.kernels.shared.record_parts import (
     host_bits,
     put_body_head,
@@ -135,3 +135,69 @@ def put_record(
     q = put_topic(out, q, common, props_length + room)
     q = copy_object(out, q, props)
     return end_record(out, pos, q, room)
+
+
+@cython.cfunc
+def put_items(
+    out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t, common: RecordFields, items: list,
+    until: cython.Py_ssize_t, queue_offset: cython.longlong, phy_offset: cython.longlong, positions: list,
+) -> cython.Py_ssize_t:
+    """Write the records of items (flag, body, properties) that fit into ``out[at:limit]``; return their bytes.
+
+    ``positions`` has the position in the log of each item that is written; the next item is the one after these, the
+    last one that before ``until``. ``queue_offset`` is that of the first item, ``phy_offset`` the position of
+    ``out[at]``.
+    """
+    p: cython.Py_ssize_t = at
+    size: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    flag: cython.longlong
+    plain: bytes
+    for n in range(len(positions), until):
+        flag, body, props = items[n]
+        plain = body if type(body) is bytes else bytes(body)
+        if type(props) is not bytes:
+            raise TypeError(f"properties of message {n} are {type(props).__name__}, not bytes")
+        size = put_record(
+            out, p, limit, common, flag, queue_offset + n, phy_offset + (p - at), plain,
+            crc_of_object(plain) & CRC_31_BITS, props)
+        if size < 0:
+            break
+        positions.append(phy_offset + (p - at))
+        p += size
+    return p - at
+
+
+@cython.cfunc
+def put_batch(
+    out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t, common: RecordFields, items: bytes,
+    queue_offset: cython.longlong, phy_offset: cython.longlong, positions: list,
+) -> cython.Py_ssize_t:
+    """As ``put_items``, for a batch body that ``record.check_batch`` has accepted. All of its records must fit."""
+    data: cython.const[cython.uchar][::1] = items
+    b: cython.Py_ssize_t = 0
+    p: cython.Py_ssize_t = at
+    q: cython.Py_ssize_t
+    body: cython.Py_ssize_t
+    props: cython.Py_ssize_t
+    room: cython.Py_ssize_t
+    last: cython.uchar
+    while b < len(data):
+        body = be32(data, b + L.ITEM_AT_BODY_LENGTH)
+        q = b + L.ITEM_SIZE + body
+        props = data[q] * 256 + data[q + 1]
+        last = data[q + 1 + props] if props else 0
+        room = crc_room(common.append_crc, props, last)
+        if size_of(common, body, props, last) + L.BLANK_SIZE > limit - p:
+            raise ValueError(f"the records of a batch of {len(data)} bytes do not fit {limit - at} bytes")
+        positions.append(phy_offset + (p - at))
+        q = begin_record(
+            out, p, common, be32(data, b + L.ITEM_AT_FLAG), queue_offset, phy_offset + (p - at),
+            crc_of(data, b + L.ITEM_SIZE, b + L.ITEM_SIZE + body) & CRC_31_BITS, body)
+        q = copy_bytes(out, q, data, b + L.ITEM_SIZE, body)
+        q = put_topic(out, q, common, props + room)
+        q = copy_bytes(out, q, data, b + L.ITEM_SIZE + body + 2, props)
+        p += end_record(out, p, q, room)
+        queue_offset += 1
+        b += L.ITEM_SIZE + body + 2 + props
+    return p - at

@@ -1,0 +1,542 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The only way into the CommitLog: `Appender` owns its end, and a `RecordWriter` has the records of one put.
+
+The invariants are L1 to L4 of ``store.commit_log``. The module is compiled as kernels are, because a put of one
+short message spends most of its time here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import cython
+
+from tailrace.errors import DiskFullError, FatalStorageError
+from tailrace.formats.names import DELAY, INNER_MULTI, TIMER_DELIVERY_PREFIX
+from tailrace.kernels.shared import layouts as L
+from tailrace.kernels.shared.copying import clear_bytes
+from tailrace.kernels.shared.crc32 import crc32, crc_of_object, use_crc32
+from tailrace.kernels.shared.record_encoding import (
+    CRC_31_BITS,
+    RecordFields,
+    put_batch,
+    put_items,
+    put_record,
+    size_of,
+)
+from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+
+if TYPE_CHECKING:
+    from tailrace.segments import MappedFile, MappedFileQueue
+    from tailrace.store.running_flags import RunningFlags
+
+__all__ = [
+    "PUT_LIMITS_MS", "Appender", "BatchWriter", "ItemsWriter", "MadeRecords", "MakeRecords", "MessageWriter",
+    "PutCounts", "QueueKey", "RecordWriter", "crc32", "use_crc32",
+]
+SOURCE_SHA256 = ""
+
+QueueKey = tuple[str, int]
+MakeRecords = Callable[[int, Any, int, int, int, Any, int], tuple[int, int]]
+"""Function that makes records, see `MadeRecords`."""
+PUT_LIMITS_MS = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
+_PUT_OK = PutMessageStatus.PUT_OK  # in a variable, because looking up a member takes longer
+_NO_NEXT_FILE = (DiskFullError, FatalStorageError, OSError)
+"""Errors if the next segment file cannot be created. A failed sync also sets the running flags."""
+_INNER_BATCH = cython.declare(cython.longlong, 0x80)
+_PART = cython.declare(cython.int, 2048)
+"""Most records that are written at a time, because dispatch also needs the interpreter's lock."""
+# Stored properties with one of these names are checked by the caller: store.multi_dispatch.MARK and the
+# names that timer.put_hook.may_wait searches for. A test compares them.
+_LMQ: bytes = INNER_MULTI.encode()
+_TIMER: bytes = TIMER_DELIVERY_PREFIX.encode()
+_DELAY: bytes = DELAY.encode() + b"\x01"
+
+
+@cython.cclass
+class PutCounts:
+    """Messages that were put, calls that failed, and how long calls took.
+
+    ``distribution`` has the number of calls for each range of times. PUT_LIMITS_MS are the upper bounds of the
+    ranges in ms; the last range has none. `Appender` counts calls that appended a record, under the lock of the log.
+    """
+
+    times: int = cython.declare(cython.longlong, visibility="public")
+    failed_times: int = cython.declare(cython.longlong, visibility="public")
+    size: int = cython.declare(cython.longlong, visibility="readonly")
+    time_max_ms: int = cython.declare(cython.longlong, visibility="readonly")
+    distribution: list[int] = cython.declare(list, visibility="readonly")
+
+    def __init__(self) -> None:
+        self.times = self.failed_times = self.size = self.time_max_ms = 0
+        self.distribution = [0] * (len(PUT_LIMITS_MS) + 1)
+
+    @cython.cfunc
+    def _done(self, records: cython.longlong, size: cython.longlong, elapsed_ns: cython.longlong) -> cython.void:
+        elapsed_ms: cython.longlong = elapsed_ns // 1_000_000
+        place: cython.Py_ssize_t = 0
+        self.times += records
+        self.size += size
+        if elapsed_ms > 0:
+            self.time_max_ms = max(self.time_max_ms, elapsed_ms)
+            while place < len(PUT_LIMITS_MS) and elapsed_ms > PUT_LIMITS_MS[place]:
+                place += 1
+        self.distribution[place] += 1
+
+
+@cython.cclass
+class RecordWriter:
+    """Records of one put, and after the put its result.
+
+    ``done`` of ``count`` records are in the log, in [``phy_offset``, ``until``); both are -1 without a
+    record. ``queue_id`` and ``queue_offset`` are those of the first record if all records are of one queue.
+    """
+
+    count: int = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    done: int = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    phy_offset: int = cython.declare(cython.longlong, visibility="readonly")
+    until: int = cython.declare(cython.longlong, visibility="readonly")
+    queue_id: int = cython.declare(cython.longlong, visibility="readonly")
+    queue_offset: int = cython.declare(cython.longlong, visibility="readonly")
+    store_timestamp: int = cython.declare(cython.longlong, visibility="readonly")
+    _key: QueueKey
+    _counted: cython.bint
+    _whole: cython.bint
+    _positions: Any  # () if callers do not need them
+    _bound: cython.longlong
+    _full: cython.bint
+    _common: RecordFields
+
+    @cython.cfunc
+    def _prepare(self, message: MessageExtBrokerInner | None, topic: bytes, count: cython.Py_ssize_t) -> cython.void:
+        """Set the fields that all records share from a message."""
+        common: RecordFields = RecordFields()
+        self._common = common
+        self.count, self.done, self._bound = count, 0, 0
+        self.phy_offset = self.until = self.queue_id = self.queue_offset = -1
+        self.store_timestamp = 0
+        self._whole, self._positions, self._key = False, (), ("", 0)
+        self._counted = True
+        if message is None:
+            return
+        if topic is None:
+            raise TypeError("the topic of a record must not be None")
+        self._key = (message.topic, message.queue_id)
+        common.queue_id = message.queue_id
+        common.flag = message.flag
+        common.sys_flag = message.sys_flag
+        common.born_timestamp = message.born_timestamp
+        common.born_host = message.born_host
+        common.topic = topic
+        common.reconsume_times = common.prepared = 0
+
+    @cython.cfunc
+    def _result(self, status: PutMessageStatus, remark: str) -> PutMessageResult:
+        """Return the result of the put."""
+        return PutMessageResult(
+            status, self.phy_offset, self.until, self.queue_id, self.queue_offset, self.store_timestamp, self.done,
+            self._positions[:self.done] if len(self._positions) > self.done else self._positions, remark,
+            self._common.store_host)
+
+    @cython.cfunc
+    def _begin(self, queue_offsets: dict[QueueKey, int]) -> cython.void:
+        """Look up the next queue offset. Called under the lock, before the first ``_write``."""
+        self.queue_id = self._common.queue_id
+        self.queue_offset = queue_offsets.get(self._key, 0) if self._counted else 0
+
+    @cython.cfunc
+    def _write(
+        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t, phy_offset: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        """Write the next records that fit into ``out[at:limit]``, or some of them. Return the number of bytes.
+
+        Adds their number to ``done``. Sets ``_full`` if the next record does not fit.
+        """
+        raise NotImplementedError
+
+    @cython.cfunc
+    def _publish(self, queue_offsets: dict[QueueKey, int]) -> cython.void:
+        """Set the next queue offset. Called after the records are in the log."""
+        if self._counted:
+            queue_offsets[self._key] = self.queue_offset + self.done
+
+
+@cython.cclass
+class MessageWriter(RecordWriter):
+    """One message. The caller has checked the lengths.
+
+    ``complete``, if given, returns its properties, and ``advance`` advances further queue offsets after it is in the
+    log. Both are called under the lock.
+    """
+
+    _body: bytes
+    _body_crc: cython.longlong
+    _properties: bytes
+    _complete: Callable[[], bytes] | None
+    _advance: Callable[[], None] | None
+
+    def __init__(
+        self, message: MessageExtBrokerInner, topic: bytes, properties: bytes,
+        complete: Callable[[], bytes] | None = None, advance: Callable[[], None] | None = None,
+    ) -> None:
+        body = message.body
+        if properties is None:
+            raise TypeError("properties are bytes")
+        self._take(message, topic, body if type(body) is bytes else bytes(body), properties)
+        self._complete, self._advance = complete, advance
+
+    @cython.cfunc
+    def _take(self, message: MessageExtBrokerInner, topic: bytes, body: bytes, properties: bytes) -> cython.void:
+        kind: cython.longlong
+        self._prepare(message, topic, 1)
+        self._common.reconsume_times = message.reconsume_times
+        self._common.prepared = message.prepared_transaction_offset
+        self._body, self._properties, self._complete, self._advance = body, properties, None, None
+        self._body_crc = crc_of_object(body) & CRC_31_BITS
+        kind = self._common.sys_flag & L.TRANSACTION_MASK
+        self._counted = kind not in (L.TRANSACTION_PREPARED, L.TRANSACTION_ROLLBACK)
+
+    @cython.cfunc
+    def _begin(self, queue_offsets: dict[QueueKey, int]) -> cython.void:
+        if self._complete is not None:
+            self._properties = self._complete()
+        self._bound = size_of(self._common, len(self._body), len(self._properties), 0)
+        RecordWriter._begin(self, queue_offsets)
+
+    @cython.cfunc
+    def _write(
+        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t, phy_offset: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        size: cython.Py_ssize_t = put_record(
+            out, at, limit, self._common, self._common.flag, self.queue_offset, phy_offset, self._body,
+            self._body_crc, self._properties)
+        self._full = size < 0
+        self.done = 0 if self._full else 1
+        return 0 if self._full else size
+
+    @cython.cfunc
+    def _publish(self, queue_offsets: dict[QueueKey, int]) -> cython.void:
+        RecordWriter._publish(self, queue_offsets)
+        if self._advance is not None:
+            self._advance()
+
+
+@cython.cclass
+class ItemsWriter(RecordWriter):
+    """Messages of one queue as items (flag, body, properties). ``message`` has the fields that they share."""
+
+    _items: list[tuple[int, bytes, bytes]]
+
+    def __init__(
+        self, message: MessageExtBrokerInner, topic: bytes, items: list[tuple[int, bytes, bytes]],
+        bound: cython.longlong,
+    ) -> None:
+        self._prepare(message, topic, len(items))
+        self._items, self._bound, self._positions = items, bound, []
+
+    @cython.cfunc
+    def _write(
+        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t, phy_offset: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        until: cython.Py_ssize_t = min(self.count, self.done + _PART)
+        size: cython.Py_ssize_t = put_items(
+            out, at, limit, self._common, self._items, until, self.queue_offset, phy_offset, self._positions)
+        self.done = len(self._positions)
+        self._full = self.done < until
+        return size
+
+
+@cython.cclass
+class BatchWriter(RecordWriter):
+    """The messages of a batch body that ``record.check_batch`` has accepted, all of them in one file."""
+
+    _items: bytes
+
+    def __init__(
+        self, message: MessageExtBrokerInner, topic: bytes, items: bytes, count: cython.Py_ssize_t,
+        bound: cython.longlong,
+    ) -> None:
+        self._prepare(message, topic, count)
+        self._items, self._bound, self._positions, self._whole = items, bound, [], True
+
+    @cython.cfunc
+    def _write(
+        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t, phy_offset: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        size: cython.Py_ssize_t = put_batch(
+            out, at, limit, self._common, self._items, self.queue_offset, phy_offset, self._positions)
+        self.done = self.count
+        return size
+
+
+@cython.cclass
+class MadeRecords(RecordWriter):
+    """Records of several queues that a function makes.
+
+    ``write(done, buffer, at, limit, phy_offset, offsets, now_ms)`` writes as many records as fit into
+    ``buffer[at:limit]`` with room for a blank record after them, and returns (records, bytes). ``done`` records
+    were written before. ``buffer[at]`` is at ``phy_offset`` of the log. ``offsets`` is an array with the next
+    queue offset of each of ``keys`` (topic, queue id); ``write`` must advance it. ``bound`` is the greatest
+    number of bytes that all records take.
+    """
+
+    _keys: Sequence[QueueKey]
+    _make: MakeRecords
+    _offsets: Any
+
+    def __init__(
+        self, keys: Sequence[QueueKey], count: cython.Py_ssize_t, bound: cython.longlong, offsets: Any,
+        write: MakeRecords,
+    ) -> None:
+        self._prepare(None, b"", count)
+        self._keys, self._offsets, self._make, self._bound = keys, offsets, write, bound
+
+    @cython.cfunc
+    def _begin(self, queue_offsets: dict[QueueKey, int]) -> cython.void:
+        for n, key in enumerate(self._keys):
+            self._offsets[n] = queue_offsets.get(key, 0)
+
+    @cython.cfunc
+    def _write(
+        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t, phy_offset: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        written: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        written, size = self._make(self.done, out, at, limit, phy_offset, self._offsets, self._common.now)
+        self.done += written
+        self._full = self.done < self.count
+        return size
+
+    @cython.cfunc
+    def _publish(self, queue_offsets: dict[QueueKey, int]) -> cython.void:
+        queue_offsets.update(zip(self._keys, self._offsets.tolist(), strict=True))
+
+
+@cython.cfunc
+def _is_plain(stored: bytes, hooked: cython.bint) -> cython.bint:
+    """Return True if no property name starts with INNER_MULTI_ and, unless ``hooked``, with TIMER_D or is DELAY."""
+    p: cython.Py_ssize_t = 0
+    n: cython.Py_ssize_t = len(stored)
+    first: cython.uchar
+    while p < n:
+        first = stored[p]
+        if (
+            (first == 84 and not hooked and stored.startswith(_TIMER, p))
+            or (first == 68 and not hooked and stored.startswith(_DELAY, p))
+            or (first == 73 and stored.startswith(_LMQ, p))
+        ):
+            return False
+        while p < n and stored[p] != 2:
+            p += 1
+        p += 1
+    return True
+
+
+@cython.cclass
+class Appender:
+    """The end of the log. Under the lock it assigns store time, position and queue offsets and writes records.
+
+    A record is in the log when the wrote position of its file has moved past it. If a writer fails, the bytes
+    that it wrote are cleared, so that they are never read as a record.
+
+    A short put stores its records in the mapped file. The records of a long one are made in a buffer and written
+    by ``MappedFile.write_after``, because each new page of a mapping costs a page fault and is filled with zeros first.
+    A put is long if it may take more than ``long_put`` bytes. The buffer has ``stage_size`` bytes; a batch that is
+    longer is stored in the mapping, because all of it is in the log or nothing.
+
+    ``flags`` are the running flags, which say whether puts are refused. ``queue`` has the files. ``roll`` ends a file
+    before it is full and creates the next one. Between two puts the last file stays mapped; ``drop`` releases it and
+    must be called before the file may be unmapped.
+    ``topics`` has the bytes of valid topics. A message whose body and properties together have up to
+    ``plain_size`` bytes is never too long.
+    """
+
+    queue_offsets: dict[QueueKey, int] = cython.declare(dict, visibility="readonly")
+    last_store_timestamp: int = cython.declare(cython.longlong, visibility="public")
+    store_host: bytes = cython.declare(bytes, visibility="public")
+    topics: dict[str, bytes] = cython.declare(dict, visibility="readonly")
+    counts: PutCounts = cython.declare(PutCounts, visibility="readonly")
+    _plain_size: cython.Py_ssize_t
+    _acquire: Callable[[], bool]
+    _release: Callable[[], None]
+    _now_ms: Callable[[], int]
+    _monotonic_ns: Callable[[], int]
+    _flags: RunningFlags
+    _queue: MappedFileQueue
+    _roll: Callable[[MappedFile], None]
+    _append_crc: cython.bint
+    _file: MappedFile | None
+    _buffer: cython.uchar[::1]
+    _stage: bytearray | None
+    _long_put: cython.longlong
+    _stage_size: cython.Py_ssize_t
+    _size: cython.Py_ssize_t
+    _start: cython.longlong
+    _reserved: cython.Py_ssize_t
+
+    def __init__(
+        self, lock: threading.Lock, now_ms: Callable[[], int], monotonic_ns: Callable[[], int], flags: RunningFlags,
+        queue: MappedFileQueue, roll: Callable[[MappedFile], None], append_prop_crc: cython.bint,
+        plain_size: cython.Py_ssize_t, long_put: cython.longlong, stage_size: cython.Py_ssize_t,
+    ) -> None:
+        self.counts, self.queue_offsets, self.topics = PutCounts(), {}, {}
+        self._plain_size, self._long_put, self._stage_size = plain_size, long_put, stage_size
+        self.last_store_timestamp, self.store_host = 0, b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+        self._acquire, self._release = lock.acquire, lock.release
+        self._now_ms, self._monotonic_ns, self._flags = now_ms, monotonic_ns, flags
+        self._queue, self._roll = queue, roll
+        self._append_crc, self._file, self._stage = append_prop_crc, None, None
+
+    def drop(self) -> None:
+        """Release the last file. The caller holds the lock, or no thread puts any more."""
+        self._file = None
+        self._buffer = None
+
+    def plain_writer(self, message: MessageExtBrokerInner, hooked: cython.bint = False) -> MessageWriter | None:
+        """Return the writer of a plain message, or None if the message needs the checks of the caller.
+
+        A plain message breaks no rule, names no LMQ queue, is no inner batch, and has no delivery time. With ``hooked``
+        it may have one, because the put hook has seen it.
+        """
+        topic = self.topics.get(message.topic)
+        body = message.body
+        stored = message.properties
+        writer: MessageWriter
+        if (
+            topic is None or type(body) is not bytes or type(stored) is not bytes
+            or type(message.flag) is not int or type(message.queue_id) is not int
+            or len(body) + len(stored) > self._plain_size or not _is_plain(stored, hooked)
+        ):
+            return None
+        writer = MessageWriter.__new__(MessageWriter)
+        try:
+            writer._take(message, topic, body, stored)
+        except OverflowError:
+            return None
+        if (
+            not -0x80000000 <= writer._common.flag <= 0x7FFFFFFF or not 0 <= writer._common.queue_id <= 0x7FFFFFFF
+            or writer._common.sys_flag & _INNER_BATCH
+        ):
+            return None
+        return writer
+
+    def append(self, writer: RecordWriter, though_full: cython.bint = False) -> PutMessageResult:
+        """Append the records of a writer, and return the result of the put. This is the only way into the log.
+
+        The content of the records was checked when the writer was made. Expected failures are results, not
+        exceptions: if the next file cannot be created, ``msg_num`` is the number of records that are in the log.
+        ``though_full`` appends also on a disk above its warning level, as long as there is room.
+        """
+        flags = self._flags
+        if flags.bits and not flags.is_writeable(though_full=though_full):
+            self.counts.failed_times += 1
+            return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=flags.reason)
+        try:
+            self._append(writer)
+        except Exception as error:  # of any kind: the caller must learn how many records are in the log
+            if not writer.done and not isinstance(error, _NO_NEXT_FILE):
+                raise
+            self.counts.failed_times += 1
+            if not writer.done:
+                return PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, remark=str(error))
+            return writer._result(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, str(error))
+        return writer._result(_PUT_OK, "")
+
+    @cython.cfunc
+    def _append(self, writer: RecordWriter) -> cython.void:
+        """Write the records of a writer. If an error is raised, ``writer.done`` of them are in the log."""
+        now: cython.longlong
+        began: cython.longlong = self._monotonic_ns()
+        self._acquire()
+        try:
+            now = max(self._now_ms(), self.last_store_timestamp)
+            writer.store_timestamp = writer._common.now = now
+            writer._common.store_host = self.store_host
+            writer._common.append_crc = self._append_crc
+            writer._begin(self.queue_offsets)
+            file = self._last_file()
+            if writer._whole and file.wrote_position + writer._bound + L.BLANK_SIZE > self._size:
+                file = self._next_file(file)
+            while writer.done < writer.count:
+                self._append_part(writer, file)
+                if writer._full:
+                    file = self._next_file(file)
+                elif writer.done < writer.count:
+                    with cython.nogil:
+                        pass  # another thread may run between two parts
+        finally:
+            if writer.done:
+                self.counts._done(writer.done, writer.until - writer.phy_offset, self._monotonic_ns() - began)
+            self._release()
+
+    @cython.cfunc
+    def _last_file(self) -> MappedFile:
+        files: tuple[MappedFile, ...] = self._queue.files
+        file = self._file
+        if file is None or not files or files[len(files) - 1] is not file or file.wrote_position == self._size:
+            self.drop()
+            file = self._queue.last_file(0)
+            assert file is not None
+            self._size, self._start, self._reserved = file.size, file.file_from_offset, 0
+            self._buffer = file.buffer
+            self._file = file
+        return file
+
+    @cython.cfunc
+    def _next_file(self, file: MappedFile) -> MappedFile:
+        self.drop()  # a full file may be unmapped
+        self._roll(file)
+        return self._last_file()
+
+    @cython.cfunc
+    def _append_part(self, writer: RecordWriter, file: MappedFile) -> cython.void:
+        at: cython.Py_ssize_t = file.wrote_position
+        stop: cython.longlong = at + writer._bound + L.BLANK_SIZE
+        limit: cython.Py_ssize_t = min(stop, self._size)
+        size: cython.Py_ssize_t
+        if limit > self._reserved:
+            self._reserved = file.reserve(limit)
+        writer._full = False
+        size = 0
+        if writer._bound > self._long_put and (not writer._whole or limit - at <= self._stage_size):
+            size = self._write_long(writer, file, at, limit)
+        if not size:
+            try:
+                size = writer._write(self._buffer, at, limit, self._start + at)
+            except BaseException:
+                clear_bytes(self._buffer, at, limit)
+                raise
+        if not size:
+            if not at:
+                raise ValueError(f"a record is longer than a file of {self._size} bytes")
+            return
+        file.advance(size)  # the commit point: now the records are in the log
+        if writer.phy_offset < 0:
+            writer.phy_offset = self._start + at
+        writer.until = self._start + at + size
+        writer._bound -= size
+        self.last_store_timestamp = writer.store_timestamp
+        writer._publish(self.queue_offsets)
+
+    @cython.cfunc
+    def _write_long(
+        self, writer: RecordWriter, file: MappedFile, at: cython.Py_ssize_t, limit: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """Write records of a writer by one system call. Return the number of bytes, 0 if none fits the buffer."""
+        done: cython.Py_ssize_t = writer.done
+        size: cython.Py_ssize_t
+        stage = self._stage
+        if stage is None:
+            stage = self._stage = bytearray(self._stage_size)
+        size = writer._write(stage, 0, min(limit - at, self._stage_size), self._start + at)
+        if limit - at > self._stage_size:
+            writer._full = False  # the buffer is full, not the file
+        if size:
+            try:
+                file.write_after(memoryview(stage)[:size], at)
+            except BaseException:
+                writer.done = done
+                raise
+        return size
