@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Ints", "Mask", "Units", "different", "no_positions"]
+__all__ = ["Ints", "Mask", "Units", "different", "grouped", "no_positions"]
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 """An array of offsets, positions, times or hashes; of two dimensions for rows of a kernel."""
@@ -26,3 +26,10 @@ def different(values: Ints) -> tuple[Ints, Ints, Ints]:
     if len(values) and bool((values == values[0]).all()):
         return values[:1], np.zeros(1, np.int64), np.array([len(values)])
     return np.unique(values, return_index=True, return_counts=True)
+
+
+def grouped(values: Ints) -> tuple[Ints, Ints]:
+    """Return a stable order that groups equal values, and the index at which each group starts."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    return order, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))

@@ -19,7 +19,7 @@ import numpy as np
 
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
 from tailrace.kernels import timer_lists, timer_records
-from tailrace.timer.arrays import Ints, Mask, Units, different, no_positions
+from tailrace.timer.arrays import Ints, Mask, Units, different, grouped, no_positions
 from tailrace.timer.properties import Identity
 from tailrace.timer.records import whole
 from tailrace.timer.unread import NO_TRIES, Tries
@@ -186,6 +186,14 @@ class DueTable:
     def left_units(self) -> Units:
         """Return all units, without those of lists that could not be read."""
         return np.concatenate([TIMER_UNIT.view(b""), *self._parts(), *(units for _, units in self._later)])
+
+    def by_slot(self) -> dict[int, Units]:
+        """Return the same in the order of their positions, by slot time."""
+        units = self.left_units()
+        units = units[np.argsort(units["phy_offset"], kind="stable")]
+        times = self.slot_times(units)
+        order, heads = grouped(times)
+        return {int(times[part[0]]): units[part] for part in np.split(order, heads[1:]) if len(part)}
 
     def _parts(self) -> Iterator[Units]:
         yield from list(self._requests)

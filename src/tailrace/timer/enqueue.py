@@ -32,20 +32,19 @@ from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.arrays import Ints, Units, different
+from tailrace.timer.arrays import Ints, Units, different, grouped
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.due_table import DueTable, column
-from tailrace.timer.make_way import make_way
 from tailrace.timer.properties import out_ms
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.records import read_records, whole
 from tailrace.timer.state import Skipped, TimerState
-from tailrace.timer.timer_log import TimerLog
+from tailrace.timer.timer_log import TimerLog, pending_of, signs_of
 from tailrace.timer.timer_metrics import TimerMetrics
-from tailrace.timer.timer_wheel import TimerWheel
+from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 from tailrace.timer.unread import NO_TRIES
 
-__all__ = ["Enqueue"]
+__all__ = ["Enqueue", "append_to_slot"]
 
 _log = get_logger(__name__)
 _BATCH: Final = 4096
@@ -329,7 +328,7 @@ class Enqueue:
 
     def _list(self, times: Ints, units: Units) -> None:
         """Append units, each linked to the newest one of its slot. Raises DiskFullError or OSError."""
-        order, heads = _grouped(times)
+        order, heads = grouped(times)
         tails = np.append(heads[1:], len(times)) - 1
         slots = times[order[heads]]
         first, last, num = self._wheel.lists_of(slots)
@@ -343,7 +342,7 @@ class Enqueue:
         previous[heads] = last
         units["prev_pos"][order] = previous
         self._timer_log.append(units.tobytes())
-        signs = np.where(units["magic"] & MAGIC_DELETE, -1, 1)
+        signs = signs_of(units)
         self._wheel.put_slots(
             slots, np.where(first < 0, positions[heads], first), positions[tails],
             num + np.add.reduceat(signs[order], heads))
@@ -359,11 +358,39 @@ class Enqueue:
     def _make_way(self, slot_time: int, now: int) -> bool:
         """Move timers that became too early because the clock was set back. Return True if the slot is free now."""
         try:
-            return make_way(
-                self._wheel, self._timer_log, self._dequeue, slot_time, now, self._roll_window_ms)
+            return self.make_way(slot_time, now)
         except (DiskFullError, OSError) as error:
             self._alarm(error)
             return False
+
+    def make_way(self, slot_time_ms: int, now_ms: int) -> bool:
+        """Move timers that are due after the roll window out of the place of a slot. Return True if it is free now.
+
+        When a slot is filled it is never further ahead than the roll window. If the clock is set back by about the
+        length of the ring, places that new slots need hold timers that are now far ahead, and timers that are due
+        earlier would have to wait for them. So the units of these timers are written again into the slot at the end of
+        the window, from which they are rolled. The old units stay in the timer log: a rebuilt wheel may list a timer
+        twice, and the double is recognised when its slot is read. ``now_ms`` is a multiple of the precision. Raises
+        DiskFullError or OSError; every timer is then still in a slot.
+        """
+        wheel, target = self._wheel, now_ms + self._roll_window_ms
+        held = wheel.held_time(target)
+        far = sorted({wheel.held_time(slot_time_ms), held})
+        far = [time for time in far if time > target and wheel.get_slot(time).last_pos >= 0]
+        if wheel.held_time(slot_time_ms) not in far or (
+            held not in {0, target, *far} and wheel.get_slot(held).last_pos >= 0
+        ):
+            return False
+        units = np.concatenate([self._dequeue.walk(time, wheel.get_slot(time).last_pos) for time in far])
+        units = units[np.argsort(units["phy_offset"], kind="stable")]
+        units["magic"] |= MAGIC_ROLL
+        units["write_time_ms"] = now_ms
+        units["delay_ms"] = self._roll_window_ms
+        append_to_slot(wheel, self._timer_log, target, units, anew=held != target)
+        for time in far:
+            if wheel.get_slot(time) is not NO_SLOT:  # else the target has its place
+                wheel.put_slot(time, -1, -1, 0)
+        return True
 
     def _alarm(self, error: Exception) -> None:
         self._put_back.counters["timerAppendFailed"] += 1
@@ -392,8 +419,18 @@ def _topics(data: bytes, rows: Ints) -> dict[int, str]:
     return found
 
 
-def _grouped(values: Ints) -> tuple[Ints, Ints]:
-    """Return a stable order that groups equal values, and the index at which each group starts."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    return order, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+def append_to_slot(wheel: TimerWheel, log: TimerLog, time_ms: int, units: Units, *, anew: bool = False) -> None:
+    """Append units to the list of a slot, or with ``anew`` as a list that replaces it.
+
+    Raises DiskFullError or OSError; the list of the slot is then unchanged.
+    """
+    slot = NO_SLOT if anew else wheel.get_slot(time_ms)
+    first, last, at = slot.first_pos, slot.last_pos, 0
+    while at < len(units):
+        part = units[at : at + log.room()].astype(TIMER_UNIT.dtype)  # joined arrays have another byte order
+        begin = log.max_offset
+        part["prev_pos"] = begin + TIMER_UNIT.size * np.arange(-1, len(part) - 1)
+        part["prev_pos"][0] = last
+        log.append(part.tobytes())
+        first, last, at = begin if first < 0 else first, begin + TIMER_UNIT.size * (len(part) - 1), at + len(part)
+    wheel.put_slot(time_ms, first, last, slot.num + pending_of(units))

@@ -35,7 +35,7 @@ def pending_timers(timers: TimerMessageStore) -> Iterator[PendingTimer]:
         while far and far[0].due_ms <= time_ms:
             yield heapq.heappop(far)
         near = []
-        for unit in units:
+        for unit in map(TimerUnit._make, units.tolist()):
             found = _timer(timers, time_ms, unit, deleted)
             if found is None:
                 continue

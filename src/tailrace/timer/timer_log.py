@@ -19,6 +19,7 @@ from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.formats.timerlog import (
+    MAGIC_DELETE,
     TIMER_BLANK,
     TIMER_BLANK_MAGIC,
     TIMER_UNIT,
@@ -28,9 +29,9 @@ from tailrace.kernels import timer_lists, timer_replay
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
-from tailrace.timer.arrays import Units
+from tailrace.timer.arrays import Ints, Units
 
-__all__ = ["TimerLog", "recognise_file_size"]
+__all__ = ["TimerLog", "pending_of", "recognise_file_size", "signs_of"]
 
 _log = get_logger(__name__)
 _UNIT: Final = TIMER_UNIT.size
@@ -48,6 +49,16 @@ def recognise_file_size(file_system: FileSystem, directory: str, configured: int
             if size > _UNIT + TIMER_BLANK.size:
                 return size
     return configured
+
+
+def signs_of(units: Units) -> Ints:
+    """Return what each unit adds to the number of timers of its slot."""
+    return np.where(units["magic"] & MAGIC_DELETE, -1, 1)
+
+
+def pending_of(units: Units) -> int:
+    """Return what some units add to the number of timers of their slot."""
+    return int(signs_of(units).sum())
 
 
 @final

@@ -23,8 +23,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any, Final, final
+
+import numpy as np
 
 from tailrace import events
 from tailrace.config import StoreConfig
@@ -45,7 +48,7 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.arrays import Units
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.due_table import DueTable
-from tailrace.timer.enqueue import Enqueue
+from tailrace.timer.enqueue import Enqueue, append_to_slot
 from tailrace.timer.properties import (
     Identity,
     identity_of,
@@ -64,7 +67,7 @@ from tailrace.timer.timer_hint import (
     read_suspicious_until_ms,
     write_timer_hint,
 )
-from tailrace.timer.timer_log import TimerLog, recognise_file_size
+from tailrace.timer.timer_log import TimerLog, pending_of, recognise_file_size
 from tailrace.timer.timer_metrics import TimerMetrics
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 
@@ -178,9 +181,10 @@ class TimerMessageStore:
         """
         try:
             with self._lock:
-                for time_ms, left in self._left_of(self.due.slots.keys() - self.due.lists.keys()):
-                    if sum(map(_sign, left)) != self.wheel.get_slot(time_ms).num:
-                        self._relist(time_ms, left)
+                for time_ms, left in self.due.by_slot().items():
+                    # A list that could not be read stays as it is.
+                    if time_ms not in self.due.lists and pending_of(left) != self.wheel.get_slot(time_ms).num:
+                        append_to_slot(self.wheel, self.timer_log, time_ms, left, anew=True)
                 read_time = min(self.state.frontier_ms, *self.due.slots, _NO_TIME)
                 self._flush(read_time)
         finally:
@@ -189,16 +193,6 @@ class TimerMessageStore:
     def release(self) -> None:
         """Close the files in any state."""
         self.timer_log.files.close()
-
-    def _relist(self, time_ms: int, units: list[TimerUnit]) -> None:
-        """Replace the list of a slot by a new one with some of its units."""
-        self.wheel.put_slot(time_ms, -1, -1, 0)
-        for unit in sorted(units, key=lambda u: u.phy_offset):
-            self.timer_log.room()
-            slot = self.wheel.get_slot(time_ms)
-            pos = self.timer_log.append(TIMER_UNIT.pack(*unit._replace(prev_pos=slot.last_pos)))
-            first = pos if slot.first_pos < 0 else slot.first_pos
-            self.wheel.put_slot(time_ms, first, pos, slot.num + _sign(unit))
 
     def _enqueue_again(self, unit: TimerUnit) -> None:
         """Append a unit that no list leads to, unless its timer was delivered."""
@@ -213,11 +207,9 @@ class TimerMessageStore:
                 or self.put_back.was_delivered(identity, sure=True)
             ):
                 return
-        self.timer_log.room()
-        time_ms = self.state.floor(unit.write_time_ms + unit.delay_ms)
-        slot = self.wheel.get_slot(time_ms)
-        pos = self.timer_log.append(TIMER_UNIT.pack(*unit._replace(prev_pos=slot.last_pos)))
-        self.wheel.put_slot(time_ms, pos if slot.first_pos < 0 else slot.first_pos, pos, slot.num + 1)
+        append_to_slot(
+            self.wheel, self.timer_log, self.state.floor(unit.write_time_ms + unit.delay_ms),
+            TIMER_UNIT.view(TIMER_UNIT.pack(*unit)))
 
     def _step_back(self, floor_ms: int) -> None:
         """Write to disk that the clock was set back, before a unit is put into a slot that was read already.
@@ -301,21 +293,16 @@ class TimerMessageStore:
     def _pending_units(self) -> Iterator[Units]:
         """Yield the units whose timers have not left: of later slots, and of slots that were begun."""
         yield from self.live_units(self.state.frontier_ms)
-        begun = self._left_of({time for time in self.due.slots if time < self.state.frontier_ms})
-        yield TIMER_UNIT.view(b"".join(TIMER_UNIT.pack(*unit) for _, units in begun for unit in units))
+        yield np.concatenate([TIMER_UNIT.view(b""), *(
+            units for time_ms, units in self._begun() if time_ms < self.state.frontier_ms)])
 
-    def _left_of(self, slots: Collection[int]) -> list[tuple[int, list[TimerUnit]]]:
+    def _begun(self) -> list[tuple[int, Units]]:
         """Return begun slots, in order, with the units whose timers have not left. Raises OSError."""
-        found: dict[int, dict[TimerUnit, None]] = {time: {} for time in sorted(slots)}
-        units = self.due.left_units()
-        for time, row in zip(self.due.slot_times(units).tolist(), units.tolist(), strict=True):
-            if time in found:
-                found[time][TimerUnit(*row)] = None
-        for time, unread in self.due.lists.items():
-            if time in found:
-                found[time] |= dict.fromkeys(
-                    TimerUnit(*row) for row in self.dequeue.walk(time, unread.pos).tolist())
-        return [(time, list(left)) for time, left in found.items()]
+        found = self.due.by_slot()
+        for time_ms, unread in self.due.lists.items():
+            listed = self.dequeue.walk(time_ms, unread.pos)
+            found[time_ms] = np.concatenate([found.get(time_ms, listed[:0]), listed])
+        return sorted(found.items(), key=itemgetter(0))
 
     def forget_topics(self, topics: set[str]) -> None:
         """Drop the numbers of pending timers of deleted topics."""
@@ -367,19 +354,18 @@ class TimerMessageStore:
                 found.update(named_by(message.properties, out))
         return found
 
-    def pending_slots(self) -> Iterator[tuple[int, list[TimerUnit]]]:
+    def pending_slots(self) -> Iterator[tuple[int, Units]]:
         """Yield slot times in order with their units. Timers that leave or come during the iteration may be missed."""
         with self._lock:
-            begun = self._left_of(self.due.slots)
+            begun = self._begun()
             times = self.wheel.live_slots(self.state.frontier_ms)
         yield from begun
         for time_ms in times:
             with self._lock:
                 slot = self.wheel.get_slot(time_ms)
-                rows = (
-                    self.dequeue.walk(time_ms, slot.last_pos).tolist()
-                    if time_ms >= self.state.frontier_ms and slot is not NO_SLOT else [])
-            yield time_ms, [TimerUnit(*row) for row in rows]
+                listed = time_ms >= self.state.frontier_ms and slot is not NO_SLOT
+                units = self.dequeue.walk(time_ms, slot.last_pos) if listed else TIMER_UNIT.view(b"")
+            yield time_ms, units
 
     def _pending_within(self, now: int) -> tuple[dict[int, int], int]:
         """Return {bound, s: timers}, and how many of the timers are overdue.
@@ -515,8 +501,3 @@ class TimerMessageStore:
         events.TIMER_PROGRESS.log(
             _log, read_behind_ms=behind_ms, offset_behind=offset_behind, to_look_at=to_look_at, waiting=waiting,
             put_back=put_back, congestion=congestion)
-
-
-def _sign(unit: TimerUnit) -> int:
-    """Return what a unit adds to the number of timers of its slot."""
-    return -1 if unit.magic & MAGIC_DELETE else 1

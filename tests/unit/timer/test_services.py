@@ -10,7 +10,6 @@ from timer_world import CONFIG, ROOT, START, World
 
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL
 from tailrace.model import PutMessageResult, PutMessageStatus
-from tailrace.timer.make_way import make_way
 
 
 def exact(world, topic="T"):
@@ -360,8 +359,7 @@ def test_way_is_made_for_no_slot_whose_timers_are_only_overdue():
     timers, now = world.timers, START
     ring = 2 * world.slots * timers.precision_ms
     for slot_time in (START + 20_000, START + 21_000, START + 20_000 + ring):
-        assert not make_way(
-            timers.wheel, timers.timer_log, timers.dequeue, slot_time, now, timers.roll_window_ms)
+        assert not timers.enqueue.make_way(slot_time, now)
 
 
 def test_a_clock_that_goes_forward_a_day_delivers_all_once():
