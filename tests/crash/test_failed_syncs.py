@@ -208,7 +208,7 @@ def test_the_life_touches_every_kind_of_file():
         "config/timercheck", "config/timermetrics.tmp", "config/topics.json.tmp",
         "config/subscriptionGroup.json.tmp", "config/consumerOffset.json.tmp",
         "config/delayOffset.json.tmp", "config/tailrace-min-offsets.json.tmp",
-        "tailrace/timer.json.tmp", "tailrace/quarantine", "tailrace/quarantine/NUMBER.bin",
+        "tailrace/format.json.tmp", "tailrace/quarantine", "tailrace/quarantine/NUMBER.bin",
         "tailrace/quarantine/manifest.jsonl"}, sorted(kinds)
     assert not LIFE.errors
 

@@ -52,7 +52,7 @@ def test_an_odd_file_hangs_nothing_loses_nothing_and_is_named(tmp_path, state, o
     assert lines[-1]["cases"] >= 5
     if oddity == "fifo":
         assert names & {"progress.0", "progress.1"}, "a killed store has one of them or both"
-        assert {"lock", "checkpoint", "timerwheel", "timercheck", "geometry.json",
+        assert {"lock", "checkpoint", "timerwheel", "timercheck", "format.json",
                 "manifest.jsonl", "topics.json", "00000000000000065536"} <= names
 
 

@@ -2,12 +2,13 @@
 
 import contextlib
 import dataclasses
+import errno
+import itertools
 import json
 import pickle
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from flat_open import flat_open
@@ -17,12 +18,20 @@ from tailrace.config import MESSAGE_DELAY_LEVEL
 from tailrace.doctor.verify import verify
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import NotAStoreError
+from tailrace.env.whole_files import replace_file
+from tailrace.errors import ConfigError, NotAStoreError, UnsupportedVersionError
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
-from tailrace.store.own_settings import remembered
-from tailrace.testing import SimClock, SimScheduler
+from tailrace.store.directory_format import TimerFormat, read_format, remembered, write_format
+from tailrace.testing import (
+    CrashFileSystem,
+    Fault,
+    FaultyFileSystem,
+    SimClock,
+    SimScheduler,
+    SimulatedCrash,
+)
 
 SMALL = {
     "mapped_file_size_commit_log": 16_384, "mapped_file_size_consume_queue": 400,
@@ -180,8 +189,9 @@ def test_a_setting_overrides_only_itself(tmp_path, caplog):
     with opened(path, config=StoreConfig(message_index_enable=True)) as store:
         assert store.config.message_index_enable, "a default value can be given"
         assert store.config.timer_precision_ms == 1000, "it was given the last time"
-    kept = json.loads((path / "tailrace" / "settings.json").read_bytes())["settings"]
-    assert kept == {"messageDelayLevel": "7s 70s", "storePathCommitLog": str(log)}
+    kept = json.loads((path / "tailrace" / "format.json").read_bytes())["settings"]
+    assert (kept["messageDelayLevel"], kept["storePathCommitLog"]) == ("7s 70s", str(log))
+    assert (kept["messageIndexEnable"], kept["timerPrecisionMs"]) == ("true", "1000")
 
 
 def test_the_places_of_the_log_are_given_together(tmp_path):
@@ -195,13 +205,41 @@ def test_the_places_of_the_log_are_given_together(tmp_path):
 
 def test_settings_that_cannot_be_read_are_left_out(tmp_path, caplog):
     path = tmp_path / "s"
-    opened(path, config=StoreConfig(**SMALL, message_delay_level="7s 70s")).close()
-    state = path / "tailrace" / "settings.json"
-    for text in (b"{", b"[1]", b'{"settings": 7}', b'{"settings": {"messageDelayLevel": "never"}}'):
+    with opened(path, config=StoreConfig(**SMALL, message_delay_level="7s 70s")) as store:
+        fill(store, "A", range(3))
+    state = path / "tailrace" / "format.json"
+    written = state.read_bytes()
+    for text in (b"{", b"[1]", b'{"settings": 7}', written[:-9], written[1:], written.replace(b"7s 70s", b"8s 70s")):
         state.write_bytes(text)
+        caplog.clear()
         with opened(path, config=None) as store:
             assert store.config.message_delay_level == MESSAGE_DELAY_LEVEL
+            assert store.config.mapped_file_size_commit_log == 16_384, "the files show it"
+        assert "settings of the directory cannot be read" in caplog.text
+        with opened(path, config=StoreConfig(message_delay_level="7s 70s")):
+            assert state.read_bytes() == written, "the next open replaces a damaged file"
+
+
+def test_a_setting_that_is_not_valid_is_left_out_and_the_others_stay(tmp_path, caplog):
+    path = tmp_path / "s"
+    opened(path, config=StoreConfig(**SMALL, message_delay_level="7s 70s", timer_precision_ms=100)).close()
+    state = path / "tailrace" / "format.json"
+    state.write_text(json.dumps({"version": 1, "settings": {"messageDelayLevel": "never", "timerPrecisionMs": "100"}}))
+    with opened(path, config=None) as store:
+        assert (store.config.message_delay_level, store.config.timer_precision_ms) == (MESSAGE_DELAY_LEVEL, 100)
     assert "settings of the directory cannot be read" in caplog.text
+    assert "messageDelayLevel=never" in caplog.text
+
+
+def test_a_directory_of_a_later_release_is_refused_and_stays_as_it_is(tmp_path):
+    path = tmp_path / "s"
+    opened(path, config=StoreConfig(**SMALL)).close()
+    state = path / "tailrace" / "format.json"
+    state.write_text('{"version": 2, "settings": {}, "more": 1}')
+    for open_it in (lambda: opened(path), lambda: opened(path, read_only=True), lambda: StoreDirectory(str(path))):
+        with pytest.raises(UnsupportedVersionError, match="a later release"):
+            open_it()
+    assert state.read_text() == '{"version": 2, "settings": {}, "more": 1}'
 
 
 def test_a_log_in_other_places_is_found_again_unless_the_store_was_copied(tmp_path):
@@ -246,12 +284,148 @@ def test_a_store_whose_log_is_elsewhere_opens_again_before_its_first_message(tmp
         opened(path, config=None)
 
 
-def test_nothing_is_kept_of_a_store_with_default_settings(tmp_path):
-    opened(tmp_path / "s").close()
-    assert not (tmp_path / "s" / "tailrace" / "settings.json").exists()
-    opened(tmp_path / "s", config=StoreConfig(**SMALL, message_delay_level="7s")).close()
-    kept = json.loads(Path(tmp_path / "s" / "tailrace" / "settings.json").read_bytes())
-    assert kept == {"root": str(tmp_path / "s"), "settings": {"messageDelayLevel": "7s"}}
-    opened(tmp_path / "s", config=StoreConfig(message_delay_level=MESSAGE_DELAY_LEVEL)).close()
-    kept = json.loads(Path(tmp_path / "s" / "tailrace" / "settings.json").read_bytes())
-    assert kept["settings"] == {}
+def test_the_file_is_written_at_creation_and_at_a_change_only(tmp_path):
+    path = tmp_path / "s"
+    state = path / "tailrace" / "format.json"
+    opened(path).close()
+    first, made = state.read_bytes(), state.stat().st_ino
+    opened(path).close()
+    assert (state.read_bytes(), state.stat().st_ino) == (first, made)
+    opened(path, config=StoreConfig(**SMALL, message_delay_level="7s")).close()
+    kept = json.loads(state.read_bytes())
+    assert (kept["root"], kept["settings"]["messageDelayLevel"]) == (str(path), "7s")
+    opened(path, config=StoreConfig(message_delay_level=MESSAGE_DELAY_LEVEL)).close()
+    assert json.loads(state.read_bytes())["settings"]["messageDelayLevel"] == MESSAGE_DELAY_LEVEL
+
+
+# -- directories of earlier releases
+
+
+def as_earlier_release(path, logs):
+    """Replace ``format.json`` by the three files that an earlier release has written for the same settings."""
+    own = path / "tailrace"
+    (own / "format.json").unlink()
+    (own / "geometry.json").write_text(json.dumps({
+        "mappedFileSizeCommitLog": 16_384, "mappedFileSizeConsumeQueue": 400, "mapperFileSizeBatchConsumeQueue": 460,
+        "maxHashSlotNum": 50, "maxIndexNum": 200, "commitLogPaths": [*map(str, logs)]}))
+    (own / "settings.json").write_text(json.dumps({"root": str(path), "settings": {
+        "messageDelayLevel": "7s 70s", "timerPrecisionMs": "100", "messageIndexEnable": "false",
+        "storePathCommitLog": ",".join(map(str, logs))}}))
+    (own / "timer.json").write_text(
+        '{"precisionMs":100,"slotsTotal":1209600,"grainMs":500,"suspiciousUntilMs":1700000000000}')
+
+
+OLD = ("geometry.json", "settings.json", "timer.json")
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    path, logs = tmp_path / "s", [tmp_path / "log1", tmp_path / "log2"]
+    settings = StoreConfig(
+        **SMALL, mapper_file_size_batch_consume_queue=460, store_path_commit_log=",".join(map(str, logs)),
+        message_delay_level="7s 70s", timer_precision_ms=100, message_index_enable=False)
+    with opened(path, config=settings) as store:
+        fill(store, "A", range(300))
+    as_earlier_release(path, logs)
+    return path
+
+
+def test_a_directory_of_an_earlier_release_is_read_and_moved_on(earlier):
+    own = earlier / "tailrace"
+    before = {name: (own / name).read_bytes() for name in OLD}
+    wanted = {
+        "mapped_file_size_commit_log": 16_384, "mapper_file_size_batch_consume_queue": 460,
+        "message_delay_level": "7s 70s", "timer_precision_ms": 100, "message_index_enable": False}
+
+    def check(config):
+        assert {name: getattr(config, name) for name in wanted if "batch" not in name} == {
+            name: value for name, value in wanted.items() if "batch" not in name}
+
+    check(StoreDirectory(str(earlier)).config)
+    with opened(earlier, config=None, read_only=True) as store:
+        check(store.config)
+        assert len(list(store.read("A", 0))) == 150
+    assert {name: (own / name).read_bytes() for name in OLD} == before, "a read-only open writes nothing"
+    assert not (own / "format.json").exists()
+    with opened(earlier, config=None) as store:
+        check(store.config)
+    assert not [name for name in OLD if (own / name).exists()]
+    kept = json.loads((own / "format.json").read_bytes())
+    assert kept["timer"] == {
+        "precisionMs": 100, "slotsTotal": 1_209_600, "grainMs": 500, "suspiciousUntilMs": 1_700_000_000_000}
+    assert kept["settings"]["timerPrecisionMs"] == "100"
+    check(StoreDirectory(str(earlier)).config)
+
+
+def test_a_part_of_the_log_that_only_the_sizes_of_an_earlier_release_name_is_not_left_out(earlier, tmp_path):
+    (earlier / "tailrace" / "settings.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"the CommitLog is also in .*log2"):
+        opened(earlier, config=StoreConfig(store_path_commit_log=str(tmp_path / "log1")))
+
+
+def a_directory_of_an_earlier_release():
+    files = CrashFileSystem()
+    files.makedirs("/s/tailrace")
+    for name, text in (
+        ("geometry.json", b'{"mappedFileSizeCommitLog":16384,"commitLogPaths":["."]}'),
+        ("settings.json", b'{"root":"/s","settings":{"messageDelayLevel":"7s 70s"}}'),
+        ("timer.json", b'{"precisionMs":100,"slotsTotal":60,"grainMs":500,"suspiciousUntilMs":7}'),
+    ):
+        replace_file(files, f"/s/tailrace/{name}", text)
+    for directory in ("/", "/s"):
+        files.sync_dir(directory)
+    return files
+
+
+WANTED = TimerFormat(precision_ms=100, slots_total=60, grain_ms=500, suspicious_until_ms=7)
+
+
+def check_format(files, where):
+    found = read_format(files, "/s")
+    assert (found.root, found.timer) == ("/s", WANTED), where
+    assert found.of(["message_delay_level", "mapped_file_size_commit_log"]) == {
+        "messageDelayLevel": "7s 70s", "mappedFileSizeCommitLog": "16384"}, where
+
+
+def test_a_crash_at_any_operation_of_the_move_leaves_the_same_format():
+    """A kill or a power loss may happen before any file operation; unsynced bytes and names may be lost then."""
+    for crash_at in itertools.count():
+        files = a_directory_of_an_earlier_release()
+        config = StoreConfig(message_delay_level="7s 70s", mapped_file_size_commit_log=16_384)
+        first = files.operations
+
+        def crash(number, _name, _path, at=first + crash_at):
+            if number == at:
+                raise SimulatedCrash
+
+        files.before = crash
+        try:
+            write_format(files, "/s", config)
+            finished = True
+        except SimulatedCrash:
+            finished = False
+        check_format(files.killed(), crash_at)
+        for keep_percent in (0, 50, 100):
+            for seed in range(4):
+                left = files.power_lost(SeededEntropy(seed), keep_percent)
+                check_format(left, (crash_at, keep_percent, seed))
+                write_format(left, "/s", config)
+                check_format(left, (crash_at, keep_percent, seed))
+                assert left.list("/s/tailrace") == ["format.json"]
+        if finished:
+            break
+    assert crash_at >= 6
+
+
+@pytest.mark.parametrize("error_number", [errno.EIO, errno.ENOSPC])
+def test_an_error_at_any_operation_of_the_move_leaves_the_same_format(error_number):
+    for number in itertools.count():
+        files = a_directory_of_an_earlier_release()
+        faulty = FaultyFileSystem.failing(files, Fault(number, error_number))
+        config = StoreConfig(message_delay_level="7s 70s", mapped_file_size_commit_log=16_384)
+        with contextlib.suppress(OSError):  # the first read raises it
+            write_format(faulty, "/s", config)
+        check_format(files, number)
+        if faulty.operations <= number:
+            break
+    assert number >= 6

@@ -261,8 +261,8 @@ def disk_usage(store: Store, as_json: AsJson = False, config: Config = None) -> 
     from tailrace.doctor.disk_usage import disk_usage as measure  # noqa: PLC0415
     from tailrace.env import OsFileSystem  # noqa: PLC0415
     from tailrace.errors import NotAStoreError  # noqa: PLC0415
+    from tailrace.store.directory_format import remembered  # noqa: PLC0415
     from tailrace.store.log_paths import log_paths  # noqa: PLC0415
-    from tailrace.store.own_settings import remembered  # noqa: PLC0415
 
     with errors():
         root = str(store.absolute())

@@ -23,8 +23,8 @@ from tailrace.node.serve_hint import serve_hint
 from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.directory import StoreDirectory
+from tailrace.store.directory_format import remembered
 from tailrace.store.log_paths import log_paths
-from tailrace.store.own_settings import remembered
 from tailrace.store.retention.free_request import FreeRequest
 
 __all__ = ["delete_now", "explain_retention", "free"]

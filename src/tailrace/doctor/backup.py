@@ -53,7 +53,7 @@ _HINTS: Final = (
 _STATE: Final = (
     "config/topics.json", "config/subscriptionGroup.json", "config/consumerFilter.json",
     "config/messageRequestMode.json", f"config/{filenames.MIN_OFFSETS}", "config/tailrace-kvConfig.json",
-    filenames.SETTINGS, filenames.GEOMETRY, "tailrace/timer.json", filenames.FORCED_DELETIONS, filenames.WALL_TIMES,
+    filenames.FORMAT, *filenames.OLD_FORMAT, filenames.FORCED_DELETIONS, filenames.WALL_TIMES,
     f"config/{filenames.USERS}", f"config/{filenames.ACLS}",
 )
 """Files that are read after the end of the log is determined."""

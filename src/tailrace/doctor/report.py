@@ -18,8 +18,8 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_hint
 from tailrace.errors import ConfigError, RemotingCommandError, StoreError
 from tailrace.formats import filenames
+from tailrace.store.directory_format import read_format, remembered
 from tailrace.store.log_paths import log_paths, segment_files
-from tailrace.store.own_settings import remembered
 from tailrace.store.retention.disk_check import measure
 from tailrace.store.retention.disk_state import disk_levels
 from tailrace.store.store_checkpoint import read_checkpoint
@@ -27,7 +27,6 @@ from tailrace.store.store_checkpoint import read_checkpoint
 __all__ = ["events_report", "problem_of", "store_report"]
 
 _HINT_MAX: Final = 4096
-_SETTINGS_MAX: Final = 65_536
 _TRIES: Final = 3
 """Number of walks over a directory in which a server deletes files."""
 
@@ -55,7 +54,7 @@ def store_report(file_system: FileSystem, root: str, settings: StoreConfig) -> d
     parts: Mapping[str, Callable[[], Any]] = {
         "state": lambda: _state(file_system, root),
         "checkpoint": lambda: read_checkpoint(file_system, f"{root}/{filenames.CHECKPOINT}")._asdict(),
-        "settingsOfDirectory": lambda: _own_settings(file_system, root),
+        "settingsOfDirectory": lambda: shown_settings(read_format(file_system, root).settings, changed_only=True),
         "files": lambda: _files(file_system, root, config),
         "log": lambda: _log(file_system, root, config),
         "queues": lambda: _queues(file_system, root),
@@ -78,12 +77,6 @@ def _state(file_system: FileSystem, root: str) -> dict[str, Any]:
         "is": "not closed cleanly" if abort and holder is None else "closed" if holder is None else "open",
         "abortFile": abort, "lockedByProcess": holder,
         "flushed": flushed.get("flushed") if isinstance(flushed, dict) else None}
-
-
-def _own_settings(file_system: FileSystem, root: str) -> dict[str, str]:
-    read = json.loads(read_hint(file_system, f"{root}/{filenames.SETTINGS}", _SETTINGS_MAX) or b"{}")
-    values = read.get("settings") if isinstance(read, dict) else None
-    return shown_settings({str(name): str(value) for name, value in values.items()}) if isinstance(values, dict) else {}
 
 
 def _files(file_system: FileSystem, root: str, config: StoreConfig) -> list[dict[str, Any]]:

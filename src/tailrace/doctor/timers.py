@@ -21,6 +21,7 @@ from tailrace.formats.timerlog import MAGIC_MASK, TIMER_UNIT
 from tailrace.model import MessageExt
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import StoreDirectory
+from tailrace.store.directory_format import read_format
 from tailrace.timer.pending_timer import PendingTimer, parked_timer, pending_timer, unreadable_timer
 from tailrace.timer.properties import (
     PARKED_TOPIC,
@@ -31,7 +32,6 @@ from tailrace.timer.properties import (
     out_ms,
 )
 from tailrace.timer.timer_checkpoint import read_timer_checkpoint
-from tailrace.timer.timer_hint import grain_ms
 
 __all__ = ["parked_timers", "pending_timers"]
 
@@ -54,8 +54,7 @@ def pending_timers(directory: StoreDirectory) -> list[PendingTimer]:
             found[identity_of(message.properties, out) or message.phy_offset] = message
     topics = {message.properties[REAL_TOPIC] for message in found.values()}
     delivered = _delivered(directory, topics | {PARKED_TOPIC})
-    grain = grain_ms(
-        directory.file_system, directory.path, directory.config.timer_precision_ms)
+    grain = _grain_ms(directory)
     units = _log_units(directory, [*unread, *(message.phy_offset for message in found.values())])
     pending = [
         pending_timer(
@@ -89,10 +88,13 @@ def _unreadable(
             yield unreadable_timer(place, listed.slot_ms + grain, error)._replace(timer_log_pos=listed.pos)
 
 
+def _grain_ms(directory: StoreDirectory) -> int:
+    return read_format(directory.file_system, directory.path).timer.coarsest(directory.config.timer_precision_ms)
+
+
 def parked_timers(directory: StoreDirectory) -> list[PendingTimer]:
     """Return the messages in the topic of parked messages, by due time."""
-    grain = grain_ms(
-        directory.file_system, directory.path, directory.config.timer_precision_ms)
+    grain = _grain_ms(directory)
     return sorted(
         parked_timer(message, grain)
         for message in _messages(directory, _queues(directory, {PARKED_TOPIC}), b"", unread={}))

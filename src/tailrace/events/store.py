@@ -157,9 +157,6 @@ FLUSH_WAITS_FOR_DESCRIPTORS_OR_MEMORY: Final = event(
 A_SIZE_OF_THE_DIRECTORY_IS_IGNORED: Final = event(
     "warning", "a size of the directory is ignored", "cause",
     "A length of files is invalid; the setting is used.", do="Compare the directory with a copy.")
-CANNOT_WRITE_THE_GEOMETRY_HINT: Final = event(
-    "warning", "cannot write the geometry hint", "file cause",
-    "The next open reads the sizes from the files.", do="Check the disk if this repeats.")
 STORETPS: Final = event(
     "info", "[STORETPS]", "put_tps get_found_tps get_miss_tps put_failed put_max_ms",
     "Rates per second over 10, 60 and 600 s, failed puts, slowest put.")

@@ -7,8 +7,8 @@ from typing import Final
 __all__ = [
     "ABORT", "BATCHCONSUMEQUEUE", "CHECKPOINT", "COMMITLOG", "COMPACTING", "COMPACTION", "COMPACTION_CQ",
     "COMPACTION_LOG", "COMPACTION_POSITIONS", "COMPACTION_REPLACE", "CONFIG", "CONSUMEQUEUE", "FLUSHED",
-    "FORCED_DELETIONS", "ACLS", "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE",
-    "SEGMENT_TRASH", "SERVE", "SETTINGS", "STAGING", "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL",
+    "FORCED_DELETIONS", "ACLS", "FORMAT", "INDEX", "LOCK", "MIN_OFFSETS", "OLD_FORMAT", "OWN", "PROGRESS", "QUARANTINE",
+    "SEGMENT_TRASH", "SERVE", "STAGING", "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL",
     "TRANSACTIONMETRICS", "TRASH", "USERS", "WALL_TIMES", "file_name_to_offset", "is_index_name", "is_number",
     "offset_to_file_name",
 ]
@@ -49,8 +49,9 @@ QUARANTINE: Final = "tailrace/quarantine"
 FLUSHED: Final = "tailrace/flushed"
 SERVE: Final = "tailrace/serve.json"
 PROGRESS: Final = "tailrace/progress"
-GEOMETRY: Final = "tailrace/geometry.json"
-SETTINGS: Final = "tailrace/settings.json"
+FORMAT: Final = "tailrace/format.json"
+OLD_FORMAT: Final = ("tailrace/geometry.json", "tailrace/settings.json", "tailrace/timer.json")
+"""Files of earlier releases that ``FORMAT`` has replaced."""
 STAGING: Final = "tailrace/staging"
 TRASH: Final = "tailrace/trash"
 WALL_TIMES: Final = "tailrace/wall-times.json"

@@ -42,8 +42,8 @@ _FILES: Final = (
     filenames.ABORT, filenames.CHECKPOINT, filenames.LOCK, filenames.TIMERWHEEL,
     f"{filenames.CONFIG}/{filenames.TIMERCHECK}", f"{filenames.CONFIG}/{filenames.TIMERMETRICS}",
     f"{filenames.CONFIG}/{filenames.TRANSACTIONMETRICS}",
-    filenames.FLUSHED, filenames.FORCED_DELETIONS, filenames.GEOMETRY, f"{filenames.PROGRESS}.0",
-    f"{filenames.PROGRESS}.1", filenames.SERVE, f"{filenames.OWN}/timer.json",
+    filenames.FLUSHED, filenames.FORCED_DELETIONS, filenames.FORMAT, f"{filenames.PROGRESS}.0",
+    f"{filenames.PROGRESS}.1", filenames.SERVE,
 )
 DEFAULT_QUEUES: Final = 4
 ONLY_READ: Final = "it was opened only to be read; open it without read_only"
@@ -94,7 +94,8 @@ def _never_had_a_message(file_system: FileSystem, root: str, names: Sequence[str
     if not set(names) <= {filenames.LOCK, filenames.ABORT, filenames.CONFIG, filenames.OWN}:
         return False
     own = f"{root}/{filenames.OWN}"
-    return file_system.exists(f"{root}/{filenames.GEOMETRY}") and not any(
+    made = any(file_system.exists(f"{root}/{name}") for name in (filenames.FORMAT, *filenames.OLD_FORMAT))
+    return made and not any(
         f"{filenames.OWN}/{name}".startswith(filenames.PROGRESS) for name in file_system.list(own))
 
 

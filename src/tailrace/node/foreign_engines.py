@@ -23,17 +23,16 @@ With every engine the messages are in the log, and queues and index are built fr
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, final
 
-import orjson
-
 from tailrace import events
 from tailrace.config import whole_number
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_hint, replace_file
-from tailrace.errors import StoreError
+from tailrace.env.state_file import StateFile
+from tailrace.errors import CorruptionError, OddFileError, StoreError
 from tailrace.formats.filenames import CONFIG, OWN
 from tailrace.formats.names import UNIQ_KEY
 from tailrace.logs import get_logger
@@ -85,8 +84,7 @@ class RocksDBStore:
     """``rocksdbstore`` of a store directory."""
 
     def __init__(self, file_system: FileSystem, root: str) -> None:
-        self._file_system = file_system
-        self._path = f"{root}/{OWN}/{_STORE}.json"
+        self._file = StateFile(file_system, f"{root}/{OWN}/{_STORE}.json", dict[str, int], _MOST)
         self._tables = _tables(file_system, f"{root}/{_STORE}")
 
     def why_timers_are_rebuilt(self) -> str:
@@ -98,14 +96,12 @@ class RocksDBStore:
     def remember(self) -> None:
         """Note that the timers were rebuilt for the present tables of RocksDB. Raises OSError."""
         if self._tables and self._known() != self._tables:
-            self._file_system.makedirs(self._path.rpartition("/")[0])
-            replace_file(self._file_system, self._path, orjson.dumps(self._tables))
+            self._file.write(self._tables)
 
-    def _known(self) -> object:
-        try:
-            return orjson.loads(read_hint(self._file_system, self._path, _MOST) or b"{}")
-        except ValueError:
-            return None
+    def _known(self) -> dict[str, int] | None:
+        with contextlib.suppress(CorruptionError, OddFileError, PermissionError):
+            return self._file.read()
+        return None
 
 
 MOST: Final = 500

@@ -43,8 +43,8 @@ from tailrace.node.synced_directory import open_synced
 from tailrace.node.timers import Timers
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.store.geometry import recognise, write_geometry
-from tailrace.store.own_settings import remembered, write_settings
+from tailrace.store.directory_format import remembered, write_format
+from tailrace.store.geometry import recognise
 from tailrace.store.recovery.passes import MakeWalk, RecoveryOptions
 from tailrace.store.walk.parallel import ParallelWalk
 
@@ -195,8 +195,7 @@ class _Opening:
         write_abort(file_system, root)
         make_log_directories(file_system, root, config)
         store.load(options)
-        write_geometry(file_system, root, config)
-        write_settings(file_system, root, config)
+        write_format(file_system, root, config)
         topics = load_topics(file_system, root, self._broker, self._clock, store)
         store.queues.is_batch = topics.has_batch_queues
         store.compaction.load(topics.compacted())

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import orjson
 
 from tailrace.env.filesystem import FileSystem
@@ -191,7 +192,9 @@ def read_manifest(file_system: FileSystem, archive: str, file_from_offset: int) 
                 "a manifest of the archive was changed after it was written; restore it from a copy, "
                 "or write it again with `tailrace pipeline archive --verify` while the log has the "
                 "segment", path=path)
-        made = _decoded(found)
+        if _CHECKSUM in found:
+            raise ValueError("version 1 has no checksum")
+        made = msgspec.convert(found, Manifest)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptionError(f"{path} is not a manifest of an archive: {error!r}") from error
     if made.segment != file_from_offset:
@@ -199,20 +202,6 @@ def read_manifest(file_system: FileSystem, archive: str, file_from_offset: int) 
             f"{path} is the manifest of another segment", expected=file_from_offset,
             actual=made.segment)
     return made
-
-
-def _decoded(found: dict[str, Any]) -> Manifest:
-    before = found.get("before")
-    return Manifest(**{
-        **found,
-        "queues": tuple(QueueRange(**one) for one in found["queues"]),
-        "files": tuple(
-            ArchivedFile(**{
-                **one, "parts": tuple(FilePart(**part) for part in one.get("parts", ()))})
-            for one in found["files"]),
-        "damaged": tuple(LostMessage(**one) for one in found["damaged"]),
-        "before": None if before is None else ManifestLink(**before),
-    })
 
 
 def list_manifests(file_system: FileSystem, archive: str) -> list[int]:

@@ -36,11 +36,11 @@ from tailrace.segments import MappedFile, MappedFileQueue
 from tailrace.store.batch_consume_queue import BatchConsumeQueue
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.directory_format import remembered
 from tailrace.store.geometry import recognise
 from tailrace.store.index_service import find_by_key
 from tailrace.store.lives import EndedLives, end_of_life, has_ended
 from tailrace.store.log_paths import log_paths
-from tailrace.store.own_settings import remembered
 from tailrace.store.queue_search import first_kept, first_message
 from tailrace.store.queue_types import check_queue_types, queue_directories, whole_units
 from tailrace.store.recovery.passes import RecoveryOptions

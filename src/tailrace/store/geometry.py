@@ -3,58 +3,61 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from tailrace import events
-from tailrace.config import StoreConfig
+from tailrace.config import StoreConfig, whole_number
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import open_hint, read_hint
-from tailrace.errors import ConfigError
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
 from tailrace.logs import get_logger
-from tailrace.store.log_paths import OWN_PLACE, check_log_paths, log_paths
+from tailrace.store.directory_format import SIZES, fitting, read_format
+from tailrace.store.log_paths import check_log_paths, log_paths
 
-__all__ = ["recognise", "write_geometry"]
+__all__ = ["recognise"]
 
 _log = get_logger(__name__)
 _QUEUES: Final = 256
-_PLACES: Final = "commitLogPaths"
+_LOG: Final = "mappedFileSizeCommitLog"
+_SLOTS: Final = "maxHashSlotNum"
+_ENTRIES: Final = "maxIndexNum"
+_QUEUE_FILES: Final = (
+    ("mappedFileSizeConsumeQueue", filenames.CONSUMEQUEUE, CQ_UNIT.size),
+    ("mapperFileSizeBatchConsumeQueue", filenames.BATCHCONSUMEQUEUE, BATCH_CQ_UNIT.size))
 _ENTRIES_PER_SLOT: Final = 4
 
 
 def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreConfig:
     """Return ``config`` with the file sizes that the directory at ``root`` has.
 
-    Tailrace's own hint counts if a file has its size, or if all files are shorter (cut off). Otherwise the
+    The size in `DirectoryFormat` counts if a file has its size, or if all files are shorter (cut off). Otherwise the
     distance of two file names or the most frequent length counts. Raises ConfigError if the settings leave
     out a part of the CommitLog.
     """
-    hint, places = _read_hint(file_system, root)
-    found: dict[str, Any] = {}
+    kept = read_format(file_system, root)
+    hint = {name: whole_number(text) or 0 for name, text in kept.of(SIZES).items()}
+    found: dict[str, int] = {}
     directories = log_paths(config, root)
-    check_log_paths(file_system, root, directories, places)
+    check_log_paths(file_system, root, directories, kept.log_directories())
     names = sorted(file for path in directories.all for file in _segments(file_system, path))
-    if size := _size(names, hint.get("mappedFileSizeCommitLog", 0)):
-        found["mapped_file_size_commit_log"] = size
-    if size := _queue_file_size(
-        file_system, f"{root}/{filenames.CONSUMEQUEUE}", CQ_UNIT.size, hint.get("mappedFileSizeConsumeQueue", 0)
-    ):
-        found["mapped_file_size_consume_queue"] = size
-    if size := _queue_file_size(
-        file_system, f"{root}/{filenames.BATCHCONSUMEQUEUE}", BATCH_CQ_UNIT.size,
-        hint.get("mapperFileSizeBatchConsumeQueue", 0)
-    ):
-        found["mapper_file_size_batch_consume_queue"] = size
-    if (slots := hint.get("maxHashSlotNum")) and (entries := hint.get("maxIndexNum")):
-        found.update(max_hash_slot_num=slots, max_index_num=entries)
+    if size := _size(names, hint.get(_LOG, 0)):
+        found[_LOG] = size
+    for name, kind, unit in _QUEUE_FILES:
+        if size := _queue_file_size(file_system, f"{root}/{kind}", unit, hint.get(name, 0)):
+            found[name] = size
+    if (slots := hint.get(_SLOTS)) and (entries := hint.get(_ENTRIES)):
+        found.update({_SLOTS: slots, _ENTRIES: entries})
     config = _with_sizes(config, found)
     return _with_sizes(config, _index_geometry(file_system, f"{root}/{filenames.INDEX}", config))
+
+
+def _with_sizes(config: StoreConfig, found: dict[str, int]) -> StoreConfig:
+    """Return ``config`` with the valid ones of some sizes; cut files and old hints may give invalid sizes."""
+    return fitting(
+        config, {name: str(size) for name, size in found.items()},
+        lambda error: events.A_SIZE_OF_THE_DIRECTORY_IS_IGNORED.log(_log, cause=error))
 
 
 def _queue_file_size(file_system: FileSystem, queues: str, unit: int, hint: int) -> int:
@@ -67,56 +70,6 @@ def _queue_file_size(file_system: FileSystem, queues: str, unit: int, hint: int)
         file for path in itertools.islice(paths, _QUEUES) for file in _segments(file_system, path)
         if file[1] % unit == 0
     ], hint)
-
-
-def _with_sizes(config: StoreConfig, found: dict[str, Any]) -> StoreConfig:
-    """Return ``config`` with the valid ones of some sizes; cut files and old hints may give invalid sizes."""
-    for name, size in found.items():
-        try:
-            config = dataclasses.replace(config, **{name: size})
-        except ConfigError as error:
-            events.A_SIZE_OF_THE_DIRECTORY_IS_IGNORED.log(_log, cause=error)
-    return config
-
-
-def write_geometry(file_system: FileSystem, root: str, config: StoreConfig) -> None:
-    """Write the hint that ``recognise`` reads. An OSError, such as a full disk, is logged and not raised."""
-    own = f"{root}/{filenames.COMMITLOG}"
-    places = [OWN_PLACE if path == own else path for path in log_paths(config, root).all]
-    sizes = {
-        "mappedFileSizeCommitLog": config.mapped_file_size_commit_log,
-        "mappedFileSizeConsumeQueue": config.mapped_file_size_consume_queue,
-        "mapperFileSizeBatchConsumeQueue": config.mapper_file_size_batch_consume_queue,
-        "maxHashSlotNum": config.max_hash_slot_num, "maxIndexNum": config.max_index_num,
-    }
-    if _read_hint(file_system, root) == (sizes, tuple(places)):
-        return
-    path = f"{root}/{filenames.GEOMETRY}"
-    try:
-        file_system.makedirs(f"{root}/{filenames.OWN}")
-        file = open_hint(file_system, path)
-        try:
-            file.truncate(0)
-            file.pwrite(orjson.dumps({**sizes, _PLACES: places}), 0)
-        finally:
-            file.close()
-    except OSError as error:
-        events.CANNOT_WRITE_THE_GEOMETRY_HINT.log(_log, file=path, cause=error)
-
-
-def _read_hint(file_system: FileSystem, root: str) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return the sizes and the CommitLog paths of the last open."""
-    path = f"{root}/{filenames.GEOMETRY}"
-    try:
-        found = orjson.loads(read_hint(file_system, path, 65_536) or b"")
-    except ValueError:
-        return {}, ()
-    if not isinstance(found, dict):
-        return {}, ()
-    places = found.pop(_PLACES, [OWN_PLACE])
-    good = all(isinstance(n, int) and n > 0 for n in found.values())
-    sound = isinstance(places, list) and all(isinstance(place, str) for place in places)
-    return found if good else {}, tuple(places) if sound else ()
 
 
 def _segments(file_system: FileSystem, directory: str) -> list[tuple[int, int]]:
@@ -159,7 +112,7 @@ def _index_geometry(
         per_slot = INDEX_SLOT.size + _ENTRIES_PER_SLOT * INDEX_ENTRY.size
         slots, rest = divmod(size - INDEX_HEADER.size, per_slot)
         if slots > 0 and rest == 0 and _entries_fit(file_system, path, slots):
-            return {"max_hash_slot_num": slots, "max_index_num": slots * _ENTRIES_PER_SLOT}
+            return {_SLOTS: slots, _ENTRIES: slots * _ENTRIES_PER_SLOT}
     return {}
 
 

@@ -8,17 +8,14 @@ turn to the directories that are neither read-only nor too full. ``commitlog`` b
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import ConfigError
 from tailrace.formats import filenames
 
-__all__ = ["OWN_PLACE", "LogPaths", "check_log_paths", "log_paths", "segment_files"]
-
-OWN_PLACE: Final = "."
-"""Name in the hint for ``commitlog`` below the store itself."""
+__all__ = ["LogPaths", "check_log_paths", "log_paths", "segment_files"]
 
 
 class LogPaths(NamedTuple):
@@ -65,16 +62,12 @@ def segment_files(file_system: FileSystem, directories: tuple[str, ...]) -> list
         if (offset := filenames.file_name_to_offset(name)) is not None)
 
 
-def check_log_paths(
-    file_system: FileSystem, root: str, paths: LogPaths, hinted: tuple[str, ...]
-) -> None:
+def check_log_paths(file_system: FileSystem, root: str, paths: LogPaths, last: list[str]) -> None:
     """Raise ConfigError if a part of the log would be left out, because such a log would look damaged.
 
-    ``hinted`` are the directories of the last open.
+    ``last`` are the directories of the last open.
     """
-    own = f"{root}/{filenames.COMMITLOG}"
-    places = [own if place == OWN_PLACE else place for place in hinted]
-    for path in (own, *places):
+    for path in (f"{root}/{filenames.COMMITLOG}", *last):
         if path not in paths.all and segment_files(file_system, (path,)):
             raise ConfigError(
                 f"the CommitLog is also in {path}: name it in storePathCommitLog, separated by "

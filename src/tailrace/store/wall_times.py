@@ -17,12 +17,12 @@ import itertools
 from operator import attrgetter
 from typing import Final, NamedTuple, final
 
-import orjson
+import msgspec
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_hint, replace_file
-from tailrace.errors import StoreError
+from tailrace.env.state_file import Number, StateFile
+from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats import filenames
 from tailrace.logs import get_logger
 
@@ -46,9 +46,16 @@ class Mark(NamedTuple):
     Records before it were stored before ``wall_ms``, whatever store time they have.
     """
 
-    position: int
-    wall_ms: int
-    ahead_ms: int
+    position: Number
+    wall_ms: Number
+    ahead_ms: Number
+
+
+class _Marks(msgspec.Struct):
+    """Content of the file."""
+
+    v: int
+    marks: tuple[Mark, ...]
 
 
 @final
@@ -142,8 +149,7 @@ class WallTimes:
             return
         path = f"{root}/{filenames.WALL_TIMES}"
         try:
-            file_system.makedirs(f"{root}/{filenames.OWN}")
-            replace_file(file_system, path, orjson.dumps({"v": _VERSION, "marks": [list(mark) for mark in self.marks]}))
+            _file(file_system, root).write(_Marks(_VERSION, self.marks))
         except (OSError, StoreError) as error:
             events.CANNOT_KEEP_TIMES_OF_THE_WALL_CLOCK.log(_log, file=path, cause=error)
         else:
@@ -155,17 +161,16 @@ def read_wall_times(file_system: FileSystem, root: str) -> WallTimes:
     """Return the marks of a directory, none without a valid file."""
     path = f"{root}/{filenames.WALL_TIMES}"
     try:
-        data = read_hint(file_system, path, _FILE_MAX)
-    except OSError as error:
+        found = _file(file_system, root).read()
+    except (OSError, CorruptionError) as error:
         events.HINT_CANNOT_BE_READ.log(_log, file=path, cause=error)
         return WallTimes()
-    try:
-        found = orjson.loads(data or b"{}")
-        rows = found["marks"] if found.get("v") == _VERSION else []
-        marks = tuple(Mark(*row) for row in rows)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return WallTimes()
-    valid = all(type(value) is int and value >= 0 for mark in marks for value in mark) and all(
+    marks = found.marks if found is not None and found.v == _VERSION else ()
+    valid = all(
         before.position < after.position and before.wall_ms <= after.wall_ms
         for before, after in itertools.pairwise(marks))
     return WallTimes(marks if valid and len(marks) <= _MARKS_MAX + 1 else ())
+
+
+def _file(file_system: FileSystem, root: str) -> StateFile[_Marks]:
+    return StateFile(file_system, f"{root}/{filenames.WALL_TIMES}", _Marks, _FILE_MAX)

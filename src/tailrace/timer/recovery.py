@@ -40,9 +40,9 @@ from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.directory_format import read_format
 from tailrace.timer.arrays import Ints, no_positions
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
-from tailrace.timer.timer_hint import read_suspicious_until_ms
 from tailrace.timer.timer_log import TimerLog
 from tailrace.timer.timer_wheel import TimerWheel
 
@@ -150,7 +150,7 @@ class TimerRecovery:
             if high == low and not self._log.files.files:
                 return RecoveredTimers("fresh", "no timers", now, low, last_store)
             raise _RebuildNeededError("there is no checkpoint")
-        if read_suspicious_until_ms(self._file_system, self._store.root) > now + self._precision:
+        if read_format(self._file_system, self._store.root).timer.suspicious_until_ms > now + self._precision:
             raise _RebuildNeededError("the wall clock was stepped back")
         read_time = self._floor(fields.last_read_time_ms)
         if read_time > max(now, last_store) + _SANE_AHEAD_MS:

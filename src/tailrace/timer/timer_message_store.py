@@ -45,6 +45,7 @@ from tailrace.formats.timerlog import (
 from tailrace.formats.timerwheel import SLOTS_TOTAL
 from tailrace.logs import get_logger
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.directory_format import TimerFormat, read_format, write_timers
 from tailrace.timer.arrays import Units
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.due_table import DueTable
@@ -60,13 +61,6 @@ from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
 from tailrace.timer.state import TimerState
 from tailrace.timer.targets import ANY_TARGET, Targets
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
-from tailrace.timer.timer_hint import (
-    Geometry,
-    grain_ms,
-    read_geometry,
-    read_suspicious_until_ms,
-    write_timer_hint,
-)
 from tailrace.timer.timer_log import TimerLog, pending_of, recognise_file_size
 from tailrace.timer.timer_metrics import TimerMetrics
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
@@ -117,7 +111,7 @@ class TimerMessageStore:
         self._file_system = file_system
         self._store = store
         self._lock = threading.RLock()
-        self._geometry_noted = False
+        self._format_written = False
         self._revise_metrics = False
         self._version = 0
         self._version_ms = 0
@@ -147,17 +141,16 @@ class TimerMessageStore:
                 self._clock, self._file_system, self._store, self.wheel, self.timer_log,
                 self.checkpoint).run(rebuild_because)
             state = self.state
-            state.grain_ms = grain_ms(self._file_system, self._store.root, self.precision_ms)
-            self._geometry_noted = self._geometry() == read_geometry(
-                self._file_system, self._store.root)
+            kept = read_format(self._file_system, self._store.root).timer
+            state.grain_ms = kept.coarsest(self.precision_ms)
+            state.suspicious_until_ms = kept.suspicious_until_ms
+            self._format_written = self._format() == kept
             if (fields := self.checkpoint.fields) is not None:
                 self._version, self._version_ms = fields.counter, fields.timestamp
             state.queue_offset = found.queue_offset
             state.late = {state.floor(self._clock.now_ms()): 0}  # timers of an earlier run, due at any time
             state.frontier_ms = state.last_floor_ms = found.read_time_ms
-            state.suspicious_until_ms = max(
-                found.suspicious_until_ms,
-                read_suspicious_until_ms(self._file_system, self._store.root))
+            state.suspicious_until_ms = max(found.suspicious_until_ms, kept.suspicious_until_ms)
             state.known = found.known
             state.hold_until = state.queue_offset + self.enqueue.behind()
             for unit in found.orphans:
@@ -219,18 +212,18 @@ class TimerMessageStore:
         self._revise_metrics = True
         fields = self.checkpoint.fields
         if fields is not None:
-            self._write_hint()
+            self._write_format()
             self.checkpoint.write(fields._replace(
                 last_read_time_ms=min(fields.last_read_time_ms, floor_ms)))
 
-    def _write_hint(self) -> None:
-        self._geometry_noted = True
-        write_timer_hint(
-            self._file_system, self._store.root, self._geometry(),
-            self.state.suspicious_until_ms)
+    def _write_format(self) -> None:
+        self._format_written = True
+        write_timers(self._file_system, self._store.root, self._format())
 
-    def _geometry(self) -> Geometry:
-        return Geometry(self.precision_ms, self.wheel.slots_total, self.state.grain_ms)
+    def _format(self) -> TimerFormat:
+        return TimerFormat(
+            precision_ms=self.precision_ms, slots_total=self.wheel.slots_total, grain_ms=self.state.grain_ms,
+            suspicious_until_ms=self.state.suspicious_until_ms)
 
     # -- positions
 
@@ -469,8 +462,8 @@ class TimerMessageStore:
             self.wheel.give_back(pages)
             raise
         self.wheel.write(pages)
-        if self.checkpoint.fields is None or not self._geometry_noted:
-            self._write_hint()
+        if self.checkpoint.fields is None or not self._format_written:
+            self._write_format()
         if self._moved(read_time, queue_offset) and self.should_running_dequeue:
             self._version += 1
             self._version_ms = self._clock.now_ms()

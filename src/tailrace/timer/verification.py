@@ -41,6 +41,7 @@ from tailrace.formats.timerwheel import SLOT
 from tailrace.model import MessageExt
 from tailrace.segments import MappedFile
 from tailrace.store.directory import DirectoryState, StoreDirectory
+from tailrace.store.directory_format import read_format
 from tailrace.store.findings import Finding, FindingKind, Remedy
 from tailrace.timer.properties import (
     Identity,
@@ -50,7 +51,6 @@ from tailrace.timer.properties import (
     out_ms,
 )
 from tailrace.timer.timer_checkpoint import read_timer_checkpoint
-from tailrace.timer.timer_hint import read_geometry, read_suspicious_until_ms
 from tailrace.timer.timer_log import recognise_file_size
 
 __all__ = [
@@ -220,8 +220,8 @@ def check_timer_file(directory: StoreDirectory, file: MappedFile, *, last: bool)
 
 def _precision_ms(directory: StoreDirectory) -> int:
     """Return the precision of the timer files, from the directory or else from the settings."""
-    found = read_geometry(directory.file_system, directory.path)
-    return found.precision_ms if found is not None else directory.config.timer_precision_ms
+    found = read_format(directory.file_system, directory.path).timer.precision_ms
+    return found or directory.config.timer_precision_ms
 
 
 def _verify_end(file: MappedFile, at: int, *, last: bool) -> Iterator[Finding]:
@@ -327,7 +327,7 @@ def _verify_wheel(directory: StoreDirectory, rows: Any) -> Iterator[Finding]:
     file_system = directory.file_system
     if not file_system.exists(path) or not len(rows):
         return
-    if read_suspicious_until_ms(file_system, directory.path) > _read_time_ms(directory):
+    if read_format(file_system, directory.path).timer.suspicious_until_ms > _read_time_ms(directory):
         return  # the clock was set back: two lists may want one place, and the next open rebuilds it
     precision = _precision_ms(directory)
     file = MappedFile(file_system, path, 0, file_system.stat(path).size, foreign=True)

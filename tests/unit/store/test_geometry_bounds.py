@@ -18,7 +18,7 @@ def test_a_store_whose_only_file_was_cut_short_is_opened_and_takes_messages(tmp_
     (file,) = (path / "commitlog").glob("0*")
     with file.open("r+b") as opened:
         opened.truncate(length)
-    (path / "tailrace" / "geometry.json").unlink(missing_ok=True)
+    (path / "tailrace" / "format.json").unlink(missing_ok=True)
     with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert store.config.mapped_file_size_commit_log == 1 << 16
         store.put(Message(topic="t", body=b"after"))

@@ -430,8 +430,8 @@ def test_another_precision_misreads_no_slot(precision, stop):
     world.send(TIMER_DELAY_MS=1234)
     world.run(1_000, step=10)
     world.flush()
-    assert json.loads(world.files.open(f"{ROOT}/tailrace/timer.json").pread(4096, 0))[
-        "precisionMs"] == precision
+    assert json.loads(world.files.open(f"{ROOT}/tailrace/format.json").pread(4096, 0))[
+        "timer"]["precisionMs"] == precision
     world.run(19_000, step=10)
     all_once(world)
     late = [times[0] - world.due[key] for key, times in world.delivered().items()]

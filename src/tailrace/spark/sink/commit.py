@@ -20,13 +20,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import orjson
 import pyarrow as pa
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.state_file import StateFile
 from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import CorruptionError, StoreError, StoreLockedError
 from tailrace.formats.filenames import is_number
@@ -88,7 +89,7 @@ def stage(
 
 def discard(file_system: FileSystem, options: WriteOptions, files: Sequence[StagedFile], batch: int) -> None:
     """Remove files that tasks staged for a batch that failed, except the files in its manifest."""
-    known = _load(file_system, options.checkpoint, batch)
+    known = _manifest(file_system, options.checkpoint, batch).read()
     kept = {one.path for one in known.files} if known is not None else set()
     for one in files:
         path = f"{options.checkpoint}/{one.path}"
@@ -121,27 +122,8 @@ def checkpoint_of(file_system: FileSystem, root: str, query: str) -> str:
         "stream")
 
 
-def _manifest_path(checkpoint: str, batch: int) -> str:
-    return f"{checkpoint}/{_DIRECTORY}/{batch}.json"
-
-
-def _load(file_system: FileSystem, checkpoint: str, batch: int) -> BatchManifest | None:
-    path = _manifest_path(checkpoint, batch)
-    data = read_if_there(file_system, path)
-    if data is None:
-        return None
-    try:
-        found: dict[str, Any] = orjson.loads(data)
-        files = tuple(
-            StagedFile(**{**one, "topics": tuple(one["topics"])}) for one in found["files"])
-        return BatchManifest(**{**found, "files": files})
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptionError(f"{path} is not a manifest of a batch: {error}") from error
-
-
-def _save(file_system: FileSystem, checkpoint: str, manifest: BatchManifest) -> None:
-    file_system.makedirs(f"{checkpoint}/{_DIRECTORY}")
-    replace_file(file_system, _manifest_path(checkpoint, manifest.batch), orjson.dumps(asdict(manifest)))
+def _manifest(file_system: FileSystem, checkpoint: str, batch: int) -> StateFile[BatchManifest]:
+    return StateFile(file_system, f"{checkpoint}/{_DIRECTORY}/{batch}.json", BatchManifest, None)
 
 
 def commit_batch(
@@ -181,7 +163,8 @@ def _commit(
 ) -> int:
     checkpoint = options.checkpoint
     query = query_of(file_system, checkpoint)
-    manifest = _load(file_system, checkpoint, batch)
+    file = _manifest(file_system, checkpoint, batch)
+    manifest = file.read()
     begun = manifest is not None
     if manifest is None:
         ordered = tuple(sorted(files, key=lambda one: one.partition))
@@ -190,7 +173,7 @@ def _commit(
             with connect(options, sleep) as publisher:
                 starts = publisher.starts(topics)
         manifest = BatchManifest(query, batch, ordered, starts, sent=not topics)
-        _save(file_system, checkpoint, manifest)
+        file.write(manifest)
     elif manifest.query != query:
         raise StoreError(
             f"{checkpoint} has staged rows of query {manifest.query}, but is of query {query}")
@@ -200,7 +183,7 @@ def _commit(
         sent = publish(
             options, lambda first: _numbered(file_system, checkpoint, manifest, prefix, first),
             prefix, manifest.starts, sleep, begun=begun, connect=connect)
-        _save(file_system, checkpoint, replace(manifest, sent=True))
+        file.write(replace(manifest, sent=True))
     _clean(file_system, checkpoint, batch)
     return sent
 

@@ -111,4 +111,4 @@ def test_a_scan_that_fails_has_changed_nothing(stopped, tmp_path):
         MessageStore.open(path, parts=StoreParts(services=False, walk=scan))
     after = {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
     changed = {name for name in before | after if before.get(name) != after.get(name)}
-    assert {pathlib.Path(name).name for name in changed} <= {"abort", "lock", "geometry.json"}
+    assert {pathlib.Path(name).name for name in changed} <= {"abort", "lock", "format.json"}
