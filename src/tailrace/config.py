@@ -20,7 +20,7 @@ from tailrace.errors import ConfigError
 
 __all__ = [
     "MESSAGE_DELAY_LEVEL", "SECRET", "BrokerConfig", "FlushDiskType", "NameServerConfig",
-    "RecoveryMode", "StoreConfig", "option_name", "whole_number",
+    "RecoveryMode", "StoreConfig", "camel", "option_name", "whole_number",
 ]
 
 
@@ -65,7 +65,8 @@ def _option(
         "secret": secret, "deletes": deletes, "secret_file": secret_file, "main": main})
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """Return a Python name as RocketMQ writes it."""
     return re.sub(r"_([a-z])", lambda m: m.group(1).upper(), name)
 
 
@@ -192,7 +193,7 @@ def _shown(value: Any) -> str:
 
 def option_name(f: dataclasses.Field[Any]) -> str:
     """Return RocketMQ's name of a setting."""
-    return str(f.metadata["name"]) or _camel(f.name)
+    return str(f.metadata["name"]) or camel(f.name)
 
 
 def whole_number(text: str) -> int | None:

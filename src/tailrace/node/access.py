@@ -51,10 +51,7 @@ class _AccessManager(ConfigManager[str, V]):
                 raise self._broken(path, f"is not JSON: {error}") from None
             if not isinstance(found, dict) or not isinstance(found.get(self.member), list):
                 raise self._broken(path, f"has no list {self.member}")
-            with self._lock:
-                self._unknown = dict(found)
-                self.data_version.take(self._unknown.pop("dataVersion", None))
-                self._decode(self._unknown)
+            self._take(found)
             return True
         return False
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import enum
 import errno
 import threading
@@ -24,6 +25,7 @@ from concurrent.futures import Future
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from tailrace import events
+from tailrace.config import camel
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.owner import ThreadOwner
 from tailrace.env.permissions import make_private
@@ -32,13 +34,18 @@ from tailrace.errors import FatalStorageError
 from tailrace.formats import fastjson
 from tailrace.logs import get_logger
 
-__all__ = ["ConfigManager", "DataVersion", "Draft", "Owned", "read_config", "write_config"]
+__all__ = ["ConfigManager", "DataVersion", "Draft", "Owned", "members_of", "read_config", "write_config"]
 
 _log = get_logger(__name__)
 _NOT_FINAL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 K = TypeVar("K")
 V = TypeVar("V")
 Edit = Callable[["Draft[K, V]"], Any]
+
+
+def members_of(kind: type) -> dict[str, str]:
+    """Return the fields of a dataclass by RocketMQ's names; ``extra``, for members of other names, is not one."""
+    return {camel(f.name): f.name for f in dataclasses.fields(kind) if f.name != "extra"}
 
 
 class DataVersion:
@@ -202,11 +209,15 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         found = read_config(self._file_system, self.path)
         if found is None:
             return False
+        self._take(found)
+        return True
+
+    def _take(self, found: dict[str, Any]) -> None:
+        """Set the table from the object in a file."""
         with self._lock:
             self._unknown = dict(found)
             self.data_version.take(self._unknown.pop("dataVersion", None))
             self._decode(self._unknown)
-        return True
 
     # -- changes that are durable before they are visible
 

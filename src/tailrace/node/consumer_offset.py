@@ -133,10 +133,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         found = read_config(self._file_system, other)
         if found is None:
             return False
-        with self._lock:
-            self._unknown = dict(found)
-            self.data_version.take(self._unknown.pop("dataVersion", None))
-            self._decode(self._unknown)
+        self._take(found)
         self._dirty = True
         events.CONSUMER_OFFSETS_ARE_TAKEN_OVER_FROM_THE_OTHER_FILE.log(_log, file=other, count=len(self._table))
         self._name_lost(found, other)

@@ -11,7 +11,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.names import LMQ_PREFIX, SYSTEM_GROUP_PREFIX
-from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned
+from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, members_of
 from tailrace.node.topic_config import PERM_READ
 
 __all__ = [
@@ -33,21 +33,6 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
-_MEMBERS: Final = {
-    "groupName": "group_name",
-    "consumeEnable": "consume_enable",
-    "consumeFromMinEnable": "consume_from_min_enable",
-    "consumeBroadcastEnable": "consume_broadcast_enable",
-    "consumeMessageOrderly": "consume_message_orderly",
-    "retryQueueNums": "retry_queue_nums",
-    "retryMaxTimes": "retry_max_times",
-    "brokerId": "broker_id",
-    "whichBrokerWhenConsumeSlowly": "which_broker_when_consume_slowly",
-    "notifyConsumerIdsChangedEnable": "notify_consumer_ids_changed_enable",
-    "groupSysFlag": "group_sys_flag",
-    "consumeTimeoutMinute": "consume_timeout_minute",
-    "attributes": "attributes",
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,6 +114,7 @@ class SubscriptionGroupConfig:
         return made
 
 
+_MEMBERS: Final = members_of(SubscriptionGroupConfig)
 GroupEdit = Callable[[Draft[str, SubscriptionGroupConfig]], SubscriptionGroupConfig]
 
 

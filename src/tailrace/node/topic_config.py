@@ -19,7 +19,7 @@ from tailrace.formats.names import (
     SYSTEM_TOPIC_PREFIX,
     TIMER_TOPIC,
 )
-from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned
+from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, members_of
 from tailrace.node.topic_queue_mapping import TopicQueueMappingManager
 from tailrace.store.queue_types import BATCH_CQ, CLEANUP_POLICY, COMPACTION, QUEUE_TYPE
 from tailrace.store.retention.topic_rules import (
@@ -65,16 +65,6 @@ SYSTEM_TOPICS: Final = frozenset({
     "RMQ_SYS_TRACE_TOPIC",
     *FORBIDDEN_TO_SEND,
 })
-_MEMBERS: Final = {
-    "topicName": "topic_name",
-    "readQueueNums": "read_queue_nums",
-    "writeQueueNums": "write_queue_nums",
-    "perm": "perm",
-    "topicFilterType": "topic_filter_type",
-    "topicSysFlag": "topic_sys_flag",
-    "order": "order",
-    "attributes": "attributes",
-}
 
 
 def validate_topic(topic: str) -> str:
@@ -182,6 +172,7 @@ class TopicConfig:
         return made
 
 
+_MEMBERS: Final = members_of(TopicConfig)
 TopicEdit = Callable[[Draft[str, TopicConfig]], TopicConfig | None]
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final, final
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned
+from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, members_of
 
 __all__ = [
     "GLOBAL_SCOPE", "LogicQueueMappingItem", "TopicQueueMappingDetail", "TopicQueueMappingManager", "check_items",
@@ -95,10 +95,7 @@ class LogicQueueMappingItem:
 
     def to_json(self) -> dict[str, Any]:
         """Return the members by RocketMQ's names."""
-        return {
-            "bname": self.bname, "endOffset": self.end_offset, "gen": self.gen, "logicOffset": self.logic_offset,
-            "queueId": self.queue_id, "startOffset": self.start_offset, "timeOfEnd": self.time_of_end,
-            "timeOfStart": self.time_of_start}
+        return {name: getattr(self, attribute) for name, attribute in _ITEM.items()}
 
     @classmethod
     def from_json(cls, value: Any) -> LogicQueueMappingItem:
@@ -112,6 +109,7 @@ class LogicQueueMappingItem:
                 ("timeOfEnd", -1))))
 
 
+_ITEM: Final = members_of(LogicQueueMappingItem)
 Items = tuple[LogicQueueMappingItem, ...]
 
 
