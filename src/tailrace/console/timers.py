@@ -27,7 +27,7 @@ from tailrace.console.query import Query
 from tailrace.console.topics import owner_of, topic_link
 from tailrace.console.viewer import Viewer, similar_name
 from tailrace.console.words import ago, moment
-from tailrace.timer.pending_timer import PARKED, UNREADABLE, PendingTimer
+from tailrace.timer.pending import PARKED, UNREADABLE, PendingTimer
 
 __all__ = ["timers_page"]
 

@@ -22,7 +22,7 @@ from tailrace.model import MessageExt
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.directory_format import read_format
-from tailrace.timer.pending_timer import PendingTimer, parked_timer, pending_timer, unreadable_timer
+from tailrace.timer.pending import PendingTimer, parked_timer, pending_timer, unreadable_timer
 from tailrace.timer.properties import (
     PARKED_TOPIC,
     Identity,

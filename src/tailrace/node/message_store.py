@@ -63,7 +63,7 @@ from tailrace.spellings import Duration, Time, milliseconds, time_ms
 from tailrace.store.flush import DurableCallback
 from tailrace.store.hooks import MessageArrivingListener, PropertyFilter, TopicLives
 from tailrace.store.queue_sizes import QueueSize, queue_size
-from tailrace.timer.pending_timer import PendingTimer
+from tailrace.timer.pending import PendingTimer
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from typing import final
 from tailrace.formats.names import LMQ_PREFIX
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.hooks import TopicLives
-from tailrace.timer.targets import NOWHERE, Targets
+from tailrace.timer.parking import NOWHERE, Targets
 
 __all__ = ["TimerTargets"]
 

@@ -30,8 +30,7 @@ from tailrace.node.topic_config import TopicConfigManager, validate_topic
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
 from tailrace.store.multi_dispatch import MARK
-from tailrace.timer.pending import parked_timers, pending_levels, pending_timers
-from tailrace.timer.pending_timer import PendingTimer
+from tailrace.timer.pending import PendingTimer, parked_timers, pending_levels, pending_timers
 from tailrace.timer.put_hook import TimerPutHook, Waiting
 from tailrace.timer.recall import RECALLED, recall_messages, was_recalled
 from tailrace.timer.schedule_message_service import ScheduleMessageService

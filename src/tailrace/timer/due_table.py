@@ -19,9 +19,8 @@ import numpy as np
 
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
 from tailrace.kernels import timer_lists, timer_records
-from tailrace.timer.arrays import Ints, Mask, Units, different, grouped, no_positions
+from tailrace.timer.arrays import Ints, Mask, Units, different, grouped, no_positions, whole
 from tailrace.timer.properties import Identity
-from tailrace.timer.records import whole
 from tailrace.timer.unread import NO_TRIES, Tries
 
 __all__ = ["NOBODY", "Delivered", "DueTable", "UnreadList", "column", "identity_hash"]

@@ -32,12 +32,11 @@ from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.arrays import Ints, Units, different, grouped
+from tailrace.timer.arrays import Ints, Units, different, grouped, read_records, whole
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.due_table import DueTable, column
 from tailrace.timer.properties import out_ms
 from tailrace.timer.put_back import PutBack
-from tailrace.timer.records import read_records, whole
 from tailrace.timer.state import Skipped, TimerState
 from tailrace.timer.timer_log import TimerLog, pending_of, signs_of
 from tailrace.timer.timer_metrics import TimerMetrics

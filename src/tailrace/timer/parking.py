@@ -1,11 +1,14 @@
-"""Parks messages that cannot be delivered, and converts a stored message into one that is put again."""
+"""Where a message that has waited may be delivered, and where it is parked if it cannot be.
+
+Its topic may have been deleted, or have fewer queues, since it was put.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from tailrace import events
 from tailrace.formats.commitlog import (
@@ -22,7 +25,10 @@ from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import PARKED_TOPIC, TIMER_PARKED_REASON
 
-__all__ = ["NEVER", "Parking", "StepEvents", "fitting_copy", "inner_message", "log_left_out"]
+__all__ = [
+    "ANY_TARGET", "NEVER", "NOWHERE", "Parking", "StepEvents", "Targets", "fitting_copy", "inner_message",
+    "log_left_out", "why_gone",
+]
 
 _log = get_logger(__name__)
 _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
@@ -30,6 +36,42 @@ NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SI
 """Refusals that a retry would get again."""
 LEFT_OUT_SHOWN: Final = 200
 _KEPT_PARKED: Final = frozenset({REAL_TOPIC, REAL_QID, UNIQ_KEY, TIMER_OUT_MS, TIMER_PARKED_REASON})
+NOWHERE: Final = (1 << 63) - 1
+"""A position after every record."""
+
+
+class Targets(Protocol):
+    """The topics of the store, for the services that deliver later. Any thread may call."""
+
+    def first_position(self, topic: str) -> int:
+        """Return the position of the log before which records of a topic must not be delivered.
+
+        They belong to a life of the topic that was ended by its deletion. NOWHERE for a topic that does not exist.
+        """
+        ...
+
+    def queue_id(self, topic: str, queue_id: int) -> int:
+        """Return a queue of the topic that can be read: the given one, or another if the topic has fewer queues now."""
+        ...
+
+
+@final
+class _AnyTarget:
+    """Every topic exists and has every queue."""
+
+    def first_position(self, topic: str) -> int:
+        return 0
+
+    def queue_id(self, topic: str, queue_id: int) -> int:
+        return queue_id
+
+
+ANY_TARGET: Final = _AnyTarget()
+
+
+def why_gone(targets: Targets, topic: str, phy_offset: int) -> str:
+    """Return why a message with a record at ``phy_offset`` is not delivered to its topic any more, or ""."""
+    return f"its topic {topic} was deleted" if phy_offset < targets.first_position(topic) else ""
 
 
 @final

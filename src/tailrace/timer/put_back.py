@@ -38,10 +38,9 @@ from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.arrays import Ints, Mask, Units
+from tailrace.timer.arrays import Ints, Mask, Units, read_records
 from tailrace.timer.due_table import NOBODY, Delivered, DueTable, column, identity_hash
-from tailrace.timer.lateness import Lateness
-from tailrace.timer.parking import NEVER, Parking, inner_message
+from tailrace.timer.parking import ANY_TARGET, NEVER, Parking, Targets, inner_message, why_gone
 from tailrace.timer.properties import (
     PARKED_TOPIC,
     Identity,
@@ -51,9 +50,8 @@ from tailrace.timer.properties import (
     out_ms,
     put_back_properties,
 )
-from tailrace.timer.records import read_records
 from tailrace.timer.state import TimerState
-from tailrace.timer.targets import ANY_TARGET, Targets, why_gone
+from tailrace.timer.timer_metrics import Lateness
 from tailrace.timer.unread import NO_TRIES, FailedReads, Tries
 
 __all__ = ["PutBack"]

@@ -40,10 +40,9 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.queue_search import first_at, message_from
-from tailrace.timer.lateness import Lateness
-from tailrace.timer.parking import NEVER, Parking, inner_message
+from tailrace.timer.parking import ANY_TARGET, NEVER, Parking, Targets, inner_message, why_gone
 from tailrace.timer.properties import PARKED_TOPIC, slot_ms
-from tailrace.timer.targets import ANY_TARGET, Targets, why_gone
+from tailrace.timer.timer_metrics import Lateness
 from tailrace.timer.unread import NO_TRIES, FailedReads, Tries
 
 __all__ = ["NO_REAL_TOPICS", "DelayOffsets", "ScheduleMessageService"]

@@ -145,23 +145,25 @@ class TimerLog:
             window = _WINDOWS[count >= _NEIGHBOURS]
         return np.concatenate([TIMER_UNIT.view(b""), *found]), pos
 
-    def scan(self, limit: int = C.REPLAY_ENDLESS) -> Iterator[tuple[int, Units]]:
-        """Yield (position of the first unit, units) from the oldest file up to the first invalid unit.
+    def scan(self, start: int = 0) -> Iterator[tuple[int, Units]]:
+        """Yield (position of the first unit, units) from a position up to the first invalid unit."""
+        for pos, units, _ in self.scan_newest(C.REPLAY_ENDLESS, start):
+            yield pos, units
+
+    def scan_newest(self, limit: int, start: int = 0) -> Iterator[tuple[int, Units, TimerUnit]]:
+        """Yield as ``scan`` does, with the unit of each part whose record is last in the CommitLog.
 
         A unit whose record ends after ``limit`` in the CommitLog counts as invalid.
         """
-        for pos, units, _ in self.scan_newest(limit):
-            yield pos, units
-
-    def scan_newest(self, limit: int) -> Iterator[tuple[int, Units, TimerUnit]]:
-        """Yield as ``scan`` does, with the unit of each part whose record is last in the CommitLog."""
         follows = -1
         self.scan_end = self.min_offset
         for file in self.files.files:
             if follows >= 0 and file.file_from_offset != follows:
                 return  # a file is missing in between
             follows = file.file_from_offset + file.size
-            at = 0
+            if start >= follows:
+                continue
+            at = max(start - file.file_from_offset, 0)
             while at + _UNIT <= file.wrote_position:
                 data = file.read(at, _UNIT * _READ_UNITS)
                 pos = file.file_from_offset + at

@@ -50,6 +50,7 @@ from tailrace.timer.arrays import Units
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.due_table import DueTable
 from tailrace.timer.enqueue import Enqueue, append_to_slot
+from tailrace.timer.parking import ANY_TARGET, Targets
 from tailrace.timer.properties import (
     Identity,
     identity_of,
@@ -59,7 +60,6 @@ from tailrace.timer.properties import (
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
 from tailrace.timer.state import TimerState
-from tailrace.timer.targets import ANY_TARGET, Targets
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
 from tailrace.timer.timer_log import TimerLog, pending_of, recognise_file_size
 from tailrace.timer.timer_metrics import TimerMetrics

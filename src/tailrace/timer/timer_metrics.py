@@ -8,6 +8,7 @@ delete, under the real topic of the timer. The file may be older than the timer 
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from datetime import datetime
@@ -19,12 +20,15 @@ from tailrace.env.clock import Clock
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.timerlog import MAGIC_DELETE
+from tailrace.metrics import TIMER_LATENESS
 from tailrace.store.retention.rules import is_time_to_delete
-from tailrace.timer.arrays import Units, different
+from tailrace.timer.arrays import Ints, Units, different
 
-__all__ = ["TimerMetrics"]
+__all__ = ["LATENESS_BUCKETS_MS", "Lateness", "TimerMetrics"]
 
 _APART_MS: Final = 70 * 60 * 1000
+LATENESS_BUCKETS_MS: Final = TIMER_LATENESS.buckets
+"""Upper bounds of the lateness histogram; one more bucket has the rest."""
 
 
 @final
@@ -169,6 +173,33 @@ class TimerMetrics:
             if isinstance(entry, dict):
                 self._entry(str(topic))[:] = (
                     _number(entry.get("count")), _number(entry.get("timeStamp")))
+
+
+@final
+class Lateness:
+    """A histogram of put time minus due time."""
+
+    __slots__ = ("counts", "sum_ms")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENESS_BUCKETS_MS) + 1)
+        self.sum_ms = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts by upper bound, with all above in the last one, and the sum, ms."""
+        return {"counts": list(self.counts), "sumMs": self.sum_ms}
+
+    def add(self, late_ms: int) -> None:
+        """Count one message."""
+        self.counts[bisect.bisect_left(LATENESS_BUCKETS_MS, late_ms)] += 1
+        self.sum_ms += late_ms
+
+    def add_many(self, late_ms: Ints) -> None:
+        """Count one message for each number of the array."""
+        buckets = np.searchsorted(LATENESS_BUCKETS_MS, late_ms, "left")
+        for bucket, count in enumerate(np.bincount(buckets).tolist()):
+            self.counts[bucket] += count
+        self.sum_ms += int(late_ms.sum())
 
 
 def _number(value: Any) -> int:

@@ -10,9 +10,9 @@ from timer_world import CONFIG, ROOT, START, World
 from tailrace.errors import ConfigError
 from tailrace.model import PutMessageStatus
 from tailrace.node.delay_offset import DelayOffsetManager
+from tailrace.node.retention.timer_rescue import level_pins
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
 from tailrace.store.retention.pins import PinKind
-from tailrace.timer.pins import LevelPins
 from tailrace.timer.properties import PARKED_TOPIC
 
 
@@ -295,21 +295,20 @@ def test_the_levels_are_checked():
 
 def test_the_first_message_of_each_level_is_pinned_until_it_is_delivered():
     world = Levels()
-    pins = LevelPins(world.schedule)
-    assert list(pins()) == []
+    assert list(level_pins(world.schedule)) == []
     due(world, "a", 1)
     due(world, "b", 3)
     world.clock.advance(500)
     due(world, "c", 1)
     world.steps()
     places = {m.unique_key: m.phy_offset for m in world.records(SCHEDULE_TOPIC)}
-    assert [(pin.kind, pin.phy_offset, pin.holder) for pin in pins()] == [
+    assert [(pin.kind, pin.phy_offset, pin.holder) for pin in level_pins(world.schedule)] == [
         (PinKind.TIMER, places["a"], "of delay level 1"),
         (PinKind.TIMER, places["b"], "of delay level 3")]
     world.run(600, 100)
-    assert [pin.phy_offset for pin in pins()] == [places["c"], places["b"]]
+    assert [pin.phy_offset for pin in level_pins(world.schedule)] == [places["c"], places["b"]]
     world.run(10_000, 100)
-    assert list(pins()) == []
+    assert list(level_pins(world.schedule)) == []
 
 
 def test_nothing_is_handed_over_that_the_log_has_no_longer():

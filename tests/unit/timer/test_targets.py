@@ -5,8 +5,8 @@ import logging
 import pytest
 from timer_world import World
 
+from tailrace.timer.parking import NOWHERE
 from tailrace.timer.properties import PARKED_TOPIC
-from tailrace.timer.targets import NOWHERE
 
 SENT = 40
 

@@ -3,9 +3,12 @@
 The copy of a timer is the record that a far timer gets in each of its rounds: the same message on the timer
 topic, with one more round. Original and copy are in the same slot, which recognises the second as a double,
 so a crash between copy and deletion delivers once. A message of a delay level is handed over to the timer
-wheel (``timer.hand_over``), and its level continues after the message. All copies are durable before the file
-is deleted. A message whose topic was deleted is parked instead, because its copy would belong to the next life of the
-topic.
+wheel, and its level continues after the message. Its deliver time is its store time plus the delay, so the same record
+at the end of the log would be late by the time that it has waited already. It becomes a timer message with the same
+deliver time instead, as if its producer had set that. Without the timer wheel it is put into the shortest level that
+lasts at least as long as the time left: it is late by the difference, never early. All copies are durable before
+the file is deleted. A message whose topic was deleted is parked instead, because its copy would belong to the next life
+of the topic.
 """
 
 from __future__ import annotations
@@ -16,21 +19,25 @@ from typing import Final, Protocol, final
 from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, SysFlag, decode_message, pack_host
-from tailrace.formats.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC
-from tailrace.kernels.properties import encode_properties
+from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, SysFlag, decode_message
+from tailrace.formats.names import (
+    DELAY,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+)
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.retention.pins import Pin, PinKind
-from tailrace.timer.hand_over import as_delayed, as_timer
-from tailrace.timer.parking import Parking
-from tailrace.timer.pins import LevelPins
-from tailrace.timer.properties import due_ms, put_back_properties
+from tailrace.timer.parking import Parking, inner_message, why_gone
+from tailrace.timer.properties import DELIVER_PROPERTIES, due_ms, put_back_properties, slot_ms
 from tailrace.timer.schedule_message_service import NO_REAL_TOPICS, ScheduleMessageService
-from tailrace.timer.targets import why_gone
 
-__all__ = ["PendingPositions", "TimerRescue"]
+__all__ = ["PendingPositions", "TimerRescue", "level_pins"]
 
 _log = get_logger(__name__)
 _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
@@ -74,7 +81,7 @@ class TimerRescue:
         first = self._timers.first_pending() if self._timers is not None else -1
         if first >= 0:
             yield Pin(PinKind.TIMER, first, "that is not due yet")
-        yield from LevelPins(self._levels)()
+        yield from level_pins(self._levels)
 
     def rewrite(self, low: int, high: int) -> tuple[int, int]:
         """Copy the pending messages between two positions. Return how many were copied and how many are lost.
@@ -101,11 +108,11 @@ class TimerRescue:
         if (parked := self._park_gone(message)) is not None:
             return parked
         if self._timers is not None and message.properties.get(REAL_TOPIC, "") not in NO_REAL_TOPICS:
-            timer = as_timer(message, due, config.timer_precision_ms)
+            timer = _as_timer(message, due, config.timer_precision_ms)
             if len(timer.properties) <= MAX_PROPERTIES_LENGTH:  # it has more than the message had
                 return self._put(timer, place)
         left = due - self._clock.now_ms()
-        return self._put(as_delayed(message, left, self._levels.delays), place)
+        return self._put(_as_delayed(message, left, self._levels.delays), place)
 
     def _put(self, made: MessageExtBrokerInner, place: int) -> bool:
         result = self._store.put(made, though_full=True)
@@ -147,11 +154,38 @@ class TimerRescue:
         # A delay counts from the store time of the first record, so the copy has the absolute time.
         due = due_ms(
             message.properties, int(message.properties[TIMER_OUT_MS]), message.store_timestamp, self._timers.grain_ms)
-        return MessageExtBrokerInner(
-            message.topic, message.queue_id, message.body,
-            encode_properties(put_back_properties(message.properties, now, now, due)),
-            message.flag, message.sys_flag & ~_HOSTS, message.born_timestamp,
-            pack_host(*message.born_host), message.reconsume_times, wait_store_msg_ok=False)
+        return inner_message(
+            message, message.topic, message.queue_id, put_back_properties(message.properties, now, now, due))
+
+
+def level_pins(levels: ScheduleMessageService) -> Iterator[Pin]:
+    """Yield a pin for each delay level that has a message.
+
+    A level is delivered in the order of the log, so its first message has the least position that it needs.
+    """
+    for level in levels.levels:
+        position = levels.first_pending(level)
+        if position >= 0:
+            yield Pin(PinKind.TIMER, position, f"of delay level {level}")
+
+
+def _as_timer(message: MessageExt, due_ms: int, precision_ms: int) -> MessageExtBrokerInner:
+    """Return a timer message that is due at the given time; it has ``REAL_TOPIC`` and ``REAL_QID`` already.
+
+    The level is removed: otherwise a Java broker would put the message there again when it is delivered.
+    """
+    dropped = (DELAY, *DELIVER_PROPERTIES)
+    properties = {name: text for name, text in message.properties.items() if name not in dropped}
+    properties[TIMER_DELIVER_MS] = str(due_ms)
+    properties[TIMER_OUT_MS] = str(slot_ms(due_ms, precision_ms))
+    return inner_message(message, TIMER_TOPIC, 0, properties)
+
+
+def _as_delayed(message: MessageExt, left_ms: int, levels: Sequence[int]) -> MessageExtBrokerInner:
+    """Return the message for the level whose delay fits best; ``levels`` are delays in ms, at least one long enough."""
+    _, level = min((delay, number) for number, delay in enumerate(levels, 1) if delay >= left_ms)
+    return inner_message(
+        message, SCHEDULE_TOPIC, level - 1, {**message.properties, DELAY: str(level)})
 
 
 def _timer_at(place: int, data: bytes | None) -> MessageExt | None:

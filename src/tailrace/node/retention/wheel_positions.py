@@ -8,22 +8,20 @@ unit twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.formats.names import TIMER_TOPIC
-from tailrace.formats.timerlog import MAGIC_MASK, TIMER_UNIT
+from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.arrays import Ints, Units
 from tailrace.timer.timer_message_store import TimerMessageStore
 
 __all__ = ["WheelPositions"]
 
-_READ_UNITS: Final = 65_536
 _LOOK: Final = 4096
-
-Units = np.ndarray[Any, np.dtype[np.void]]
 
 
 @final
@@ -49,7 +47,7 @@ class WheelPositions:
         """Return the position of the message of the oldest pending timer, or -1."""
         read_ms = self._timers.commit_read_time_ms
         found = [next(self._not_enqueued(), -1), *self._stray_places(read_ms)]
-        for pos, units in self._units(self._cursor):
+        for pos, units in self._timers.timer_log.scan(self._cursor):
             pending = np.flatnonzero(_slots(units) >= read_ms)
             if len(pending):
                 self._cursor = pos + int(pending[0]) * TIMER_UNIT.size
@@ -62,7 +60,7 @@ class WheelPositions:
         """Return the positions in [low, high), in order, with those of requests to delete."""
         read_ms = self._timers.commit_read_time_ms
         found = {place for place in self._stray_places(read_ms) if low <= place < high}
-        for _, units in self._units(self._cursor):
+        for _, units in self._timers.timer_log.scan(self._cursor):
             places = units["phy_offset"]
             chosen = (_slots(units) >= read_ms) & (places >= low) & (places < high)
             found.update(places[chosen].tolist())
@@ -77,7 +75,7 @@ class WheelPositions:
 
     def _stray_places(self, read_ms: int) -> list[int]:
         """Return the positions of messages of pending strays; examine the units added since the last call."""
-        for pos, units in self._units(self._seen_until):
+        for pos, units in self._timers.timer_log.scan(self._seen_until):
             places = units["phy_offset"].astype(np.int64)
             before = np.maximum.accumulate(np.concatenate(([self._highest], places)))[:-1]
             odd = np.flatnonzero(places < before)
@@ -86,20 +84,6 @@ class WheelPositions:
             self._seen_until = pos + len(units) * TIMER_UNIT.size
         self._strays = [stray for stray in self._strays if stray[1] >= read_ms]
         return [place for place, _ in self._strays]
-
-    def _units(self, start: int) -> Iterator[tuple[int, Units]]:
-        """Yield (position, units) from a position of the timer log onwards, without blank units."""
-        for file in self._timers.timer_log.files.files:
-            at = max(start - file.file_from_offset, 0)
-            while at + TIMER_UNIT.size <= file.wrote_position:
-                data = file.read(at, _READ_UNITS * TIMER_UNIT.size)
-                units = TIMER_UNIT.view(data[: len(data) - len(data) % TIMER_UNIT.size])
-                good = (units["size"] == TIMER_UNIT.size) & (units["magic"] & ~MAGIC_MASK == 0)
-                count = len(units) if bool(good.all()) else int(np.argmin(good))
-                if not count:
-                    break
-                yield file.file_from_offset + at, units[:count]
-                at += count * TIMER_UNIT.size
 
     def _not_enqueued(self) -> Iterator[int]:
         """Yield the positions of messages of the timer queue that have no unit yet, in order."""
@@ -113,6 +97,6 @@ class WheelPositions:
             offset += len(units)
 
 
-def _slots(units: Units) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _slots(units: Units) -> Ints:
     """Return the slot times of units."""
     return units["write_time_ms"].astype(np.int64) + units["delay_ms"].astype(np.int64)
