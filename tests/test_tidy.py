@@ -26,7 +26,7 @@ TEXT = {".py", ".md", ".toml", ".txt", ".in", ".yml", ".yaml", ".json", ".jsonl"
 FUNCTION_LINES, FILE_LINES = 70, 600
 LONGER = {
     # The public face: every method of it in one place, each a few lines over the store's parts.
-    "src/tailrace/node/message_store.py": 740,
+    "src/tailrace/node/message_store.py": 640,
     "src/tailrace/remoting/server.py": 710,
     "src/tailrace/segments/mapped_file.py": 640,  # one file and its rules
     "src/tailrace/env/filesystem.py": 650,  # the calls and what they do on Linux

@@ -153,14 +153,14 @@ def empty_pass(path: str, a: argparse.Namespace) -> dict[str, Any]:
             store.put_inner(MessageExtBrokerInner(
                 f"T{number // 10}", number % 10, b"x", b"", 0, 0, number))
         body = bytes(60_000)
-        while len(store._store.commit_log.queue.files) < a.pass_segments:
+        while len(store.inner.commit_log.queue.files) < a.pass_segments:
             store.put_inner(MessageExtBrokerInner("T0", 0, body, b"", 0, 0, 0))
         store.wait_dispatched(600_000)
         store.flush()
         note(f"made {a.queues} queues, {a.pass_segments} segments in {time.perf_counter() - began:.0f} s")
         retention = store.retention
         queues = retention.clean_consume_queue
-        found = {"queues": len(store.queues()), "segments": len(store._store.commit_log.queue.files)}
+        found = {"queues": len(store.queues()), "segments": len(store.inner.commit_log.queue.files)}
         passes, explained, rules = [], [], []
         for _ in range(a.repeat):
             queues._done_until = -1  # as when the least offset of the log has moved

@@ -207,14 +207,14 @@ def fill_directly(path: Path, topic: str, count: int, body: int) -> float:
     with MessageStore.open(path, config=config) as store:
         for first in range(0, count, at_once):
             dues = [start + n * 86_400_000 // count for n in range(first, min(first + at_once, count))]
-            made = store._store.append(store._store.commit_log.items_writer(  # no delivery is made of these timers
+            made = store.inner.append(store.inner.commit_log.items_writer(  # no delivery is made of these timers
                 MessageExtBrokerInner(TIMER_TOPIC, 0, b"", born_timestamp=now_ms()), [
                     (0, bytes(body), encode_properties({
                         "UNIQ_KEY": f"{first + n:032X}", "TIMER_DELIVER_MS": str(due),
                         "REAL_TOPIC": topic, "TIMER_OUT_MS": str((due - 1) // 1000 * 1000),
                         "REAL_QID": str(n % QUEUES)}))
                     for n, due in enumerate(dues)]))
-            store._store.let_dispatch_follow(made.until)
+            store.inner.let_dispatch_follow(made.until)
     began = time.perf_counter()
     with MessageStore.open(path) as store:
         while store.stats()["timerOffsetBehind"]:

@@ -362,7 +362,7 @@ class Life:
                 raise ViolationError(f"{when}: the last value of {key} is lost")
         if self.store.dispatch_behind_bytes:
             raise ViolationError(f"{when}: dispatch is {self.store.dispatch_behind_bytes} bytes behind")
-        files = len(self.store._store.commit_log.queue.files)
+        files = len(self.store.inner.commit_log.queue.files)
         if all_due and files > 3 and not self.bad:
             raise ViolationError(f"{when}: {files} files of the log, retention waits")
 

@@ -42,7 +42,7 @@ def batches(store):
     done = 0
     for at in range(0, len(BODIES), 4):
         part = BODIES[at : at + 4]
-        result = store.put_batch_inner(
+        result = store.inner.put_batch(
             MessageExtBrokerInner("T", 0, b""), encode_batch([(0, body, b"") for body in part]))
         assert result.msg_num in (0, len(part))  # all or none
         done += result.msg_num
@@ -108,7 +108,7 @@ def check(store, acknowledged, *, exact):
     assert [m.queue_offset for m in read_there(store, "T")] == list(range(len(found)))
     until = store.max_phy_offset
     start = until - until % 8192
-    file = store._store.commit_log.queue.find(until)
+    file = store.inner.commit_log.queue.find(until)
     if file is not None:  # a failed record leaves no bytes after the end
         rest = bytes(file.buffer[until - start :])
         assert rest.count(0) == len(rest)
@@ -160,17 +160,17 @@ def test_a_writer_that_fails_at_a_record_leaves_the_whole_ones_before_its_part(b
     files = CrashFileSystem()
     with opened(files) as store:
         store.put(Message(topic="T", body=BODIES[0]))
-        log = store._store.commit_log
+        log = store.inner.commit_log
         items = [(0, body, b"" if n != bad else "no bytes") for n, body in enumerate(BODIES[1:], 1)]
         writer = log.items_writer(MessageExtBrokerInner("T", 0, b""), items)
         if bad:
             try:
-                result = store._store.append(writer)
+                result = store.inner.append(writer)
                 assert result.msg_num == writer.done > 0
             except TypeError:
                 assert writer.done == 0
         else:
-            assert store._store.append(writer).msg_num == len(items)
+            assert store.inner.append(writer).msg_num == len(items)
         check(store, 1 + writer.done, exact=True)
         assert store.put(Message(topic="T", body=b"next")).queue_offset == 1 + writer.done
 

@@ -29,7 +29,7 @@ def open_store(files, clock):
 
 def delete_oldest(store):
     """What retention does with a file that it may delete."""
-    log = store._store.commit_log.queue
+    log = store.inner.commit_log.queue
     until = store.retention._deletion._dispatched_until(log.files[0].file_from_offset + log.file_size)
     if len(log.files) > 1 and until >= log.files[1].file_from_offset:
         log.delete_head(log.files[0])
@@ -51,8 +51,8 @@ def workload(files, clock, sent, acknowledged):
                 acknowledged.append((number, key, body))
                 number += 1
             store.wait_dispatched()
-            store._store.flush()
-            store._store.compaction.step()
+            store.inner.flush()
+            store.inner.compaction.step()
             delete_oldest(store)
         store.close()
 
@@ -60,8 +60,8 @@ def workload(files, clock, sent, acknowledged):
 def contents(files, clock):
     with open_store(files, clock) as store:
         found = [(m.queue_offset, m.keys[0], m.body) for m in read_there(store, "C")]
-        store._store.flush()
-        store._store.compaction.step()
+        store.inner.flush()
+        store.inner.compaction.step()
         again = [(m.queue_offset, m.keys[0], m.body) for m in read_there(store, "C")]
         assert last(again) == last(found), "a compaction changed the last value of a key"
         return found

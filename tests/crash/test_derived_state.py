@@ -41,7 +41,7 @@ def make(path, *, close):
         if number % 40 == 39:  # a prepared transaction has no unit
             store.put_inner(MessageExtBrokerInner("T0", 0, b"half", b"", sys_flag=4))
         if number in {90, 180}:
-            store._store.flush()
+            store.inner.flush()
         if number == 120:
             shutil.copytree(path, f"{path}-older")
     store.close()
@@ -53,7 +53,7 @@ def view(store):
     """Everything a reader can ask of derived state."""
     queues = {}
     for topic, queue_id, low, high in store.queues():
-        units = store._store.queues.get(topic, queue_id).units
+        units = store.inner.queues.get(topic, queue_id).units
         found = b"".join(units(at, 1) for at in range(low, high))
         queues[topic, queue_id] = low, high, found
     keys = {

@@ -95,7 +95,7 @@ class Life:
             parts=StoreParts(services=False, clock=self.clock, file_system=self.files,
                 entropy=SeededEntropy(self.clock.now_ms())))
         self.steps = ManualScheduler()
-        self.store._timers.start(self.steps)
+        self.store.timer_services.start(self.steps)
         self.store.retention.start(self.steps)
         files, config_dir = self.store.file_system, self.store.config_dir
         self.offsets = ConsumerOffsetManager(files, config_dir, self.clock)
@@ -129,7 +129,7 @@ class Life:
             self.open()
             self.work()
             self.store.close()
-            self.hint_failures += self.store._store.syncs.hint_failures
+            self.hint_failures += self.store.inner.syncs.hint_failures
             if self.failed_at is not None and self.is_promise:
                 return  # what the page cache of this run still shows may not be on the disk
             self.clock.advance(1000)
@@ -137,7 +137,7 @@ class Life:
             self.open()
             self.put()
             self.store.close()
-            self.hint_failures += self.store._store.syncs.hint_failures
+            self.hint_failures += self.store.inner.syncs.hint_failures
         except (StoreError, OSError) as error:
             self.errors.append(error)
             assert self.failed_at is not None, repr(error)
@@ -157,7 +157,7 @@ class Life:
                 self.clock.advance(1500)
                 self.step("TimerFlushService", "TimerMetricsPersist", "DelayOffsetPersist",
                           "TimerLogCleanService")
-                self.attempt(store._store.flush_consume_queue.flush, 0)
+                self.attempt(store.inner.flush_consume_queue.flush, 0)
                 self.offsets.commit("G", "orders", 0, number)
                 self.attempt(self.offsets.persist_if_changed)
         self.attempt(self.groups.ensure_system_groups)
@@ -170,7 +170,7 @@ class Life:
         self.put("gone")
         self.attempt(store.wait_dispatched)
         assert self.attempt(store.delete_topics, {"gone"}), "a topic is deleted after the failure"
-        self.attempt(store._store.flush_consume_queue.flush, 0)
+        self.attempt(store.inner.flush_consume_queue.flush, 0)
 
 
 def tear(files):
@@ -256,7 +256,7 @@ def check(life):
     ) as store:
         assert not store.read_only
         steps = ManualScheduler()
-        store._timers.start(steps)
+        store.timer_services.start(steps)
         life.clock.advance(100_000)
         for _ in range(20):
             store.wait_dispatched()

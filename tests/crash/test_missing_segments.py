@@ -31,7 +31,7 @@ def opened(files, clock):
         "/s", config=CONFIG,
         parts=StoreParts(services=False, clock=clock, file_system=files, entropy=SeededEntropy(clock.now_ms())))
     steps = ManualScheduler()
-    store._timers.start(steps)
+    store.timer_services.start(steps)
     return store, steps
 
 
@@ -84,12 +84,12 @@ class Before:
                 clock.advance(300)
                 turn(store, steps)
             if i == 30:
-                store._store.flush_consume_queue.flush(0)
+                store.inner.flush_consume_queue.flush(0)
         clock.advance(3000)
         turn(store, steps)
         self.messages = messages(store)
         self.ends = {topic: store.queue_offsets.max(topic, 0) for topic in TOPICS}
-        self.until = store._store.flush_consume_queue.durable_until
+        self.until = store.inner.flush_consume_queue.durable_until
         self.now = clock.now_ms()
         if clean:
             store.close()
@@ -176,7 +176,7 @@ def test_the_ends_of_queues_are_known_at_later_opens_before_anything_is_put(live
         store, _ = opened(files, clock)
         assert {topic: store.queue_offsets.max(topic, 0) for topic in TOPICS} == before.ends
         if killed:
-            store._store.flush()
+            store.inner.flush()
             files = files.killed()
             for path in paths(files, "/s/tailrace"):
                 files.remove(path)

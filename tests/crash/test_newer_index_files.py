@@ -40,7 +40,7 @@ def killed():
         keys = [] if n % 11 == 5 else [f"k{n}", f"again{n % 9}"]
         store.put(Message(topic=f"T{n % 3}", body=b"%d" % n + bytes(n % 50), keys=keys), queue_id=n % 2)
         if n == KNOWN:
-            store._store.flush()
+            store.inner.flush()
     store.wait_dispatched()
     assert len(files.list("/s/index")) > 8
     return files, clock, look(store)

@@ -157,7 +157,7 @@ def test_a_shortage_is_no_reason_to_give_a_record_up():
     life = faults.Life(lambda _n, name, path, *_: errno.EMFILE if name == "pread" and "/commitlog/" in path else 0)
     life.open()
     error = OSError(errno.EMFILE, "injected", "/store/commitlog/0")
-    unreadable = life.store._store.commit_log.unreadable
+    unreadable = life.store.inner.commit_log.unreadable
     for _ in range(50):
         life.clock.advance(1000)
         assert not unreadable.gives_up(0, error)

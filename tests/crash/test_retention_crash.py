@@ -60,10 +60,10 @@ class Life:
         store = open_store(files, self.clock)
         try:
             self.put(store, 30)
-            store._store.flush()
+            store.inner.flush()
             self.clock.advance(2 * HOUR)
             self.put(store, 12)
-            store._store.flush()
+            store.inner.flush()
             self.deleting_from = files.operations
             self.delete(store)
             self.put(store, 3)
@@ -80,7 +80,7 @@ class Life:
 
     def delete(self, store):
         store.wait_dispatched()
-        store._store.flush()
+        store.inner.flush()
         return store.retention.delete_now()
 
     def check(self, files, what):

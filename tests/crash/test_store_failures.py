@@ -109,7 +109,7 @@ def life(fs, sent=None, acked=None):
                 if i % 6 == 3:
                     store.wait_dispatched()
                 if i == 9:
-                    store._store.flush_consume_queue.flush(0)
+                    store.inner.flush_consume_queue.flush(0)
             store.close()
     except SimulatedCrash:
         pass
@@ -168,7 +168,7 @@ def check(fs, sent, acked, what):
 
 def check_checkpoint(store):
     """logicsPhysicalOffset names a record, or nothing."""
-    at = store._store.checkpoint.fields.logics_physical_offset
+    at = store.inner.checkpoint.fields.logics_physical_offset
     return at <= 0 or store.look_message_by_offset(at) is not None
 
 
@@ -311,7 +311,7 @@ def test_a_failed_sync_is_final():
     assert store.put_inner(
         MessageExtBrokerInner("orders", 0, b"")).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     try:
-        store.when_durable(result.until, told.append)
+        store.inner.when_durable(result.until, told.append)
     except FatalStorageError:
         pass
     assert PutMessageStatus.PUT_OK not in told
@@ -329,18 +329,18 @@ def test_waiters_of_a_failed_sync_are_told_no():
     store = open_store(fs)
     store.put(Message(topic="orders", body=b"kept"))
     told = []
-    flush = store._store.flush_commit_log
+    flush = store.inner.flush_commit_log
     flush.handle = IdleService()
     for _ in range(3):
         result = store.put_inner(MessageExtBrokerInner("orders", 0, b"x"))
-        store.when_durable(result.until, told.append)
+        store.inner.when_durable(result.until, told.append)
     assert told == []
     fs.fail[fs.ops] = errno.EIO
     with pytest.raises(FatalStorageError):
         flush.step()
     assert told == [PutMessageStatus.SERVICE_NOT_AVAILABLE] * 3
     late = []
-    store.when_durable(result.until, late.append)
+    store.inner.when_durable(result.until, late.append)
     assert late == [PutMessageStatus.SERVICE_NOT_AVAILABLE], "who comes later is told at once"
 
 

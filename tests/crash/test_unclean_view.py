@@ -128,12 +128,12 @@ def in_view(directory):
 
 def in_store(store):
     found = {}
-    for key, queue in store._store.queues.table.items():
+    for key, queue in store.inner.queues.table.items():
         places = []
         for offset in range(queue.min_offset, queue.max_offset):
             unit = queue.unit(offset)
             if unit is not None and unit.size != PRE_BLANK_SIZE:
-                data = store._store.commit_log.read(unit.phy_offset, unit.size)
+                data = store.inner.commit_log.read(unit.phy_offset, unit.size)
                 places.append((offset, data if len(data) == unit.size else None))
         if queue.max_offset or queue.files.files:
             found[key] = queue.min_offset, queue.max_offset, places

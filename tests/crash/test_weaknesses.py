@@ -333,7 +333,7 @@ def test_w10_no_phantom_in_an_empty_queue_file(path, killed):
 def test_w11_the_least_offset_of_a_queue_that_began_above_0(path, killed, ours):
     """It falls back to 0 after a start, and a reader at 0 is moved past real messages."""
     with opened(path) as store:
-        store._store.commit_log.queue_offsets["T", 0] = 7
+        store.inner.commit_log.queue_offsets["T", 0] = 7
         fill(store, range(7, 12))
         assert store.wait_dispatched()
         assert store.queue_offsets.min("T", 0) == 7

@@ -96,7 +96,7 @@ def make_store(root: Path, state: str) -> Path:
         until = time.monotonic() + HANG_S
         while not all(path.exists() for path in wheel) or store.stats()["timerPending"] < 1:
             assert time.monotonic() < until, "the services of timers have not written their files"
-            store._timers.persist_metrics()  # its service does so after 5 s
+            store.timer_services.persist_metrics()  # its service does so after 5 s
             time.sleep(0.05)
         store.flush()
         if state == "crashed":

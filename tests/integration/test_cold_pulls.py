@@ -99,7 +99,7 @@ def test_a_read_that_the_system_would_wait_for_is_made_in_a_thread(tmp_path, mon
         async with serving(tmp_path, file_system) as (controller, connect):
             client = await connect()
             warm = await client.ask(11, PULL, 1)
-            file = controller._store._store.reader._queues.get("orders", 0).files.files[0]._open()
+            file = controller._store.inner.reader._queues.get("orders", 0).files.files[0]._open()
             kind, real = type(file), type(file).pread
             monkeypatch.setattr(kind, "pread_cached", lambda *_: None)
             monkeypatch.setattr(

@@ -180,8 +180,8 @@ def test_every_file_that_appears_is_on_the_page(tmp_path: Path) -> None:
         for _ in range(12):
             store.put(Message(topic="kept", body=b"y" * 300, keys=["k"]))
         store.wait_dispatched()
-        store._store.flush()
-        store._store.compaction.step()
+        store.inner.flush()
+        store.inner.compaction.step()
         files.look()
     small = dataclasses.replace(config, max_store_bytes=1 << 16)
     with MessageStore.open(path, config=small, parts=StoreParts(services=False)) as store:

@@ -69,7 +69,7 @@ def test_each_message_is_before_the_deletion_or_in_the_new_life(tmp_path, rebuil
         for number in range(ROUNDS):
             if number % 5 == 4:
                 store.topics.delete("t")
-                store.delete_unused_topics()
+                store.deletion.delete_unused()
             elif number % 3 == 2:
                 store.delete_topics([LMQ, "t"], missing_ok=True)
             else:
@@ -80,7 +80,7 @@ def test_each_message_is_before_the_deletion_or_in_the_new_life(tmp_path, rebuil
             writer.join()
             assert writer.error is None
         store.wait_dispatched()
-        ended = store.lives.deleted_up_to("t")
+        ended = store.inner.lives.deleted_up_to("t")
         put = [one for writer in writers for one in writer.put]
         expected = {
             "t": sorted(one[1:] for one in put if one[0] == "t" and one[2] >= ended),
@@ -88,7 +88,7 @@ def test_each_message_is_before_the_deletion_or_in_the_new_life(tmp_path, rebuil
         assert {topic: read(store, topic) for topic in expected} == expected
         lmq = list(store.read(LMQ))
         assert len(lmq) == len({m.body for m in lmq}) == sum(
-            one[2] >= store.lives.deleted_up_to(LMQ) and int(one[1].partition(b":")[2]) % 4 > 0 for one in put)
+            one[2] >= store.inner.lives.deleted_up_to(LMQ) and int(one[1].partition(b":")[2]) % 4 > 0 for one in put)
     assert list(Verification(StoreDirectory(path, config=CONFIG, raw=True)).findings()) == []
     with MessageStore.open(path, config=CONFIG, parts=StoreParts(rebuild=rebuild)) as store:
         assert {topic: read(store, topic) for topic in expected} == expected

@@ -145,9 +145,9 @@ def test_sends_beyond_what_may_wait_for_the_disk_are_told_to_slow_down(tmp_path,
 
     async def test():
         with MessageStore.open(tmp_path / "store", config=config) as store:
-            real = store.when_durable
+            real = store.inner.when_durable
             monkeypatch.setattr(
-                MessageStore, "when_durable", lambda _, *arguments: waiting.append(arguments))
+                store.inner, "when_durable", lambda *arguments: waiting.append(arguments))
             controller = BrokerController(store)
             await controller.start(("127.0.0.1", 0), None)
             host, port = controller.broker_address.rsplit(":", 1)

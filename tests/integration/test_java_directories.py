@@ -91,7 +91,7 @@ def test_a_directory_of_a_java_broker_shows_what_the_reference_shows(name, tmp_p
             compare(found, want)
             assert {(t, q): (low, high) for t, q, low, high in store.queues() if high} == queues
             for (topic, queue_id, offset), told in list(want.items())[::97]:
-                unit = store._store.queues.get(topic, queue_id).unit(offset)
+                unit = store.inner.queues.get(topic, queue_id).unit(offset)
                 assert unit == (told["physicalOffset"], told["size"], told["tagsCode"])
             for query in queries:
                 # The reference names a message twice when two of its keys are the same.

@@ -36,7 +36,7 @@ def told(**more):
 _WRITE = """
 with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
     n = 0
-    while len(store._store.commit_log.queue.files) < wanted:
+    while len(store.inner.commit_log.queue.files) < wanted:
         store.put(Message(topic=f"T{n % 3}", body=body(n), keys=[f"k{n}"]))
         n += 1
         if n % 100 == 0:
@@ -44,7 +44,7 @@ with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as
     store.flush()
     for at in random.Random(1).sample(range(n), 500):
         read(store, at)
-    segments = len(store._store.commit_log.queue.files)
+    segments = len(store.inner.commit_log.queue.files)
 told(messages=n, segments=segments)
 """
 _USE = """

@@ -188,8 +188,8 @@ def test_reads_beside_a_writer_are_of_what_was_put_in_order(tmp_path):
     lambda store: store.put_table({"body": [b"x"]}, topic="orders"),
     lambda store: store.recall(build_handle("orders", "broker-a", 1 << 44, "k")),
     lambda store: store.create_topic("other"), lambda store: store.delete_topics(["orders"]),
-    lambda store: store.delete_group("g", lambda: None), lambda store: store.delete_idle_queues({}),
-    lambda store: store.delete_unused_topics(), lambda store: store.purge_topic("orders"),
+    lambda store: store.deletion.delete_group("g", lambda: None), lambda store: store.deletion.delete_idle({}),
+    lambda store: store.deletion.delete_unused(), lambda store: store.purge_topic("orders"),
     lambda store: store.flush(), lambda store: store.execute_delete_files_manually(),
 ])
 def test_a_method_that_writes_says_why_it_does_not(tmp_path, change):
@@ -210,7 +210,7 @@ def test_beside_a_java_broker_records_older_than_its_flush_are_read(tmp_path):
         for number in range(8):
             store.put(Message(topic="orders", body=b"%d" % number, keys=["k"]), queue_id=number % 4)
             clock.advance(10)
-        store._store.flush()
+        store.inner.flush()
         clock.advance(10)
         store.put(Message(topic="orders", body=b"later"))
         store.wait_dispatched()

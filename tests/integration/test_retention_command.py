@@ -278,7 +278,7 @@ def test_readers_without_the_lock_see_expired_messages_as_gone_never_as_garbage(
         opened.put(Message(topic="t", body=b"last"))
         opened.wait_dispatched()
         opened.flush()
-        opened._store._write_flushed()
+        opened.inner._write_flushed()
         before = StoreDirectory(str(store))
         want = {
             offset: data for queue in before.queues() for offset, _, data in before.records(queue)}
@@ -298,7 +298,7 @@ def test_readers_without_the_lock_see_expired_messages_as_gone_never_as_garbage(
             assert all(data == want[offset] for offset, data in found.items() if data is not None)
             opened.retention.trash.step()
         opened.retention.clean_consume_queue.run_pass()
-        queues = opened._store.queues.get("t", 0).files.files
+        queues = opened.inner.queues.get("t", 0).files.files
         assert queues[0].file_from_offset > 0, "a queue file went, too"
         found = {
             offset: data for queue in before.queues() for offset, _, data in before.records(queue)}

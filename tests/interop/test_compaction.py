@@ -126,14 +126,14 @@ def test_a_topic_goes_to_us_and_back(reference, tmp_path, kill):
     put_ours(store, 160, 150)
     expected = {f"k{n % KEYS}": b"%d" % n for n in range(310)}
     store.wait_dispatched()
-    store._store.flush()
-    store._store.compaction.step()
+    store.inner.flush()
+    store.inner.compaction.step()
     put_ours(store, 310, 5)
     expected |= {f"k{n % KEYS}": b"%d" % n for n in range(310, 315)}
     seen = we_see(store)
     assert len(seen) < 100
     if kill:  # as after a kill: what is put last is not copied, the abort file stays
-        store._store.release()
+        store.inner.release()
         store._lock.release()
     else:
         assert store.close()

@@ -98,7 +98,7 @@ def forgotten_queue_offsets(monkeypatch):
 
     def init(store, *args):
         real(store, *args)
-        offsets = store._store.commit_log.queue_offsets
+        offsets = store.inner.commit_log.queue_offsets
         for key in offsets:
             offsets[key] = max(offsets[key] - 1, 0)
 

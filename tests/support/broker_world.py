@@ -227,7 +227,7 @@ class BrokerWorld:
         groups.ensure_system_groups()
         offsets = ConsumerOffsetManager(files, store.config_dir, clock, config.max_consumer_offsets)
         offsets.load()
-        store.keep_unconsumed(offsets)
+        store.retention.follow_groups(offsets)
         filters = ConsumerFilterManager(files, store.config_dir, config, clock)
         self.broker = broker = BrokerContext(
             loop=self.loop, clock=clock, entropy=entropy, store=store, config=config, topics=store.topics,
@@ -277,7 +277,7 @@ class BrokerWorld:
         self.loop.serve(self.store.wait_dispatched)
 
     def timers(self):
-        timers = self.store._timers.messages
+        timers = self.store.timer_services.messages
         self.dispatch()
         while self.loop.serve(timers.enqueue_step):
             pass
@@ -296,13 +296,13 @@ class BrokerWorld:
         self.loop.serve(self.broker.transactions.write_operations_if_due)
 
     def flush_timers(self):
-        self.loop.serve(self.store._timers.messages.flush_step)
+        self.loop.serve(self.store.timer_services.messages.flush_step)
 
     def flush_log(self):
         self.loop.serve(self.store.flush)
 
     def flush_queues(self):
-        self.loop.serve(lambda: self.store._store.flush_consume_queue.flush(0))
+        self.loop.serve(lambda: self.store.inner.flush_consume_queue.flush(0))
 
     def steps(self):
         """Every service that something waits for, in an order in which all comes through."""

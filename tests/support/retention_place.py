@@ -36,7 +36,7 @@ class Place:
         self.store = MessageStore.open(
             "/s", config=self.config,
             parts=StoreParts(clock=self.clock, file_system=self.files, scheduler=self.scheduler))
-        self.log = self.store._store.commit_log
+        self.log = self.store.inner.commit_log
         self.clean = self.store.retention.clean_commit_log
 
     def fill(self, segments, topic="t", step_ms=1000):

@@ -156,7 +156,7 @@ class BrokerController:
             self._config, store.config, auth, brokerRole="ASYNC_MASTER", storePathRootDir=str(store.path))
         running = RunningSettings(self._clock, (self._config, store.config, auth), self._settings, self._settings_file)
         self._broker = broker = self._context()
-        self._durable = DurableAnswers(broker.loop, store)
+        self._durable = DurableAnswers(broker.loop, store.inner)
         self._pull = PullMessageProcessor(broker)
         broker.state.on_loop.append(self._consumer_filters.forget)
         broker.outgoing = lambda: RemotingClient(tls=self._tls, credentials=self.access.inner_client)
@@ -252,7 +252,7 @@ class BrokerController:
         await self._broker.executors.background.run(self._broker.transactions.load)
         self.broker_address = self._broker.address = listeners.broker_address
         store_host = listeners.store_host
-        self._store.store_host = store_host
+        self._store.inner.store_host = store_host
         self._send.set_store_host(store_host)
         self._settings.update(listenPort=str(listeners.port), brokerIP1=listeners.advertised)
         self._register(listeners)
@@ -301,7 +301,7 @@ class BrokerController:
             self._file_system, config_dir, clock, config.max_consumer_offsets,
             lmq=self._store.config.enable_lmq)
         offsets.load()
-        self._store.keep_unconsumed(offsets)
+        self._store.retention.follow_groups(offsets)
 
         filters = self._consumer_filters = ConsumerFilterManager(
             self._file_system, config_dir, config, clock)

@@ -67,7 +67,7 @@ class BrokerState(GroupState):
             else:
                 self.modes.forget(lambda _, name: name == group, configuration)
 
-        done = broker.store.delete_group(group, modes)
+        done = broker.store.deletion.delete_group(group, modes)
         broker.traffic.forget_group(group)
         broker.pop_metrics.forget_group(group)
         self._on_loop(set(), group)

@@ -84,7 +84,7 @@ class RuntimeInfo:
             figures[f"msg{kind}TotalTodayNow"] = days.now[place]
         for usage in logs:
             figures[f"commitLogDiskRatio_{usage.path}"] = _ratio(usage)
-        for level, offset, until in store.delay_levels():
+        for level, offset, until in store.timer_services.schedule.progress():
             figures[f"scheduleMessageOffset_{level}"] = f"{offset},{until}"
         for pool, capacity in CAPACITIES.items():
             figures[f"{pool}ThreadPoolQueueSize"] = 0

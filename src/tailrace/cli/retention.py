@@ -82,7 +82,7 @@ def _opened(store: str, config: StoreConfig) -> Iterator[MessageStore]:
     ) as opened:
         offsets = ConsumerOffsetManager.of_stopped(OsFileSystem(), opened.config_dir, SystemClock())
         offsets.load()
-        opened.keep_unconsumed(offsets)
+        opened.retention.follow_groups(offsets)
         yield opened
 
 

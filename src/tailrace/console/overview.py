@@ -139,7 +139,7 @@ def _timers(broker: BrokerContext, viewer: Viewer) -> Element:
 
 
 def _rates(broker: BrokerContext) -> Element:
-    history = broker.store.rate_history()
+    history = broker.store.inner.stats.history()
     return card(
         "Rates", h("div", chart("Stored", [puts for puts, _ in history], "a second"),
                    chart("Read", [reads for _, reads in history], "a second"), class_="charts"))

@@ -158,8 +158,10 @@ class Deletion:
 
     def __init__(
         self, file_system: FileSystem, store: DefaultMessageStore, topics: TopicConfigManager,
-        retention: TopicRetention, timers: Timers,
+        retention: TopicRetention, timers: Timers, check_may_change: Callable[[], None],
     ) -> None:
+        """``check_may_change`` raises if the store is closed or read-only."""
+        self._check_may_change = check_may_change
         self._store = store
         self._topics = topics
         self._retention = retention
@@ -172,6 +174,7 @@ class Deletion:
 
         Raises StoreError for a system topic, OSError or FatalStorageError; then nothing is deleted.
         """
+        self._check_may_change()
         wanted, known, groups = set(topics), self._known(), self.state.groups()
         if system := sorted(filter(self._topics.has_state_of_broker, wanted)):
             raise StoreError(f"{', '.join(system)}: a system topic of the broker cannot be deleted")
@@ -187,6 +190,7 @@ class Deletion:
         ``also`` makes the deletion of the group itself durable. Raises OSError or FatalStorageError, or what ``also``
         raises; then nothing is deleted.
         """
+        self._check_may_change()
         known, groups = self._known(), self.state.groups()
         own = f"{RETRY_GROUP_TOPIC_PREFIX}{group}"
         retries = {retry: (group, topic) for topic in known for retry in pop_retry_topics(topic, group)
@@ -199,6 +203,7 @@ class Deletion:
 
     def delete_unused(self) -> Deleted:
         """Delete the queues of topics that do not exist (cleanUnusedTopic)."""
+        self._check_may_change()
         configured = set(self._topics.table)
         unused = {topic for topic, _ in list(self._store.queues.table)
                   if topic not in configured and not topic.startswith(LMQ_PREFIX)
@@ -210,6 +215,7 @@ class Deletion:
 
         A queue that got a message in the meantime stays. Raises OSError; then nothing is deleted.
         """
+        self._check_may_change()
         with self._timers.standing_still(), self._retention.paused():
             deleted = self._store.delete_idle_queues(
                 {(name, LMQ_QUEUE_ID): end for name, end in ends.items()},

@@ -27,6 +27,7 @@ from tailrace.model import (
     refuse_conflicts,
 )
 from tailrace.store.append import RecordWriter
+from tailrace.store.compaction.compaction_store import CompactionStore
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import DELIVER_PROPERTIES
 
@@ -49,9 +50,9 @@ def goes_alone(message: Message) -> bool:
         INNER_MULTI_QUEUE_OFFSET in message.properties)
 
 
-def refuse_without_keys(messages: Sequence[Message]) -> None:
-    """Raise MessageIllegalError if a message of a topic with compaction has no keys."""
-    for message in messages:
+def refuse_without_keys(compaction: CompactionStore, topic: str, messages: Sequence[Message]) -> None:
+    """Raise MessageIllegalError if the topic of the messages has compaction, and one of them has no keys."""
+    for message in messages if topic in compaction.topics else ():
         if not " ".join(message.keys or [message.properties.get("KEYS", "")]).strip():
             raise MessageIllegalError(
                 "keys", f"Required message key is missing, {message.topic} has cleanup.policy=COMPACTION")
@@ -88,8 +89,7 @@ def many_writers(
     for topic, run in itertools.groupby(messages, key=attrgetter("topic")):
         part = list(run)
         chosen = queue_of(topic, queue_id)
-        if topic in store.compaction.topics:
-            refuse_without_keys(part)
+        refuse_without_keys(store.compaction, topic, part)
         items = plain_items(part, prefix, number)
         if items is None and any(map(goes_alone, messages)):
             for one in messages:  # before any of them is put

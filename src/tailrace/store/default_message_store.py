@@ -43,6 +43,7 @@ from tailrace.store.index_service import IndexService
 from tailrace.store.lives import Ended, EndedLives
 from tailrace.store.log_paths import log_paths
 from tailrace.store.progress import ProgressFile
+from tailrace.store.queue_reader import CompactedQueue, QueueReader
 from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE, read_batch_topics
 from tailrace.store.reading import MessageReader
 from tailrace.store.recovery.passes import Recovery, RecoveryOptions, RecoveryReport
@@ -124,7 +125,7 @@ class DefaultMessageStore:
             self.checkpoint, self.progress)
         self.reader = MessageReader(clock, config, self.commit_log, self.queues, self.index, self.lives)
         self.compaction = CompactionStore(
-            clock, file_system, config, root, self.commit_log, self.queues, self.reader, self.open_files,
+            clock, file_system, config, root, self.commit_log, self.queues, self.open_files,
             self.lives, self.sync_log, self._quarantine().keep)
         self.flush_consume_queue.copy_compacted = self.compaction.flush
         self.stats = StoreStatsService(clock, self._counts)
@@ -372,11 +373,14 @@ class DefaultMessageStore:
         """Make the whole log durable and answer waiting puts. Raises FatalStorageError."""
         self.flush_commit_log.flush()
 
-    def sync_for_readers(self, timeout_ms: int) -> bool:
+    def sync_for_readers(self, timeout_ms: int = 5_000) -> bool:
         """Let processes that read the directory see everything that was put before.
 
-        Return False if dispatch did not follow within ``timeout_ms``. Raises FatalStorageError.
+        Return False if dispatch did not follow within ``timeout_ms``. A read-only store has nothing to sync.
+        Raises FatalStorageError.
         """
+        if self.report.read_only:
+            return True
         self.flush_commit_log.flush()
         done = self.wait_dispatched(timeout_ms)
         self._write_flushed()
@@ -406,6 +410,10 @@ class DefaultMessageStore:
         self.wake_flush()
         self._reput_handle.wake()
         return self.reput.wait(until, timeout_ms)
+
+    def queue_of(self, topic: str, queue_id: int) -> QueueReader:
+        """Return the reader of a queue, which is empty if it does not exist."""
+        return (CompactedQueue if topic in self.compaction.topics else QueueReader)(self, topic, queue_id)
 
     # -- state and bytes of the log, for the rooms above
 

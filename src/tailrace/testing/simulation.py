@@ -334,7 +334,7 @@ class Simulation:
     def _put_batch(self) -> None:
         batch = self._run_of(1 + self._entropy.randrange(6))
         encoded = encode_batch([(0, sent.body, self._properties(sent)) for sent in batch])
-        self._was_put(batch, self._store.put_batch_inner(self._inner(batch[0], b""), encoded))
+        self._was_put(batch, self._store.inner.put_batch(self._inner(batch[0], b""), encoded))
 
     def _put_many(self) -> None:
         if self._sync:
@@ -378,7 +378,7 @@ class Simulation:
                 sent.queue_offset = result.queue_offset + n
                 sent.phy_offset = result.phy_offsets[n] if result.phy_offsets else result.phy_offset
         if self._sync:
-            self._store.when_durable(result.until, lambda status: self._told(batch, status))
+            self._store.inner.when_durable(result.until, lambda status: self._told(batch, status))
 
     def _told(self, batch: list[Sent], status: PutMessageStatus) -> None:
         if status is PutMessageStatus.PUT_OK:

@@ -64,6 +64,9 @@ class Retention:
         self.disk, self.trash = self, SimpleNamespace(bytes_of=lambda path: 0)
         self._store = store
 
+    def follow_groups(self, offsets):
+        pass
+
     def measure(self):
         return measure(
             self._store.file_system, [f"{self._store.path}/commitlog"], f"{self._store.path}/consumequeue",
@@ -83,13 +86,16 @@ class FakeStore:
         self.config = config or StoreConfig()
         self.config_dir = f"{self.path}/config"
         self.file_system = OsFileSystem()
-        self.deletion = SimpleNamespace()
+        self.inner = self  # the store below has the methods of this one
+        self.deletion = SimpleNamespace(delete_group=self.delete_group)
         self.lives = SimpleNamespace(deleted_up_to=lambda topic: 0)
         self.clock = clock or ManualClock()
         self.topics = TopicConfigManager(
             OsFileSystem(), self.config_dir, broker_config or BrokerConfig(), self.clock
         )
-        self.delay_offsets = DelayOffsetManager(OsFileSystem(), self.config_dir, self.clock)
+        self.timer_services = SimpleNamespace(
+            delay_offsets=DelayOffsetManager(OsFileSystem(), self.config_dir, self.clock),
+            progress=lambda: (0, self.clock.now_ms()), schedule=SimpleNamespace(progress=lambda: [(3, 5, 7)]))
         self.store_host = b"\x7f\0\0\1\0\0*\x9f"
         self.queues_of = {}
         self.log = []
@@ -100,9 +106,6 @@ class FakeStore:
         self.durable_later = False
         self.waiting = []
         self.listener = None
-
-    def keep_unconsumed(self, offsets):
-        self.kept_for = offsets
 
     @property
     def flushed_where(self):
@@ -138,7 +141,7 @@ class FakeStore:
             self.clock.now_ms(), 1, (phy,),
         )
 
-    def put_batch_inner(self, m, body):
+    def put_batch(self, m, body):
         results = []
         for flag, item, props in decode_batch(body):
             inner = type(m)(
@@ -191,14 +194,8 @@ class FakeStore:
         record = self.select_record(phy)
         return decode_message(record) if record is not None else None
 
-    def timer_progress(self):
-        return 0, self.clock.now_ms()
-
     def flush(self):
         pass
-
-    def delay_levels(self):
-        return [(3, 5, 7)]
 
     def is_in_memory(self, phy):
         return True

@@ -276,7 +276,7 @@ def test_offset_tables_are_handed_out(admin, kit, channel, broker):
     broker.offsets.commit("g", "orders", 0, 5)
     found = json.loads(admin.all_consumer_offsets(channel, kit.request(43)).body)
     assert found["offsetTable"] == {"orders@g": {"0": 5}}
-    broker.store.delay_offsets.update(3, 5)
+    broker.store.timer_services.delay_offsets.update(3, 5)
     assert admin.all_delay_offsets(channel, kit.request(45)).body == (
         b'{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{3:5}}')
 

@@ -169,7 +169,7 @@ def test_a_consumer_of_an_lmq_queue_may_send_its_messages_back(ask, store, peopl
 
 
 def test_only_who_may_read_a_deleted_topic_is_told_that_a_message_went_with_it(ask, store):
-    store.lives.deleted_up_to = lambda topic: MISSING + 1 if topic in {"own", "secret"} else 0
+    store.inner.lives.deleted_up_to = lambda topic: MISSING + 1 if topic in {"own", "secret"} else 0
     back = RequestCode.CONSUMER_SEND_MSG_BACK
     assert ask("mallory", back, MISSING, originTopic="own").code == 0
     assert ask("mallory", back, MISSING, originTopic="secret").remark == REMARK.format("mallory")

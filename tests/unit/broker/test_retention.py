@@ -108,11 +108,11 @@ def test_a_listed_group_keeps_what_it_has_not_consumed(tmp_path):
     clock = SimClock()
     offsets = ConsumerOffsetManager(OsFileSystem(), str(tmp_path), clock)
     with opened(CrashFileSystem(), clock, pin_groups="audit; billing") as store:
-        store.keep_unconsumed(offsets)
+        store.retention.follow_groups(offsets)
         for _ in range(40):
             store.put(Message(topic="t", body=bytes(900)))
         store.wait_dispatched()
-        store._store.flush()
+        store.inner.flush()
         clock.advance(80 * HOUR)
         clean = store.retention.clean_commit_log
         assert clean.verdicts()[0].rule is Rule.EXPIRED, "no group has come so far as to commit"
@@ -120,7 +120,7 @@ def test_a_listed_group_keeps_what_it_has_not_consumed(tmp_path):
         assert clean.verdicts()[0].rule is Rule.EXPIRED, "a group that is not listed keeps nothing"
         offsets.commit("audit", "t", 0, 12)
         offsets.commit("billing", "t", 0, 40)
-        place = store._store.queues.get("t", 0).unit(12).phy_offset
+        place = store.inner.queues.get("t", 0).unit(12).phy_offset
         held = [v for v in clean.verdicts() if v.pins]
         assert held[0].pins[0][:2] == (PinKind.GROUP, place)
         assert "audit at t/0 offset 12" in held[0].pins[0].holder

@@ -355,7 +355,7 @@ def test_a_store_that_cannot_wait_for_its_disk_leaves_no_send_without_an_answer(
         raise FatalStorageError("commitlog/0", "EIO")
 
     async def test():
-        store.when_durable = broken
+        store.inner.when_durable = broken
         store.topics.create_if_missing("orders", 4)
         broker = kit.make_broker(store, asyncio.get_running_loop())
         durable = DurableAnswers(broker.loop, store)
@@ -372,7 +372,7 @@ def test_a_store_that_cannot_wait_for_its_disk_leaves_no_send_without_an_answer(
 def test_an_answer_may_wait_for_a_second_sync_or_become_another_one(store, kit, channel):
     """``then`` runs after the first sync: it says what to wait for next, or the answer."""
     waits = []
-    store.when_durable = lambda until, callback: waits.append((until, callback))
+    store.inner.when_durable = lambda until, callback: waits.append((until, callback))
 
     def turn():
         return asyncio.sleep(0)

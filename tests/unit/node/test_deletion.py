@@ -125,10 +125,10 @@ def test_a_group_takes_its_retries_and_dead_letters_along(files):
     groups(files, "g", "gg", "h")
     with opened(files) as store:
         called = []
-        assert store.delete_group("g", lambda: called.append(1)).topics == sorted(mine)
+        assert store.deletion.delete_group("g", lambda: called.append(1)).topics == sorted(mine)
         assert called == [1]
         assert topics_of(store) == {"t", "%RETRY%gg", "%RETRY%h_t"}
-        assert store.delete_group("nobody", lambda: called.append(2)) == ([], [])
+        assert store.deletion.delete_group("nobody", lambda: called.append(2)) == ([], [])
         assert called == [1, 2]
 
 
@@ -137,7 +137,7 @@ def test_unused_queues_take_their_retries_along(files):
         fill(store, "t", "%RETRY%g_t", "u")
         store.topics.delete("t")
         groups(files, "g")
-        assert store.delete_unused_topics().topics == ["%RETRY%g_t", "t"]
+        assert store.deletion.delete_unused().topics == ["%RETRY%g_t", "t"]
         assert topics_of(store) == {"u"}
 
 
@@ -152,12 +152,12 @@ def test_a_system_topic_is_not_deleted(files):
 def test_a_deletion_out_of_the_dispatch_is_a_programming_error(files):
     with opened(files) as store:
         fill(store, "t")
-        write = store._store.queues.get("t", 0).write
-        store._store.queues.get("t", 0).write = lambda *_, **__: store.delete_topics(["t"])
+        write = store.inner.queues.get("t", 0).write
+        store.inner.queues.get("t", 0).write = lambda *_, **__: store.delete_topics(["t"])
         store.put(Message(topic="t", body=b"x"))
         with pytest.raises(AssertionError, match="wait for itself"):
-            store._store.reput.step()
-        store._store.queues.get("t", 0).write = write
+            store.inner.reput.step()
+        store.inner.queues.get("t", 0).write = write
         store.wait_dispatched()
         assert [m.body for m in store.read("t")] == [b"t", b"x"]
 

@@ -20,7 +20,7 @@ def test_dispatch_keeps_up_with_a_busy_writer(tmp_path):
 
 def test_a_dispatch_that_stands_holds_no_writer_up(tmp_path, monkeypatch):
     with MessageStore.open(tmp_path / "s") as store:
-        reput, waits = store._store.reput, []
+        reput, waits = store.inner.reput, []
         monkeypatch.setattr(reput, "_step", lambda: False)
         follow = reput.wait
         monkeypatch.setattr(reput, "wait", lambda *a: waits.append(a) or follow(*a))
@@ -34,7 +34,7 @@ def test_a_dispatch_that_stands_holds_no_writer_up(tmp_path, monkeypatch):
 
 def test_what_was_put_counts_before_it_can_be_read(tmp_path, monkeypatch):
     with MessageStore.open(tmp_path / "s") as store:
-        monkeypatch.setattr(store._store.reput, "_step", lambda: False)
+        monkeypatch.setattr(store.inner.reput, "_step", lambda: False)
         store.put_many([Message(topic="t", body=b"b") for _ in range(3)], queue_id=1)
         assert store.max_offset_in_queue("t", 1) == 0
         assert store.max_offset_in_queue("t", 1, committed=False) == 3

@@ -25,7 +25,7 @@ def opened(path, config=CONFIG):
 
 def put(store, topic, body, queue_id=0, **properties):
     message = MessageExtBrokerInner(
-        topic, queue_id, body, encode_properties({"WAIT": "true", **properties}), born_host=store.store_host)
+        topic, queue_id, body, encode_properties({"WAIT": "true", **properties}), born_host=store.inner.store_host)
     assert store.put_inner(message).status.appended
 
 
@@ -109,7 +109,7 @@ def test_half_messages_of_a_broker_with_rocksdb_are_settled_by_their_position(pa
         for n in range(3):
             put(store, HALF, b"half", UNIQ_KEY=f"K{n}", TRAN_MSG="true")
         store.wait_dispatched()
-        unit = store._store.queues.get(HALF, 0).unit(1)
+        unit = store.inner.queues.get(HALF, 0).unit(1)
         for position in (str(unit[0]), "²", ""):
             put(store, OP, b"d", TAGS="d", TRANS_OFFSET=position)
     assert named(path, caplog) == {"half messages of transactions in RocksDB": "2"}
@@ -123,15 +123,15 @@ def test_counting_reads_a_bounded_number_of_messages(path, caplog, monkeypatch):
             put(store, HALF, b"half", UNIQ_KEY=f"K{n}")
         store.wait_dispatched()
         for n in range(95):
-            unit = store._store.queues.get(HALF, 0).unit(n)
+            unit = store.inner.queues.get(HALF, 0).unit(n)
             put(store, OP, b"d", TAGS="d", TRANS_OFFSET=str(unit[0]))
         store.wait_dispatched()
         read = []
         monkeypatch.setattr(
-            store._store.reader, "decode_at", lambda at, old=store._store.reader.decode_at: (
+            store.inner.reader, "decode_at", lambda at, old=store.inner.reader.decode_at: (
                 read.append(at), old(at))[1])
         foreign_engines.name_leftovers(
-            store.file_system, store.path, store._store, store.topics)
+            store.file_system, store.path, store.inner, store.topics)
     assert 0 < len(read) <= 2 * 10
     counts = named(path, caplog)
     assert counts in ({}, *({"half messages of transactions in RocksDB": f"at least {n}"} for n in range(1, 6)))

@@ -27,7 +27,7 @@ CHANGES = {
     "purge": (LockLostError, lambda store: store.purge_topic("T")),
     "flush": (LockLostError, lambda store: store.flush()),
     "retention": (LockLostError, lambda store: store.retention.delete_now()),
-    "offsets of delay levels": (LockLostError, lambda store: store._timers.persist_delay_offsets()),
+    "offsets of delay levels": (LockLostError, lambda store: store.timer_services.persist_delay_offsets()),
     "file": (LockLostError, lambda store: store.file_system.open(f"{store.path}/new", writable=True, create=True)),
     "remove": (LockLostError, lambda store: store.file_system.remove(f"{store.path}/abort")),
 }
@@ -39,7 +39,7 @@ def test_after_the_lock_is_lost_nothing_is_changed(tmp_path, change):
     store = MessageStore.open(root,
         parts=StoreParts(services=False), config=StoreConfig(mapped_file_size_commit_log=65_536))
     grow(store)
-    store.delay_offsets.update(1, 1)
+    store.timer_services.delay_offsets.update(1, 1)
     store.wait_dispatched()
     store.put(Message(topic="T", body=b"not flushed"))
     os.rename(root / "lock", root / "old")

@@ -275,7 +275,7 @@ def test_a_table_without_rows_puts_nothing(store, table):
 def test_flow_control_of_timers_stops_the_whole_table(monkeypatch):
     clock = SimClock()
     with opened(config=replace(CONFIG, timer_congest_num_each_slot=100), clock=clock) as store:
-        monkeypatch.setattr(store._timers._hook, "_slot_num", lambda _: 200)
+        monkeypatch.setattr(store.timer_services._hook, "_slot_num", lambda _: 200)
         with pytest.raises(TimerFlowControlError):
             store.put_table(
                 {"body": [b"now", b"x"], "deliver_at": [None, clock.now_ms() + 60_000]}, topic="T")

@@ -50,7 +50,7 @@ class Place:
             "/s", config=config,
             parts=StoreParts(clock=self.clock, file_system=CrashFileSystem(), entropy=SeededEntropy(2),
                 scheduler=self.scheduler))
-        self.timers = self.store._timers.messages
+        self.timers = self.store.timer_services.messages
 
     def run(self, ms):
         self.scheduler.inner.run(ms)
@@ -170,7 +170,7 @@ def test_counts_of_pending_timers_are_set_right_in_the_hour_that_is_set():
     config = dataclasses.replace(CONFIG, timer_check_metrics_when=str(hour))
     place = Place("TimerMetricsCheck", config=config)
     place.store.put(Message(topic="T", body=b"x", delay=2 * 86_400.0))
-    while place.store._store.reput.step():
+    while place.store.inner.reput.step():
         pass
     while place.timers.enqueue_step():
         pass
@@ -208,8 +208,8 @@ def test_a_file_that_could_not_be_written_is_written_by_the_next_step(service, n
         "/s", config=CONFIG,
         parts=StoreParts(clock=SimClock(START), entropy=SeededEntropy(2), scheduler=steps,
             file_system=FaultyFileSystem(CrashFileSystem(), error_of)))
-    store._timers.messages.metrics.add("T", 5)
-    store.delay_offsets.update(1, 7)
+    store.timer_services.messages.metrics.add("T", 5)
+    store.timer_services.delay_offsets.update(1, 7)
     failing.append(True)
     with pytest.raises(OSError, match="No space"):
         steps.steps[service]()
@@ -264,7 +264,7 @@ def test_a_written_delay_offset_is_never_after_a_message_that_a_power_loss_remov
     files = files.power_lost(SeededEntropy(1), 0)
     scheduler = ManualScheduler()
     store = opened()
-    assert store.delay_offsets.query(1) == 1
+    assert store.timer_services.delay_offsets.query(1) == 1
     run(*services)
     assert [m.body for m in store.read("T")] == [b"x"], "the level is past it, and nobody has it"
     store.close()

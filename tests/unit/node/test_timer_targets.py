@@ -28,7 +28,7 @@ class Opened:
     def open(self):
         self.store = MessageStore.open(
             ROOT, config=CONFIG, parts=StoreParts(services=False, clock=self.clock, file_system=self.files))
-        self.inner, self.timers = self.store._store, self.store._timers
+        self.inner, self.timers = self.store.inner, self.store.timer_services
         return self.store
 
     def restart(self, *, killed=False):

@@ -77,7 +77,7 @@ def same(store, topic, queue_id=0, offset=None, count=None):
 
 
 def damage(store, phy_offset):
-    file = store._store.commit_log.queue.find(phy_offset)
+    file = store.inner.commit_log.queue.find(phy_offset)
     file.buffer[phy_offset - file.file_from_offset + 90] ^= 0xFF
 
 
@@ -169,13 +169,13 @@ def test_removed_messages_are_stepped_over(tmp_path):
             store.put(Message(topic="T", body=b"%03d" % n * 300))
         store.wait_dispatched()
         store.purge_topic("T", before_ms=0)
-        log = store._store.commit_log.queue
+        log = store.inner.commit_log.queue
         first = log.files[1].file_from_offset
         log.delete_head(log.files[0])  # as retention does, before the queue has heard of it
         kept = same(store, "T")
         assert kept["commitLogOffset"].to_pylist()[0] >= first
         assert 0 < kept.num_rows < 60
-        store._store.queues.get("T", 0).correct_min_offset(first)
+        store.inner.queues.get("T", 0).correct_min_offset(first)
         assert store.min_offset_in_queue("T", 0) > 0
         assert same(store, "T") == kept
         assert same(store, "T", 0, 0, 5).num_rows == 5
@@ -188,7 +188,7 @@ def test_a_file_that_cannot_be_mapped_is_read(tmp_path, monkeypatch):
         store.wait_dispatched()
         wanted = same(store, "T0")
         monkeypatch.setattr(queue_scan, "_READ", 2500)  # reads end within records
-        for file in store._store.commit_log.queue.files:
+        for file in store.inner.commit_log.queue.files:
             monkeypatch.setattr(file, "_mapping", None)
             monkeypatch.setattr(file, "_unmappable", True)
         take, windows = arrow_table._Pack.take, []
@@ -220,8 +220,8 @@ def test_an_lmq_queue_is_read_as_read_does(tmp_path, monkeypatch, places, part, 
         even = same(store, "%LMQ%even")["body"].to_pylist()
         assert even == [b"%d" % n * 20 for n in range(0, 40, 2) if n != 4]
         # A unit that names a record of another queue is not a message of this one.
-        queue = store._store.queues.get("%LMQ%even", 0)
-        queue.files.files[0].write_at(store._store.queues.get("%LMQ%all", 0).units(1, 1), 20)
+        queue = store.inner.queues.get("%LMQ%even", 0)
+        queue.files.files[0].write_at(store.inner.queues.get("%LMQ%all", 0).units(1, 1), 20)
         assert same(store, "%LMQ%even")["body"].to_pylist() == [even[0], *even[2:]]
 
 

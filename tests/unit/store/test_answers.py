@@ -31,7 +31,7 @@ def wait(store, answers):
 
     for number in range(3):
         result = store.put_inner(MessageExtBrokerInner("t", 0, b"x"))
-        store.when_durable(result.until, broken if number == 1 else answers.append)
+        store.inner.when_durable(result.until, broken if number == 1 else answers.append)
 
 
 def test_durable_puts_are_answered_although_one_answer_fails(caplog):
@@ -49,7 +49,7 @@ def test_late_puts_are_answered_although_one_answer_fails():
     answers = []
     wait(store, answers)
     clock.advance(60_000)
-    store._store.flush_commit_log._answer(0)
+    store.inner.flush_commit_log._answer(0)
     assert answers == [PutMessageStatus.FLUSH_DISK_TIMEOUT] * 2
     store.close()
 

@@ -121,7 +121,7 @@ def test_tags_choose_records_and_no_message_is_passed_twice(path):
 
 def test_units_look_like_those_of_a_consume_queue(path):
     with opened(path) as store:
-        queue = store._store.queues.get("B", 0)
+        queue = store.inner.queues.get("B", 0)
         units = CQ_UNIT.view(b"".join(queue.units(at, 1) for at in range(queue.max_offset)))
         assert [at for at in range(len(units)) if units["size"][at] != PRE_BLANK_SIZE] == [
             sum(SIZES[:n]) for n in range(len(SIZES))]
@@ -296,7 +296,7 @@ def test_retention_deletes_files_and_the_offsets_stay():
         assert 0 < low < end
         assert [one.queue_offset for one in store.read("B", 0)] == list(range(low, end))
         assert store.get_message("B", 0, low - 1, 5).status is GetMessageStatus.OFFSET_TOO_SMALL
-        assert store._store.queues.get("B", 0).begin_of(low) == low
+        assert store.inner.queues.get("B", 0).begin_of(low) == low
     before = {name: files.open(f"/s/batchconsumequeue/B/0/{name}").pread(UNIT * 7, 0) for name in queue_files()}
     for lost in (False, True):
         if lost:
@@ -340,8 +340,8 @@ def test_a_damaged_record_keeps_the_places_of_its_messages(path, number, part):
         put(store, 0, 2, queue_id=1)  # a record after the damage, so that it is not the end of the log
         put(store, 1, 2, queue_id=1)
         store.wait_dispatched()
-        at = store._store.queues.get("B", 0).unit(sum(SIZES[:number])).phy_offset
-        file = store._store.commit_log.queue.find(at)
+        at = store.inner.queues.get("B", 0).unit(sum(SIZES[:number])).phy_offset
+        file = store.inner.commit_log.queue.find(at)
         name, inside = file.path, at - file.file_from_offset
     with open(name, "r+b") as changed:
         changed.seek(inside + (20 if part == "head" else 95))

@@ -108,7 +108,7 @@ def test_hosts_of_both_families_are_stored_and_named_by_the_flags(store):
     v6, v4 = bytes(15) + b"\1" + (9).to_bytes(4, "big"), b"\x0a\0\0\1" + (8).to_bytes(4, "big")
     found = decode_message(record_of(store, inner(born_host=v6)))
     assert (found.born_host, found.sys_flag & 0x30) == (("::1", 9), SysFlag.BORNHOST_V6)
-    store.store_host = v6
+    store.inner.store_host = v6
     found = decode_message(record_of(store, inner(born_host=v4)))
     assert (found.born_host, found.store_host) == (("10.0.0.1", 8), ("::1", 9))
     assert found.sys_flag & 0x30 == SysFlag.STOREHOST_V6
@@ -133,7 +133,7 @@ def test_only_messages_that_a_consumer_may_see_take_a_place_in_the_queue(store, 
 
 def test_a_batch_is_in_one_file_or_nowhere(store):
     store.put_inner(inner(body=bytes(4000)))
-    result = store.put_batch_inner(
+    result = store.inner.put_batch(
         inner(body=b""), encode_batch([(n, bytes(1400), b"k\x01v\x02") for n in range(4)]))
     assert (result.status, result.msg_num, result.phy_offset) == (PutMessageStatus.PUT_OK, 4, 8192)
     assert (result.queue_offset, len(result.phy_offsets)) == (1, 4)
@@ -151,7 +151,7 @@ def test_a_batch_is_in_one_file_or_nowhere(store):
     ],
 )
 def test_a_batch_that_is_wrong_is_refused_as_a_whole(store, encoded, named):
-    result = store.put_batch_inner(inner(body=b""), encoded)
+    result = store.inner.put_batch(inner(body=b""), encoded)
     assert (result.status, result.msg_num) == (ILLEGAL, 0)
     assert named in result.remark
     assert store.max_phy_offset == 0
@@ -172,7 +172,7 @@ def test_an_error_inside_the_encoder_leaves_no_bytes_in_the_log(store, files):
     end = store.max_phy_offset
     items = [(0, b"one", b""), (0, b"two", b""), (0, b"three", "no bytes")]
     with pytest.raises(TypeError):
-        store._store.append(store._store.commit_log.items_writer(inner(), items))
+        store.inner.append(store.inner.commit_log.items_writer(inner(), items))
     log = files.open("/s/commitlog/00000000000000000000").pread(8192, 0)
     assert log[end:].count(0) == len(log) - end
     assert store.put_inner(inner()).queue_offset == 1
@@ -244,7 +244,7 @@ def test_a_stored_message_can_be_copied_after_max_message_size_was_lowered(store
 
 def test_a_file_that_is_ended_early_gives_its_blocks_back_even_if_there_is_no_room_for_the_next_one(store, files):
     store.put_inner(inner())
-    log = store._store.commit_log
+    log = store.inner.commit_log
     file, full, freed = log.queue.files[-1], [True], []
 
     def before(_number, name, path):

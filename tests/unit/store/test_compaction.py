@@ -49,12 +49,12 @@ def fill(store, count=60, keys=5, start=0):
 
 def flush(store):
     store.wait_dispatched()
-    store._store.flush()
+    store.inner.flush()
 
 
 def compact(store):
     flush(store)
-    store._store.compaction.step()
+    store.inner.compaction.step()
 
 
 def seen(store, queue_id=0):
@@ -92,7 +92,7 @@ def test_a_pull_shows_everything_before_and_the_last_of_each_key_after(files):
         fill(store, 3, start=60)
         store.wait_dispatched()
         assert seen(store)[-3:] == [(60, "k0", b"60"), (61, "k1", b"61"), (62, "k2", b"62")]
-        assert store._store.compaction.stats()["compactionDropped"] > 40
+        assert store.inner.compaction.stats()["compactionDropped"] > 40
     with opened(files) as store:
         assert seen(store)[:-3] == after
 
@@ -162,7 +162,7 @@ def test_the_key_map_may_be_smaller_than_the_keys(files):
         fill(store, 500, keys=220)
         everything = seen(store)
         compact(store)
-        assert store._store.compaction.stats()["compactionPasses"] > 2
+        assert store.inner.compaction.stats()["compactionPasses"] > 2
         after = seen(store)
         assert last_of_each(after) == last_of_each(everything)
         assert len(after) < 260
@@ -174,11 +174,11 @@ def test_messages_only_in_the_compaction_log_outlive_the_commit_log(files):
         fill(store, 300)
         flush(store)
         while store.min_phy_offset < 3 * (1 << 13):
-            log = store._store.commit_log.queue
+            log = store.inner.commit_log.queue
             log.delete_head(log.files[0])
-        for queue in store._store.queues.table.values():
+        for queue in store.inner.queues.table.values():
             queue.correct_min_offset(store.min_phy_offset)
-        assert store._store.queues.table["C", 0].min_offset > 0, "or the test shows nothing"
+        assert store.inner.queues.table["C", 0].min_offset > 0, "or the test shows nothing"
         assert store.queue_offsets.min("C", 0) == 0
         assert last_of_each(seen(store))["old"] == b"0"
         assert store.queue_offsets.by_time("C", 0, 0) == 0
@@ -190,12 +190,12 @@ def test_retention_keeps_what_is_not_copied(files):
     with opened(files) as store:
         fill(store, 100)
         store.wait_dispatched()
-        store._store.compaction._copy = lambda *_: False
-        store._store.flush()
+        store.inner.compaction._copy = lambda *_: False
+        store.inner.flush()
         until = store.retention._deletion._dispatched_until(store.max_phy_offset)
         assert until <= 0
-        del store._store.compaction._copy
-        store._store.flush()
+        del store.inner.compaction._copy
+        store.inner.flush()
         assert store.retention._deletion._dispatched_until(store.max_phy_offset) == store.max_phy_offset
 
 
@@ -388,7 +388,7 @@ def check_compacted(files, store, good, unit, damaged, where, caplog):
     assert last_of_each(after) == last_of_each(good)
     assert set(after) <= set(good)
     assert len(after) < 20, "the rest is compacted"
-    stats, offset = store._store.compaction.stats(), unit.msg_base_offset
+    stats, offset = store.inner.compaction.stats(), unit.msg_base_offset
     assert (stats["compactionPasses"], stats["compactionFailures"]) == (1, 0)
     if where == "name of keys":  # no checksum covers properties: it is a message without keys
         return
@@ -419,7 +419,7 @@ def test_a_file_without_a_good_message_is_left_out(files, reopened):
         if not reopened:
             compact(store)
             assert last_of_each(seen(store)) == last_of_each(good)
-            assert store._store.compaction.stats()["compactionDamaged"] == len(units)
+            assert store.inner.compaction.stats()["compactionDamaged"] == len(units)
             assert len(files.list("/s/tailrace/quarantine")) == 2, "one copy, and the manifest"
     with opened(files) as store:
         compact(store)
@@ -486,7 +486,7 @@ def test_without_compaction_the_topic_is_served_as_others(files):
     not_compacted(files)
     with opened(files, dataclasses.replace(CONFIG, enable_compaction=False)) as store:
         assert len(seen(store)) == 60
-        assert store._store.compaction.stats()["compactionQueues"] == 0
+        assert store.inner.compaction.stats()["compactionQueues"] == 0
 
 
 def test_a_full_disk_stops_the_compaction_and_nothing_else(files, caplog):
@@ -545,11 +545,11 @@ def test_offsets_by_time_reach_messages_that_only_the_compaction_log_has(files):
         fill(store, 300)
         flush(store)
         while store.min_phy_offset < 1 << 14:
-            log = store._store.commit_log.queue
+            log = store.inner.commit_log.queue
             log.delete_head(log.files[0])
-        for queue in store._store.queues.table.values():
+        for queue in store.inner.queues.table.values():
             queue.correct_min_offset(store.min_phy_offset)
-        assert store._store.queues.table["C", 0].min_offset > 1
+        assert store.inner.queues.table["C", 0].min_offset > 1
         assert store.queue_offsets.by_time("C", 0, first) == 0
         assert store.queue_offsets.by_time("C", 0, first + 1) == 1
 
@@ -558,7 +558,7 @@ def test_only_durable_messages_are_copied(files):
     with opened(files) as store:
         fill(store, 10)
         store.wait_dispatched()
-        compaction = store._store.compaction
+        compaction = store.inner.compaction
         assert store.flushed_where < store.max_phy_offset, "or the test shows nothing"
         assert not compaction.flush(False)
         assert compaction.stats()["compactionCopied"] == 0
@@ -574,7 +574,7 @@ def test_a_compaction_may_leave_nothing(files):
         flush(store)
         fill(store, 1, start=12)
         compact(store)
-        last = store._store.compaction.logs["C", 0]._pairs
+        last = store.inner.compaction.logs["C", 0]._pairs
         assert len(last) == 1, "the other files are gone"
     with opened(files) as store:
         assert [body for _, _, body in seen(store)][-1] == b"12"
@@ -591,10 +591,10 @@ def test_a_backup_is_refused_if_it_would_lose_messages(files):
             files.remove(f"{directory}/{name}")
     with opened(files) as store:
         flush(store)
-        assert store._store.compaction.stats()["compactionCopied"] == 301
+        assert store.inner.compaction.stats()["compactionCopied"] == 301
         assert len(seen(store)) == 301
         while store.min_phy_offset < 1 << 14:
-            log = store._store.commit_log.queue
+            log = store.inner.commit_log.queue
             log.delete_head(log.files[0])
     with pytest.raises(StoreError, match=r"queue 0 of C .* has messages that the CommitLog does not have"):
         back_up("/s", "/bad", config=CONFIG, file_system=files)

@@ -31,8 +31,8 @@ def test_a_queue_that_cannot_be_read_while_messages_are_copied_gets_none_of_them
             store.put(Message(topic="C", body=b"x", keys=[f"once{number}"]))
             store.wait_dispatched()
             failing = number % 3 == 1
-            store._store.flush()
+            store.inner.flush()
             failing = False
-        store._store.flush()
-        store._store.compaction.step()
+        store.inner.flush()
+        store.inner.compaction.step()
         assert [message.queue_offset for message in store.read("C")] == list(range(40))

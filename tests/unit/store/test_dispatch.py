@@ -62,7 +62,7 @@ def test_delayed_messages_carry_their_deliver_time_where_others_have_the_tag(fil
             for n in (3, 99)
         ]
         store.wait_dispatched()
-        queue = store._store.queues.get("SCHEDULE_TOPIC_XXXX", 0)
+        queue = store.inner.queues.get("SCHEDULE_TOPIC_XXXX", 0)
         assert queue.unit(0).tags_code == put[0].store_timestamp + 10_000
         assert queue.unit(1).tags_code == put[1].store_timestamp + 2 * 3_600_000, "the last level"
 
@@ -111,7 +111,7 @@ def test_dispatching_a_record_twice_changes_nothing(files):
             store.put_inner(inner(b"%d" % n, queue_id=n % 2, properties=b"KEYS\x01k%d\x02" % n))
         store.wait_dispatched()
         before = [files.open(p).pread(8192, 0) for p in paths(files)]
-        store._store.reput.reput_from_offset = 0
+        store.inner.reput.reput_from_offset = 0
         store.wait_dispatched()
         assert store.queues() == [("t", 0, 0, 5), ("t", 1, 0, 5)]
         index = [p for p in paths(files) if "/index/" in p]
@@ -124,8 +124,8 @@ def test_dispatching_a_record_twice_changes_nothing(files):
 def test_one_step_takes_the_records_of_several_files(files):
     with opened(files) as store:
         puts = [store.put_inner(inner(bytes(1000), queue_id=n % 3)) for n in range(40)]
-        reput = store._store.reput
-        assert len(store._store.commit_log.queue.files) > 4
+        reput = store.inner.reput
+        assert len(store.inner.commit_log.queue.files) > 4
         assert not reput.step()
         assert reput.reput_from_offset == puts[-1].until
         assert reput.position == (
@@ -140,8 +140,8 @@ def test_a_step_ends_after_many_records(files, monkeypatch):
         puts = [store.put_inner(inner(bytes(1000))) for _ in range(40)]
         ends, again = [], True
         while again:
-            again = store._store.reput.step()
-            ends.append(store._store.reput.reput_from_offset)
+            again = store.inner.reput.step()
+            ends.append(store.inner.reput.reput_from_offset)
         assert len(ends) == 2, "the records of a file are read together, here 7"
         assert ends[-1] == puts[-1].until
         assert len(list(store.read("t", 0))) == 40
@@ -150,7 +150,7 @@ def test_a_step_ends_after_many_records(files, monkeypatch):
 def test_a_step_that_cannot_write_is_repeated(files, monkeypatch):
     with opened(files) as store:
         puts = [store.put_inner(inner(bytes(1000), properties=b"KEYS\x01k%d\x02" % n)) for n in range(40)]
-        reput, index = store._store.reput, store._store.index
+        reput, index = store.inner.reput, store.inner.index
         monkeypatch.setattr(index, "put", lambda batch: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             reput.step()
@@ -168,7 +168,7 @@ def paths(files):
 def test_a_bad_record_stops_dispatch_with_an_error(files, caplog):
     store = opened(files)
     put = [store.put_inner(inner(b"%d" % n)) for n in range(5)]
-    log = store._store.commit_log.queue.files[0].buffer
+    log = store.inner.commit_log.queue.files[0].buffer
     log[put[2].phy_offset + 4] ^= 0xFF  # the magic
     store.wait_dispatched()
     assert store.queue_offsets.max("t", 0) == 2
@@ -186,7 +186,7 @@ def test_a_bad_record_stops_dispatch_with_an_error(files, caplog):
 def test_a_record_whose_topic_is_a_path_makes_no_directory(files, topic):
     with opened(files) as store:
         store.put_inner(inner(topic="x" * len(topic)))
-        log = store._store.commit_log.queue.files[0].buffer
+        log = store.inner.commit_log.queue.files[0].buffer
         at = bytes(log[:200]).index(b"x" * len(topic), 100 - 10)
         log[at : at + len(topic)] = topic
         store.put_inner(inner(b"good"))

@@ -37,14 +37,14 @@ def inner(body=b"x", topic="t"):
 
 def test_the_checkpoint_never_names_a_record_that_is_not_durable_itself():
     store, _, clock, steps = opened()
-    checkpoint = store._store.checkpoint
+    checkpoint = store.inner.checkpoint
     for round_ in range(5):
         results = [store.put_inner(inner()) for _ in range(10)]
         steps["ReputMessageService"]()
         clock.advance(60_000)
         steps["FlushConsumeQueueService"]()
         assert checkpoint.fields.logics_physical_offset < max(
-            store._store.commit_log.queue.flushed_where, 1), round_
+            store.inner.commit_log.queue.flushed_where, 1), round_
         assert checkpoint.fields.logics_msg_timestamp <= checkpoint.fields.physic_msg_timestamp
         clock.advance(10_000)
         steps["FlushRealTimeService"]()
@@ -58,15 +58,15 @@ def test_the_checkpoint_never_names_a_record_that_is_not_durable_itself():
 
 def test_syncs_are_timed_and_a_step_without_bytes_is_not_one(monkeypatch):
     store, files, clock, steps = opened(FlushDiskType.SYNC_FLUSH)
-    times = store._store.flush_commit_log.sync_times
+    times = store.inner.flush_commit_log.sync_times
     before = sum(times.counts)
-    sync = type(store._store.commit_log.queue).flush
+    sync = type(store.inner.commit_log.queue).flush
 
     def slow(self, least_pages=0):
         clock.advance(70)
         return sync(self, least_pages)
 
-    monkeypatch.setattr(type(store._store.commit_log.queue), "flush", slow)
+    monkeypatch.setattr(type(store.inner.commit_log.queue), "flush", slow)
     steps["GroupCommitService"]()
     assert sum(times.counts) == before
     store.put_inner(inner())
@@ -81,7 +81,7 @@ def test_syncs_are_timed_and_a_step_without_bytes_is_not_one(monkeypatch):
 
 def test_the_checkpoint_moves_while_messages_keep_coming(monkeypatch):
     store, _, clock, steps = opened(FlushDiskType.SYNC_FLUSH)
-    queues = store._store.queues
+    queues = store.inner.queues
     sync = type(queues.find_or_create("t", 0).files).flush
 
     def busy(self, least_pages=0):
@@ -95,7 +95,7 @@ def test_the_checkpoint_moves_while_messages_keep_coming(monkeypatch):
     steps["ReputMessageService"]()
     monkeypatch.setattr(type(queues.find_or_create("t", 0).files), "flush", busy)
     steps["FlushConsumeQueueService"]()
-    assert store._store.checkpoint.fields.logics_msg_timestamp == first.store_timestamp
+    assert store.inner.checkpoint.fields.logics_msg_timestamp == first.store_timestamp
     monkeypatch.undo()
     store.close()
 
@@ -134,7 +134,7 @@ def test_the_checkpoint_is_lowered_before_the_log_is_cut():
     assert again.max_phy_offset == end
     assert seen
     assert max(seen) == results[9].phy_offset
-    fields = again._store.checkpoint.fields
+    fields = again.inner.checkpoint.fields
     assert fields.logics_physical_offset == results[9].phy_offset
     assert fields.physic_msg_timestamp <= results[9].store_timestamp
     again.close()
@@ -189,7 +189,7 @@ def test_one_sync_answers_all_waiting_puts():
     store, files, _, steps = opened(FlushDiskType.SYNC_FLUSH)
     told = []
     for _ in range(50):
-        store.when_durable(store.put_inner(inner()).until, told.append)
+        store.inner.when_durable(store.put_inner(inner()).until, told.append)
     assert told == []
     before = files.operations
     steps["GroupCommitService"]()
@@ -202,9 +202,9 @@ def test_one_sync_answers_all_waiting_puts():
 def test_a_put_that_waits_too_long_gets_flush_disk_timeout(monkeypatch):
     store, _, clock, steps = opened(FlushDiskType.SYNC_FLUSH)
     told = []
-    store.when_durable(store.put_inner(inner()).until, told.append)
+    store.inner.when_durable(store.put_inner(inner()).until, told.append)
     clock.advance(5001)
-    monkeypatch.setattr(type(store._store.commit_log.queue), "flush", lambda *_: False)
+    monkeypatch.setattr(type(store.inner.commit_log.queue), "flush", lambda *_: False)
     steps["GroupCommitService"]()
     assert told == [PutMessageStatus.FLUSH_DISK_TIMEOUT]
     monkeypatch.undo()
@@ -226,7 +226,7 @@ def test_under_sync_flush_only_durable_messages_are_shown():
 
 def test_asynchronous_flush_waits_for_four_dirty_pages_or_ten_seconds():
     store, _, clock, steps = opened()
-    log = store._store.commit_log.queue
+    log = store.inner.commit_log.queue
     store.put_inner(inner())
     steps["FlushRealTimeService"]()
     assert log.flushed_where == 0
@@ -248,7 +248,7 @@ def test_puts_from_many_threads_are_all_durable_and_in_order(tmp_path):
             for n in range(20):
                 result = store.put(Message(topic="t", body=b"%d" % n), queue_id=queue_id)
                 assert result.queue_offset == n
-                assert store._store.commit_log.queue.flushed_where >= result.until
+                assert store.inner.commit_log.queue.flushed_where >= result.until
 
         threads = [threading.Thread(target=put, args=(q,)) for q in range(4)]
         for thread in threads:
@@ -261,7 +261,7 @@ def test_puts_from_many_threads_are_all_durable_and_in_order(tmp_path):
 
 def test_a_queue_that_was_synced_is_not_synced_again():
     store, files, _, steps = opened()
-    queues = store._store.queues
+    queues = store.inner.queues
     for topic in ("a", "b"):
         store.put_inner(inner(topic=topic))
     steps["ReputMessageService"]()
@@ -289,7 +289,7 @@ def test_waiting_for_dispatch_wakes_it_and_does_not_wait_for_its_period():
     store = MessageStore.open(
         "/s", config=StoreConfig(**SMALL),
         parts=StoreParts(clock=SimClock(), file_system=CrashFileSystem(), scheduler=Woken(), entropy=SeededEntropy(1)))
-    log = store._store.commit_log
+    log = store.inner.commit_log
     log.tail.append(log.message_writer(inner()))  # like a put while dispatch is running, which wakes no service
     assert store.wait_dispatched(0)
     assert [m.body for m in store.read("t", 0)] == [b"x"]

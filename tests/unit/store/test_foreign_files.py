@@ -30,7 +30,7 @@ def made(tmp_path_factory):
             store.put(Message(topic="T", body=b"%d" % n, keys=["k"]), queue_id=0)
         store.put(Message(topic="T", body=b"later", delay=86_400), queue_id=0)
         store.wait_dispatched()
-        while store._timers.messages.enqueue_step():
+        while store.timer_services.messages.enqueue_step():
             pass
     return path
 

@@ -39,7 +39,7 @@ def items(properties):
 
 @pytest.mark.parametrize("name", NOT_IN_BATCHES)
 def test_a_message_of_a_batch(store, name):
-    result = store.put_batch_inner(MessageExtBrokerInner("t", 0, b""), items({name: NOT_IN_BATCHES[name]}))
+    result = store.inner.put_batch(MessageExtBrokerInner("t", 0, b""), items({name: NOT_IN_BATCHES[name]}))
     assert (result.status, result.msg_num) == (PutMessageStatus.MESSAGE_ILLEGAL, 0)
     assert f"message 1 of the batch has the property {name}={NOT_IN_BATCHES[name]}" in result.remark
     assert store.max_phy_offset == 0
@@ -64,7 +64,7 @@ def test_an_inner_batch_and_its_messages(store, name, where):
 
 @pytest.mark.parametrize("properties", HARMLESS)
 def test_properties_that_ask_for_nothing_are_stored(store, properties):
-    assert store.put_batch_inner(MessageExtBrokerInner("t", 0, b""), items(properties)).msg_num == 2
+    assert store.inner.put_batch(MessageExtBrokerInner("t", 0, b""), items(properties)).msg_num == 2
     assert put_inner_batch(store, {}, properties).msg_num == 2
 
 

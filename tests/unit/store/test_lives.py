@@ -69,7 +69,7 @@ def lose_queues(place):
 def killed(place):
     """The directory as a process leaves it that was killed after everything was flushed."""
     place.store.flush()
-    place.store._store.release()
+    place.store.inner.release()
     place.store._lock.release()
     place.files.open("/s/abort", writable=True, create=True).close()
 
@@ -126,8 +126,8 @@ def test_records_that_are_not_dispatched_belong_to_the_ended_life(place):
     place.store.put(Message(topic="t", body=b"new"))
     place.dispatch()
     assert bodies(place) == [(5, "new")]
-    assert place.store.lives.deleted_up_to("t") > 0
-    assert place.store.lives.deleted_up_to("u") == 0
+    assert place.store.inner.lives.deleted_up_to("t") > 0
+    assert place.store.inner.lives.deleted_up_to("u") == 0
 
 
 def test_a_reader_with_an_offset_of_the_ended_life_is_told_that_it_is_too_small(place):
@@ -214,7 +214,7 @@ def test_a_new_life_is_found_without_the_note(place):
 def test_a_queue_that_a_java_broker_began_again_hides_nothing(place):
     put(place, "a", "b")
     delete(place)
-    place.store._store.commit_log.queue_offsets["t", 0] = 0  # a Java broker does not know of the deletion
+    place.store.inner.commit_log.queue_offsets["t", 0] = 0  # a Java broker does not know of the deletion
     put(place, "c", "d")
     for how in WAYS:
         reopened(place, how)
@@ -345,7 +345,7 @@ def test_where_the_next_life_begins():
 def test_dispatch_and_deletion_exclude_each_other(place):
     """A record whose unit is being written when the topic is deleted leaves no file, and the next life is whole."""
     put(place, "a")
-    queue = place.store._store.queues.get("t", 0)
+    queue = place.store.inner.queues.get("t", 0)
     write, deleter = queue.write, threading.Thread(target=lambda: delete(place))
 
     def write_while_deleting(*arguments, **named):
@@ -358,16 +358,16 @@ def test_dispatch_and_deletion_exclude_each_other(place):
     put(place, "b")
     deleter.join(10)
     assert place.files.list("/s/consumequeue") == []
-    assert place.store._store.queues.dirty == set()
+    assert place.store.inner.queues.dirty == set()
     assert put(place, "c") == [5]
     assert bodies(place) == [(5, "c")]
 
 
 def test_a_flush_that_is_under_way_does_not_bring_progress_of_a_deleted_queue_back(place):
     put(place, "a")
-    flush = place.store._store.flush_consume_queue
+    flush = place.store.inner.flush_consume_queue
     deleter = threading.Thread(target=lambda: delete(place))
-    sync = place.store._store.queues.flush
+    sync = place.store.inner.queues.flush
 
     def flush_while_deleting(least):
         deleter.start()
@@ -375,18 +375,18 @@ def test_a_flush_that_is_under_way_does_not_bring_progress_of_a_deleted_queue_ba
         assert deleter.is_alive(), "the deletion waits for the flush"
         return sync(least)
 
-    place.store._store.queues.flush = flush_while_deleting
+    place.store.inner.queues.flush = flush_while_deleting
     flush.flush(0)
-    place.store._store.queues.flush = sync
+    place.store.inner.queues.flush = sync
     deleter.join(10)
-    assert place.store._store.progress.read() is None
+    assert place.store.inner.progress.read() is None
     assert not flush._pending
 
 
 def test_an_expired_file_is_not_deleted_while_its_queue_is_removed(place):
     place.fill(3)
     cleaner = place.store.retention.clean_consume_queue
-    queue = place.store._store.queues.get("t", 0)
+    queue = place.store.inner.queues.get("t", 0)
     cleaner._pending, cleaner._min_phy_offset = iter([queue]), place.store.max_phy_offset
     delete(place)
     cleaner.step()
@@ -396,7 +396,7 @@ def test_an_expired_file_is_not_deleted_while_its_queue_is_removed(place):
 
 def test_dispatch_lets_a_deletion_go_first(place):
     """Dispatch that always has more to do neither finishes its work before a deletion nor begins more."""
-    reput, order, is_in, may_leave = place.store._store.reput, [], threading.Event(), threading.Event()
+    reput, order, is_in, may_leave = place.store.inner.reput, [], threading.Event(), threading.Event()
     for _ in range(3):
         place.store.put(Message(topic="t", body=b"x"))
 

@@ -113,7 +113,7 @@ def test_units_are_those_of_the_message_with_an_offset_of_their_own(files):
     with opened(files) as store:
         fill(store, 0, 50)
         check(store, 50)
-        queue, lmq = store._store.queues.get("t0", 1), store._store.queues.get(EVEN, 0)
+        queue, lmq = store.inner.queues.get("t0", 1), store.inner.queues.get(EVEN, 0)
         there = {queue.unit(n) for n in range(queue.max_offset)}
         assert there <= {lmq.unit(n) for n in range(lmq.max_offset)}
         last = list(store.read(ALL))[-1]
@@ -182,7 +182,7 @@ def test_timers_get_their_places_when_they_are_delivered(files):
         store.wait_dispatched()
         assert store.queue_offsets.max(ALL, 0, committed=False) == 0
         put(store, ALL, body=b"40")
-        timers = store._timers.messages
+        timers = store.timer_services.messages
         for _ in range(40):
             timers.enqueue_step()
             timers.dequeue_step()
@@ -251,11 +251,11 @@ def test_properties_and_record_may_become_too_long(files):
 def test_a_batch_is_refused_by_name_and_many_are_put_one_by_one(files):
     items = [(0, b"a", b""), (0, b"b", stored(ALL))]
     with opened(files) as store:
-        result = store.put_batch_inner(inner(), encode_batch(items))
+        result = store.inner.put_batch(inner(), encode_batch(items))
         assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
         assert "message 1 of a batch names LMQ queues" in result.remark
         fine = encode_batch([(0, b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02", b"")])
-        assert store.put_batch_inner(inner(), fine).status is PutMessageStatus.PUT_OK
+        assert store.inner.put_batch(inner(), fine).status is PutMessageStatus.PUT_OK
         messages = [Message(topic="t", body=b"%d" % n, properties={"INNER_MULTI_DISPATCH": ALL}) for n in range(3)]
         assert len(store.put_many(messages)) == 3
         assert bodies(store, ALL) == [0, 1, 2]
@@ -279,7 +279,7 @@ def test_while_it_is_off_messages_go_into_their_own_queue_and_that_is_logged_onc
         for names in (ALL, "anything, goes", f"{ALL},{EVEN}"):
             put(store, names, INNER_MULTI_QUEUE_OFFSET="0,3")
         batch = encode_batch([(0, b"b", stored(ALL, INNER_MULTI_QUEUE_OFFSET="0"))])
-        assert store.put_batch_inner(inner(), batch).status is PutMessageStatus.PUT_OK
+        assert store.inner.put_batch(inner(), batch).status is PutMessageStatus.PUT_OK
         store.wait_dispatched()
         assert store.queues() == [("t", 0, 0, 4)]
         assert next(m.properties for m in store.read("t")) == {"INNER_MULTI_DISPATCH": ALL}
@@ -364,7 +364,7 @@ def test_a_deleted_lmq_queue_begins_again_and_the_topic_stays(files):
         assert bodies(store, ALL) == [*range(30)]
         store.delete_topics({"t0"})
         assert bodies(store, ALL) == [*range(30)]
-        assert store.delete_unused_topics().topics == ["t", "t1"]
+        assert store.deletion.delete_unused().topics == ["t", "t1"]
         assert bodies(store, ALL) == [*range(30)]
     with opened(files) as store:
         assert bodies(store, ALL) == [*range(30)]
@@ -416,12 +416,12 @@ def test_retention_deletes_units_of_deleted_messages(files):
     with opened(files) as store:
         fill(store, 0, 200)
         store.wait_dispatched()
-        log = store._store.commit_log.queue
+        log = store.inner.commit_log.queue
         for _ in range(2):
             log.delete_head(log.files[0])
         low = log.min_offset
         assert low > 0
-        queue = store._store.queues.get(ALL, 0)
+        queue = store.inner.queues.get(ALL, 0)
         while queue.delete_expired_file(low):
             pass
         assert queue.first_offset > 0

@@ -113,7 +113,7 @@ def test_damaged_messages_are_skipped_and_the_others_kept(tmp_path, damaged):
         puts = [store.put(Message(topic="T", body=bytes(40), properties={"n": str(3 * n + 1)}))
                 for n in range(COUNT // 10)]
         store.wait_dispatched()
-        log = store._store.commit_log.queue
+        log = store.inner.commit_log.queue
         for number in damaged:
             file = log.find(puts[number].phy_offset)
             at = puts[number].phy_offset - file.file_from_offset

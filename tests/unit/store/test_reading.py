@@ -33,7 +33,7 @@ def test_no_message_is_pulled_twice_and_none_is_left_out(tmp_path, damaged):
         puts = [store.put(Message(topic="T", body=b"%02d" % n * 8)) for n in range(40)]
         store.wait_dispatched()
         for number in damaged:
-            damage(store._store.commit_log, puts[number].phy_offset)
+            damage(store.inner.commit_log, puts[number].phy_offset)
         for most in (1, 7, 10, 32):
             found, at = [], 0
             while at < 40:
@@ -52,7 +52,7 @@ def test_a_unit_that_names_a_position_that_no_log_has_is_stepped_over(tmp_path, 
     with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
         puts = [store.put(Message(topic="T", body=b"%d" % n)) for n in range(8)]
         store.wait_dispatched()
-        queue = store._store.queues.get("T", 0)
+        queue = store.inner.queues.get("T", 0)
         queue.files.files[0].write_at(
             CQ_UNIT.pack(place, puts[4].until - puts[4].phy_offset, 0), 4 * CQ_UNIT.size)
         assert [m.body for m in store.read("T")] == [b"%d" % n for n in range(8) if n != 4]
@@ -131,7 +131,7 @@ def test_pages_that_were_cached_are_not_looked_up_again_for_a_moment(tmp_path):
     (segment,) = (tmp_path / "commitlog").iterdir()
     clock = SimClock()
     with MessageStore.open(tmp_path, parts=StoreParts(services=False, clock=clock)) as store:
-        seen = store._store.reader._seen
+        seen = store.inner.reader._seen
         evict(segment)
         if not store.get_message("T", 0, 100, 32, only_cached=True).is_cold:
             pytest.skip("this file system keeps what should leave the page cache")
@@ -149,7 +149,7 @@ def test_pages_that_were_cached_are_not_looked_up_again_for_a_moment(tmp_path):
 
 def read_as_if_nothing_was_cached(monkeypatch, store):
     """Let every look at a mapping end before the first wanted record, as if that was not cached."""
-    monkeypatch.setattr(store._store.reader, "_cached", NothingIsCached())
+    monkeypatch.setattr(store.inner.reader, "_cached", NothingIsCached())
     real = unit_records.read_units
 
     def read_units(buf, base, until, units, first, codes, *rest):
@@ -184,7 +184,7 @@ def test_a_read_from_the_disk_finds_what_a_read_from_memory_finds(tmp_path, monk
                 puts.append(put)
         store.wait_dispatched()
         for put in rng.sample(puts, 12):
-            damage(store._store.commit_log, put.phy_offset)
+            damage(store.inner.commit_log, put.phy_offset)
         reads = [
             (("T", 0, rng.randrange(len(puts)), rng.choice((1, 3, 32, 200))), {
                 "max_bytes": rng.choice((1, 5_000, 100_000, 1 << 20)),
@@ -193,7 +193,7 @@ def test_a_read_from_the_disk_finds_what_a_read_from_memory_finds(tmp_path, monk
         warm = [store.get_message(*where, **how) for where, how in reads]
         read_as_if_nothing_was_cached(monkeypatch, store)
         assert [store.get_message(*where, **how) for where, how in reads] == warm
-        first = store._store.commit_log.queue.files[0]
+        first = store.inner.commit_log.queue.files[0]
         is_being_deleted(monkeypatch, first)
         gone = store.get_message("T", 0, 0, 3)
         monkeypatch.undo()
@@ -213,7 +213,7 @@ def test_a_read_from_the_disk_starts_all_that_it_needs_and_a_consumer_s_next_rea
         warm = {at: store.get_message("T", 0, at, 32) for at in (10, 42, 74)}
         records = [(m.phy_offset, m.phy_offset + m.store_size) for m in store.read("T", 0)]
         asked = []
-        file = store._store.commit_log.queue.files[0]
+        file = store.inner.commit_log.queue.files[0]
         base = np.frombuffer(file.buffer, np.uint8).ctypes.data
         monkeypatch.setattr(linux_calls, "will_need", lambda at, n: asked.append((at - base, at - base + n)))
 

@@ -176,7 +176,7 @@ def test_entries_before_a_damaged_one_of_the_index_are_made_again(damaged, synce
 
 
 def last_index_header(store):
-    index = store._store.index
+    index = store.inner.index
     return index.header(index.files[-1])
 
 

@@ -94,7 +94,7 @@ def test_a_put_that_succeeds_ends_it(place):
 
 
 def test_the_reasons_of_refusals(place, caplog):
-    refused, flags = place.store.refused_puts, place.store._store.flags
+    refused, flags = place.store.refused_puts, place.store.inner.flags
     with pytest.raises(MessageIllegalError):
         place.store.put(Message(topic="orders", body=bytes(5 << 20)))
     assert not lines(caplog, "sends are refused")  # the sender's own mistake

@@ -68,8 +68,8 @@ def inner(body=b"x"):
 
 def close_descriptors(store):
     """What the bound on descriptors does to files that were not used for a while."""
-    store._store.commit_log.tail.drop()
-    for queue in (store._store.commit_log.queue, *(q.files for q in store._store.queues.table.values())):
+    store.inner.commit_log.tail.drop()
+    for queue in (store.inner.commit_log.queue, *(q.files for q in store.inner.queues.table.values())):
         for file in queue.files:
             file._close_descriptors()
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_cannot_be_opened_waits_and_the_store_takes_writes(err
     clock.advance(60_000)
     steps["FlushRealTimeService"]()
     steps["FlushConsumeQueueService"]()
-    assert store._store.checkpoint.fields.logics_physical_offset == last.phy_offset
+    assert store.inner.checkpoint.fields.logics_physical_offset == last.phy_offset
     store.close()
     assert not files.exists("/s/abort")
 
@@ -114,7 +114,7 @@ def test_the_pass_that_was_put_off_is_made_as_soon_as_descriptors_are_there():
     files.error_number = 0
     clock.advance(1_000)  # not the minute of a thorough pass
     steps["FlushConsumeQueueService"]()
-    assert store._store.checkpoint.fields.logics_physical_offset == last.phy_offset
+    assert store.inner.checkpoint.fields.logics_physical_offset == last.phy_offset
     store.close()
 
 
@@ -126,7 +126,7 @@ def test_a_sync_for_which_no_descriptor_could_be_had_is_tried_later(error_number
     first = store.put_inner(inner())
     close_descriptors(store)
     files.error_number = error_number
-    store.when_durable(first.until, told.append)
+    store.inner.when_durable(first.until, told.append)
     steps["GroupCommitService"]()
     assert told == []
     clock.advance(6_000)
@@ -135,7 +135,7 @@ def test_a_sync_for_which_no_descriptor_could_be_had_is_tried_later(error_number
     assert store.is_writeable
     files.error_number = 0
     second = store.put_inner(inner())
-    store.when_durable(second.until, told.append)
+    store.inner.when_durable(second.until, told.append)
     steps["GroupCommitService"]()
     assert told[1:] == [PutMessageStatus.PUT_OK]
     store.close()
@@ -152,7 +152,7 @@ def test_a_sync_that_failed_is_final_whatever_its_error_number():
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), path)
 
     files.before = fail
-    store.when_durable(result.until, told.append)
+    store.inner.when_durable(result.until, told.append)
     with pytest.raises(FatalStorageError):
         steps["GroupCommitService"]()
     files.before = None
@@ -174,8 +174,8 @@ def test_a_queue_that_could_not_be_synced_does_not_pass_for_durable():
     close_descriptors(store)
     files.error_number, files.only = errno.EMFILE, "consumequeue"
     steps["FlushConsumeQueueService"]()
-    assert store._store.flush_consume_queue.durable_until == -1
-    assert store._store.queues.dirty
+    assert store.inner.flush_consume_queue.durable_until == -1
+    assert store.inner.queues.dirty
     files.error_number = 0
     store.close()
 

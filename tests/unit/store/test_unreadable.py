@@ -75,7 +75,7 @@ def store():
                 raise OSError(errno.EIO, "bad sector", path)
 
         files.before_read, files.cold = before_read, True
-        for file in opened._store.commit_log.queue.files[:-1]:
+        for file in opened.inner.commit_log.queue.files[:-1]:
             file.unmap()
         yield opened, clock, places
         files.before_read = None

@@ -44,7 +44,7 @@ class Log:
 
     def second(self):
         self.clock.advance(1000)
-        self.store._store._each_second()
+        self.store.inner._each_second()
 
     @property
     def now(self):
@@ -159,7 +159,7 @@ def test_a_small_step_needs_no_marks(log):
     log.put()
     log.clock.step_wall(-2000)
     log.second()
-    assert log.store._store.commit_log.wall_times.marks == ()
+    assert log.store.inner.commit_log.wall_times.marks == ()
     assert not log.files.exists("/s/tailrace/wall-times.json")
 
 
@@ -200,7 +200,7 @@ def test_a_disk_that_takes_no_file_is_logged_and_does_no_harm(log, caplog):
     log.files.before = None
     assert "cannot keep times of the wall clock" in caplog.text
     assert log.store.is_writeable
-    assert log.store._store.commit_log.wall_times.marks
+    assert log.store.inner.commit_log.wall_times.marks
 
 
 def test_whatever_the_clock_does_the_times_grow_and_the_marks_are_bounded():

@@ -175,12 +175,12 @@ def test_the_file_is_the_one_of_the_reference(tmp_path):
     with MessageStore.open(tmp_path / "s") as store:
         wait_for(store, 3)
         store.delete_topics({"gone"})
-        assert store._timers.messages.metrics.counts() == {"later": 2}
+        assert store.timer_services.messages.metrics.counts() == {"later": 2}
     assert json.loads(path.read_text())["timingCount"].keys() == {"later"}
     (tmp_path / "s/config/timermetrics").unlink()
     (tmp_path / "s/config/timermetrics.bak").unlink()
     with MessageStore.open(tmp_path / "s") as store:
-        assert store._timers.messages.metrics.counts() == {"later": 2, "gone": 1}
+        assert store.timer_services.messages.metrics.counts() == {"later": 2, "gone": 1}
 
 
 def test_counts_may_be_read_while_the_delivery_begins_slots():

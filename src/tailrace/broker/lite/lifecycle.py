@@ -38,7 +38,7 @@ class LiteLifecycle:
         if not expired:
             return
         try:
-            deleted = self._broker.store.delete_idle_queues(expired)
+            deleted = self._broker.store.deletion.delete_idle(expired)
         except (StoreError, OSError) as error:
             events.LITE_TOPICS_COULD_NOT_BE_DELETED.log(_log, count=len(expired), cause=error)
             return

@@ -253,7 +253,7 @@ class PopMessageProcessor:
             made.rest += max(0, end - offset)
             return
         result = self._get(made, topic, queue_id, offset)
-        if topic != pop.topic and (ended := store.lives.deleted_up_to(pop.topic)):
+        if topic != pop.topic and (ended := store.inner.lives.deleted_up_to(pop.topic)):
             offset, result = self._after_ended(made, topic, queue_id, offset, result, ended)
         if result is not None and result.status in WRONG_OFFSET:
             events.POP_OFFSET_IS_OUTSIDE_ITS_QUEUE.log(

@@ -185,7 +185,7 @@ class PopReviveService:
         """Return the time, ms, before which checkpoints are complete once the revive topic is read; 0: unknown."""
         noted_ms, timer_end = self._noted
         self._noted = (self._clock.now_ms(), self._store.queue_offsets.max(TIMER_TOPIC, 0))
-        in_wheel, delivered_until = self._store.timer_progress()
+        in_wheel, delivered_until = self._store.timer_services.progress()
         if in_wheel < timer_end or not self._store.wait_dispatched():
             return 0
         return min(noted_ms, delivered_until)
@@ -403,7 +403,7 @@ class PopReviveService:
         if properties.get(REAL_TOPIC) == retry:  # would mark a message that was sent back
             del properties[REAL_TOPIC]
         copy = fitting_copy(message, retry, 0, properties, _KEPT, RECEIPT_ROOM)
-        copy.born_host = self._store.store_host
+        copy.born_host = self._store.inner.store_host
         copy.reconsume_times += not checkpoint.suspend
         try:
             copy.queue_id = self._retry_queue(retry, message, checkpoint)

@@ -57,9 +57,9 @@ class ReviveLog:
         unique_key = f"{unique_key}@{crc32(b'%d %d %b' % (queue_id, deliver_ms, body)):08x}"
         properties = encode_properties(
             {"TAGS": tag, "UNIQ_KEY": unique_key, "TIMER_DELIVER_MS": str(deliver_ms)})
-        result = store.put_due(MessageExtBrokerInner(
+        result = store.timer_services.put_due(MessageExtBrokerInner(
             self.topic, queue_id, body, properties, born_timestamp=self._clock.now_ms(),
-            born_host=store.store_host, wait_store_msg_ok=False), deliver_ms, unique_key)
+            born_host=store.inner.store_host, wait_store_msg_ok=False), deliver_ms, unique_key)
         self._needs_sync = True
         return result
 

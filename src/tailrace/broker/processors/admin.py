@@ -77,7 +77,7 @@ class AdminProcessor:
 
     def sync_store(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Sync the log for readers of the directory: a request of Tailrace's own."""
-        if not self._broker.store.sync_for_readers():
+        if not self._broker.store.inner.sync_for_readers():
             raise RefusalError(ResponseCode.SYSTEM_BUSY, "the queues do not follow the log")
         return request.answer()
 
@@ -87,7 +87,7 @@ class AdminProcessor:
 
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the content of ``delayOffset.json``: request 45."""
-        return request.answer(body=self._broker.store.delay_offsets.encode(pretty=False))
+        return request.answer(body=self._broker.store.timer_services.delay_offsets.encode(pretty=False))
 
     def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the members of a consumer group: request 203."""

@@ -236,7 +236,7 @@ class ReplyMessageProcessor:
                 self._broker.traffic.take_in(
                     message.topic, kind, result.msg_num, until - result.phy_offset)
                 place = {
-                    "msgId": f"{store.store_host.hex().upper()}{result.phy_offset:016X}",
+                    "msgId": f"{store.inner.store_host.hex().upper()}{result.phy_offset:016X}",
                     "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset)}
             else:
                 events.REPLY_NOT_STORED.log(_log, topic=message.topic, status=result.status.name, reason=result.remark)

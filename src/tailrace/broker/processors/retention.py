@@ -60,7 +60,7 @@ class RetentionProcessor:
         In RocketMQ request 306 also deletes queues of existing topics if all their messages have expired;
         such a queue starts at offset 0 again. Here the queue and its end offset stay.
         """
-        return deleted_answer(request, self._store.delete_unused_topics())
+        return deleted_answer(request, self._store.deletion.delete_unused())
 
     def _free_bytes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Start to free bytes, plan that, or return how far the last request is: a request of Tailrace's own.

@@ -177,7 +177,7 @@ class SendMessageProcessor:
                 on_failure=self._not_created)
         store, begun_ns = self._store, self._broker.clock.monotonic_ns()
         inner = message.sys_flag & INNER_BATCH_BITS
-        result = store.put_inner(message) if inner or not batch else store.put_batch_inner(message, request.body)
+        result = store.put_inner(message) if inner or not batch else store.inner.put_batch(message, request.body)
         if result.until < 0 or not result.status.appended:
             return self._refused(request, result)
         if half is not None:

@@ -131,7 +131,7 @@ class SendBackProcessor:
     def _is_ended(self, message: MessageExt | None, phy_offset: int, origin: str) -> bool:
         """Return True if a message belongs to a topic that was deleted after the message was stored."""
         topics = {origin} if message is None else {message.topic, message.properties.get(RETRY_TOPIC, "")}
-        return any(phy_offset < self._broker.store.lives.deleted_up_to(topic) for topic in topics)
+        return any(phy_offset < self._broker.store.inner.lives.deleted_up_to(topic) for topic in topics)
 
     def _topic(self, topic: str, queue_nums: int, sys_flag: int) -> TopicConfig:
         return self._broker.topic(topic, queue_nums, sys_flag)

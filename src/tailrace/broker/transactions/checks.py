@@ -248,7 +248,7 @@ class TransactionChecks:
             half.properties[PRODUCER_GROUP], partial(self._may_get, half.properties[REAL_TOPIC]))
         if channel is None:
             return True  # no producer is connected; a later pass checks the copy
-        store_host = self._broker.store.store_host
+        store_host = self._broker.store.inner.store_host
         header = CheckTransactionStateRequestHeader(
             tran_state_table_offset=half.queue_offset, commit_log_offset=half.phy_offset,
             topic=half.topic, msg_id=half.properties.get(UNIQ_KEY),

@@ -331,7 +331,7 @@ class TransactionService:
 
     def is_ended(self, topic: str, phy_offset: int) -> bool:
         """Return True if the real topic of the half message at a position was deleted since, and perhaps made again."""
-        return phy_offset < self._store.lives.deleted_up_to(topic)
+        return phy_offset < self._store.inner.lives.deleted_up_to(topic)
 
     def drop(self, offset: int, topic: str) -> None:
         """Settle a half message whose topic was deleted: no consumer gets it."""
@@ -408,7 +408,7 @@ class TransactionService:
         try:
             result = self._store.put_inner(operation_message(
                 part, f"{self._unique_prefix}{self._unique_number:016X}", self._clock.now_ms(),
-                self._store.store_host))
+                self._store.inner.store_host))
         except StoreError as error:
             events.OPERATIONS_OF_HALF_MESSAGES_ARE_NOT_WRITTEN.log(_log, count=len(part), reason=error)
             return False

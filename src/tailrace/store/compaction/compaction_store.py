@@ -24,7 +24,6 @@ from tailrace.formats import filenames
 from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.logs import get_logger
-from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, places_of
 from tailrace.segments import OpenFiles
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.compaction.compaction_log import CompactionLog, has_keys, remove_queue
@@ -33,10 +32,8 @@ from tailrace.store.compaction.file_pair import Sizes
 from tailrace.store.compaction.replacement import QueueDirectories, segment_starts
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.consume_queue_store import ConsumeQueueStore
-from tailrace.store.hooks import PropertyFilter
 from tailrace.store.lives import EndedLives
-from tailrace.store.queue_types import queue_directories
-from tailrace.store.reading import MessageReader
+from tailrace.store.queue_types import CLEANUP_POLICY, COMPACTION, queue_directories
 from tailrace.store.walk.scan import has_unit
 
 __all__ = ["CompactionStore"]
@@ -53,7 +50,7 @@ class CompactionStore:
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, root: str, commit_log: CommitLog,
-        queues: ConsumeQueueStore, reader: MessageReader, open_files: OpenFiles, lives: EndedLives,
+        queues: ConsumeQueueStore, open_files: OpenFiles, lives: EndedLives,
         sync_log: Callable[[], None], quarantine: Keep,
     ) -> None:
         self._clock = clock
@@ -63,7 +60,6 @@ class CompactionStore:
         self._commit_log = commit_log
         self._lives = lives
         self._queues = queues
-        self._reader = reader
         self._open_files = open_files
         self._sync_log = sync_log
         self._damaged = DamagedMessages(quarantine)
@@ -91,6 +87,11 @@ class CompactionStore:
         for topic, queue_id in queue_directories(self._file_system, f"{self._root}/{filenames.COMPACTION_LOG}"):
             if topic in self.topics:
                 self._load(topic, queue_id)
+
+    def refuse(self, topic: str, why: str) -> None:
+        """Raise StoreError if a topic has compaction; ``why`` says what cannot be done with it."""
+        if topic in self.topics:
+            raise StoreError(f"{topic} has {CLEANUP_POLICY}={COMPACTION}, {why}")
 
     def follow(self, topics: Mapping[str, int]) -> None:
         """Serve these topics from now on."""
@@ -242,64 +243,6 @@ class CompactionStore:
             self._told.add(key)
             events.MESSAGES_CANNOT_BE_COPIED_TO_A_COMPACTION_LOG.log(_log, topic=key[0], queue_id=key[1], cause=error)
 
-    # -- reading
-
-    def get_message(
-        self, topic: str, queue_id: int, offset: int, max_msg_nums: int, max_bytes: int,
-        codes: Collection[int] | None, *, property_filter: PropertyFilter | None = None,
-        only_cached: bool = False,
-    ) -> GetMessageResult:
-        """As ``MessageReader.get_message``, for a topic with compaction.
-
-        An offset below the first message is no error, because offsets of compacted messages are missing
-        everywhere. Messages without keys are not returned.
-        """
-        log, queue = self.logs.get((topic, queue_id)), self._queues.table.get((topic, queue_id))
-        copied = log.max_offset if log is not None else 0
-        high = max(copied, queue.max_offset if queue is not None else 0)
-        if log is None or not copied or copied <= offset < high:
-            result = _with_keys(self._reader.get_message(
-                topic, queue_id, offset, max_msg_nums, max_bytes, codes, property_filter=property_filter,
-                only_cached=only_cached))
-            if log is not None and copied:
-                result.min_offset = min(log.min_offset, result.min_offset)
-            return result
-        low = log.min_offset
-        if offset == high:
-            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-        if offset > high:  # as in RocketMQ: a queue that still has its first message is read again
-            following = high if low > self._lives.begin(topic, queue_id) else low
-            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, following, low, high)
-        most = max(min(max_msg_nums, self._config.max_transfer_count_on_message_in_memory), 1)
-        room = min(max_bytes, self._config.max_transfer_bytes_on_message_in_memory)
-        records, offsets, following, is_cold = log.read(
-            offset, most, room, codes, property_filter, only_cached=only_cached)
-        status = GetMessageStatus.FOUND if records else GetMessageStatus.NO_MATCHED_MESSAGE
-        return GetMessageResult(
-            status, following, low, high, b"".join(records), len(records), places_of(records, offsets), is_cold)
-
-    def min_offset(self, topic: str, queue_id: int, low: int) -> int:
-        """Return the least offset of a queue whose ConsumeQueue starts at ``low``."""
-        log = self.logs.get((topic, queue_id)) if topic in self.topics else None
-        return min(low, log.min_offset) if log is not None and log.max_offset else low
-
-    def max_offset(self, topic: str, queue_id: int, high: int) -> int:
-        """Return the next offset of a queue whose ConsumeQueue ends at ``high``."""
-        log = self.logs.get((topic, queue_id)) if topic in self.topics else None
-        return max(high, log.max_offset) if log is not None else high
-
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: BoundaryType, offset: int) -> int:
-        """Return the offset for a store time, for which the ConsumeQueue has ``offset``.
-
-        Messages that only the compaction log has are stored before all others.
-        """
-        log = self.logs.get((topic, queue_id)) if topic in self.topics else None
-        queue = self._queues.table.get((topic, queue_id))
-        if log is None or boundary is not BoundaryType.LOWER or (queue is not None and offset > queue.min_offset):
-            return offset
-        found = log.first_stored(time_ms)
-        return found if found >= 0 else offset
-
     # -- compaction
 
     def step(self) -> None:
@@ -373,17 +316,3 @@ class _Copying:
                 _log, topic=self._key[0], queue_id=self._key[1], queue_offset=self._offset)
             return None
         return stored, store_timestamp_of(stored[:STORE_TIME_HEAD]) or 0
-
-
-def _with_keys(result: GetMessageResult) -> GetMessageResult:
-    """Remove the messages without keys from a result."""
-    if not result.record_count:
-        return result
-    kept = [(one, at) for one, at in zip(result.records, result.queue_offsets, strict=True) if has_keys(one)]
-    if len(kept) < result.record_count:
-        records = [one for one, _ in kept]
-        result.data, result.record_count = b"".join(records), len(records)
-        result.places = places_of(records, [at for _, at in kept])
-        if not records:
-            result.status = GetMessageStatus.NO_MATCHED_MESSAGE
-    return result

@@ -75,7 +75,7 @@ class LiteWorld:
 
     def kill(self):
         """What a killed process leaves."""
-        self.store._store.release()
+        self.store.inner.release()
         self.store._lock.release()
 
     def turn(self):

@@ -54,13 +54,13 @@ class PopWorld:
 
     def kill(self):
         """What a killed process leaves: files as they are, state files as they were last written."""
-        self.store._store.release()
+        self.store.inner.release()
         self.store._lock.release()
 
     # -- time
 
     def steps(self):
-        timers = self.store._timers.messages
+        timers = self.store.timer_services.messages
         for _ in range(2):
             self.store.wait_dispatched()
             while timers.enqueue_step():

@@ -415,7 +415,7 @@ def test_an_acknowledgement_that_comes_to_the_wheel_late_counts(world):
     world.run(1_600)
     assert world.ack(one).code == 0
     world.clock.advance(3_000)
-    timers, revive = world.store._timers.messages, world.pop_part.revive
+    timers, revive = world.store.timer_services.messages, world.pop_part.revive
     while timers.dequeue_step():
         pass
     world.store.wait_dispatched()
@@ -433,7 +433,7 @@ def test_an_acknowledgement_that_came_to_the_wheel_late_counts_after_a_kill(worl
     world.run(1_600)
     assert world.ack(one).code == 0
     world.clock.advance(3_000)
-    timers = world.store._timers.messages
+    timers = world.store.timer_services.messages
     while timers.dequeue_step():
         pass
     world.store.wait_dispatched()

@@ -48,7 +48,7 @@ def test_records_of_the_revive_topic_are_counted(world):
 def test_a_revive_queue_that_is_not_read_shows_its_lag(world):
     world.send()
     world.pop()
-    timers = world.store._timers.messages
+    timers = world.store.timer_services.messages
     for _ in range(28):
         world.clock.advance(500)
         world.store.wait_dispatched()

@@ -96,7 +96,7 @@ def test_damage_in_a_compaction_log_is_found(one_process, tmp_path):
             store.put(Message(topic="C", body=b"value %d" % n, keys=[f"k{n}"]))
         store.flush()
         store.wait_dispatched()
-        store._store.flush()
+        store.inner.flush()
     assert both(one_process, path) == set()
     [file] = (path / "compaction" / "compactionLog" / "C" / "0").iterdir()
     data = bytearray(file.read_bytes())

@@ -224,8 +224,8 @@ def test_a_directory_that_was_replaced_is_an_error_or_read_from_its_first_messag
         fill(path, expected[20:], clock)
     else:  # the queue begins at 0 again, in the same log
         with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False, clock=clock)) as store:
-            store._store.queues.delete({("orders", 0)})
-            store._store.commit_log.queue_offsets.pop(("orders", 0), None)
+            store.inner.queues.delete({("orders", 0)})
+            store.inner.commit_log.queue_offsets.pop(("orders", 0), None)
             for body in expected:
                 clock.advance(7)
                 store.put(Message(topic="orders", body=body), queue_id=0)

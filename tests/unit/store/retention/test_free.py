@@ -33,7 +33,7 @@ def test_young_files_are_deleted_until_the_bytes_are_freed(place):
     assert done.files == [name.rpartition("/")[2] for name in before[:2]]
     assert (done.freed_bytes, done.stopped, done.ended) == (2 * SIZE, "", True)
     assert place.files.list("/s/tailrace/trash") == []
-    queue = place.store._store.queues.get("t", 0)
+    queue = place.store.inner.queues.get("t", 0)
     assert queue.unit(queue.min_offset).phy_offset == place.store.min_phy_offset == 2 * SIZE
 
 
@@ -99,7 +99,7 @@ def test_topics_that_keep_messages_longer_do_not_stop_it(place):
 def test_a_file_whose_queues_are_not_written_stays(place):
     while len(place.log.queue.files) < 3:
         place.store.put_inner(MessageExtBrokerInner("t", 0, bytes(900)))
-    place.store._store.flush_commit_log.flush()
+    place.store.inner.flush_commit_log.flush()
     assert "its queues are not written yet" in place.store.retention.free_now(1).stopped
     place.dispatch()
     assert len(place.store.retention.free_now(1).files) == 1

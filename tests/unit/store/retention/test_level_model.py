@@ -47,7 +47,7 @@ class World:
                 delete_when="3", delete_rate=0, commit_log_roll_time=0.0,
                 mapped_file_size_timer_log=52 * 40 + 30, timer_wheel_enable=self.wheel,
                 message_delay_level="2s 40s 300s"))
-        inside, put, put_records = self.store._store, self.store._store.put, self.store._store.put_records
+        inside, put, put_records = self.store.inner, self.store.inner.put, self.store.inner.put_records
 
         def watched(message, **kind):
             result = put(message, **kind)

@@ -93,7 +93,7 @@ def test_a_message_that_was_handed_over_has_its_topic_and_no_level():
     place.fill(2)
     force_out(place, last)
     place.dispatch()
-    queue = place.store._store.queues.get("rmq_sys_wheel_timer", 0)
+    queue = place.store.inner.queues.get("rmq_sys_wheel_timer", 0)
     copy = decode_message(place.log.record_at(queue.unit(0).phy_offset))
     [moment] = original.values()
     out = (moment - 1) // 1000 * 1000
@@ -125,7 +125,7 @@ def test_a_message_that_no_topic_can_store_is_parked_at_its_time(real_topic):
     place = Place(message_delay_level=LEVELS)
     place.store.put(Message(topic="later", body=b"x", delay_level=3))
     properties = encode_properties({"DELAY": "3", "REAL_TOPIC": real_topic, "REAL_QID": "0"})
-    last = place.store._store.put(MessageExtBrokerInner(
+    last = place.store.inner.put(MessageExtBrokerInner(
         "SCHEDULE_TOPIC_XXXX", 2, b"nowhere", properties)).phy_offset
     place.fill(2)
     force_out(place, last)
@@ -174,7 +174,7 @@ def test_a_log_without_room_loses_the_rest_of_a_level_and_tells_how_many(monkeyp
     place = Place(message_delay_level=LEVELS)
     due, last = put_levels(place, count=5)
     place.fill(2)
-    inside = place.store._store
+    inside = place.store.inner
     put, seen = inside.put, []
 
     def full(message, **kind):

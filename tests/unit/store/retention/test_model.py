@@ -75,7 +75,7 @@ class World:
                 file_reserved_time=RESERVED_MS / 3_600_000, delete_when=";".join(map(str, range(24))),
                 delete_rate=self.random.choice((0, SIZE)), destroy_maped_file_interval_forcibly=30_000,
                 commit_log_roll_time=0.0))
-        self.log = self.store._store.commit_log
+        self.log = self.store.inner.commit_log
 
     def put(self):
         for _ in range(self.random.randrange(1, 40)):

@@ -32,7 +32,7 @@ def test_what_triggers_a_pass_over_every_combination():
         return types.SimpleNamespace(total=1000, free=free, usable=free)
 
     place.files.disk_usage = disk_usage
-    flags = place.store._store.flags
+    flags = place.store.inner.flags
     switches = [(on, dataclasses.replace(place.config, clean_file_forcibly_enable=on)) for on in (True, False)]
     bands = (50, 76, 86, 91)
     cases = 0
@@ -113,7 +113,7 @@ def test_two_threads_may_clean_the_queues_at_the_same_time(place, monkeypatch):
     assert place.store.retention.delete_now() == 4
     met[0].join(10)
     assert not met[0].is_alive()
-    queue = place.store._store.queues.get("t", 0)
+    queue = place.store.inner.queues.get("t", 0)
     assert queue.unit(queue.min_offset).phy_offset >= place.store.min_phy_offset
 
 

@@ -203,7 +203,7 @@ class Timers:
         self.done = set()
 
     def pending(self):
-        queue = self.place.store._store.queues.get("rmq_sys_wheel_timer", 0)
+        queue = self.place.store.inner.queues.get("rmq_sys_wheel_timer", 0)
         if queue is None:
             return []
         units = [queue.unit(n) for n in range(queue.min_offset, queue.max_offset)]
@@ -219,7 +219,7 @@ class Timers:
 def with_timers(**config):
     place = Place(timer_wheel_enable=True, **config)
     timers = Timers(place)
-    rescue = TimerRescue(place.clock, place.store._store, timers, place.store._timers.schedule)
+    rescue = TimerRescue(place.clock, place.store.inner, timers, place.store.timer_services.schedule)
     place.clean.needs = replace(place.clean.needs, pins=[rescue.pins], rewrite_timers=rescue.rewrite)
     return place, timers
 
@@ -254,7 +254,7 @@ def test_pending_timers_of_a_file_that_must_go_are_written_again():
     place.run(20_000)
     assert place.store.min_phy_offset > max(before), "gone though puts are refused"
     place.dispatch()
-    queue = place.store._store.queues.get("rmq_sys_wheel_timer", 0)
+    queue = place.store.inner.queues.get("rmq_sys_wheel_timer", 0)
     copies = [decode_message(place.log.record_at(queue.unit(n).phy_offset))
               for n in range(queue.min_offset, queue.max_offset)]
     copies = [m for m in copies if m.properties.get("TIMER_ROLL_TIMES") == "1"]
@@ -311,7 +311,7 @@ def delivered(place):
 
 def test_the_wheel_knows_its_oldest_pending_timer():
     place = Place(file_reserved_time=0.01)
-    pending = place.store._timers.pending()
+    pending = place.store.timer_services.pending()
     assert pending.first_pending() == -1
     places = put_delays(place, [100, 50, 200])
     place.dispatch()
@@ -332,7 +332,7 @@ def test_the_wheel_knows_its_oldest_pending_timer():
     assert pending.first_pending() == -1
     place.store.close()
     place.open()
-    assert place.store._timers.pending().first_pending() == -1
+    assert place.store.timer_services.pending().first_pending() == -1
     place.store.close()
 
 
@@ -341,13 +341,13 @@ def test_strays_that_a_close_listed_again_are_not_overlooked():
     old = put_delays(place, [30, 3000])
     place.fill(1)
     place.run_timers()
-    timers = place.store._timers.messages
+    timers = place.store.timer_services.messages
     unit = timers.timer_log.unit(52)
     assert unit.phy_offset == old[1]
     late = put_delays(place, [4000])
     place.run_timers()
     timers.timer_log.append(_packed(unit._replace(prev_pos=-1)))
-    pending = place.store._timers.pending()
+    pending = place.store.timer_services.pending()
     place.run_timers(40_000)
     assert pending.first_pending() == old[1]
     assert pending.pending_between(0, 1 << 40) == [old[1], late[0]]

@@ -231,10 +231,10 @@ def test_queues_and_index_follow_the_log_and_keep_their_last_files():
     place.fill(6)
     place.store.put(Message(topic="quiet", body=b"x"))
     place.fill(1)
-    place.store._store.flush()
+    place.store.inner.flush()
     place.clock.advance(80 * HOUR)
-    queue = place.store._store.queues.get("t", 0)
-    index = place.store._store.index
+    queue = place.store.inner.queues.get("t", 0)
+    index = place.store.inner.index
     before = len(queue.files.files), len(index.files)
     assert place.store.retention.delete_now() == 7
     assert len(queue.files.files) < before[0]
@@ -257,9 +257,9 @@ def test_queues_and_index_follow_the_log_and_keep_their_last_files():
 
 def test_a_queue_whose_topic_is_being_deleted_is_left_alone(place):
     place.fill(3)
-    queue = place.store._store.queues.get("t", 0)
+    queue = place.store.inner.queues.get("t", 0)
     count = len(queue.files.files)
-    place.store._store.flush()
+    place.store.inner.flush()
     queue.files.files[0].close()
     assert not queue.delete_expired_file(1 << 60)
     assert len(queue.files.files) == count > 1
@@ -269,14 +269,14 @@ def test_queue_files_are_deleted_after_log_files_with_a_pause_after_each_queue()
     place = Place(delete_when="12", file_reserved_time=0.0)
     for topic in ("a", "b"):
         place.fill(3, topic=topic, step_ms=1)
-    for file in place.store._store.queues.get("a", 0).files.files:
+    for file in place.store.inner.queues.get("a", 0).files.files:
         file.read(0, 20)
     place.run(61_000, only=["CleanCommitLogService"])
-    files = [len(place.store._store.queues.get(t, 0).files.files) for t in ("a", "b")]
+    files = [len(place.store.inner.queues.get(t, 0).files.files) for t in ("a", "b")]
     seen = []
     for _ in range(4):
         place.run(100, only=["CleanConsumeQueueService"])
-        seen.append([len(place.store._store.queues.get(t, 0).files.files) for t in ("a", "b")])
+        seen.append([len(place.store.inner.queues.get(t, 0).files.files) for t in ("a", "b")])
     assert seen[0][0] < files[0]
     assert seen[0][1] == files[1], "a step ends behind a queue that deleted"
     assert seen[-1][1] < files[1]
@@ -286,11 +286,11 @@ def test_messages_that_are_not_dispatched_keep_their_file(place):
     want = 4
     while len(place.log.queue.files) < want:
         place.store.put_inner(MessageExtBrokerInner("t", 0, bytes(900)))
-    place.store._store.flush_commit_log.flush()
+    place.store.inner.flush_commit_log.flush()
     place.clock.advance(80 * HOUR)
     assert place.store.retention.delete_now() == 0
     assert place.clean.verdicts()[0].rule is Rule.NOT_DISPATCHED
-    place.store._store.flush()
+    place.store.inner.flush()
     assert place.store.retention.delete_now() == 3
 
 
@@ -301,7 +301,7 @@ def test_queues_are_synced_when_a_file_will_be_deleted_and_not_for_a_report():
     while len(place.log.queue.files) < 3:
         place.store.put_inner(MessageExtBrokerInner("t", 0, bytes(900)))
     place.dispatch()
-    place.store._store.flush_commit_log.flush()
+    place.store.inner.flush_commit_log.flush()
     synced.clear()
     assert place.clean.run_pass(manual=True) == 0
     assert place.clean.verdicts()[0].rule is Rule.NOT_EXPIRED
@@ -374,7 +374,7 @@ def test_forced_deletion_frees_what_is_needed_and_no_more():
     used = 80 + len([n for n in place.files.list("/s/commitlog") if len(n) == 20])
     assert used == 85, "at the forcible level it stops"
     gone = place.store.min_phy_offset // SIZE
-    queue = place.store._store.queues.get("t", 0)
+    queue = place.store.inner.queues.get("t", 0)
     before = next(
         n for n in range(queue.max_offset)
         if (unit := queue.unit(n)) and unit.phy_offset >= place.store.min_phy_offset)
@@ -444,9 +444,9 @@ def test_an_index_file_counts_with_what_it_takes_of_the_disk_not_with_its_length
 
 def test_a_lease_of_the_log_keeps_its_bytes_and_what_is_not_there_gets_none(place):
     place.fill(2)
-    assert place.store.lease(0, 3 * SIZE) is None
-    assert place.store.lease(1 << 40, 1) is None
-    with place.store.lease(0, 100) as lease:
+    assert place.store.inner.lease(0, 3 * SIZE) is None
+    assert place.store.inner.lease(1 << 40, 1) is None
+    with place.store.inner.lease(0, 100) as lease:
         assert bytes(lease.buffer) == place.log.read(0, 100)
 
 
@@ -465,7 +465,7 @@ def test_w29_a_stop_while_the_disk_is_full_is_a_clean_one(place):
 def test_a_quiet_store_expires_because_its_last_file_ends_by_age():
     place = Place(commit_log_roll_time=10.0, delete_when="12", file_reserved_time=20.0)
     first = [place.store.put(Message(topic="t", body=b"%d" % n)) for n in range(3)]
-    place.store._store.flush()
+    place.store.inner.flush()
     place.clock.advance(9 * HOUR)
     place.run(61_000)
     assert len(place.names()) == 1, "too young to end"
@@ -475,7 +475,7 @@ def test_a_quiet_store_expires_because_its_last_file_ends_by_age():
     place.files.mtimes[place.names()[0]] = place.clock.now_ms()  # of the record that ends it
     place.run(60_000)
     assert len(place.names()) == 2, "an empty file does not end"
-    place.store._store.flush()
+    place.store.inner.flush()
     assert [m.body for m in place.store.read("t")] == [b"0", b"1", b"2"]
     place.store.close()
     place.open()
@@ -483,7 +483,7 @@ def test_a_quiet_store_expires_because_its_last_file_ends_by_age():
     place.run(70_000)
     assert len(place.names()) == 2, "a full last file has one behind it"
     place.files.mtimes[place.names()[0]] = place.clock.now_ms() - 21 * HOUR
-    place.store._store.flush()
+    place.store.inner.flush()
     assert place.store.retention.delete_now() == 1
     assert list(place.store.read("t")) == []
     place.store.close()
@@ -491,7 +491,7 @@ def test_a_quiet_store_expires_because_its_last_file_ends_by_age():
     put = place.store.put(Message(topic="t", body=b"later"))
     assert (put.queue_offset, put.phy_offset) == (3, SIZE), "offsets go on"
     assert put.phy_offset > first[-1].phy_offset
-    place.store._store.flush()
+    place.store.inner.flush()
     assert [m.body for m in place.store.read("t")] == [b"later"]
 
 

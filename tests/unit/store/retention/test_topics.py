@@ -175,7 +175,7 @@ def test_bytes_are_counted_on_whatever_else_moves_the_queue(place):
             assert place.store.retention.delete_now() > 0
         place.store.retention.topics.step()
         low, high = bounds(place, "t")
-        sizes = [place.store._store.queues.get("t", 0).unit(n).size for n in range(low, high)]
+        sizes = [place.store.inner.queues.get("t", 0).unit(n).size for n in range(low, high)]
         kept, first = sum(sizes), sizes[0]
         assert kept <= 6000, round_
         assert round_ in {4, 7} or kept + first > 6000, round_
@@ -288,7 +288,7 @@ def test_a_queue_that_another_program_started_again_shows_all_its_messages(place
     place.store.purge_topic("t")
     state = place.read(STATE)
     place.store.delete_topics({"t"})
-    del place.store._store.commit_log.queue_offsets["t", 0]
+    del place.store.inner.commit_log.queue_offsets["t", 0]
     for _ in range(3):
         place.store.put(Message(topic="t", body=b"new"))
     place.store.close()
@@ -346,7 +346,7 @@ def test_needs_are_looked_up_once_a_queue(place, monkeypatch):
     place.store.put(Message(topic="u", body=bytes(SIZE // 2)))
     place.dispatch()
     topics = place.store.retention.topics
-    queue = place.store._store.queues.get("u", 0)
+    queue = place.store.inner.queues.get("u", 0)
     first = topics.needs()
     assert first.default_from == queue.unit(0).phy_offset
     monkeypatch.setattr(queue.files, "read", lambda *_: pytest.fail("asked again"))
@@ -392,7 +392,7 @@ def test_deleted_topics_are_forgotten_over_a_bound_and_the_oldest_first(place, m
     place.fill(2, "stays")
     place.clock.advance(100 * HOUR)
     place.store.retention.delete_now()
-    assert place.store.min_phy_offset >= place.store.lives.deleted_up_to("gone4")
+    assert place.store.min_phy_offset >= place.store.inner.lives.deleted_up_to("gone4")
     place.store.retention.topics.step()
     reopen(place)
     known = json.loads(place.read(STATE))
@@ -437,6 +437,6 @@ def test_queues_of_deleted_topics_are_removed_by_hand(place):
     place.fill(1)
     place.fill(1, "u")
     place.store.topics.delete("t")
-    assert place.store.delete_unused_topics().topics == ["t"]
-    assert place.store.delete_unused_topics().topics == []
+    assert place.store.deletion.delete_unused().topics == ["t"]
+    assert place.store.deletion.delete_unused().topics == []
     assert {topic for topic, *_ in place.store.queues()} == {"u"}

@@ -95,7 +95,7 @@ def test_w33_a_read_makes_no_queue_and_no_queue_keeps_a_mapping():
         place.store.get_message(topic, queue_id, 0, 1)
         place.store.queue_offsets.max(topic, queue_id)
         place.store.queue_offsets.min(topic, queue_id)
-        assert place.store._store.queues.get(topic, queue_id) is None
+        assert place.store.inner.queues.get(topic, queue_id) is None
     assert place.store.queues() == known
     assert not place.files.exists("/s/consumequeue/nobody")
     assert mapped == []
