@@ -13,11 +13,10 @@ from tailrace import Message, kernels
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.kernels.properties import message_properties
+from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.store import append
-from tailrace.store.multi_dispatch import MARK
 from tailrace.store.running_flags import RunningFlags
-from tailrace.timer.put_hook import may_wait
 
 FILE = 4096
 
@@ -175,15 +174,14 @@ def test_a_plain_message_is_one_that_needs_no_closer_look(topic, body, propertie
     "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"])
 @pytest.mark.parametrize("module", TWINS, ids=["interpreted", "imported"])
 def test_what_the_put_hook_or_multi_dispatch_look_at_is_not_plain(module, name):
-    """The kernel has names of its own for these properties."""
     log = Log(module, crc=False)
     log.tail.topics["T"] = b"T"
     for before in (b"", b"TAGS\x01a\x02"):
         properties = before + name.encode() + b"\x01x\x02"
-        assert may_wait(properties) or MARK in properties
+        assert module.kind_of(properties) == (C.LMQ if name.startswith("INNER") else C.WAITS)
         message = MessageExtBrokerInner("T", 0, b"", properties)
         assert log.tail.plain_writer(message) is None
-        assert (log.tail.plain_writer(message, hooked=True) is None) == (MARK in properties)
+        assert (log.tail.plain_writer(message, hooked=True) is None) == name.startswith("INNER")
     assert log.tail.plain_writer(MessageExtBrokerInner("T", 0, b"", b"TAGS\x01a\x02")) is not None
 
 
@@ -248,8 +246,7 @@ def test_properties_of_rows_are_those_of_messages(rows):
             return
         assert n < done
         assert data[ends[n - 1] if n else 0 : ends[n]] == expected
-        assert (kinds[n] & 1 == 1) >= may_wait(b"\x02".join(
-            part for part in expected.split(b"\x02") if part.startswith((b"TIMER_D", b"DELAY\x01"))))
+        assert kinds[n] == append.kind_of(expected)
     assert not why
 
 

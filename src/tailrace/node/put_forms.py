@@ -17,7 +17,7 @@ from tailrace.errors import (
     StoreNotWritableError,
     TimerFlowControlError,
 )
-from tailrace.formats.names import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
+from tailrace.formats.names import INNER_MULTI_DISPATCH
 from tailrace.kernels.properties import message_properties, plain_items
 from tailrace.model import (
     Message,
@@ -26,28 +26,14 @@ from tailrace.model import (
     PutMessageStatus,
     refuse_conflicts,
 )
-from tailrace.store.append import RecordWriter
+from tailrace.store.append import RecordWriter, kind_of
 from tailrace.store.compaction.compaction_store import CompactionStore
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.properties import DELIVER_PROPERTIES
 
 __all__ = [
-    "PutResults", "by_topic", "goes_alone", "many_writers", "odd_properties", "raise_partial", "raise_refused",
+    "PutResults", "by_topic", "many_writers", "odd_properties", "raise_partial", "raise_refused",
     "refuse_without_keys", "wait_durable",
 ]
-
-
-def is_timer(message: Message) -> bool:
-    """Return True if a message may have a delivery time, so that the put hook must handle it."""
-    return message.deliver_at is not None or message.delay is not None or message.delay_level > 0 or (
-        bool(message.properties)
-        and any(name in message.properties for name in (DELAY, *DELIVER_PROPERTIES)))
-
-
-def goes_alone(message: Message) -> bool:
-    """Return True if a message cannot be put together with others: it is a timer, or names LMQ queues."""
-    return is_timer(message) or INNER_MULTI_DISPATCH in message.properties or (
-        INNER_MULTI_QUEUE_OFFSET in message.properties)
 
 
 def refuse_without_keys(compaction: CompactionStore, topic: str, messages: Sequence[Message]) -> None:
@@ -91,15 +77,12 @@ def many_writers(
         chosen = queue_of(topic, queue_id)
         refuse_without_keys(store.compaction, topic, part)
         items = plain_items(part, prefix, number)
-        if items is None and any(map(goes_alone, messages)):
-            for one in messages:  # before any of them is put
-                refuse_conflicts(one)
-            return None
         if items is None:
-            items = [
-                (one.flag, one.body, odd_properties(one, f"{prefix}{next(number):012X}"))
-                for one in part
-            ]
+            items = [(one.flag, one.body, odd_properties(one, f"{prefix}{next(number):012X}")) for one in part]
+            if any(kind_of(stored) for _, _, stored in items):
+                for one in messages:  # before any of them is put
+                    refuse_conflicts(one)
+                return None
         writers.append(store.items_writer(MessageExtBrokerInner(
             topic, chosen, b"", born_timestamp=now_ms, born_host=store.store_host), items))
     return writers

@@ -17,6 +17,7 @@ from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.formats import filenames
 from tailrace.formats.names import LMQ_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.recall_handle import build_handle, parse_handle
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.config_manager import read_config, write_config
@@ -27,9 +28,9 @@ from tailrace.node.retention.timer_rescue import PendingPositions
 from tailrace.node.retention.wheel_positions import WheelPositions
 from tailrace.node.timer_targets import TimerTargets
 from tailrace.node.topic_config import TopicConfigManager, validate_topic
+from tailrace.store.append import kind_of
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
-from tailrace.store.multi_dispatch import MARK
 from tailrace.timer.pending import PendingTimer, parked_timers, pending_levels, pending_timers
 from tailrace.timer.put_hook import TimerPutHook, Waiting
 from tailrace.timer.recall import RECALLED, recall_messages, was_recalled
@@ -216,14 +217,14 @@ class Timers:
 
         The result has no recall handle, and its queue is the one where the message waits.
         """
-        if MARK in message.properties:
+        if kind_of(message.properties) & C.LMQ:
             return self.put(message)
         waiting = self._hook.handle_due(message, deliver_ms, unique_key)
         return waiting if isinstance(waiting, PutMessageResult) else self._store.put(message)
 
     def waiting(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
         """Change a message that must wait. Return its target and time, or a result if it is refused."""
-        refused = self._store.lmq_refusal(message) if MARK in message.properties else None
+        refused = self._store.lmq_refusal(message) if kind_of(message.properties) & C.LMQ else None
         return refused or self._hook.handle(message)
 
     def put_prepared(

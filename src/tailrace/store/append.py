@@ -15,6 +15,7 @@ import cython
 
 from tailrace.errors import DiskFullError, FatalStorageError
 from tailrace.formats.names import DELAY, INNER_MULTI, TIMER_DELIVERY_PREFIX
+from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.copying import clear_bytes
 from tailrace.kernels.shared.crc32 import crc32, crc_of_object, use_crc32
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PUT_LIMITS_MS", "Appender", "BatchWriter", "ItemsWriter", "MadeRecords", "MakeRecords", "MessageWriter",
-    "PutCounts", "QueueKey", "RecordWriter", "crc32", "use_crc32",
+    "PutCounts", "QueueKey", "RecordWriter", "crc32", "kind_of", "use_crc32",
 ]
 SOURCE_SHA256 = ""
 
@@ -48,8 +49,6 @@ _NO_NEXT_FILE = (DiskFullError, FatalStorageError, OSError)
 _INNER_BATCH = cython.declare(cython.longlong, 0x80)
 _PART = cython.declare(cython.int, 2048)
 """Most records that are written at a time, because dispatch also needs the interpreter's lock."""
-# Stored properties with one of these names are checked by the caller: store.multi_dispatch.MARK and the
-# names that timer.put_hook.may_wait searches for. A test compares them.
 _LMQ: bytes = INNER_MULTI.encode()
 _TIMER: bytes = TIMER_DELIVERY_PREFIX.encode()
 _DELAY: bytes = DELAY.encode() + b"\x01"
@@ -314,24 +313,27 @@ class MadeRecords(RecordWriter):
         queue_offsets.update(zip(self._keys, self._offsets.tolist(), strict=True))
 
 
-@cython.cfunc
-def _is_plain(stored: bytes, hooked: cython.bint) -> cython.bint:
-    """Return True if no property name starts with INNER_MULTI_ and, unless ``hooked``, with TIMER_D or is DELAY."""
+@cython.ccall
+def kind_of(stored: bytes) -> cython.int:
+    """Return what the store does with a message besides writing its record: 0 for nothing, or a sum of flags.
+
+    The stored properties decide. C.WAITS: it may have a delivery time or a delay level, so the put hook looks at it.
+    C.LMQ: it may name LMQ queues.
+    """
     p: cython.Py_ssize_t = 0
     n: cython.Py_ssize_t = len(stored)
     first: cython.uchar
+    found: cython.int = 0
     while p < n:
         first = stored[p]
-        if (
-            (first == 84 and not hooked and stored.startswith(_TIMER, p))
-            or (first == 68 and not hooked and stored.startswith(_DELAY, p))
-            or (first == 73 and stored.startswith(_LMQ, p))
-        ):
-            return False
+        if (first == 84 and stored.startswith(_TIMER, p)) or (first == 68 and stored.startswith(_DELAY, p)):
+            found |= C.WAITS
+        elif first == 73 and stored.startswith(_LMQ, p):
+            found |= C.LMQ
         while p < n and stored[p] != 2:
             p += 1
         p += 1
-    return True
+    return found
 
 
 @cython.cclass
@@ -407,7 +409,8 @@ class Appender:
         if (
             topic is None or type(body) is not bytes or type(stored) is not bytes
             or type(message.flag) is not int or type(message.queue_id) is not int
-            or len(body) + len(stored) > self._plain_size or not _is_plain(stored, hooked)
+            or len(body) + len(stored) > self._plain_size
+            or kind_of(stored) & (C.LMQ if hooked else C.LMQ | C.WAITS)
         ):
             return None
         writer = MessageWriter.__new__(MessageWriter)

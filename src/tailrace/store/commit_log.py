@@ -39,6 +39,7 @@ from tailrace.formats.inner_batch import INNER_BASE_LENGTH, INNER_BATCH_BITS, IN
 from tailrace.formats.names import INNER_BASE, INNER_MULTI_DISPATCH, INNER_NUM
 from tailrace.kernels import record
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 from tailrace.segments.mapped_file_queue import PAGE_SIZE
@@ -51,9 +52,10 @@ from tailrace.store.append import (
     MessageWriter,
     QueueKey,
     RecordWriter,
+    kind_of,
 )
 from tailrace.store.log_paths import LogPaths
-from tailrace.store.multi_dispatch import MARK, MultiDispatch
+from tailrace.store.multi_dispatch import MultiDispatch
 from tailrace.store.record_rules import RecordRules, refuse_in_batch
 from tailrace.store.running_flags import RunningFlags
 from tailrace.store.unreadable import UnreadableRecords
@@ -232,7 +234,7 @@ class CommitLog:
         """Check a message and return its writer. Raises MessageIllegalError."""
         stored = message.properties
         topic = self._check(message, stored)
-        if MARK in stored:
+        if kind_of(stored) & C.LMQ:
             names, stored = self.multi_dispatch.names(message)
             if names:
                 return MessageWriter(
@@ -279,7 +281,7 @@ class CommitLog:
     def lmq_refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
         """Return the refusal of a message that may not use the LMQ queues that it names, else None.
 
-        The properties of the message have MARK. Called also before a message is stored for later delivery, so that
+        Its kind has C.LMQ. Called also before a message is stored for later delivery, so that
         its producer gets the refusal.
         """
         try:
@@ -323,7 +325,7 @@ class CommitLog:
             items = decode_batch(encoded)
             for number, (_, _, properties) in enumerate(items):
                 refuse_in_batch(decode_properties(properties), f"message {number} of the batch")
-            if MARK in encoded:
+            if any(kind_of(properties) & C.LMQ for _, _, properties in items):
                 encoded = encode_batch(self.multi_dispatch.checked_batch(message.topic, items))
                 count, longest, most, total, _ = record.check_batch(encoded)
         topic = self.rules.topic_bytes(message.topic)

@@ -26,7 +26,6 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.formats.names import (
     DLQ_GROUP_TOPIC_PREFIX,
-    INNER_MULTI,
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
     LMQ_PREFIX,
@@ -42,14 +41,12 @@ from tailrace.store.lives import EndedLives
 from tailrace.store.walk.scan import Rows
 
 __all__ = [
-    "MARK", "UNCOUNTED", "MultiDispatch", "holds_unit", "is_lmq", "lmq_names", "queue_count",
+    "UNCOUNTED", "MultiDispatch", "holds_unit", "is_lmq", "lmq_names", "queue_count",
     "rows_with_lmq", "topic_allows_lmq",
 ]
 
 _log = get_logger(__name__)
 
-MARK: Final = INNER_MULTI.encode()
-"""Stored properties without these bytes do not use multi-dispatch."""
 UNCOUNTED: Final = frozenset({SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK})
 """Kinds of records that have no unit and no queue offset."""
 _EXCLUDED: Final = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX)

@@ -27,12 +27,14 @@ from tailrace.formats.names import (
     UNIQ_KEY,
 )
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.shared import constants as C
 from tailrace.kernels.unit_records import property_values
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.store.append import kind_of
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.timer.properties import DELIVER_PROPERTIES, slot_ms
 
-__all__ = ["TimerPutHook", "Waiting", "may_wait"]
+__all__ = ["TimerPutHook", "Waiting"]
 
 _PUT_BACK_ROOM: Final = 128
 """Upper bound of the bytes that delivery adds: two times, the number of rolls and the due time of a rolled timer."""
@@ -56,14 +58,6 @@ _NAMES: Final = tuple(name.encode() for name in (
     REAL_QID))
 
 
-def may_wait(stored: bytes) -> bool:
-    """Return True if stored properties may have a delivery time or a delay level.
-
-    The test is cheap, because nearly every message has no such property.
-    """
-    return b"TIMER_D" in stored or b"DELAY\x01" in stored
-
-
 @final
 class TimerPutHook:
     """Turns a message with a delivery time or a delay level into one on the topic where it waits."""
@@ -80,7 +74,7 @@ class TimerPutHook:
     def handle(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
         """Change ``message`` if it must wait. Return a result if it is refused, None if it does not wait."""
         stored = message.properties
-        if not may_wait(stored) or message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
+        if not kind_of(stored) & C.WAITS or message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
             return None
         if message.sys_flag & SysFlag.TRANSACTION_MASK not in _NOT_HALF:
             return None

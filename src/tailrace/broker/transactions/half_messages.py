@@ -18,10 +18,11 @@ from tailrace.formats.names import INNER_MULTI_DISPATCH, UNIQ_KEY
 from tailrace.formats.remoting import ResponseCode
 from tailrace.kernels.properties import encode_properties
 from tailrace.kernels.record import encode
+from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.node.retention.group_pins import HALF_TOPIC
+from tailrace.store.append import kind_of
 from tailrace.timer.parking import inner_message
-from tailrace.timer.put_hook import may_wait
 
 __all__ = [
     "CHECK_IMMUNITY_TIME_IN_SECONDS", "CHECK_MAX_TIME_TOPIC", "HALF_TOPIC", "OP_TOPIC",
@@ -93,7 +94,7 @@ def make_half(
     if not properties.get(PRODUCER_GROUP):
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL, f"a transactional message has no property {PRODUCER_GROUP}")
-    if may_wait(message.properties):
+    if kind_of(message.properties) & C.WAITS:
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL,
             "a transactional message cannot have a delay level or a delivery time")

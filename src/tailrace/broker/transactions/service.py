@@ -46,14 +46,15 @@ from tailrace.errors import CorruptionError, RefusalError, StoreError
 from tailrace.formats.commitlog import SysFlag, decode_message
 from tailrace.formats.names import TIMER_TOPIC
 from tailrace.formats.remoting import ResponseCode
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.retention.group_pins import TRANSACTION_GROUP
 from tailrace.node.topic_config import TopicConfigManager
+from tailrace.store.append import kind_of
 from tailrace.store.dispatch import SCHEDULE_TOPIC
-from tailrace.timer.put_hook import may_wait
 
 __all__ = ["Found", "TransactionService"]
 
@@ -239,7 +240,7 @@ class TransactionService:
     def _is_committed(self, half: MessageExt) -> bool:
         real = committed_message(half)
         topics = [(real.topic, real.queue_id)]
-        if may_wait(real.properties):  # another broker has put it, because this one refuses such half messages
+        if kind_of(real.properties) & C.WAITS:  # another broker has put it, because this one refuses such half messages
             topics += [(TIMER_TOPIC, 0), (SCHEDULE_TOPIC, 0)]
         return any(
             message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
