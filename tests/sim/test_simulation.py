@@ -14,7 +14,7 @@ from tailrace.config import FlushDiskType
 from tailrace.model import PutMessageStatus
 from tailrace.node.message_store import MessageStore
 from tailrace.store.consume_queue import ConsumeQueue
-from tailrace.store.flush import FlushCommitLogService
+from tailrace.store.group_commit import FlushCommitLogService
 from tailrace.testing.crash_filesystem import CrashFileSystem, _Data
 from tailrace.testing.simulation import Simulation, ViolationError
 

@@ -7,7 +7,7 @@ Owns ``commitlog/``. Invariants:
   L4  Store timestamps never step back, whatever the wall clock does. Checkpoints, recovery and timers rely on
       it. While they are ahead of the wall clock, ``store.wall_times`` knows which records were stored when.
 Commit point: the wrote position of the last file moves, in ``store.append``. Concurrency: any thread may put; puts
-run one at a time under ``put_lock``. When a put returns, nothing is durable yet: ``store.flush`` syncs.
+run one at a time under ``put_lock``. When a put returns, nothing is durable yet: ``store.group_commit`` syncs.
 """
 
 from __future__ import annotations

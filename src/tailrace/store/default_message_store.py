@@ -34,11 +34,8 @@ from tailrace.store.commit_log import CommitLog
 from tailrace.store.compaction.compaction_store import CompactionStore
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
-from tailrace.store.flush import (
-    DurableCallback,
-    FlushCommitLogService,
-    FlushConsumeQueueService,
-)
+from tailrace.store.flush import FlushConsumeQueueService
+from tailrace.store.group_commit import DurableCallback, FlushCommitLogService
 from tailrace.store.index_service import IndexService
 from tailrace.store.lives import Ended, EndedLives
 from tailrace.store.log_paths import log_paths

@@ -44,11 +44,11 @@ from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher
+from tailrace.store.flush import make_progress
 from tailrace.store.index_service import IndexService
 from tailrace.store.lives import EndedLives, end_of_life, has_ended
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
-from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.record_batch import RecordBatch, rows_by_queue
 from tailrace.store.recovery.quarantine import Quarantine
 from tailrace.store.recovery.start import RecoveryReport, RecoveryStart, is_next, lost_ends
