@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from tailrace.store.directory_format import TimerFormat
 from tailrace.testing import CrashFileSystem
 from tailrace.timer import enqueue
 from tailrace.timer.due_table import DueTable
@@ -100,8 +101,7 @@ def w20_metrics_are_what_the_file_says(patch):
 
 
 def w21_slot_times_are_by_the_precision_of_now(patch):
-    patch.setattr(
-        "tailrace.timer.timer_message_store.grain_ms", lambda _files, _root, precision: precision)
+    patch.setattr(TimerFormat, "coarsest", lambda _self, precision: precision)
 
 
 def w21_without_a_checkpoint_everything_that_survives_is_delivered(patch):
