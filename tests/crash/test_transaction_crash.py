@@ -14,14 +14,13 @@ from read_there import read_there
 from tailrace import MessageStore, StoreConfig
 from tailrace.broker.client_manager import ProducerManager
 from tailrace.broker.transactions.checks import TransactionChecks
-from tailrace.broker.transactions.half_messages import HALF_TOPIC
 from tailrace.broker.transactions.service import TransactionService
 from tailrace.config import BrokerConfig
 from tailrace.env.entropy import SeededEntropy
+from tailrace.formats.names import HALF_TOPIC, TRANSACTION_GROUP
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.retention.group_pins import TRANSACTION_GROUP
 from tailrace.node.store_opening import StoreParts
 from tailrace.testing import CrashFileSystem, SimClock
 

@@ -13,15 +13,13 @@ from typing import Any, Final, NamedTuple, final
 
 from tailrace.errors import ConfigError
 from tailrace.formats import fastjson
-from tailrace.formats.names import LMQ_PREFIX
+from tailrace.formats.names import LMQ_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import is_retry_topic_of, normal_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.formats.requests.table import REQUESTS, Action, Request, Role
 
 __all__ = ["RESOURCE_MAX", "Access", "Accesses", "name_too_long"]
 
-RETRY: Final = "%RETRY%"
-DLQ: Final = "%DLQ%"
 TOPIC: Final = "Topic"
 GROUP: Final = "Group"
 CLUSTER: Final = "Cluster"
@@ -60,14 +58,14 @@ class _Field(NamedTuple):
 
 def group_access(name: str, actions: Action) -> Access:
     """Return the access to a group, which may be named by its retry topic."""
-    if name.startswith(RETRY):
-        name = name.removeprefix(RETRY)
+    if name.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        name = name.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
     return Access(GROUP, name, actions)
 
 
 def topic_access(name: str, actions: Action) -> Access:
     """Return the access to a topic, to the group of a retry topic, or to the parent topic of a Lite topic's queue."""
-    if not name.startswith(RETRY):
+    if not name.startswith(RETRY_GROUP_TOPIC_PREFIX):
         if name.startswith(_LITE):
             parent, found, _ = name.removeprefix(_LITE).partition("$")
             name = parent if found else name

@@ -16,6 +16,7 @@ from tailrace.auth.accesses import TOPIC, Access
 from tailrace.auth.check import AccessControl
 from tailrace.config import whole_number
 from tailrace.formats.commitlog import decode_properties
+from tailrace.formats.names import CORRELATION_ID, REPLY_TO_CLIENT, TTL
 from tailrace.formats.remoting import RemotingCommand, sender_of
 from tailrace.formats.requests.table import Action
 from tailrace.remoting import Channel
@@ -23,11 +24,8 @@ from tailrace.remoting import Channel
 if TYPE_CHECKING:
     from tailrace.broker.context import BrokerContext
 
-__all__ = ["REPLY_TO_CLIENT", "AskedQuestions"]
+__all__ = ["AskedQuestions"]
 
-REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
-CORRELATION_ID: Final = "CORRELATION_ID"
-TTL: Final = "TTL"
 GRACE_MS: Final = 10_000
 """For this time after its TTL a question may be replied to: the replier gets no error for a late reply."""
 TTL_MAX_MS: Final = 600_000

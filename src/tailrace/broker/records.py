@@ -14,33 +14,25 @@ from typing import Final
 
 from tailrace.auth.accesses import GROUP, TOPIC, Access, topic_access
 from tailrace.broker.context import BrokerContext
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR
-from tailrace.formats.names import (
-    DLQ_GROUP_TOPIC_PREFIX,
-    INNER_MULTI_DISPATCH,
-    LMQ_PREFIX,
-    REAL_TOPIC,
-    RETRY_GROUP_TOPIC_PREFIX,
-    TIMER_TOPIC,
-)
-from tailrace.formats.pop import ORIGIN_GROUP, RETRY_TOPIC, retry_owner
+from tailrace.formats.pop import retry_owner
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.formats.requests.table import Action
 from tailrace.model import MessageExt
 from tailrace.remoting import Channel
-from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.timer.properties import PARKED_TOPIC
 
 __all__ = ["owners_of", "real_topic_of", "require", "require_record"]
 
 _HOLD_OTHERS: Final = frozenset({
-    SCHEDULE_TOPIC, TIMER_TOPIC, PARKED_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"})
+    N.SCHEDULE_TOPIC, N.TIMER_TOPIC, PARKED_TOPIC, N.HALF_TOPIC, N.CHECK_MAX_TIME_TOPIC})
 """Topics that hold messages of other topics, which are in the property REAL_TOPIC."""
 
 
 def real_topic_of(message: MessageExt) -> str:
     """Return the topic to which a message goes: its own, or the one for which a delay or a transaction holds it."""
-    return message.properties.get(REAL_TOPIC, "") if message.topic in _HOLD_OTHERS else message.topic
+    return message.properties.get(N.REAL_TOPIC, "") if message.topic in _HOLD_OTHERS else message.topic
 
 
 def owners_of(message: MessageExt, action: Action) -> list[Access]:
@@ -50,16 +42,16 @@ def owners_of(message: MessageExt, action: Action) -> list[Access]:
     its topic and to each LMQ queue in which it has a place.
     """
     topic, properties = real_topic_of(message), message.properties
-    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+    if topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX):
         group = retry_owner(
-            topic, properties.get(ORIGIN_GROUP), properties.get(REAL_TOPIC), properties.get(RETRY_TOPIC))
-        return [topic_access(topic if group is None else f"{RETRY_GROUP_TOPIC_PREFIX}{group}", action)]
+            topic, properties.get(N.ORIGIN_GROUP), properties.get(N.REAL_TOPIC), properties.get(N.RETRY_TOPIC))
+        return [topic_access(topic if group is None else f"{N.RETRY_GROUP_TOPIC_PREFIX}{group}", action)]
     found = [Access(TOPIC, topic, action)]
-    if topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
-        return [*found, Access(GROUP, topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX), action)]
-    names = properties.get(INNER_MULTI_DISPATCH)
+    if topic.startswith(N.DLQ_GROUP_TOPIC_PREFIX):
+        return [*found, Access(GROUP, topic.removeprefix(N.DLQ_GROUP_TOPIC_PREFIX), action)]
+    names = properties.get(N.INNER_MULTI_DISPATCH)
     return found if not names else found + [
-        topic_access(name, action) for name in names.split(LMQ_DISPATCH_SEPARATOR) if name.startswith(LMQ_PREFIX)]
+        topic_access(name, action) for name in names.split(LMQ_DISPATCH_SEPARATOR) if name.startswith(N.LMQ_PREFIX)]
 
 
 def require_record(

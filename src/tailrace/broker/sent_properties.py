@@ -21,12 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tailrace.auth.accesses import Access, group_access, topic_access
-from tailrace.broker.asked import REPLY_TO_CLIENT
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.transactions.half_messages import FreshHalf
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR
-from tailrace.formats.names import INNER_MULTI_DISPATCH, RETRY_GROUP_TOPIC_PREFIX
-from tailrace.formats.pop import ORIGIN_GROUP, RETRY_TOPIC
 from tailrace.formats.remoting import RemotingCommand, sender_of
 from tailrace.formats.requests.table import Action
 from tailrace.model import MessageExtBrokerInner
@@ -45,15 +43,15 @@ def check_properties(
     """
     topic = message.topic if half is None else half.committed.topic
     is_named = check_named(broker, channel, request, topic, properties)
-    if REPLY_TO_CLIENT in properties and topic[0] != "%":
+    if N.REPLY_TO_CLIENT in properties and topic[0] != "%":
         broker.asked.note(channel, request, topic, properties)
     if half is not None:
         if half.group != topic:
             _check_producers(broker, channel, request, half.group)
-    elif not is_named and topic.startswith(RETRY_GROUP_TOPIC_PREFIX) and "_" in topic and "+" not in topic:
+    elif not is_named and topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX) and "_" in topic and "+" not in topic:
         # A name with several users: without an owner the message would belong to all of them.
         message.properties += b"%b\x01%b\x02" % (
-            ORIGIN_GROUP.encode(), topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX).encode())
+            N.ORIGIN_GROUP.encode(), topic.removeprefix(N.RETRY_GROUP_TOPIC_PREFIX).encode())
 
 
 def check_named(
@@ -63,8 +61,8 @@ def check_named(
 
     Return whether they name any.
     """
-    is_retry = topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
-    if not is_retry and RETRY_TOPIC not in properties and INNER_MULTI_DISPATCH not in properties:
+    is_retry = topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX)
+    if not is_retry and N.RETRY_TOPIC not in properties and N.INNER_MULTI_DISPATCH not in properties:
         return False
     accesses = list(_named(properties, is_retry=is_retry))
     if accesses and broker.control is not None:
@@ -76,13 +74,13 @@ def _named(properties: str, *, is_retry: bool) -> Iterator[Access]:
     """Yield the accesses to what properties name; each property counts, even if it is there twice."""
     for text in properties.split("\x02"):
         name, _, value = text.partition("\x01")
-        if name == INNER_MULTI_DISPATCH:
+        if name == N.INNER_MULTI_DISPATCH:
             for queue in value.split(LMQ_DISPATCH_SEPARATOR):
                 if queue.strip():
                     yield topic_access(queue, Action.PUB)
-        elif name == RETRY_TOPIC and value:
+        elif name == N.RETRY_TOPIC and value:
             yield topic_access(value, Action.PUB | Action.SUB)
-        elif name == ORIGIN_GROUP and value and is_retry:
+        elif name == N.ORIGIN_GROUP and value and is_retry:
             yield group_access(value, Action.SUB)
 
 

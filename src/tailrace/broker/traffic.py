@@ -13,6 +13,7 @@ from typing import Any, Final, final
 
 from tailrace.broker.counters import Counters, Flow
 from tailrace.env.supervision import failed
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import decode_properties
 from tailrace.kernels.unit_records import property_values
 from tailrace.metrics import MESSAGE_SIZE, PUT_LATENCY, Histogram
@@ -22,17 +23,11 @@ __all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "is_delayed", "messag
 
 _BUCKETS: Final = MESSAGE_SIZE.buckets
 NORMAL: Final = "normal"
-LMQ_PREFIX: Final = "%LMQ%"
-"""Topics with this prefix are counted as one, as in LmqBrokerStatsManager."""
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""The topic of the delay levels; each of its queues is counted."""
-_TRANSACTION: Final = "TRAN_MSG"
-_SHARDING_KEY: Final = "__SHARDINGKEY"
 _DELAYS: Final = frozenset({
-    "__STARTDELIVERTIME", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
-_NAMES: Final = tuple(name.encode() for name in (_TRANSACTION, _SHARDING_KEY, *_DELAYS))
+    N.START_DELIVER_TIME, N.DELAY, N.TIMER_DELIVER_MS, N.TIMER_DELAY_SEC, N.TIMER_DELAY_MS})
+_NAMES: Final = tuple(name.encode() for name in (N.TRAN_MSG, N.SHARDING_KEY, *_DELAYS))
 _SIGNS: Final = (
-    f"{_TRANSACTION}\x01", f"{_SHARDING_KEY}\x01", "DELAY\x01", "TIMER_DEL", "__STARTDELIVERTIME\x01")
+    f"{N.TRAN_MSG}\x01", f"{N.SHARDING_KEY}\x01", f"{N.DELAY}\x01", "TIMER_DEL", f"{N.START_DELIVER_TIME}\x01")
 """Every message of another type than normal has one of these texts in its properties."""
 
 
@@ -52,7 +47,7 @@ def message_type(properties: str, *, waits: bool = False) -> str:
 
     Pass ``waits`` if the message is known to have a delivery time.
     """
-    if waits and _TRANSACTION not in properties and _SHARDING_KEY not in properties:
+    if waits and N.TRAN_MSG not in properties and N.SHARDING_KEY not in properties:
         return "delay"  # a search of two names takes less time than reading them all
     for sign in _SIGNS:
         if sign in properties:
@@ -64,7 +59,7 @@ def message_type(properties: str, *, waits: bool = False) -> str:
 def type_of(properties: Mapping[str, str]) -> str:
     """Return the same from decoded properties, in RocketMQ's order (BrokerMetricsManager.getMessageType)."""
     return _type(
-        properties.get(_TRANSACTION), properties.get(_SHARDING_KEY), has_delay=not _DELAYS.isdisjoint(properties))
+        properties.get(N.TRAN_MSG), properties.get(N.SHARDING_KEY), has_delay=not _DELAYS.isdisjoint(properties))
 
 
 def _type(transaction: str | None, sharding_key: str | None, *, has_delay: bool) -> str:
@@ -124,9 +119,9 @@ class Traffic:
 
     def arrived(self, topic: str, count: int, size: int, queue_id: int = -1) -> None:
         """Count messages that have become readable; called by the dispatch thread."""
-        if topic.startswith(LMQ_PREFIX):
-            topic = LMQ_PREFIX  # there may be millions of them, one for each device
-        elif topic == SCHEDULE_TOPIC and self._by_queue and queue_id >= 0:
+        if topic.startswith(N.LMQ_PREFIX):
+            topic = N.LMQ_PREFIX  # there may be millions of them, one for each device
+        elif topic == N.SCHEDULE_TOPIC and self._by_queue and queue_id >= 0:
             self.counters.add("QUEUE_PUT", f"{topic}@{queue_id}", count, size, count)
         flow = self.by_topic.get(topic)
         if flow is None:
@@ -141,21 +136,21 @@ class Traffic:
 
         Messages are counted after they became readable and before waiting pulls are notified.
         """
-        flow = self.by_topic.get(LMQ_PREFIX if topic.startswith(LMQ_PREFIX) else topic)
+        flow = self.by_topic.get(N.LMQ_PREFIX if topic.startswith(N.LMQ_PREFIX) else topic)
         return 0 if flow is None else flow.messages
 
     def hand_out(
         self, topic: str, group: str, count: int, size: int, queue_id: int = -1, took_ns: int = 0,
     ) -> None:
         """Count messages handed to a consumer, and if ``queue_id`` is given how long that took."""
-        if topic.startswith(LMQ_PREFIX):
-            topic = LMQ_PREFIX
-        elif queue_id >= 0 and not group.startswith(LMQ_PREFIX):
+        if topic.startswith(N.LMQ_PREFIX):
+            topic = N.LMQ_PREFIX
+        elif queue_id >= 0 and not group.startswith(N.LMQ_PREFIX):
             self.get_time_max_ns = max(self.get_time_max_ns, took_ns)
             place = f"{queue_id}@{topic}@{group}" if self._by_queue else f"{topic}@{group}"
             self.counters.add("GROUP_GET_LATENCY", place, took_ns // 1_000_000)
-        if group.startswith(LMQ_PREFIX):
-            group = LMQ_PREFIX
+        if group.startswith(N.LMQ_PREFIX):
+            group = N.LMQ_PREFIX
         key = topic, group
         flow = self.went_out.get(key)
         if flow is None:
@@ -173,7 +168,7 @@ class Traffic:
     def put_took(self, topic: str, queue_id: int, took_ns: int) -> None:
         """Count the time that a send took up to its answer."""
         self.put_latency.add(took_ns / 1_000_000)
-        if not topic.startswith(LMQ_PREFIX):
+        if not topic.startswith(N.LMQ_PREFIX):
             self.counters.add("TOPIC_PUT_LATENCY", f"{queue_id}@{topic}", took_ns // 1_000_000)
 
     def sent_back(self, topic: str, group: str) -> None:

@@ -41,6 +41,7 @@ from tailrace.errors import (
     RemotingTimeoutError,
     RequestTimeoutError,
 )
+from tailrace.formats.names import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
 from tailrace.spellings import duration_ms, time_ms
 
 __all__ = ["send", "tail"]
@@ -55,8 +56,8 @@ _UNSURE: Final = (
 def _timer_properties(delay: str, deliver_at: str, level: int) -> dict[str, str]:
     """Return the property that delays a message, from the options of ``send``."""
     named = {
-        "TIMER_DELAY_MS": duration(delay, "--delay") if delay else 0,
-        "TIMER_DELIVER_MS": milliseconds(deliver_at, "--deliver-at") if deliver_at else 0, "DELAY": level}
+        TIMER_DELAY_MS: duration(delay, "--delay") if delay else 0,
+        TIMER_DELIVER_MS: milliseconds(deliver_at, "--deliver-at") if deliver_at else 0, DELAY: level}
     said = {name: str(value) for name, value in named.items() if value}
     if len(said) > 1:
         raise usage("use one of --delay, --deliver-at and --delay-level")

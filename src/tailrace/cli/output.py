@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tailrace.env.clock import Clock, SystemClock
+from tailrace.formats.names import KEYS, TAGS, UNIQ_KEY
 from tailrace.logs import one_line
 from tailrace.spellings import size_text
 
@@ -182,8 +183,8 @@ def _message_row(message: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "topic": message["topic"], "place": f"{message['queueId']}:{message['queueOffset']}",
         "position": message["physicalOffset"], "size": message["size"],
-        "storeTimestamp": message["storeTimestamp"], "tag": properties.get("TAGS"), "keys": properties.get("KEYS"),
-        "uniqueKey": properties.get("UNIQ_KEY"), "body": message.get("body", message.get("bodyBase64")),
+        "storeTimestamp": message["storeTimestamp"], "tag": properties.get(TAGS), "keys": properties.get(KEYS),
+        "uniqueKey": properties.get(UNIQ_KEY), "body": message.get("body", message.get("bodyBase64")),
     }
 
 
@@ -273,7 +274,7 @@ def print_message(line: Mapping[str, Any]) -> None:
     properties = line["properties"]
     words = [
         _short_time(line["storeTimestamp"]), f"{line['queueId']}:{line['queueOffset']}",
-        *(f"{name.lower()}={properties[name]}" for name in ("TAGS", "KEYS") if properties.get(name)),
+        *(f"{name.lower()}={properties[name]}" for name in (TAGS, KEYS) if properties.get(name)),
         line.get("body", line.get("bodyBase64", "")),
     ]
     text = one_line("  ".join(words))

@@ -18,6 +18,7 @@ from tailrace.client.routes import MessageQueue
 from tailrace.client.subscription import Subscription
 from tailrace.env.clock import Clock
 from tailrace.errors import RemotingCommandError, RemotingError
+from tailrace.formats.names import RETRY_TOPIC
 from tailrace.formats.pop import normal_topic
 from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
@@ -546,7 +547,7 @@ class AssignedQueues:
             return found.next_begin_offset
         for message in found.messages:
             if message.topic == self._retry_topic:  # consumers know it by the topic it was sent to
-                message.topic = message.properties.get("RETRY_TOPIC", message.topic)
+                message.topic = message.properties.get(RETRY_TOPIC, message.topic)
             elif self._retry_topic and message.topic.startswith(f"{self._retry_topic}_"):
                 message.topic = normal_topic(message.topic, self._calls.group)  # popped before
         if found.from_slave and found.status == "NO_MATCHED_MSG" and found.next_begin_offset <= one.next_offset:

@@ -9,7 +9,7 @@ from tailrace import events
 from tailrace.client.assigned_queues import AssignedQueues
 from tailrace.client.broker_calls import BrokerCalls
 from tailrace.client.failures import Failures
-from tailrace.client.group_member import RETRY_PREFIX, GroupMember, MemberSettings
+from tailrace.client.group_member import GroupMember, MemberSettings
 from tailrace.client.listening import ListenerCalls, RetryLater, key_of
 from tailrace.client.pop_queues import Popping, PopQueue, retry_delay_s
 from tailrace.client.process_queue import ProcessQueue
@@ -20,6 +20,7 @@ from tailrace.client.telemetry import Telemetry
 from tailrace.client.trace import MessageTrace
 from tailrace.env.clock import Clock
 from tailrace.errors import MessageIllegalError, RemotingError
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 
@@ -241,7 +242,7 @@ class Consuming:
             return True
         times = most + 1 if level < 0 else message.reconsume_times + 1
         try:
-            await send_again(self._producer, message, f"{RETRY_PREFIX}{self._group}", times, most)
+            await send_again(self._producer, message, f"{RETRY_GROUP_TOPIC_PREFIX}{self._group}", times, most)
         except (RemotingError, MessageIllegalError) as error:
             events.MESSAGE_NOT_SENT_BACK_CONSUMED_AGAIN_HERE.log(
                 _log, group=self._group, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,

@@ -22,6 +22,7 @@ from tailrace.client.subscription import Subscription
 from tailrace.env.supervision import supervised
 from tailrace.errors import RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import pop_retry_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.consumer_headers import (
@@ -30,11 +31,10 @@ from tailrace.formats.requests.consumer_headers import (
 )
 from tailrace.logs import get_logger
 
-__all__ = ["RETRY_PREFIX", "GroupMember", "MemberSettings", "Start"]
+__all__ = ["GroupMember", "MemberSettings", "Start"]
 
 _log = get_logger(__name__)
 
-RETRY_PREFIX: Final = "%RETRY%"
 REBALANCE_S: Final = 20.0
 """Between passes when nothing has changed, as in RocketMQ."""
 AGAIN_S: Final = 1.0
@@ -239,9 +239,9 @@ class GroupMember:
                 queues, members = await self._share(topic)
             except RemotingError as error:
                 # The broker creates the retry topic of a new group with its first heartbeat.
-                if topic.startswith(f"{RETRY_PREFIX}{self.group}_"):
+                if topic.startswith(f"{RETRY_GROUP_TOPIC_PREFIX}{self.group}_"):
                     continue  # nothing was redelivered so far
-                if not topic.startswith(RETRY_PREFIX):
+                if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
                     await self._note_unknown(topic, error)
                 balanced = False
                 continue
@@ -290,7 +290,7 @@ class GroupMember:
     def _may_come_back(self, mine: Iterable[str]) -> bool:
         """Return whether popped messages may soon be redelivered in a topic that does not exist yet."""
         return asyncio.get_running_loop().time() < self._popped_until and not any(
-            topic.startswith(f"{RETRY_PREFIX}{self.group}_") for topic in mine)
+            topic.startswith(f"{RETRY_GROUP_TOPIC_PREFIX}{self.group}_") for topic in mine)
 
     async def _share(self, topic: str) -> tuple[set[MessageQueue], int]:
         """Return this member's queues of a topic, and the number of members."""
@@ -329,7 +329,7 @@ class GroupMember:
             raise RemotingError(f"the broker does not know topic {topic} or group {self.group} yet")
         self._popped = {queue for queue in self._popped if queue.topic != topic}
         self._popped |= {queue for queue, is_pop in found.items() if is_pop}
-        if not topic.startswith(RETRY_PREFIX):
+        if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             self._read_what_was_popped(topic, pulled=bool(found) and not any(found.values()))
         return set(found)
 
@@ -404,7 +404,8 @@ class GroupMember:
     async def _first_offset(self, queue: MessageQueue) -> int:
         start = self._settings.start
         late = queue not in self._at_first[queue.topic]
-        if late or queue.topic.startswith(RETRY_PREFIX) or (start.time_ms is None and start.where == "first"):
+        is_retry = queue.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        if late or is_retry or (start.time_ms is None and start.where == "first"):
             return await self._calls.min_offset(queue)
         if start.time_ms is not None:
             return await self._calls.offset_by_time(queue, start.time_ms)

@@ -22,6 +22,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.supervision import caught
 from tailrace.errors import RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
+from tailrace.formats.names import FIRST_POP_TIME, POP_CK
 from tailrace.formats.pop import ExtraInfo, real_topic, retry_flag
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
@@ -38,8 +39,6 @@ __all__ = ["PopQueue", "Popping", "retry_delay_s"]
 
 _log = get_logger(__name__)
 
-RECEIPT: Final = "POP_CK"
-FIRST_POP_TIME: Final = "1ST_POP_TIME"
 POLL_MS: Final = 15_000
 """For how long a broker holds a pop without a message, as RocketMQ's clients ask for."""
 _DELAYS_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -143,10 +142,10 @@ class Popping:
             starts[flag, int(queue_id)] = int(start)
         messages = decode_all(answer.body)
         for message in messages:
-            if RECEIPT not in message.properties:
+            if POP_CK not in message.properties:
                 flag = retry_flag(message.topic)
                 start_offset = starts.setdefault((flag, message.queue_id), message.queue_offset)
-                message.properties[RECEIPT] = ExtraInfo(
+                message.properties[POP_CK] = ExtraInfo(
                     start_offset, header.pop_time, header.invisible_time, header.revive_qid, flag, queue.broker_name,
                     message.queue_id, message.queue_offset).encode()
             message.properties.setdefault(FIRST_POP_TIME, str(header.pop_time))
@@ -155,7 +154,7 @@ class Popping:
 
     def left_ms(self, message: MessageExt) -> int:
         """Return the time until another member gets the message."""
-        receipt = ExtraInfo.decode(message.properties[RECEIPT])
+        receipt = ExtraInfo.decode(message.properties[POP_CK])
         return receipt.pop_time + receipt.invisible_time - self._clock.now_ms()
 
     # --- acknowledgements
@@ -163,7 +162,7 @@ class Popping:
     def acknowledge(self, queue: MessageQueue, message: MessageExt) -> None:
         """Have a consumed message acknowledged; those of one moment share a request."""
         waiting = self._acks[queue]
-        waiting.append(message.properties[RECEIPT])
+        waiting.append(message.properties[POP_CK])
         if len(waiting) == 1:
             task = asyncio.create_task(self._send_acks(queue))
             self._acking.add(task)
@@ -223,14 +222,14 @@ class Popping:
 
         With ``suspend`` its next delivery is not counted as a retry.
         """
-        receipt = message.properties[RECEIPT]
+        receipt = message.properties[POP_CK]
         info = ExtraInfo.decode(receipt)
         answer = await self._calls.call(
             queue, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeRequestHeader(
                 self._calls.group, real_topic(queue.topic, self._calls.group, info.flag), info.queue_id, receipt,
                 info.queue_offset, time_ms, suspend=suspend))
         found = answer.read(ChangeInvisibleTimeResponseHeader)
-        message.properties[RECEIPT] = info._replace(
+        message.properties[POP_CK] = info._replace(
             start_offset=info.queue_offset, pop_time=found.pop_time, invisible_time=found.invisible_time,
             revive_queue_id=found.revive_qid).encode()
 

@@ -18,16 +18,11 @@ from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import InstanceShare, Target
 from tailrace.client.pending import Pending, ThreadRoom, Turns
 from tailrace.client.request_reply import Requests, is_reply, reply_to
-from tailrace.client.routes import (
-    AUTO_CREATE_TOPIC,
-    DEFAULT_QUEUES,
-    MessageQueue,
-    Routes,
-)
+from tailrace.client.routes import DEFAULT_QUEUES, MessageQueue, Routes
 from tailrace.client.send_result import SendResult
 from tailrace.client.sender import QueueSelector, Sender, Tries, by_key
 from tailrace.client.telemetry import Telemetry
-from tailrace.client.trace import TRACE_GROUP, TRACE_TOPIC, MessageTrace
+from tailrace.client.trace import TRACE_GROUP, MessageTrace
 from tailrace.client.transactions import (
     CheckTransaction,
     Decision,
@@ -46,6 +41,7 @@ from tailrace.errors import (
     RemotingTimeoutError,
     RequestTimeoutError,
 )
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag, encode_batch
 from tailrace.formats.copied_properties import COPY_ROOM, fitting
 from tailrace.formats.recall_handle import parse_handle
@@ -61,16 +57,13 @@ from tailrace.remoting.tls import TlsOptions, options_of
 
 __all__ = ["AsyncProducer", "Producer", "QueueSelector", "send_again"]
 
-_OF_BROKERS: Final = frozenset({"TRAN_MSG", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "POP_CK", "1ST_POP_TIME"})
+_OF_BROKERS: Final = frozenset({N.TRAN_MSG, N.WAIT, N.MIN_OFFSET, N.MAX_OFFSET, N.POP_CK, N.FIRST_POP_TIME})
 """Properties that a message loses when a consumer sends it again."""
-_KEPT: Final = frozenset({"ORIGIN_MESSAGE_ID", "RETRY_TOPIC", "DELAY"})
+_KEPT: Final = frozenset({N.ORIGIN_MESSAGE_ID, N.RETRY_TOPIC, N.DELAY})
 RETRY_ROOM: Final = COPY_ROOM // 2
 """Bytes that a broker adds to a message that is sent to a retry topic."""
 FIRST_RETRY_LEVEL: Final = 3
 """Delay level of the first retry."""
-SHARDING_KEY: Final = "__SHARDINGKEY"
-"""Property with the ordering key, as Java producers name it."""
-PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 
 
 @final
@@ -83,7 +76,7 @@ class AsyncProducer:
         check: CheckTransaction | None = None,
         compression: str | None = None, compress_over: int = 4096, avoid_slow_brokers: bool = False,
         linger_ms: Duration = 0.0, batch_bytes: int = 32 << 10, max_pending_bytes: int = 32 << 20,
-        trace: bool = False, trace_topic: str = TRACE_TOPIC, telemetry: Telemetry | None = None,
+        trace: bool = False, trace_topic: str = N.TRACE_TOPIC, telemetry: Telemetry | None = None,
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
         """Set up the producer; nothing is sent before the first call.
@@ -185,7 +178,7 @@ class AsyncProducer:
         if ordering_key is not None:
             if queue_id is not None or selector is not None:
                 raise MessageIllegalError("ordering_key", "is given with queue_id or selector; give one of them")
-            message = dataclasses.replace(message, properties={**message.properties, SHARDING_KEY: ordering_key})
+            message = dataclasses.replace(message, properties={**message.properties, N.SHARDING_KEY: ordering_key})
         if self._closing:
             raise RemotingError("the client is closed")
         self._under_way += 1
@@ -216,7 +209,7 @@ class AsyncProducer:
         body: Any = message.body
         return isinstance(body, bytes | bytearray) and not (
             message.deliver_at is not None or message.delay is not None or message.delay_level
-            or is_reply(message) or PRIORITY in message.properties or len(message.body) >= self._batch_bytes
+            or is_reply(message) or N.PRIORITY in message.properties or len(message.body) >= self._batch_bytes
             or self._sender.compresses(message))
 
     async def _send_in_batch(
@@ -297,7 +290,7 @@ class AsyncProducer:
             raise RemotingCommandError(
                 answer.code, (answer.remark or "") + ("; the message was due and is delivered" if due else ""), address)
         msg_id = answer.read(RecallMessageResponseHeader).msg_id
-        if self._trace is not None and (region := answer.ext.get("MSG_REGION")):
+        if self._trace is not None and (region := answer.ext.get(N.MSG_REGION)):
             self._trace.recalled(topic, msg_id, region)
         return msg_id
 
@@ -490,7 +483,7 @@ class AsyncProducer:
         """
         addresses = await self._routes.brokers(topic)
         header = CreateTopicRequestHeader(
-            topic, AUTO_CREATE_TOPIC, queues, queues, 6, "SINGLE_TAG", topic_sys_flag=0,
+            topic, N.AUTO_CREATE_TOPIC_KEY_TOPIC, queues, queues, 6, "SINGLE_TAG", topic_sys_flag=0,
             attributes=",".join(f"+{k}={v}" for k, v in attributes.items()) if attributes else None)
         notes = []
         for address in addresses:
@@ -522,8 +515,8 @@ async def send_again(
     """
     kept = {name: value for name, value in message.properties.items() if name not in _OF_BROKERS}
     properties, _ = fitting({
-        "ORIGIN_MESSAGE_ID": message.msg_id, **kept, "RETRY_TOPIC": message.topic,
-        "DELAY": str(FIRST_RETRY_LEVEL + message.reconsume_times)}, _KEPT, RETRY_ROOM)
+        N.ORIGIN_MESSAGE_ID: message.msg_id, **kept, N.RETRY_TOPIC: message.topic,
+        N.DELAY: str(FIRST_RETRY_LEVEL + message.reconsume_times)}, _KEPT, RETRY_ROOM)
     copy = Message(topic=retry_topic, body=message.body, flag=message.flag, properties=properties)
     await producer._send_one(copy, {}, None, None, (reconsume_times, most))
 

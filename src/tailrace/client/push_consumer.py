@@ -17,7 +17,7 @@ from tailrace.client.broker_calls import BrokerCalls, decode_one
 from tailrace.client.consuming import Consuming, Retries
 from tailrace.client.credentials import credentials_of
 from tailrace.client.failures import Failures, OnError
-from tailrace.client.group_member import RETRY_PREFIX, GroupMember, MemberSettings, Start
+from tailrace.client.group_member import GroupMember, MemberSettings, Start
 from tailrace.client.instance import InstanceShare, Target
 from tailrace.client.listening import BatchListener, Listener, ListenerCalls, RetryLater
 from tailrace.client.offset_store import BrokerOffsets, FileOffsets, OffsetStore
@@ -29,11 +29,12 @@ from tailrace.client.running_info import ConsumeRates, running_info
 from tailrace.client.send_result import SendResult
 from tailrace.client.subscription import Sql, Subscription, Topics, expressions
 from tailrace.client.telemetry import Telemetry
-from tailrace.client.trace import TRACE_TOPIC, MessageTrace
+from tailrace.client.trace import MessageTrace
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.loop_thread import EventLoopThread
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX, RETRY_TOPIC, TRACE_TOPIC
 from tailrace.formats.pop import POP_MAX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.consumer_headers import GetConsumerRunningInfoRequestHeader
@@ -163,7 +164,7 @@ class AsyncPushConsumer:
     async def _start(self) -> None:
         settings = self._settings
         calls = self._calls = BrokerCalls(self._share.instance, self._group)
-        retry_topic = "" if settings.broadcasting else f"{RETRY_PREFIX}{self._group}"
+        retry_topic = "" if settings.broadcasting else f"{RETRY_GROUP_TOPIC_PREFIX}{self._group}"
         if retry_topic:
             self._want(retry_topic, "*")
         for one in self._wanted.values():
@@ -303,7 +304,7 @@ class AsyncPushConsumer:
 
     def _assigned(self) -> list[ProcessQueue]:
         return [one for one in self._running_queues().all()
-                if not one.dropped and not one.queue.topic.startswith(RETRY_PREFIX)]
+                if not one.dropped and not one.queue.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)]
 
     def _want(self, topic: str, expression: str | Sql) -> None:
         self._version = max(self._version + 1, self._clock.now_ms())
@@ -326,8 +327,8 @@ class AsyncPushConsumer:
     async def _consume_directly(self, request: RemotingCommand) -> RemotingCommand:
         """Call the listener for a message that an administrator has chosen: request 309."""
         message = decode_one(request.body)
-        if message.topic == f"{RETRY_PREFIX}{self._group}":
-            message.topic = message.properties.get("RETRY_TOPIC", message.topic)
+        if message.topic == f"{RETRY_GROUP_TOPIC_PREFIX}{self._group}":
+            message.topic = message.properties.get(RETRY_TOPIC, message.topic)
         began_ns = self._clock.monotonic_ns()
         result, remark = "CR_SUCCESS", None
         try:

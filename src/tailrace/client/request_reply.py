@@ -16,6 +16,7 @@ from tailrace.client.producer_member import ProducerMember
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import SystemEntropy
 from tailrace.errors import CorruptionError, MessageIllegalError, RefusalError
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import decode_properties, decompress_body
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import ReplyMessageRequestHeader
@@ -27,18 +28,17 @@ __all__ = ["Requests", "is_reply", "reply_to"]
 
 _log = get_logger(__name__)
 
-_CORRELATION, _REPLY_TO, _TTL = "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"
-_REPLY: Final = {"MSG_TYPE": "reply"}
+_REPLY: Final = {N.MSG_TYPE: "reply"}
 
 
 def reply_to(request: MessageExt, body: bytes) -> Message:
     """Return the message that answers a request. Raises MessageIllegalError for a message that is not a request."""
-    found = {name: request.properties.get(name) for name in ("CLUSTER", _CORRELATION, _REPLY_TO, _TTL)}
+    found = {name: request.properties.get(name) for name in (N.CLUSTER, N.CORRELATION_ID, N.REPLY_TO_CLIENT, N.TTL)}
     missing = [name for name, value in found.items() if not value]
     if missing:
         raise MessageIllegalError(
             "properties", f"{', '.join(missing)} missing: the message was not sent with Producer.request")
-    cluster = found.pop("CLUSTER")
+    cluster = found.pop(N.CLUSTER)
     return Message(
         topic=f"{cluster}_REPLY_TOPIC", body=body,
         properties={**_REPLY, **{name: value for name, value in found.items() if value}})
@@ -46,7 +46,7 @@ def reply_to(request: MessageExt, body: bytes) -> Message:
 
 def is_reply(message: Message) -> bool:
     """Return whether a message answers a request; it is then sent with request 325."""
-    return message.properties.get("MSG_TYPE") == "reply"
+    return message.properties.get(N.MSG_TYPE) == "reply"
 
 
 @final
@@ -67,11 +67,11 @@ class Requests(ProducerMember):
         name = f"{SystemEntropy().u64():016x}{SystemEntropy().u64():016x}"
         future = self._waiting[name] = asyncio.get_running_loop().create_future()
         return {
-            _CORRELATION: name, _REPLY_TO: self._share.instance.client_id, _TTL: str(timeout_ms)}, future
+            N.CORRELATION_ID: name, N.REPLY_TO_CLIENT: self._share.instance.client_id, N.TTL: str(timeout_ms)}, future
 
     def forget(self, properties: dict[str, str]) -> None:
         """Stop waiting for the reply to a request."""
-        self._waiting.pop(properties[_CORRELATION], None)
+        self._waiting.pop(properties[N.CORRELATION_ID], None)
 
     def wants(self, request: RemotingCommand) -> bool:
         """Return whether a request is the push of a reply."""
@@ -84,7 +84,7 @@ class Requests(ProducerMember):
         except (RefusalError, CorruptionError) as error:
             events.REPLY_CANNOT_BE_READ.log(_log, broker=address, reason=error)
             return request.answer(ResponseCode.SYSTEM_ERROR, "process reply message fail")
-        correlation = message.properties.get(_CORRELATION, "")
+        correlation = message.properties.get(N.CORRELATION_ID, "")
         future = self._waiting.pop(correlation, None)
         if future is None or future.done():
             events.REPLY_CAME_AFTER_ITS_REQUEST_HAD_ENDED.log(_log, broker=address, correlation=correlation)
@@ -95,7 +95,7 @@ class Requests(ProducerMember):
     def _message(self, request: RemotingCommand) -> MessageExt:
         header = request.read(ReplyMessageRequestHeader)
         properties = decode_properties((header.properties or "").encode())
-        properties["ARRIVE_TIME"] = str(self._clock.now_ms())
+        properties[N.ARRIVE_TIME] = str(self._clock.now_ms())
         return MessageExt(
             topic=header.topic, queue_id=header.queue_id, queue_offset=-1, phy_offset=-1, store_size=0,
             body=decompress_body(request.body, header.sys_flag, MAX_BODY), flag=header.flag, sys_flag=header.sys_flag,

@@ -13,6 +13,7 @@ from typing import Any, Final, final
 from tailrace.env.clock import Clock
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
+from tailrace.formats.names import AUTO_CREATE_TOPIC_KEY_TOPIC
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
     GetAllTopicConfigRequestHeader,
@@ -24,7 +25,6 @@ from tailrace.spellings import meant
 
 __all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes", "readable"]
 
-AUTO_CREATE_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
 """Number of queues that a send requests if it creates its topic; it must not choose a queue beyond them."""
 EVICTED_MAX: Final = 8
@@ -137,7 +137,7 @@ class Routes:
             if error.code != ResponseCode.TOPIC_NOT_EXIST or not for_write:
                 raise
             # Not cached, because the first send creates the topic, which then has its own route.
-            return await self._shared(AUTO_CREATE_TOPIC, topic)
+            return await self._shared(AUTO_CREATE_TOPIC_KEY_TOPIC, topic)
 
     async def explained(self, topic: str, error: RemotingError) -> RemotingError:
         """Return the error of a topic that does not exist, with the most similar name that servers have.

@@ -12,7 +12,7 @@ from typing import Final, TypeVar, final
 from tailrace.client.broker_faults import BrokerFaults
 from tailrace.client.compression import Compressor, compressor_of
 from tailrace.client.instance import InstanceShare
-from tailrace.client.routes import AUTO_CREATE_TOPIC, DEFAULT_QUEUES, MessageQueue, Route
+from tailrace.client.routes import DEFAULT_QUEUES, MessageQueue, Route
 from tailrace.client.send_result import SendResult
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import SystemEntropy
@@ -25,6 +25,7 @@ from tailrace.errors import (
     RemotingTimeoutError,
 )
 from tailrace.formats.commitlog import java_string_hash
+from tailrace.formats.names import AUTO_CREATE_TOPIC_KEY_TOPIC, MSG_REGION, TRACE_ON, UNIQ_KEY
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.formats.requests.message_headers import (
     SendMessageRequestHeader,
@@ -118,13 +119,13 @@ class Sender:
         refuse_conflicts(message)
         if more:
             message = dataclasses.replace(message, properties={**message.properties, **more})
-        unique_key = message.properties.get("UNIQ_KEY") or f"{self._id_base}{next(self._ids) & 0xFFFFFFFFFFFF:012X}"
+        unique_key = message.properties.get(UNIQ_KEY) or f"{self._id_base}{next(self._ids) & 0xFFFFFFFFFFFF:012X}"
         return unique_key, message_properties(message, unique_key)
 
     def header_of(self, topic: str, flag: int, properties: str) -> SendMessageRequestHeader:
         """Return the header of a send; its queue is set when a queue was chosen."""
         return SendMessageRequestHeaderV2(
-            self._group, topic, AUTO_CREATE_TOPIC, DEFAULT_QUEUES, 0, 0, self._clock.now_ms(), flag,
+            self._group, topic, AUTO_CREATE_TOPIC_KEY_TOPIC, DEFAULT_QUEUES, 0, 0, self._clock.now_ms(), flag,
             properties, reconsume_times=0, unit_mode=False, batch=False)
 
     def choose(
@@ -163,7 +164,7 @@ class Sender:
         return SendResult(
             _STORED[ResponseCode(answer.code)], queue.broker_name, place.queue_id,
             place.queue_offset, unique_key, place.msg_id, place.recall_handle or "",
-            answer.ext.get("MSG_REGION", "") if answer.ext.get("TRACE_ON") != "false" else "")
+            answer.ext.get(MSG_REGION, "") if answer.ext.get(TRACE_ON) != "false" else "")
 
     def tries(self) -> Tries:
         """Return the tries of a send that begins now."""

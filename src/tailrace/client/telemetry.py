@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from tailrace.client.send_result import SendResult
 from tailrace.env.clock import SystemClock
 from tailrace.errors import MissingPackageError, RemotingCommandError
+from tailrace.formats.names import SHARDING_KEY
 from tailrace.model import Message, MessageExt
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _kind(message: Message, operation: str) -> str:
         return "transaction"
     if message.delay is not None or message.deliver_at is not None or message.delay_level:
         return "delay"
-    return "fifo" if "__SHARDINGKEY" in message.properties else "normal"
+    return "fifo" if SHARDING_KEY in message.properties else "normal"
 
 
 def _error_type(error: BaseException) -> str:

@@ -16,14 +16,14 @@ from tailrace.env.clock import Clock
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.supervision import supervised
 from tailrace.errors import MessageIllegalError, RemotingError
+from tailrace.formats.names import MSG_REGION, TRACE_ON
 from tailrace.logs import get_logger
 from tailrace.model import Message, MessageExt
 
-__all__ = ["TRACE_TOPIC", "Consuming", "MessageTrace"]
+__all__ = ["Consuming", "MessageTrace"]
 
 _log = get_logger(__name__)
 
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
 DEFAULT_REGION: Final = "DefaultRegion"
 LINGER_S: Final = 0.5
@@ -77,7 +77,7 @@ class MessageTrace:
     ) -> None:
         """Note a decision about a half message."""
         state = "UNKNOW" if commit is None else "COMMIT_MESSAGE" if commit else "ROLLBACK_MESSAGE"
-        region = message.properties.get("MSG_REGION") or DEFAULT_REGION
+        region = message.properties.get(MSG_REGION) or DEFAULT_REGION
         self._add(
             ("EndTransaction", self._clock.now_ms(), region, self._group, message.topic, msg_id, message.tags or "",
              " ".join(message.keys), address, _COMMIT, msg_id, state, _java(value=checked)), [msg_id, *message.keys])
@@ -88,11 +88,11 @@ class MessageTrace:
 
     def consuming(self, message: MessageExt) -> Consuming | None:
         """Note that a listener begins with a message; None if its broker has traces off."""
-        if message.properties.get("TRACE_ON") == "false":
+        if message.properties.get(TRACE_ON) == "false":
             return None
         made = Consuming(
             f"{SystemEntropy().u64():016X}{SystemEntropy().u64():016X}", self._clock.now_ms(),
-            message.properties.get("MSG_REGION") or DEFAULT_REGION)
+            message.properties.get(MSG_REGION) or DEFAULT_REGION)
         msg_id = message.unique_key or message.msg_id
         self._add(
             ("SubBefore", made.began_ms, made.region, self._group, made.request_id, msg_id, message.reconsume_times,

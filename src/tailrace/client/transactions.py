@@ -20,6 +20,7 @@ from tailrace.client.send_result import SendResult
 from tailrace.client.trace import MessageTrace
 from tailrace.errors import CorruptionError, RefusalError, RemotingCommandError, RemotingError
 from tailrace.formats.commitlog import SysFlag, decode_message
+from tailrace.formats.names import PGROUP
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     CheckTransactionStateRequestHeader,
@@ -68,7 +69,7 @@ class Transactions(ProducerMember):
         if request.code != RequestCode.CHECK_TRANSACTION_STATE:
             return False
         try:
-            return decode_message(request.body).properties.get("PGROUP", self.group) == self.group
+            return decode_message(request.body).properties.get(PGROUP, self.group) == self.group
         except CorruptionError:
             return True
 

@@ -32,7 +32,7 @@ from tailrace.console.timeline import QUEUES_MAX, Place, Timeline
 from tailrace.console.topics import owner_of, topic_link
 from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import clock_time, local_time, moment
-from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, LMQ_PREFIX
+from tailrace.formats import names as N
 from tailrace.model import MessageExt
 from tailrace.node.message_store import MessageStore
 from tailrace.spellings import time_ms
@@ -45,8 +45,8 @@ KEYED_MAX: Final = 20
 KEYS_MAX: Final = 20
 """Keys of a message in a list."""
 NAME_MAX: Final = 200
-ORIGIN_TOPICS: Final = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
-UNIQUE_KEYS: Final = ("UNIQ_KEY", "DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID")
+ORIGIN_TOPICS: Final = (N.DLQ_ORIGIN_TOPIC, N.RETRY_TOPIC)
+UNIQUE_KEYS: Final = (N.UNIQ_KEY, N.DLQ_ORIGIN_MESSAGE_ID, N.ORIGIN_MESSAGE_ID)
 
 
 class Shown(NamedTuple):
@@ -76,7 +76,7 @@ def known_topics(broker: BrokerContext, viewer: Viewer) -> list[str]:
     names = sorted(broker.topics.table.copy())
     return viewer.suggested(itertools.chain(
         (name for name in names if is_own_topic(broker, name)),
-        (name for name in names if name.startswith(DLQ_GROUP_TOPIC_PREFIX))))
+        (name for name in names if name.startswith(N.DLQ_GROUP_TOPIC_PREFIX))))
 
 
 def search_form(broker: BrokerContext, viewer: Viewer, asked: Query) -> Element:
@@ -125,7 +125,7 @@ def messages_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> Titled
         about += [" of group ", link(owner, address("groups", owner))]
     elif viewer.topic(topic):
         about += [" of ", topic_link(topic)]
-    page = "Dead letters" if topic.startswith(DLQ_GROUP_TOPIC_PREFIX) else "Retries" if owner else "Messages"
+    page = "Dead letters" if topic.startswith(N.DLQ_GROUP_TOPIC_PREFIX) else "Retries" if owner else "Messages"
     return Titled(f"{page} of {owner or topic}", [
         looking, h("p", h("span", *about), *around, class_="links"),
         h("ol", *rows, class_="messages") if rows else h("p", "No message was found.", class_="empty"),
@@ -178,7 +178,7 @@ def _found(broker: BrokerContext, topic: str, asked: Query) -> tuple[str, list[S
 def _queues_of(broker: BrokerContext, topic: str) -> list[int]:
     config = broker.topics.select(topic)
     assert config is not None
-    if topic.startswith(LMQ_PREFIX):
+    if topic.startswith(N.LMQ_PREFIX):
         return [0]
     used = {queue_id for name, queue_id, _, _ in broker.store.queues() if name == topic}
     return sorted(used)[:QUEUES_MAX]
@@ -191,7 +191,7 @@ def _key_links(topic: str, keys: list[str]) -> list[Child]:
 def _row(broker: BrokerContext, topic: str, one: Shown) -> Element:
     now = broker.clock.now_ms()
     href = address("message", topic=topic, queue=one.queue_id, offset=one.offset)
-    if topic.startswith(LMQ_PREFIX):
+    if topic.startswith(N.LMQ_PREFIX):
         href = address("message", topic=topic, queue=0, offset=one.offset)
     return h(
         "li",
@@ -221,7 +221,7 @@ def message_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> Titled:
             notice(WARN, f"Queue {queue_id} of {topic} has no message with offset {offset:,}. It may have expired."),
             h("p", link("Messages of the topic", address("messages", topic=topic)))])
     message = found.shown
-    noun = "Dead letter" if topic.startswith(DLQ_GROUP_TOPIC_PREFIX) else "Message"
+    noun = "Dead letter" if topic.startswith(N.DLQ_GROUP_TOPIC_PREFIX) else "Message"
     return Titled(f"{noun} {message.queue_id}:{offset} of {owner_of(topic) or topic}", [
         _neighbours(broker, viewer, topic, found.place), message_actions(viewer, topic, queue_id, offset),
         card("Body", *shown_body(message)), _about(broker, viewer, topic, message, offset), _properties(message)])

@@ -12,17 +12,16 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import BLANK, decode_message
-from tailrace.formats.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.retention.archive_pins import ArchivePins
-from tailrace.node.retention.group_pins import HALF_TOPIC, GroupPins
+from tailrace.node.retention.group_pins import GroupPins
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.segments import MappedFile
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import DirectoryState, StoreDirectory
-from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.log_paths import LogPaths, segment_files
 from tailrace.store.queue_search import first_stored, message_from
 from tailrace.store.retention.disk_check import measure
@@ -248,7 +247,7 @@ def _groups(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> Gro
     offsets = ConsumerOffsetManager.of_stopped(
         directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock)
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
-    if config.pin_groups or any(topic == HALF_TOPIC for topic, _ in queues):
+    if config.pin_groups or any(topic == N.HALF_TOPIC for topic, _ in queues):
         offsets.load()
 
     def position_of(topic: str, queue_id: int, offset: int) -> int:
@@ -263,7 +262,7 @@ def _groups(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> Gro
 def _first_timer(directory: StoreDirectory, now_ms: int) -> list[Pin]:
     """Return a pin for the oldest timer that is not due yet, if there is one."""
     for queue in directory.queues():
-        if queue.topic != TIMER_TOPIC:
+        if queue.topic != N.TIMER_TOPIC:
             continue
         for _, unit, data in directory.records(queue):
             try:
@@ -271,8 +270,8 @@ def _first_timer(directory: StoreDirectory, now_ms: int) -> list[Pin]:
             except CorruptionError:
                 continue
             due = out_ms(properties)
-            if due is not None and due > now_ms and TIMER_DEL_UNIQKEY not in properties:
-                holder = f"of {properties.get(REAL_TOPIC)} due {_time(due)}"
+            if due is not None and due > now_ms and N.TIMER_DEL_UNIQKEY not in properties:
+                holder = f"of {properties.get(N.REAL_TOPIC)} due {_time(due)}"
                 return [Pin(PinKind.TIMER, unit.phy_offset, holder)]
     return []
 
@@ -283,7 +282,7 @@ def _first_of_levels(directory: StoreDirectory, clock: Clock) -> Iterator[Pin]:
         directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock)
     offsets.load()
     for queue in directory.queues():
-        if queue.topic == SCHEDULE_TOPIC:
+        if queue.topic == N.SCHEDULE_TOPIC:
             level = queue.queue_id + 1
             unit = message_from(queue, max(offsets.query(level), queue.min_offset))
             if unit is not None:  # its tags code is its deliver time

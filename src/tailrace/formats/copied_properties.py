@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import CRC_PROPERTY_LENGTH, MAX_PROPERTIES_LENGTH, MAX_TOPIC_LENGTH
 
 __all__ = ["COPY_ROOM", "LEFT_OUT", "SENT_PROPERTIES_MAX", "fitting", "room_to_wait"]
@@ -23,9 +24,9 @@ LEFT_OUT: Final = "TAILRACE_LEFT_OUT"
 """Property of a copy: names of the properties of its message that it does not have, separated by commas."""
 _NAMES_MAX: Final = 200
 _MARK_MAX: Final = len(LEFT_OUT) + 2 + _NAMES_MAX
-_FIRST: Final = frozenset({"MSG_REGION", "TRACE_ON", "CLUSTER", "TRACE_CONTEXT"})
+_FIRST: Final = frozenset({N.MSG_REGION, N.TRACE_ON, N.CLUSTER, N.TRACE_CONTEXT})
 """Properties that a broker adds for traces. A copy does without them before it does without one of the producer."""
-_LAST: Final = ("UNIQ_KEY", "TAGS", "KEYS")
+_LAST: Final = (N.UNIQ_KEY, N.TAGS, N.KEYS)
 """Properties of the producer that filters and look-ups use, in the order in which a copy keeps them."""
 
 

@@ -8,12 +8,10 @@ from typing import Final
 from tailrace.formats.names import LMQ_PREFIX
 
 __all__ = [
-    "LITE_PREFIX", "LITE_TOPIC", "consistent_hash", "is_lite_name", "is_lite_queue", "lite_queue", "lite_topic_of",
+    "LITE_PREFIX", "consistent_hash", "is_lite_name", "is_lite_queue", "lite_queue", "lite_topic_of",
     "parent_of", "parent_prefix",
 ]
 
-LITE_TOPIC: Final = "__LITE_TOPIC"
-"""Property of a message: the Lite topic that it is sent to."""
 SEPARATOR: Final = "$"
 LITE_PREFIX: Final = f"{LMQ_PREFIX}{SEPARATOR}"
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")

@@ -19,11 +19,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from tailrace.formats import fastjson
+from tailrace.formats.names import (
+    RETRY_GROUP_TOPIC_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+)
 from tailrace.formats.requests.custom_header import Int64
 
 __all__ = [
-    "ACK_TAG", "BATCH_ACK_TAG", "CK_TAG", "ORDER_REVIVE_QUEUE", "ORIGIN_GROUP", "POP_MAX", "RETRY_TOPIC",
-    "REVIVE_GROUP", "Ack", "ExtraInfo", "PopCheckPoint", "ack_offsets", "is_pop_retry_topic_v2", "is_retry_topic_of",
+    "ACK_TAG", "BATCH_ACK_TAG", "CK_TAG", "ORDER_REVIVE_QUEUE", "POP_MAX", "REVIVE_GROUP", "Ack", "ExtraInfo",
+    "PopCheckPoint", "ack_offsets", "is_pop_retry_topic_v2", "is_retry_topic_of",
     "msg_offset_info", "normal_topic", "order_count", "pop_retry_topic", "pop_retry_topics",
     "queue_offset_order_count", "real_topic", "retry_flag", "retry_owner", "retry_topic_users", "revive_topic",
     "start_offset_info",
@@ -32,19 +37,14 @@ __all__ = [
 CK_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
-REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+REVIVE_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}REVIVE_GROUP"
 """Group whose offsets are those up to which the queues of the revive topic are processed."""
 ORDER_REVIVE_QUEUE: Final = 999
 """Revive queue in the receipts of orderly pops, which have no checkpoint."""
-ORIGIN_GROUP: Final = "ORIGIN_GROUP"
-"""Property of a message in a POP retry topic: the group that has popped it."""
-RETRY_TOPIC: Final = "RETRY_TOPIC"
-"""Property of a message in a retry topic: the topic from which it comes."""
 POP_MAX: Final = 32
 """Greatest number of messages of a pop; a checkpoint has a bit for each."""
 BIT_SET_MAX: Final = 8 * 1024
 """Greatest length of the bit set of a batch acknowledgement, in bytes."""
-_RETRY: Final = "%RETRY%"
 _NORMAL, _RETRY_V1, _RETRY_V2 = "0", "1", "2"
 _INT64: Final = 1 << 63
 _DIGITS_MAX: Final = 20
@@ -55,12 +55,12 @@ _PLAIN_RECEIPT: Final = re.compile(
 
 def revive_topic(cluster: str) -> str:
     """Return the topic of checkpoints and acknowledgements of a cluster."""
-    return f"rmq_sys_REVIVE_LOG_{cluster}"
+    return f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}"
 
 
 def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
     """Return the topic to which messages of ``topic`` return that ``group`` has not acknowledged."""
-    return f"{_RETRY}{group}{'+' if v2 else '_'}{topic}"
+    return f"{RETRY_GROUP_TOPIC_PREFIX}{group}{'+' if v2 else '_'}{topic}"
 
 
 def pop_retry_topics(topic: str, group: str) -> tuple[str, str]:
@@ -74,9 +74,9 @@ def retry_topic_users(name: str) -> Iterator[tuple[str, str]]:
     The form with ``_`` may have several users: ``%RETRY%g_a_x`` is the topic of group ``g_a`` with topic ``x``, of
     group ``g`` with topic ``a_x``, and of group ``g_a_x`` itself. Whether they exist is not looked up.
     """
-    if not name.startswith(_RETRY):
+    if not name.startswith(RETRY_GROUP_TOPIC_PREFIX):
         return
-    rest = name[len(_RETRY):]
+    rest = name[len(RETRY_GROUP_TOPIC_PREFIX):]
     separator = "+" if "+" in rest else "_"
     if separator == "_" and rest:
         yield rest, ""
@@ -89,8 +89,8 @@ def retry_topic_users(name: str) -> Iterator[tuple[str, str]]:
 
 def is_retry_topic_of(name: str, group: str) -> bool:
     """Return True if a topic is the retry topic of a group, or one of its POP retry topics."""
-    return name.startswith(_RETRY) and name.startswith(group, len(_RETRY)) and (
-        name[len(_RETRY) + len(group):][:1] in {"", "_", "+"})
+    return name.startswith(RETRY_GROUP_TOPIC_PREFIX) and name.startswith(group, len(RETRY_GROUP_TOPIC_PREFIX)) and (
+        name[len(RETRY_GROUP_TOPIC_PREFIX) + len(group):][:1] in {"", "_", "+"})
 
 
 def retry_owner(name: str, origin_group: str | None, real_topic: str | None, retry_topic: str | None) -> str | None:
@@ -100,7 +100,7 @@ def retry_owner(name: str, origin_group: str | None, real_topic: str | None, ret
     that was sent back comes through the delay levels, so REAL_TOPIC names its retry topic; one that was popped has
     the group of the pop. Brokers before RocketMQ 5.2 do not write that group.
     """
-    rest = name[len(_RETRY):]
+    rest = name[len(RETRY_GROUP_TOPIC_PREFIX):]
     group, plus, _ = rest.partition("+")
     if plus:
         return group
@@ -112,13 +112,13 @@ def retry_owner(name: str, origin_group: str | None, real_topic: str | None, ret
 
 def is_pop_retry_topic_v2(topic: str) -> bool:
     """Return True if a topic is a POP retry topic of the second form."""
-    return topic.startswith(_RETRY) and "+" in topic
+    return topic.startswith(RETRY_GROUP_TOPIC_PREFIX) and "+" in topic
 
 
 def normal_topic(topic: str, group: str) -> str:
     """Return the topic to which a POP retry topic of ``group`` belongs. Return other topics unchanged."""
     for separator in ("+", "_"):
-        prefix = f"{_RETRY}{group}{separator}"
+        prefix = f"{RETRY_GROUP_TOPIC_PREFIX}{group}{separator}"
         if topic.startswith(prefix):
             return topic[len(prefix):]
     return topic
@@ -128,7 +128,7 @@ def retry_flag(topic: str) -> str:
     """Return the kind of a topic in receipts and answers: "0" normal, "1" and "2" the two forms of retry topics."""
     if is_pop_retry_topic_v2(topic):
         return _RETRY_V2
-    return _RETRY_V1 if topic.startswith(_RETRY) else _NORMAL
+    return _RETRY_V1 if topic.startswith(RETRY_GROUP_TOPIC_PREFIX) else _NORMAL
 
 
 def real_topic(topic: str, group: str, flag: str) -> str:

@@ -34,7 +34,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.state_file import StateFile
 from tailrace.errors import CorruptionError, OddFileError, StoreError
 from tailrace.formats.filenames import CONFIG, OWN
-from tailrace.formats.names import UNIQ_KEY
+from tailrace.formats.names import TAGS, TRANSACTION_GROUP, UNIQ_KEY
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.node.config_manager import read_config
@@ -111,7 +111,6 @@ _ROCKSDB_OP: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 """The two topics of a broker with ``transRocksDBEnable``."""
 _TRANS_OFFSET: Final = "TRANS_OFFSET"
 """Property of an operation there: position of its half message in the CommitLog."""
-_TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 _DONE_TAG: Final = "d"
 _DIRECTORIES: Final = {
     f"{CONFIG}/rdb": ("configuration", "topics, groups and consumer offsets in it are not read"),
@@ -226,9 +225,9 @@ def _half_messages(
     count, is_bound, most = 0, False, MOST // max(1, len(queues))
     for half_topic, queue_id in queues:
         halves, more = _last(
-            store, half_topic, queue_id, offsets.get(half_topic, _TRANSACTION_GROUP, queue_id), most)
+            store, half_topic, queue_id, offsets.get(half_topic, TRANSACTION_GROUP, queue_id), most)
         operations, more_operations = _last(
-            store, _ROCKSDB_OP, queue_id, offsets.get(_ROCKSDB_OP, _TRANSACTION_GROUP, queue_id), most)
+            store, _ROCKSDB_OP, queue_id, offsets.get(_ROCKSDB_OP, TRANSACTION_GROUP, queue_id), most)
         # Operations on a message come after it, so all operations on messages after ``since`` were read.
         since = operations[0].store_timestamp if more_operations and operations else 0
         done = {number for operation in operations for number in _settled_by(operation)}
@@ -248,5 +247,5 @@ def _half_messages(
 
 def _settled_by(operation: MessageExt) -> Iterator[int | None]:
     """Yield the position in the CommitLog of the half message that an operation settles."""
-    if operation.properties.get("TAGS") == _DONE_TAG:
+    if operation.properties.get(TAGS) == _DONE_TAG:
         yield whole_number(operation.properties.get(_TRANS_OFFSET, ""))

@@ -17,7 +17,7 @@ from tailrace.errors import (
     StoreNotWritableError,
     TimerFlowControlError,
 )
-from tailrace.formats.names import INNER_MULTI_DISPATCH
+from tailrace.formats.names import INNER_MULTI_DISPATCH, KEYS
 from tailrace.kernels.properties import message_properties, plain_items
 from tailrace.model import (
     Message,
@@ -39,7 +39,7 @@ __all__ = [
 def refuse_without_keys(compaction: CompactionStore, topic: str, messages: Sequence[Message]) -> None:
     """Raise MessageIllegalError if the topic of the messages has compaction, and one of them has no keys."""
     for message in messages if topic in compaction.topics else ():
-        if not " ".join(message.keys or [message.properties.get("KEYS", "")]).strip():
+        if not " ".join(message.keys or [message.properties.get(KEYS, "")]).strip():
             raise MessageIllegalError(
                 "keys", f"Required message key is missing, {message.topic} has cleanup.policy=COMPACTION")
 

@@ -10,7 +10,7 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.formats.names import LMQ_PREFIX, SYSTEM_GROUP_PREFIX
+from tailrace.formats.names import LMQ_PREFIX, SYSTEM_GROUP_PREFIX, TRANSACTION_GROUP
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, members_of
 from tailrace.node.topic_config import PERM_READ
 
@@ -31,7 +31,7 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 
 
@@ -303,7 +303,7 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
         """Create the groups that a broker has from its start, in one write."""
         missing = [
             SubscriptionGroupConfig(
-                group_name=name, consume_broadcast_enable=name != "CID_RMQ_SYS_TRANS"
+                group_name=name, consume_broadcast_enable=name != TRANSACTION_GROUP
             )
             for name in SYSTEM_GROUPS
             if name not in self._table

@@ -15,7 +15,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.formats import filenames
-from tailrace.formats.names import LMQ_PREFIX, RETRY_GROUP_TOPIC_PREFIX
+from tailrace.formats.names import LMQ_PREFIX, RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC
 from tailrace.formats.recall_handle import build_handle, parse_handle
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
@@ -30,7 +30,7 @@ from tailrace.node.timer_targets import TimerTargets
 from tailrace.node.topic_config import TopicConfigManager, validate_topic
 from tailrace.store.append import kind_of
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
+from tailrace.store.dispatch import parse_delay_levels
 from tailrace.timer.pending import PendingTimer, parked_timers, pending_levels, pending_timers
 from tailrace.timer.put_hook import TimerPutHook, Waiting
 from tailrace.timer.recall import RECALLED, recall_messages, was_recalled

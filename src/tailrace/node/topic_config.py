@@ -11,14 +11,7 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.formats.names import (
-    DLQ_GROUP_TOPIC_PREFIX,
-    LMQ_PREFIX,
-    RETRY_GROUP_TOPIC_PREFIX,
-    SCHEDULE_TOPIC,
-    SYSTEM_TOPIC_PREFIX,
-    TIMER_TOPIC,
-)
+from tailrace.formats import names as N
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, members_of
 from tailrace.node.topic_queue_mapping import TopicQueueMappingManager
 from tailrace.store.queue_types import BATCH_CQ, CLEANUP_POLICY, COMPACTION, QUEUE_TYPE
@@ -30,12 +23,10 @@ from tailrace.store.retention.topic_rules import (
 )
 
 __all__ = [
-    "AUTO_CREATE_TOPIC_KEY_TOPIC",
     "LITE_WITHOUT_LMQ",
     "PERM_INHERIT",
     "PERM_READ",
     "PERM_WRITE",
-    "PRIORITY",
     "TopicConfig",
     "TopicConfigManager",
     "validate_topic",
@@ -44,25 +35,24 @@ __all__ = [
 PERM_INHERIT: Final = 1
 PERM_WRITE: Final = 2
 PERM_READ: Final = 4
-AUTO_CREATE_TOPIC_KEY_TOPIC: Final = "TBW102"
 TOPIC_MAX_LENGTH: Final = 127
 RETRY_OR_DLQ_TOPIC_MAX_LENGTH: Final = 255
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 FORBIDDEN_TO_SEND: Final = frozenset({
-    SCHEDULE_TOPIC,
-    "RMQ_SYS_TRANS_HALF_TOPIC",
-    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    N.SCHEDULE_TOPIC,
+    N.HALF_TOPIC,
+    N.OP_TOPIC,
     "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
     "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-    "TRANS_CHECK_MAX_TIME_TOPIC",
+    N.CHECK_MAX_TIME_TOPIC,
     "SELF_TEST_TOPIC",
     "OFFSET_MOVED_EVENT",
 })
 SYSTEM_TOPICS: Final = frozenset({
-    AUTO_CREATE_TOPIC_KEY_TOPIC,
+    N.AUTO_CREATE_TOPIC_KEY_TOPIC,
     "BenchmarkTest",
     "CHECKPOINT_TOPIC",
-    "RMQ_SYS_TRACE_TOPIC",
+    N.TRACE_TOPIC,
     *FORBIDDEN_TO_SEND,
 })
 
@@ -77,7 +67,7 @@ def validate_topic(topic: str) -> str:
             "allowing only ^[%|a-zA-Z0-9_-]+$"
         )
     limit = TOPIC_MAX_LENGTH
-    if topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
+    if topic.startswith((N.RETRY_GROUP_TOPIC_PREFIX, N.DLQ_GROUP_TOPIC_PREFIX)):
         limit = RETRY_OR_DLQ_TOPIC_MAX_LENGTH
     if len(topic) > limit:
         return f"The specified topic is longer than topic max length {limit}."
@@ -100,8 +90,6 @@ _ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
 """Attributes of a topic and their possible values; () means a number."""
 
 
-PRIORITY: Final = "_SYS_MSG_PRIORITY_"
-"""Property of a message with a priority: a number, which is its queue."""
 _TYPES: Final = ("message.type", CLEANUP_POLICY, QUEUE_TYPE)
 """Attributes that control how messages of a topic are kept and delivered."""
 DELETING: Final = frozenset({LITE_EXPIRATION, RESERVE_TIME, RETENTION_BYTES, RETENTION_MS})
@@ -256,7 +244,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
 
     def is_lmq(self, topic: str) -> bool:
         """Return True if a topic is an LMQ queue, which has no configuration (LmqTopicConfigManager)."""
-        return self.enable_lmq and topic.startswith(LMQ_PREFIX) and len(topic) <= RETRY_OR_DLQ_TOPIC_MAX_LENGTH
+        return self.enable_lmq and topic.startswith(N.LMQ_PREFIX) and len(topic) <= RETRY_OR_DLQ_TOPIC_MAX_LENGTH
 
     def items(self) -> list[TopicConfig]:
         """Return all topics."""
@@ -282,7 +270,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
 
     def inherits(self, default_topic: str) -> bool:
         """Return True if a send may create its topic from ``default_topic``."""
-        if default_topic == AUTO_CREATE_TOPIC_KEY_TOPIC and not (
+        if default_topic == N.AUTO_CREATE_TOPIC_KEY_TOPIC and not (
             self._config.auto_create_topic_enable
         ):
             return False
@@ -345,7 +333,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         """Return True if the topic belongs to the broker and not to its users."""
         return (
             topic in SYSTEM_TOPICS
-            or topic.startswith(SYSTEM_TOPIC_PREFIX)
+            or topic.startswith(N.SYSTEM_TOPIC_PREFIX)
             or topic in (self._config.broker_cluster_name, self._config.broker_name)
             or topic == f"{self._config.broker_cluster_name}_REPLY_TOPIC"
         )
@@ -355,12 +343,12 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
 
         A topic with another name of the system, which a client has created, can be deleted.
         """
-        return topic in FORBIDDEN_TO_SEND or topic == AUTO_CREATE_TOPIC_KEY_TOPIC or any(
+        return topic in FORBIDDEN_TO_SEND or topic == N.AUTO_CREATE_TOPIC_KEY_TOPIC or any(
             topic == config.topic_name for config in self._system_topics())
 
     def has_state_of_broker(self, topic: str) -> bool:
         """Return True if the messages of the topic are delayed messages, transactions, or other state of a broker."""
-        return topic in FORBIDDEN_TO_SEND or (topic.startswith(SYSTEM_TOPIC_PREFIX) and self.is_of_broker(topic))
+        return topic in FORBIDDEN_TO_SEND or (topic.startswith(N.SYSTEM_TOPIC_PREFIX) and self.is_of_broker(topic))
 
     def system_topic_names(self) -> list[str]:
         """Return all system topics, of this broker and of RocketMQ in general, sorted."""
@@ -377,16 +365,16 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
             (cluster, 16, 7),
             (broker, 1, 7),
             ("OFFSET_MOVED_EVENT", 1, 6),
-            (SCHEDULE_TOPIC, 18, 6),
+            (N.SCHEDULE_TOPIC, 18, 6),
             (f"{cluster}_REPLY_TOPIC", 1, 6),
-            ("RMQ_SYS_TRANS_HALF_TOPIC", 1, 6),
-            ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 6),
-            (f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}", self._config.revive_queue_num, 6),
-            (f"{SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, 1),
-            (TIMER_TOPIC, 1, 6),
+            (N.HALF_TOPIC, 1, 6),
+            (N.OP_TOPIC, 1, 6),
+            (f"{N.SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}", self._config.revive_queue_num, 6),
+            (f"{N.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, 1),
+            (N.TIMER_TOPIC, 1, 6),
         ]
         if self._config.auto_create_topic_enable:
-            shapes.append((AUTO_CREATE_TOPIC_KEY_TOPIC, nums, 7))
+            shapes.append((N.AUTO_CREATE_TOPIC_KEY_TOPIC, nums, 7))
         return [
             TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
             for name, queues, perm in shapes

@@ -9,32 +9,20 @@ from typing import Any, Final
 from tailrace import events
 from tailrace.config import whole_number
 from tailrace.errors import CorruptionError
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag, decompress_body
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
-from tailrace.node.topic_config import PRIORITY
 from tailrace.proxy.protocol import definition, resource, timestamp
 from tailrace.remoting.addresses import address_text
 
-__all__ = ["SYSTEM_PROPERTIES", "message_type_of", "to_message"]
+__all__ = ["message_type_of", "to_message"]
 
 _log = get_logger(__name__)
 _GZIP: Final = b"\x1f\x8b"
 PLAIN_MAX: Final = 32 << 20
 """Bytes of a body that is decompressed here."""
 
-SYSTEM_PROPERTIES: Final = frozenset({
-    "1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CLUSTER", "CONSUME_START_TIME", "CORRECTION_FLAG",
-    "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DUP_INFO", "EXTEND_UNIQ_INFO",
-    "INNER_MULTI_QUEUE_OFFSET", "INSTANCE_ID", "KEYS", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG",
-    "MSG_REGION", "MSG_TYPE", "ORIGIN_GROUP", "ORIGIN_MESSAGE_ID", "PGROUP", "POP_CK", "POP_CK_OFFSET",
-    "PUSH_REPLY_TIME", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME", "REPLY_TO_CLIENT", "RETRY_TOPIC", "TAGS",
-    "TIMER_DELAY_LEVEL", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY",
-    "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TRACE_ON", "TRANSFER_FLAG",
-    "TRAN_MSG", "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "UNIQ_KEY", "WAIT", "_SYS_MSG_PRIORITY_", "__BORNHOST",
-    "__CRC32#", "__LITE_TOPIC",
-})
-"""Properties that clients may not set and do not see as theirs (MessageConst.STRING_HASH_SET)."""
 _Types = definition.MessageType
 # An attribute of an enum of protobuf takes most of a microsecond.
 _TRANSACTION, _DELAY, _FIFO = _Types.TRANSACTION, _Types.DELAY, _Types.FIFO
@@ -44,16 +32,16 @@ _MD5, _IDENTITY, _GZIPPED = definition.DigestType.MD5, definition.Encoding.IDENT
 
 def message_type_of(properties: Mapping[str, str]) -> Any:
     """Return the type of a message: its properties decide, in this order (TopicMessageType)."""
-    if properties.get("TRAN_MSG", "").lower() == "true":
+    if properties.get(N.TRAN_MSG, "").lower() == "true":
         return _TRANSACTION
-    if ("DELAY" in properties or "TIMER_DELIVER_MS" in properties or "TIMER_DELAY_SEC" in properties
-            or "TIMER_DELAY_MS" in properties):
+    if (N.DELAY in properties or N.TIMER_DELIVER_MS in properties or N.TIMER_DELAY_SEC in properties
+            or N.TIMER_DELAY_MS in properties):
         return _DELAY
-    if "__SHARDINGKEY" in properties:
+    if N.SHARDING_KEY in properties:
         return _FIFO
-    if PRIORITY in properties:
+    if N.PRIORITY in properties:
         return _PRIORITY
-    if "__LITE_TOPIC" in properties:
+    if N.LITE_TOPIC in properties:
         return _LITE
     return _NORMAL
 
@@ -63,8 +51,8 @@ def to_message(message: MessageExt, topic: str, handle: str = "") -> Any:
     properties = message.properties
     body, encoding = _body_of(message)
     system = definition.SystemProperties(
-        keys=properties["KEYS"].split(" ") if "KEYS" in properties else (),
-        message_id=properties.get("UNIQ_KEY") or message.msg_id,
+        keys=properties[N.KEYS].split(" ") if N.KEYS in properties else (),
+        message_id=properties.get(N.UNIQ_KEY) or message.msg_id,
         body_digest=definition.Digest(
             type=_MD5,
             checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()),
@@ -78,7 +66,7 @@ def to_message(message: MessageExt, topic: str, handle: str = "") -> Any:
     if handle:
         system.receipt_handle = handle
     _set_optional(system, properties)
-    user = {name: value for name, value in properties.items() if name not in SYSTEM_PROPERTIES}
+    user = {name: value for name, value in properties.items() if name not in N.SYSTEM_PROPERTIES}
     return definition.Message(topic=resource(topic), user_properties=user, system_properties=system, body=body)
 
 
@@ -100,18 +88,18 @@ def _body_of(message: MessageExt) -> tuple[bytes, Any]:
 
 def _set_optional(system: Any, properties: Mapping[str, str]) -> None:
     for name, field in (
-        ("TAGS", "tag"), ("__SHARDINGKEY", "message_group"), ("__LITE_TOPIC", "lite_topic"),
-        ("TRACE_CONTEXT", "trace_context"),
+        (N.TAGS, "tag"), (N.SHARDING_KEY, "message_group"), (N.LITE_TOPIC, "lite_topic"),
+        (N.TRACE_CONTEXT, "trace_context"),
     ):
         value = properties.get(name)
         if value is not None:
             setattr(system, field, value)
-    deliver_ms = whole_number(properties.get("TIMER_DELIVER_MS", ""))
+    deliver_ms = whole_number(properties.get(N.TIMER_DELIVER_MS, ""))
     if deliver_ms is not None:
         system.delivery_timestamp.CopyFrom(timestamp(deliver_ms))
-    priority = whole_number(properties.get(PRIORITY, ""))
+    priority = whole_number(properties.get(N.PRIORITY, ""))
     if priority is not None and priority < 1 << 31:
         system.priority = priority
-    topic, message_id = properties.get("DLQ_ORIGIN_TOPIC"), properties.get("DLQ_ORIGIN_MESSAGE_ID")
+    topic, message_id = properties.get(N.DLQ_ORIGIN_TOPIC), properties.get(N.DLQ_ORIGIN_MESSAGE_ID)
     if topic is not None and message_id is not None:
         system.dead_letter_queue.topic, system.dead_letter_queue.message_id = topic, message_id

@@ -8,8 +8,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.config import whole_number
 from tailrace.errors import CorruptionError, RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
-from tailrace.formats.lite import LITE_TOPIC
-from tailrace.formats.names import INNER_MULTI_QUEUE_OFFSET
+from tailrace.formats.names import INNER_MULTI_QUEUE_OFFSET, LITE_TOPIC
 from tailrace.formats.pop import real_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader

@@ -10,9 +10,8 @@ from tailrace import events
 from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.pop.fields import not_poppable
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import LMQ_QUEUE_ID, decode_message
-from tailrace.formats.lite import LITE_TOPIC
-from tailrace.formats.names import INNER_MULTI_QUEUE_OFFSET
 from tailrace.formats.pop import ExtraInfo, retry_flag
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader
@@ -49,8 +48,6 @@ from tailrace.proxy.validation import check_group, check_invisible_time, check_t
 __all__ = ["ReceiveMessageActivity"]
 
 _log = get_logger(__name__)
-RECEIPT: Final = "POP_CK"
-FIRST_POP_TIME: Final = "1ST_POP_TIME"
 ALL_QUEUES: Final = -1
 REQUEST_TIMEOUT_S: Final = 3
 """Of a client that has not sent its settings."""
@@ -179,7 +176,7 @@ class ReceiveMessageActivity:
         found = []
         for record in _records(answer.body):
             message = decode_message(record)
-            text = message.properties.get(RECEIPT)
+            text = message.properties.get(N.POP_CK)
             if text is not None:
                 receipt = ExtraInfo.decode(text)
             else:
@@ -189,7 +186,7 @@ class ReceiveMessageActivity:
                     header.revive_qid, flag, broker_name, queue_id, offset)
                 count = counts.get((flag, f"qo{queue_id}%{offset}"), counts.get((flag, str(queue_id)), 0))
                 message.reconsume_times = count or message.reconsume_times
-            message.properties.setdefault(FIRST_POP_TIME, str(header.pop_time))
+            message.properties.setdefault(N.FIRST_POP_TIME, str(header.pop_time))
             found.append(_Popped(message, ReceiptHandle(receipt, message.phy_offset)))
         return found
 
@@ -199,14 +196,14 @@ class ReceiveMessageActivity:
         counts = (header.order_count_info or "").split(";")
         for number, record in enumerate(_records(answer.body)):
             message = decode_message(record)
-            message.queue_offset = int(message.properties[INNER_MULTI_QUEUE_OFFSET])
+            message.queue_offset = int(message.properties[N.INNER_MULTI_QUEUE_OFFSET])
             message.reconsume_times = int(counts[number])
-            message.properties.setdefault(FIRST_POP_TIME, str(header.pop_time))
+            message.properties.setdefault(N.FIRST_POP_TIME, str(header.pop_time))
             receipt = ExtraInfo(
                 0, header.pop_time, header.invisible_time, header.revive_qid, "0", self._broker.config.broker_name,
                 LMQ_QUEUE_ID, message.queue_offset)
             found.append(_Popped(
-                message, ReceiptHandle(receipt, message.phy_offset), message.properties[LITE_TOPIC]))
+                message, ReceiptHandle(receipt, message.phy_offset), message.properties[N.LITE_TOPIC]))
         return found
 
     def _keep(
@@ -299,7 +296,7 @@ def _poll_ms(request: Any, context: Any, settings: Any, caller: Caller) -> int:
 
 
 def _id_of(message: MessageExt) -> str:
-    return message.properties.get("UNIQ_KEY") or message.msg_id
+    return message.properties.get(N.UNIQ_KEY) or message.msg_id
 
 
 def _records(body: bytes) -> Iterable[bytes]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final, final
 
 from tailrace.broker.context import BrokerContext
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag, java_string_hash
-from tailrace.formats.lite import LITE_TOPIC, consistent_hash
-from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
+from tailrace.formats.lite import consistent_hash
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     RecallMessageRequestHeader,
@@ -15,11 +15,10 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import decode_message_id
-from tailrace.node.topic_config import AUTO_CREATE_TOPIC_KEY_TOPIC, PRIORITY
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.calls import Calls
-from tailrace.proxy.conversion import SYSTEM_PROPERTIES, message_type_of
+from tailrace.proxy.conversion import message_type_of
 from tailrace.proxy.protocol import (
     OK,
     Code,
@@ -123,7 +122,7 @@ class SendMessageActivity:
             raise GrpcError(Code.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {most}")
 
     def _check_type(self, topic: str, properties: dict[str, str]) -> None:
-        if topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
+        if topic.startswith((N.RETRY_GROUP_TOPIC_PREFIX, N.DLQ_GROUP_TOPIC_PREFIX)):
             return
         config = self._broker.topics.select(topic)
         wanted = "UNSPECIFIED" if config is None else config.attributes.get("message.type", "NORMAL")
@@ -137,49 +136,49 @@ class SendMessageActivity:
         system = message.system_properties
         properties = _user_properties(message)
         if system.tag:
-            properties["TAGS"] = system.tag
+            properties[N.TAGS] = system.tag
         if system.keys:
-            properties["KEYS"] = " ".join(system.keys)
+            properties[N.KEYS] = " ".join(system.keys)
         message_id = system.message_id
         if not message_id.strip():
             raise GrpcError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
-        properties["UNIQ_KEY"] = message_id
+        properties[N.UNIQ_KEY] = message_id
         if system.message_type == _TRANSACTION:
-            properties["TRAN_MSG"] = "true"
+            properties[N.TRAN_MSG] = "true"
             if system.HasField("orphaned_transaction_recovery_duration"):
                 seconds = system.orphaned_transaction_recovery_duration.seconds
                 if seconds > limits.MAX_TRANSACTION_RECOVERY_S:
                     raise GrpcError(
                         Code.BAD_REQUEST, "the max transaction recovery time of message is too large, max is "
                         f"{limits.MAX_TRANSACTION_RECOVERY_S}")
-                properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] = str(max(0, seconds))
+                properties[N.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(max(0, seconds))
         if system.HasField("delivery_timestamp"):
             deliver_ms = millis(system.delivery_timestamp)
             if deliver_ms - self._broker.clock.now_ms() > limits.MAX_DELAY_TIME_MS:
                 raise GrpcError(
                     Code.ILLEGAL_DELIVERY_TIME,
                     f"the max delay time of message is too large, max is {limits.MAX_DELAY_TIME_MS}")
-            properties["TIMER_DELIVER_MS"] = str(deliver_ms)
+            properties[N.TIMER_DELIVER_MS] = str(deliver_ms)
         if system.HasField("priority"):
             if system.priority < 0:
                 raise GrpcError(Code.BAD_REQUEST, f"priority is {system.priority}, it may not be below 0")
-            properties[PRIORITY] = str(system.priority)
-        properties["RECONSUME_TIME"] = str(system.delivery_attempt)
+            properties[N.PRIORITY] = str(system.priority)
+        properties[N.RECONSUME_TIME] = str(system.delivery_attempt)
         # Checks of transactions ask the producers of this group.
-        properties["PGROUP"] = topic
+        properties[N.PGROUP] = topic
         message_group = system.message_group
         if message_group:
             check_message_group(message_group)
-            properties["__SHARDINGKEY"] = message_group
+            properties[N.SHARDING_KEY] = message_group
         if lite_topic := system.lite_topic:
             check_lite_topic(lite_topic)
-            properties[LITE_TOPIC] = lite_topic
+            properties[N.LITE_TOPIC] = lite_topic
         if system.trace_context:
-            properties["TRACE_CONTEXT"] = system.trace_context
+            properties[N.TRACE_CONTEXT] = system.trace_context
         properties["__BORNHOST"] = system.born_host.strip() or caller.peer[0]
         if system.HasField("born_timestamp"):
-            properties["BORN_TIMESTAMP"] = str(millis(system.born_timestamp))
-        _check_separators(properties, ("UNIQ_KEY", "message_id"), ("TRACE_CONTEXT", "trace_context"),
+            properties[N.BORN_TIMESTAMP] = str(millis(system.born_timestamp))
+        _check_separators(properties, (N.UNIQ_KEY, "message_id"), (N.TRACE_CONTEXT, "trace_context"),
                           ("__BORNHOST", "born_host"))
         return properties
 
@@ -207,7 +206,7 @@ class SendMessageActivity:
         sys_flag = SysFlag.COMPRESSED if system.body_encoding == _GZIP else 0
         born_ms = millis(system.born_timestamp) if system.HasField("born_timestamp") else self._broker.clock.now_ms()
         header = SendMessageRequestHeaderV2(
-            topic, topic, AUTO_CREATE_TOPIC_KEY_TOPIC, DEFAULT_QUEUES, queue_id,
+            topic, topic, N.AUTO_CREATE_TOPIC_KEY_TOPIC, DEFAULT_QUEUES, queue_id,
             sys_flag | SysFlag.TRANSACTION_PREPARED if is_half else sys_flag, born_ms, 0,
             encode_properties(properties).decode(), 0)
         answer = await self._calls.call(caller, RequestCode.SEND_MESSAGE_V2, header, message.body)
@@ -232,7 +231,7 @@ class SendMessageActivity:
     async def recall(self, request: Any, caller: Caller) -> Any:
         """Take a delayed message back."""
         topic = check_topic(request.topic)
-        self._check_type(topic, {"TIMER_DELIVER_MS": ""})
+        self._check_type(topic, {N.TIMER_DELIVER_MS: ""})
         answer = await self._calls.call(
             caller, RequestCode.RECALL_MESSAGE, RecallMessageRequestHeader(topic, request.recall_handle))
         if answer.code != ResponseCode.SUCCESS:
@@ -254,7 +253,7 @@ def _user_properties(message: Any) -> dict[str, str]:
             Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {limits.USER_PROPERTY_MAX_NUM}")
     size = 0
     for name, value in properties.items():
-        if name in SYSTEM_PROPERTIES:
+        if name in N.SYSTEM_PROPERTIES:
             raise GrpcError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
         if has_control_character(name):
             raise GrpcError(
@@ -282,5 +281,5 @@ def _check_separators(properties: dict[str, str], *fields: tuple[str, str]) -> N
     for name, field in fields:
         if name in properties and has_control_character(properties[name]):
             raise GrpcError(
-                Code.ILLEGAL_MESSAGE_ID if name == "UNIQ_KEY" else Code.BAD_REQUEST,
+                Code.ILLEGAL_MESSAGE_ID if name == N.UNIQ_KEY else Code.BAD_REQUEST,
                 f"{field} cannot contain control character")

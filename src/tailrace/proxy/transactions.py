@@ -6,9 +6,9 @@ from collections import OrderedDict
 from typing import Any, Final, NamedTuple, final
 
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.transactions.half_messages import HALF_TOPIC, REAL_TOPIC
 from tailrace.errors import RefusalError, UnknownTopicError
 from tailrace.formats.commitlog import SysFlag
+from tailrace.formats.names import HALF_TOPIC, REAL_TOPIC
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import EndTransactionRequestHeader
 from tailrace.proxy import limits

@@ -22,6 +22,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import MessageIllegalError
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import (
     BLANK,
     BLANK_MAGIC,
@@ -36,7 +37,6 @@ from tailrace.formats.commitlog import (
     store_timestamp_of,
 )
 from tailrace.formats.inner_batch import INNER_BASE_LENGTH, INNER_BATCH_BITS, INNER_NUM_MAX
-from tailrace.formats.names import INNER_BASE, INNER_MULTI_DISPATCH, INNER_NUM
 from tailrace.kernels import record
 from tailrace.kernels.properties import encode_properties
 from tailrace.kernels.shared import constants as C
@@ -66,7 +66,7 @@ __all__ = ["CommitLog"]
 _MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _FLAG_LIMIT: Final = 1 << 31
 _NOT_IN_BATCHES: Final = frozenset({
-    INNER_MULTI_DISPATCH, "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
+    N.INNER_MULTI_DISPATCH, N.DELAY, N.TIMER_DELIVER_MS, N.TIMER_DELAY_SEC, N.TIMER_DELAY_MS})
 _PREPARE_MS: Final = 20
 _PREPARE_IDLE_MS: Final = 100
 _AHEAD: Final = 16 << 20
@@ -253,7 +253,7 @@ class CommitLog:
         if message.sys_flag & INNER_BATCH_BITS != INNER_BATCH_BITS:
             raise MessageIllegalError("sysFlag", "INNER_BATCH and NEED_UNWRAP go together")
         properties = decode_properties(message.properties)
-        properties.pop(INNER_BASE, None)
+        properties.pop(N.INNER_BASE, None)
         if wrong := _NOT_IN_BATCHES & properties.keys():
             raise MessageIllegalError("innerBatch", f"an inner batch cannot have {', '.join(sorted(wrong))}")
         count, _, _, _, odd = record.check_batch(bytes(message.body))
@@ -264,13 +264,14 @@ class CommitLog:
         refuse_in_batch(properties, "the inner batch")
         for number, (_, _, inside) in enumerate(decode_batch(message.body) if odd else ()):
             refuse_in_batch(decode_properties(inside), f"message {number} of the inner batch")
-        if properties.get(INNER_NUM) != str(count):
+        if properties.get(N.INNER_NUM) != str(count):
             raise MessageIllegalError(
-                "innerBatch", f"{INNER_NUM} is {properties.get(INNER_NUM, 'missing')}, the body has {count} messages")
+                "innerBatch",
+                f"{N.INNER_NUM} is {properties.get(N.INNER_NUM, 'missing')}, the body has {count} messages")
         stored, key = encode_properties(properties), (message.topic, message.queue_id)
 
         def with_base() -> bytes:
-            return stored + f"{INNER_BASE}\x01{self.queue_offsets.get(key, 0)}\x02".encode()
+            return stored + f"{N.INNER_BASE}\x01{self.queue_offsets.get(key, 0)}\x02".encode()
 
         def advance() -> None:
             self.queue_offsets[key] += count - 1

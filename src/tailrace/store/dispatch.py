@@ -16,6 +16,7 @@ from tailrace import events
 from tailrace.config import MESSAGE_DELAY_LEVEL
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
+from tailrace.formats.names import SCHEDULE_TOPIC
 from tailrace.kernels import queue_units
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
@@ -36,7 +37,6 @@ __all__ = [
 ]
 
 _log = get_logger(__name__)
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
 _MAX_NAME: Final = 255

@@ -8,6 +8,7 @@ from typing import Final, final
 
 from tailrace.config import StoreConfig
 from tailrace.errors import MessageIllegalError
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import (
     CRC_PROPERTY_LENGTH,
     END_FILE_MIN_BLANK_LENGTH,
@@ -16,14 +17,13 @@ from tailrace.formats.commitlog import (
     MAX_TOPIC_LENGTH_V1,
     record_size,
 )
-from tailrace.formats.lite import LITE_TOPIC
 
 __all__ = ["RecordRules", "refuse_in_batch"]
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MOST_KNOWN: Final = 100_000
 _WHOLE: Final = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
-_TIMES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_TIMES: Final = (N.TIMER_DELAY_SEC, N.TIMER_DELAY_MS, N.TIMER_DELIVER_MS)
 
 
 def refuse_in_batch(properties: Mapping[str, str], whose: str) -> None:
@@ -33,16 +33,16 @@ def refuse_in_batch(properties: Mapping[str, str], whose: str) -> None:
     consumers although its transaction has not ended, and not in its Lite topic. ``whose`` names the message.
     """
     why = ""
-    if _number(properties.get("DELAY", "")) > 0:
-        why = "DELAY"
-    elif "TIMER_OUT_MS" not in properties:  # a timer that was delivered has that property
+    if _number(properties.get(N.DELAY, "")) > 0:
+        why = N.DELAY
+    elif N.TIMER_OUT_MS not in properties:  # a timer that was delivered has that property
         why = next((name for name in _TIMES if properties.get(name)), "")
-    if not why and properties.get("TRAN_MSG", "").lower() == "true":
-        why = "TRAN_MSG"
-    if not why and properties.get(LITE_TOPIC):
-        why = LITE_TOPIC
-    if not why and _number(properties.get("_SYS_MSG_PRIORITY_", "")) >= 0:
-        why = "_SYS_MSG_PRIORITY_"
+    if not why and properties.get(N.TRAN_MSG, "").lower() == "true":
+        why = N.TRAN_MSG
+    if not why and properties.get(N.LITE_TOPIC):
+        why = N.LITE_TOPIC
+    if not why and _number(properties.get(N.PRIORITY, "")) >= 0:
+        why = N.PRIORITY
     if why:
         raise MessageIllegalError(
             "batch", f"{whose} has the property {why}={properties[why][:40]}, which a batch cannot honour; "
@@ -70,12 +70,13 @@ class RecordRules:
         if known is not None:
             return known
         # A POP retry topic of the second form has a + between group and topic.
-        if not _TOPIC.fullmatch(topic.replace("+", "_", 1) if topic.startswith("%RETRY%") else topic):
+        if not _TOPIC.fullmatch(topic.replace("+", "_", 1) if topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX) else topic):
             raise MessageIllegalError(
                 "topic", f"{topic[:300]!r} must be one or more of letters, digits, %, |, - and _")
         raw = topic.encode()
         limit = MAX_TOPIC_LENGTH_V1
-        if topic.startswith(("%RETRY%", "%DLQ%")) and self._config.auto_message_version_on_topic_len:
+        of_group = topic.startswith((N.RETRY_GROUP_TOPIC_PREFIX, N.DLQ_GROUP_TOPIC_PREFIX))
+        if of_group and self._config.auto_message_version_on_topic_len:
             limit = MAX_TOPIC_LENGTH
         if len(raw) > limit:
             raise MessageIllegalError("topic", f"{len(raw)} bytes, the limit is {limit}")

@@ -27,13 +27,14 @@ from tailrace.formats.commitlog import (
     decode_properties,
 )
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE, CqUnit
+from tailrace.formats.names import SCHEDULE_TOPIC
 from tailrace.kernels import columns, queue_units, record
 from tailrace.kernels.shared import constants as C
 from tailrace.store.batch_consume_queue import BatchConsumeQueue
 from tailrace.store.batch_units import batch_units
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import StoreDirectory
-from tailrace.store.dispatch import SCHEDULE_TOPIC, deliver_time_codes, parse_delay_levels
+from tailrace.store.dispatch import deliver_time_codes, parse_delay_levels
 from tailrace.store.findings import Finding
 from tailrace.store.index_verification import (
     MANY,

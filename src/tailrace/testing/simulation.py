@@ -21,6 +21,7 @@ from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import decode_message, encode_batch
+from tailrace.formats.names import KEYS, TAGS, TIMER_DELIVER_MS, UNIQ_KEY
 from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import (
@@ -302,10 +303,9 @@ class Simulation:
         return sent
 
     def _properties(self, sent: Sent) -> bytes:
-        values = {"KEYS": f"k{sent.number} all", "TAGS": f"t{sent.number % 3}",
-                  "UNIQ_KEY": f"U{sent.number:08d}"}
+        values = {KEYS: f"k{sent.number} all", TAGS: f"t{sent.number % 3}", UNIQ_KEY: f"U{sent.number:08d}"}
         if sent.due_ms:
-            values["TIMER_DELIVER_MS"] = str(sent.due_ms)
+            values[TIMER_DELIVER_MS] = str(sent.due_ms)
         return encode_properties(values)
 
     def _inner(self, sent: Sent, body: bytes | None = None) -> MessageExtBrokerInner:

@@ -13,7 +13,7 @@ from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.sql_expression import SqlExpression
 from tailrace.config import BrokerConfig
 from tailrace.errors import FilterExpressionError, RefusalError
-from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.formats import names as N
 from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
 from tailrace.store.hooks import PropertyFilter
@@ -21,7 +21,7 @@ from tailrace.store.hooks import PropertyFilter
 __all__ = ["EVERYTHING", "MessageFilter", "MessageFilters"]
 
 _log = get_logger(__name__)
-RETRY_TOPIC: Final = b"RETRY_TOPIC"
+RETRY_TOPIC: Final = N.RETRY_TOPIC.encode()
 """Property of a message in a retry topic: the topic that it was sent to."""
 
 
@@ -129,7 +129,7 @@ class MessageFilters:
                 f"{subscription.expression_type[:40]}; set enablePropertyFilter=true in its settings")
 
     def _filter(self, subscription: SubscriptionData, group: str, expression: SqlExpression) -> MessageFilter:
-        if self._support_retry and subscription.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        if self._support_retry and subscription.topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX):
             return MessageFilter(properties=RetryFilter({
                 data.topic: data.compiled for data in self._consumer_filters.of_group(group)
                 if data.compiled is not None}))

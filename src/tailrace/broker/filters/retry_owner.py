@@ -13,15 +13,15 @@ from typing import Final, final
 from tailrace.auth.check import AccessControl
 from tailrace.broker.filters.message_filters import EVERYTHING, RETRY_TOPIC, MessageFilter
 from tailrace.formats.commitlog import java_string_hash
-from tailrace.formats.names import REAL_TOPIC, RETRY_GROUP_TOPIC_PREFIX
-from tailrace.formats.pop import ORIGIN_GROUP, is_retry_topic_of, retry_owner
+from tailrace.formats.names import ORIGIN_GROUP, REAL_TOPIC, RETRY_GROUP_TOPIC_PREFIX, TAGS
+from tailrace.formats.pop import is_retry_topic_of, retry_owner
 from tailrace.formats.remoting import RemotingCommand, sender_of
 from tailrace.remoting import Channel
 
 __all__ = ["RetryOwnerFilter", "own_messages", "reader_of", "refuse_shared"]
 
 _OWNER: Final = (ORIGIN_GROUP.encode(), REAL_TOPIC.encode(), RETRY_TOPIC)
-_TAGS: Final = b"TAGS"
+_TAGS: Final = TAGS.encode()
 
 
 def own_messages(topic: str, group: str, wanted: MessageFilter = EVERYTHING) -> MessageFilter:

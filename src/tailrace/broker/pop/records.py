@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from tailrace.formats.commitlog import (
     MAX_PROPERTIES_LENGTH,
     MAX_TOPIC_LENGTH_V1,
@@ -14,11 +12,10 @@ from tailrace.formats.commitlog import (
     text_parts,
 )
 from tailrace.formats.copied_properties import fitting
+from tailrace.formats.names import POP_CK
 from tailrace.kernels.properties import encode_properties
 
-__all__ = ["POP_CK", "under_topic"]
-
-POP_CK: Final = "POP_CK"
+__all__ = ["under_topic"]
 
 
 def under_topic(record: bytes, topic: str, receipt: str) -> bytes:

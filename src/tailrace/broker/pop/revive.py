@@ -28,15 +28,13 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.shortage import is_shortage
 from tailrace.errors import StoreError
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.message_fields import body_of, stored_properties
-from tailrace.formats.names import DELAY, DLQ_GROUP_TOPIC_PREFIX, REAL_TOPIC, TIMER_TOPIC
 from tailrace.formats.pop import (
     ACK_TAG,
     BATCH_ACK_TAG,
     CK_TAG,
-    ORIGIN_GROUP,
-    RETRY_TOPIC,
     REVIVE_GROUP,
     Ack,
     PopCheckPoint,
@@ -56,9 +54,7 @@ from tailrace.timer.parking import NEVER, fitting_copy
 __all__ = ["PopReviveService"]
 
 _log = get_logger(__name__)
-_TAGS: Final = (b"TAGS",)
-ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-FIRST_POP_TIME: Final = "1ST_POP_TIME"
+_TAGS: Final = (N.TAGS.encode(),)
 CHECKPOINTS_MAX: Final = 20_000
 """Number of checkpoints of one queue in memory. Further ones are read again when these are finished."""
 EARLY_MAX: Final = 10_000
@@ -68,8 +64,8 @@ READ_TRIES: Final = 30
 """Number of passes, one a second, after which a record of the revive topic that cannot be read is left out."""
 RECEIPT_ROOM: Final = 512
 """Bytes of properties that a copy leaves for the receipt that each of its pops adds."""
-_KEPT: Final = frozenset({FIRST_POP_TIME, ORIGIN_GROUP})
-_KEPT_DEAD: Final = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID})
+_KEPT: Final = frozenset({N.FIRST_POP_TIME, N.ORIGIN_GROUP})
+_KEPT_DEAD: Final = frozenset({N.RETRY_TOPIC, N.ORIGIN_MESSAGE_ID})
 RECORDS_OF_PASS: Final = 20_000
 """Number of records of one queue that one pass reads."""
 DONE_OF_PASS: Final = 1_000
@@ -184,7 +180,7 @@ class PopReviveService:
     def _complete_until(self) -> int:
         """Return the time, ms, before which checkpoints are complete once the revive topic is read; 0: unknown."""
         noted_ms, timer_end = self._noted
-        self._noted = (self._clock.now_ms(), self._store.queue_offsets.max(TIMER_TOPIC, 0))
+        self._noted = (self._clock.now_ms(), self._store.queue_offsets.max(N.TIMER_TOPIC, 0))
         in_wheel, delivered_until = self._store.timer_services.progress()
         if in_wheel < timer_end or not self._store.wait_dispatched():
             return 0
@@ -396,12 +392,12 @@ class PopReviveService:
     ) -> None:
         """Put a copy into the retry topic, or a checkpoint that retries it later. Raises _StoppedError."""
         properties = dict(message.properties)
-        properties.pop(DELAY, None)  # its delay is over
-        if not message.reconsume_times or FIRST_POP_TIME not in properties:
-            properties[FIRST_POP_TIME] = str(checkpoint.pop_time)
-        properties[ORIGIN_GROUP] = checkpoint.group
-        if properties.get(REAL_TOPIC) == retry:  # would mark a message that was sent back
-            del properties[REAL_TOPIC]
+        properties.pop(N.DELAY, None)  # its delay is over
+        if not message.reconsume_times or N.FIRST_POP_TIME not in properties:
+            properties[N.FIRST_POP_TIME] = str(checkpoint.pop_time)
+        properties[N.ORIGIN_GROUP] = checkpoint.group
+        if properties.get(N.REAL_TOPIC) == retry:  # would mark a message that was sent back
+            del properties[N.REAL_TOPIC]
         copy = fitting_copy(message, retry, 0, properties, _KEPT, RECEIPT_ROOM)
         copy.born_host = self._store.inner.store_host
         copy.reconsume_times += not checkpoint.suspend
@@ -431,15 +427,15 @@ class PopReviveService:
         tries = _times(checkpoint) + message.reconsume_times
         if group is None or tries < group.retry_max_times:
             return False
-        topic = f"{DLQ_GROUP_TOPIC_PREFIX}{checkpoint.group}"
+        topic = f"{N.DLQ_GROUP_TOPIC_PREFIX}{checkpoint.group}"
         try:
             self._store.topics.create_if_missing(topic, 1)
         except StoreError:
             return False
         properties = dict(message.properties)
-        properties.pop(DELAY, None)
-        properties.setdefault(RETRY_TOPIC, normal_topic(message.topic, checkpoint.group))
-        properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
+        properties.pop(N.DELAY, None)
+        properties.setdefault(N.RETRY_TOPIC, normal_topic(message.topic, checkpoint.group))
+        properties.setdefault(N.ORIGIN_MESSAGE_ID, message.msg_id)
         copy = fitting_copy(message, topic, 0, properties, _KEPT_DEAD)
         copy.reconsume_times += 1
         if not self._store.put_inner(copy).status.appended:
@@ -476,7 +472,7 @@ def _is_of(group: str, message: MessageExt) -> bool:
     if not is_retry_topic_of(message.topic, group):
         return True
     return retry_owner(
-        message.topic, *map(message.properties.get, (ORIGIN_GROUP, REAL_TOPIC, RETRY_TOPIC))) in {None, group}
+        message.topic, *map(message.properties.get, (N.ORIGIN_GROUP, N.REAL_TOPIC, N.RETRY_TOPIC))) in {None, group}
 
 
 def _forget_namesake(queue: _Queue, done: PopCheckPoint) -> None:

@@ -12,6 +12,7 @@ from zlib import crc32
 from tailrace.broker.pop.pop_metrics import ACK, CHECKPOINT, PopMetrics
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
+from tailrace.formats.names import TAGS, TIMER_DELIVER_MS, UNIQ_KEY
 from tailrace.formats.pop import CK_TAG, Ack, PopCheckPoint, revive_topic
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
@@ -56,7 +57,7 @@ class ReviveLog:
         store = self._store
         unique_key = f"{unique_key}@{crc32(b'%d %d %b' % (queue_id, deliver_ms, body)):08x}"
         properties = encode_properties(
-            {"TAGS": tag, "UNIQ_KEY": unique_key, "TIMER_DELIVER_MS": str(deliver_ms)})
+            {TAGS: tag, UNIQ_KEY: unique_key, TIMER_DELIVER_MS: str(deliver_ms)})
         result = store.timer_services.put_due(MessageExtBrokerInner(
             self.topic, queue_id, body, properties, born_timestamp=self._clock.now_ms(),
             born_host=store.inner.store_host, wait_store_msg_ok=False), deliver_ms, unique_key)

@@ -18,12 +18,6 @@ from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.processors.send import BUSY, CODES, REMARKS
 from tailrace.broker.records import require_record
 from tailrace.broker.transactions.half_messages import (
-    CHECK_IMMUNITY_TIME_IN_SECONDS,
-    CHECK_MAX_TIME_TOPIC,
-    HALF_TOPIC,
-    PRODUCER_GROUP,
-    REAL_TOPIC,
-    TRANSACTION_CHECK_TIMES,
     FreshHalf,
     immunity_ms,
     real_queue_id,
@@ -33,6 +27,7 @@ from tailrace.broker.transactions.half_queue import FRESH, UNKNOWN
 from tailrace.broker.transactions.service import Found
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import MessageIllegalError, RefusalError
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.remoting import (
     RemotingCommand,
@@ -212,17 +207,17 @@ class EndTransactionProcessor:
         self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, found: Found
     ) -> Answer:
         half = found.half
-        self._require(channel, request, half.properties[REAL_TOPIC])
+        self._require(channel, request, half.properties[N.REAL_TOPIC])
         reason = ""
         if half.queue_offset != header.tran_state_table_offset:
             reason = "The transaction state table offset wrong"
         elif half.phy_offset != header.commit_log_offset:
             reason = "The commit log offset wrong"
         self._check(
-            header, half.properties[PRODUCER_GROUP], half.properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS),
+            header, half.properties[N.PGROUP], half.properties.get(N.CHECK_IMMUNITY_TIME_IN_SECONDS),
             self._broker.store.wall_time_of(half), reason)
         result = self._service.end(found, commit=header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT)
-        return self._answer(channel, request, header, half.properties[REAL_TOPIC], result)
+        return self._answer(channel, request, header, half.properties[N.REAL_TOPIC], result)
 
     def _end_in_memory(
         self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, half: FreshHalf
@@ -284,20 +279,20 @@ class EndTransactionProcessor:
         if message is None:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"there is no message {header.msg_id}")
         if (
-            message.topic not in {HALF_TOPIC, CHECK_MAX_TIME_TOPIC} or real_queue_id(message) is None
-            or not message.properties.get(REAL_TOPIC) or not message.properties.get(PRODUCER_GROUP)
+            message.topic not in {N.HALF_TOPIC, N.CHECK_MAX_TIME_TOPIC} or real_queue_id(message) is None
+            or not message.properties.get(N.REAL_TOPIC) or not message.properties.get(N.PGROUP)
         ):
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the message {header.msg_id} of topic {message.topic} is not a half message")
-        message.properties = {**message.properties, TRANSACTION_CHECK_TIMES: "0"}
+        message.properties = {**message.properties, N.TRANSACTION_CHECK_TIMES: "0"}
         result = self._broker.store.put_inner(renewed_message(message))
         if not result.status.appended:
             raise RefusalError(
                 CODES.get(result.status, ResponseCode.SYSTEM_ERROR),
                 "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed. "
                 + (result.remark or result.status.name))
-        self._broker.loop.call_soon_threadsafe(self._resumed, message.properties[REAL_TOPIC], result.queue_offset)
+        self._broker.loop.call_soon_threadsafe(self._resumed, message.properties[N.REAL_TOPIC], result.queue_offset)
         return request.answer()
 
     def _resumed(self, topic: str, offset: int) -> None:

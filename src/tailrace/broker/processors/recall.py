@@ -7,6 +7,7 @@ from typing import final
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.errors import MessageIllegalError, RefusalError
+from tailrace.formats.names import MSG_REGION
 from tailrace.formats.recall_handle import parse_handle
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
@@ -27,7 +28,7 @@ class RecallMessageProcessor:
         self._broker = broker
         self._durable = durable
         # A client traces a recall only if the answer has the region.
-        self._common_ext = {"MSG_REGION": broker.config.region_id}
+        self._common_ext = {MSG_REGION: broker.config.region_id}
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""

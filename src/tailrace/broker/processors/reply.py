@@ -16,7 +16,6 @@ from typing import Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.broker.answers_later import Answer, MissingConfigError, answer_failure
-from tailrace.broker.asked import REPLY_TO_CLIENT
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.processors.send import (
@@ -29,6 +28,7 @@ from tailrace.broker.traffic import message_type
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import RefusalError, RemotingConnectError, RemotingTimeoutError
 from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, decode_properties
+from tailrace.formats.names import MSG_REGION, PUSH_REPLY_TIME, REPLY_TO_CLIENT, TRACE_ON, WAIT
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     ReplyMessageRequestHeader,
@@ -56,7 +56,6 @@ BYTES_MAX: Final = 64 << 20
 BYTES_OF_CHANNEL_MAX: Final = 16 << 20
 """Bytes of the pushes under way to one producer, if there is more than one."""
 STOP_S: Final = 1.0
-PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 
 
 class _Push(NamedTuple):
@@ -88,7 +87,7 @@ class ReplyMessageProcessor:
         """Pushes under way, counted for the connections of their producers."""
         config = broker.config
         self._common_ext = {
-            "MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
+            MSG_REGION: config.region_id, TRACE_ON: "true" if config.trace_on else "false"}
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -163,7 +162,7 @@ class ReplyMessageProcessor:
         message = MessageExtBrokerInner(
             config.topic_name, queue_id, request.body, stored, header.flag, sys_flag,
             header.born_timestamp, channel.born_host, header.reconsume_times or 0, 0,
-            properties.get("WAIT") != "false")
+            properties.get(WAIT) != "false")
         properties[PUSH_REPLY_TIME] = str(self._broker.clock.now_ms())
         return _Push(client_id, producer, RemotingCommand(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,

@@ -16,6 +16,7 @@ from tailrace.broker.sent_properties import check_properties
 from tailrace.broker.traffic import NORMAL, is_delayed, message_type, type_of
 from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
 from tailrace.errors import MessageIllegalError, RefusalError
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import (
     MAX_PROPERTIES_LENGTH,
     SysFlag,
@@ -24,13 +25,7 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX, fitting, room_to_wait
 from tailrace.formats.inner_batch import INNER_BATCH_BITS
-from tailrace.formats.lite import LITE_TOPIC, is_lite_name, lite_queue
-from tailrace.formats.names import (
-    DLQ_GROUP_TOPIC_PREFIX,
-    INNER_MULTI_DISPATCH,
-    INNER_NUM,
-    RETRY_GROUP_TOPIC_PREFIX,
-)
+from tailrace.formats.lite import is_lite_name, lite_queue
 from tailrace.formats.remoting import (
     BINARY_HEAD,
     INT32,
@@ -52,7 +47,7 @@ from tailrace.kernels import header as header_kernel
 from tailrace.kernels import record
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
-from tailrace.node.topic_config import FORBIDDEN_TO_SEND, PRIORITY, TopicConfig, validate_topic
+from tailrace.node.topic_config import FORBIDDEN_TO_SEND, TopicConfig, validate_topic
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.store.record_rules import refuse_in_batch
 from tailrace.store.refused_puts import FLOW_CONTROL, NO_TOPIC
@@ -68,9 +63,10 @@ NAME_SHOWN: Final = 100
 PROPERTIES_READ_MAX: Final = 4 * MAX_PROPERTIES_LENGTH
 """Largest number of characters of properties that are looked at. A consumer that sends a message again, because the
 broker has refused to take it back, may add more than a record has room for."""
-_KEPT_IN_RETRY: Final = frozenset({"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "WAIT", "CLUSTER"})
+_KEPT_IN_RETRY: Final = frozenset({N.RETRY_TOPIC, N.ORIGIN_MESSAGE_ID, N.DELAY, N.WAIT, N.CLUSTER})
 # If a message has one of these properties, all its properties are decoded and checked. Such messages are rare.
-REMARKABLE: Final = ("CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01", "INNER_NUM\x01")
+_NO_WAIT: Final = f"{N.WAIT}\x01false\x02"
+REMARKABLE: Final = tuple(f"{name}\x01" for name in (N.CLUSTER, N.MSG_REGION, N.TRACE_ON, N.POP_CK, N.INNER_NUM))
 CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -122,10 +118,10 @@ class SendMessageProcessor:
         config = broker.config
         self._trace_on = "true" if config.trace_on else "false"
         self._own_properties = (
-            f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{self._trace_on}\x02"
-            f"CLUSTER\x01{config.broker_cluster_name}\x02"
+            f"{N.MSG_REGION}\x01{config.region_id}\x02{N.TRACE_ON}\x01{self._trace_on}\x02"
+            f"{N.CLUSTER}\x01{config.broker_cluster_name}\x02"
         )
-        self._common_ext = {"MSG_REGION": config.region_id, "TRACE_ON": self._trace_on}
+        self._common_ext = {N.MSG_REGION: config.region_id, N.TRACE_ON: self._trace_on}
         self._tail = b"".join(
             _field(name, value.encode()) for name, value in self._common_ext.items()
         )
@@ -234,14 +230,14 @@ class SendMessageProcessor:
         properties, unique_key = self._properties(header.properties or "", batch=batch)
         if config.attributes and config.is_compacted:
             _refuse_without_keys(request.body if batch else b"", properties)
-        if topic[0] == "%" and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        if topic[0] == "%" and topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX):
             config, queue_id = self._retry_or_dlq(
                 config, queue_id, request, header, times, batch=batch)
             properties = _of_retry(properties, dead=config.topic_name != topic, topic=config.topic_name)
             topic = config.topic_name
-        if LITE_TOPIC in properties and not batch:
+        if N.LITE_TOPIC in properties and not batch:
             properties = _with_lite_queue(properties, topic)
-        if PRIORITY in properties and not batch:
+        if N.PRIORITY in properties and not batch:
             properties, queue_id = _prioritised(properties, queue_id, config)
         stored = properties.encode()
         transactional = None if batch else transactional_properties(stored, times)
@@ -250,7 +246,7 @@ class SendMessageProcessor:
         message = MessageExtBrokerInner(
             topic, queue_id, request.body, stored, header.flag, plain_sys_flag(sys_flag), header.born_timestamp,
             channel.born_host, times, 0,
-            "WAIT\x01false\x02" not in properties or _waits(properties),
+            _NO_WAIT not in properties or _waits(properties),
         )
         half = None
         if transactional is not None:
@@ -272,18 +268,18 @@ class SendMessageProcessor:
         without a unique key and for an ordinary message.
         """
         properties = decode_properties((header.properties or "").encode())
-        unique_key, sys_flag = properties.get("UNIQ_KEY", ""), header.sys_flag
+        unique_key, sys_flag = properties.get(N.UNIQ_KEY, ""), header.sys_flag
         if batch and unique_key:
-            properties[INNER_NUM] = str(len(_decoded_batch(request.body)))
+            properties[N.INNER_NUM] = str(len(_decoded_batch(request.body)))
             sys_flag |= INNER_BATCH_BITS
         elif not sys_flag & SysFlag.INNER_BATCH:
             return None
-        properties["CLUSTER"] = self._broker.config.broker_cluster_name
+        properties[N.CLUSTER] = self._broker.config.broker_cluster_name
         stored = encode_properties(properties)
         flags = plain_sys_flag(sys_flag & ~INNER_BATCH_BITS) | sys_flag & INNER_BATCH_BITS
         return MessageExtBrokerInner(
             header.topic, queue_id, request.body, stored, header.flag, flags, header.born_timestamp,
-            channel.born_host, header.reconsume_times or 0, 0, properties.get("WAIT") != "false"), unique_key
+            channel.born_host, header.reconsume_times or 0, 0, properties.get(N.WAIT) != "false"), unique_key
 
     def place(self, channel: Channel, header: SendMessageRequestHeader) -> tuple[TopicConfig, int]:
         """Return the topic and the queue that a request may write to.
@@ -321,7 +317,7 @@ class SendMessageProcessor:
         if self._topics.inherits(header.default_topic):
             raise MissingConfigError(Change(self._topics, self._topics.creation_in_send(
                 topic, header.default_topic, header.default_topic_queue_nums), creates=(topic,)))
-        if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        if topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX):
             return self._broker.topic(topic, 1)
         raise RefusalError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
@@ -357,21 +353,21 @@ class SendMessageProcessor:
                 break
         if text and text[-1] != "\x02":
             text += "\x02"
-        start = f"\x02{text}".find("\x02UNIQ_KEY\x01")
+        start = f"\x02{text}".find(f"\x02{N.UNIQ_KEY}\x01")
         if start >= 0:
             start += 9
             return text + self._own_properties, text[start : text.index("\x02", start)]
         self._sequence += 1
         unique_key = f"{self._id_prefix}{self._sequence:016X}"
-        return f"{text}UNIQ_KEY\x01{unique_key}\x02{self._own_properties}", unique_key
+        return f"{text}{N.UNIQ_KEY}\x01{unique_key}\x02{self._own_properties}", unique_key
 
     def _remarkable(self, text: str) -> str:
         """Return properties without those that only the broker sets. Raises RefusalError."""
         properties = decode_properties(text.encode())
-        if INNER_NUM in properties:
+        if N.INNER_NUM in properties:
             raise RefusalError(
-                ResponseCode.MESSAGE_ILLEGAL, f"the message has the property {INNER_NUM} and is not an inner batch")
-        for name in ("CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"):
+                ResponseCode.MESSAGE_ILLEGAL, f"the message has the property {N.INNER_NUM} and is not an inner batch")
+        for name in (N.CLUSTER, N.MSG_REGION, N.TRACE_ON, N.POP_CK):
             properties.pop(name, None)
         return encode_properties(properties).decode()
 
@@ -389,7 +385,7 @@ class SendMessageProcessor:
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group "
                 f"{config.topic_name}"
             )
-        name = config.topic_name[len(RETRY_GROUP_TOPIC_PREFIX) :]
+        name = config.topic_name[len(N.RETRY_GROUP_TOPIC_PREFIX) :]
         group = self._broker.group(name)
         if group is None:
             raise RefusalError(
@@ -401,7 +397,7 @@ class SendMessageProcessor:
             limit = header.max_reconsume_times
         if times <= limit and not self._broker.locks.is_locked(name):
             return config, queue_id
-        dead_letters = self._broker.topic(f"{DLQ_GROUP_TOPIC_PREFIX}{name}", 1)
+        dead_letters = self._broker.topic(f"{N.DLQ_GROUP_TOPIC_PREFIX}{name}", 1)
         self._traffic.dead_letters[name] += 1
         return dead_letters, 0
 
@@ -492,26 +488,26 @@ def _prioritised(properties: str, queue_id: int, config: TopicConfig) -> tuple[s
     A message of another type, such as one with a delay, loses its priority (TopicMessageType).
     """
     found = decode_properties(properties.encode())
-    priority = _number(found.get(PRIORITY, ""), -1)
+    priority = _number(found.get(N.PRIORITY, ""), -1)
     if priority < 0:
         return properties, queue_id
     if type_of(found) == NORMAL:
         return properties, min(priority, config.write_queue_nums - 1)
-    del found[PRIORITY]
+    del found[N.PRIORITY]
     return encode_properties(found).decode(), queue_id
 
 
 def _with_lite_queue(properties: str, topic: str) -> str:
     """Return properties that give a message its place in the Lite topic that it names. Raises RefusalError."""
     found = decode_properties(properties.encode())
-    name = found.get(LITE_TOPIC, "")
+    name = found.get(N.LITE_TOPIC, "")
     if not name:
         return properties
     if not is_lite_name(name):
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"{LITE_TOPIC} is {name[:NAME_SHOWN]!r}; a Lite topic has letters, digits, - and _ in its name")
-    return encode_properties({**found, INNER_MULTI_DISPATCH: lite_queue(topic, name)}).decode()
+            f"{N.LITE_TOPIC} is {name[:NAME_SHOWN]!r}; a Lite topic has letters, digits, - and _ in its name")
+    return encode_properties({**found, N.INNER_MULTI_DISPATCH: lite_queue(topic, name)}).decode()
 
 
 def plain_sys_flag(sys_flag: int) -> int:
@@ -540,7 +536,7 @@ def _decoded_batch(body: bytes) -> list[tuple[int, bytes, bytes]]:
 def _refuse_without_keys(batch: bytes, properties: str) -> None:
     """Raise RefusalError if a message for a topic with compaction, or one of a batch, has no keys."""
     stored = [one[2] for one in _decoded_batch(batch)] if batch else [properties.encode()]
-    if not all(decode_properties(one).get("KEYS", "").strip() for one in stored):
+    if not all(decode_properties(one).get(N.KEYS, "").strip() for one in stored):
         raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
 
 
@@ -579,16 +575,16 @@ def _of_retry(properties: str, *, dead: bool, topic: str) -> str:
         return properties
     found = decode_properties(stored)
     if dead:
-        found["DELAY"] = "-1"
+        found[N.DELAY] = "-1"
     fit, left_out = fitting(found, _KEPT_IN_RETRY, room)
     if left_out:
-        log_left_out(found.get("RETRY_TOPIC", ""), found.get("ORIGIN_MESSAGE_ID", ""), topic, left_out)
+        log_left_out(found.get(N.RETRY_TOPIC, ""), found.get(N.ORIGIN_MESSAGE_ID, ""), topic, left_out)
     return encode_properties(fit).decode()
 
 
 def _waits(properties: str) -> bool:
     """Return whether a sender waits for the disk. Names of other properties may end in WAIT."""
-    return "\x02WAIT\x01false\x02" not in f"\x02{properties}"
+    return f"\x02{_NO_WAIT}" not in f"\x02{properties}"
 
 
 def _number(text: str, default: int = 0) -> int:

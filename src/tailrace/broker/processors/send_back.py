@@ -16,9 +16,8 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.records import require_record
 from tailrace.errors import RefusalError
+from tailrace.formats import names as N
 from tailrace.formats.copied_properties import room_to_wait
-from tailrace.formats.names import DELAY, DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
-from tailrace.formats.pop import RETRY_TOPIC
 from tailrace.formats.remoting import (
     VERSION_V3_4_9,
     RemotingCommand,
@@ -37,8 +36,7 @@ from tailrace.timer.parking import fitting_copy
 __all__ = ["SendBackProcessor"]
 
 _log = get_logger(__name__)
-ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-_KEPT: Final = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID, DELAY, "WAIT"})
+_KEPT: Final = frozenset({N.RETRY_TOPIC, N.ORIGIN_MESSAGE_ID, N.DELAY, N.WAIT})
 FIRST_LEVEL: Final = 3
 UNIT_SUB_FLAG: Final = 2
 OWNER_MAX: Final = 100
@@ -82,7 +80,7 @@ class SendBackProcessor:
         if group.retry_queue_nums <= 0:
             return request.answer()
         topic = self._topic(
-            f"{RETRY_GROUP_TOPIC_PREFIX}{name}", group.retry_queue_nums,
+            f"{N.RETRY_GROUP_TOPIC_PREFIX}{name}", group.retry_queue_nums,
             UNIT_SUB_FLAG if header.unit_mode else 0)
         if not topic.writable:
             raise RefusalError(
@@ -104,7 +102,7 @@ class SendBackProcessor:
         dead = level < 0 or message.reconsume_times >= limit
         if dead:
             level = 0
-            topic = self._topic(f"{DLQ_GROUP_TOPIC_PREFIX}{name}", 1, 0)
+            topic = self._topic(f"{N.DLQ_GROUP_TOPIC_PREFIX}{name}", 1, 0)
         elif level == 0:
             level = FIRST_LEVEL + message.reconsume_times
         queue_id = 0 if dead else self._broker.entropy.randrange(group.retry_queue_nums)
@@ -130,7 +128,7 @@ class SendBackProcessor:
 
     def _is_ended(self, message: MessageExt | None, phy_offset: int, origin: str) -> bool:
         """Return True if a message belongs to a topic that was deleted after the message was stored."""
-        topics = {origin} if message is None else {message.topic, message.properties.get(RETRY_TOPIC, "")}
+        topics = {origin} if message is None else {message.topic, message.properties.get(N.RETRY_TOPIC, "")}
         return any(phy_offset < self._broker.store.inner.lives.deleted_up_to(topic) for topic in topics)
 
     def _topic(self, topic: str, queue_nums: int, sys_flag: int) -> TopicConfig:
@@ -139,7 +137,7 @@ class SendBackProcessor:
 
 def _came_from(message: MessageExt) -> str:
     """Return the topic of a message before its retries. A producer may set the property in any topic."""
-    return message.properties.get(RETRY_TOPIC, message.topic) if message.topic.startswith("%") else message.topic
+    return message.properties.get(N.RETRY_TOPIC, message.topic) if message.topic.startswith("%") else message.topic
 
 
 def _place(request: RemotingCommand) -> int:
@@ -153,9 +151,9 @@ def _again(
 
     Properties that do not fit the copy are left out, because a refusal would stop the queue of the consumer.
     """
-    properties = {**message.properties, RETRY_TOPIC: _came_from(message), "WAIT": "false"}
-    properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
-    properties[DELAY] = str(level)
+    properties = {**message.properties, N.RETRY_TOPIC: _came_from(message), N.WAIT: "false"}
+    properties.setdefault(N.ORIGIN_MESSAGE_ID, message.msg_id)
+    properties[N.DELAY] = str(level)
     made = fitting_copy(message, topic, queue_id, properties, _KEPT, room_to_wait(topic))
     made.reconsume_times += 1
     return made

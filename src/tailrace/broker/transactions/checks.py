@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 from tailrace import events
 from tailrace.auth.accesses import topic_access
 from tailrace.broker.transactions.half_messages import (
-    CHECK_IMMUNITY_TIME_IN_SECONDS,
-    CHECK_MAX_TIME_TOPIC,
-    HALF_TOPIC,
-    PRODUCER_GROUP,
     QUEUE_ID,
-    REAL_TOPIC,
-    TRANSACTION_CHECK_TIMES,
-    UNIQ_KEY,
     check_times,
     given_up_message,
     immunity_ms,
@@ -32,6 +25,7 @@ from tailrace.broker.transactions.half_queue import COMMITTED, PASSED
 from tailrace.broker.transactions.service import TransactionService
 from tailrace.env.supervision import failed
 from tailrace.errors import CorruptionError, StoreError
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode
 from tailrace.formats.requests.message_headers import CheckTransactionStateRequestHeader
@@ -120,7 +114,7 @@ class TransactionChecks:
                 break
             looked = await threads.run(self._look, pending)
             if any(one.verdict is Verdict.GIVE_UP for one in looked):
-                await threads.run(self._broker.topics.create_if_missing, CHECK_MAX_TIME_TOPIC, 1)
+                await threads.run(self._broker.topics.create_if_missing, N.CHECK_MAX_TIME_TOPIC, 1)
             if not all(self._act(one) for one in looked):
                 break
             at = looked[-1].offset + 1
@@ -162,7 +156,7 @@ class TransactionChecks:
 
     def _read(self, offset: int) -> Checked:
         """Return a half message with its verdict by age and number of checks."""
-        result = self._broker.store.get_message(HALF_TOPIC, QUEUE_ID, offset, 1)
+        result = self._broker.store.get_message(N.HALF_TOPIC, QUEUE_ID, offset, 1)
         if result.queue_offsets != [offset]:
             if offset >= result.max_offset:  # it has just been put and is not dispatched yet
                 return Checked(offset, Verdict.YOUNG)
@@ -173,7 +167,7 @@ class TransactionChecks:
             return Checked(offset, Verdict.GONE)
         if not is_half(half):
             return Checked(offset, Verdict.GONE, half)
-        if self._service.is_ended(half.properties[REAL_TOPIC], half.phy_offset):
+        if self._service.is_ended(half.properties[N.REAL_TOPIC], half.phy_offset):
             return Checked(offset, Verdict.ENDED, half)
         return Checked(offset, self._verdict(half), half)
 
@@ -192,7 +186,7 @@ class TransactionChecks:
         if check_times(half):  # a copy, which is younger than its message: that one was old enough
             return Verdict.ASK
         timeout_ms = config.transaction_time_out
-        immunity = immunity_ms(half.properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS), timeout_ms)
+        immunity = immunity_ms(half.properties.get(N.CHECK_IMMUNITY_TIME_IN_SECONDS), timeout_ms)
         if immunity is not None:
             return Verdict.IMMUNE if age_ms <= immunity else Verdict.ASK
         return Verdict.YOUNG if age_ms <= timeout_ms else Verdict.ASK
@@ -215,12 +209,12 @@ class TransactionChecks:
                 return True
         assert one.half is not None, "only the verdict GONE comes without a message"
         if one.verdict is Verdict.ENDED:
-            self._service.drop(one.offset, one.half.properties[REAL_TOPIC])
+            self._service.drop(one.offset, one.half.properties[N.REAL_TOPIC])
             return True
         if one.verdict is Verdict.COMMITTED:
             self._service.events["duplicate"] += 1
             self._service.settle(one.offset, COMMITTED)
-            self._service.metrics.add(one.half.properties[REAL_TOPIC], -1)
+            self._service.metrics.add(one.half.properties[N.REAL_TOPIC], -1)
             return True
         return self._give_up(one.half) if one.verdict is Verdict.GIVE_UP else self._ask(one.half)
 
@@ -229,30 +223,30 @@ class TransactionChecks:
         if not result.status.appended:
             return self._not_put(half, result.remark or result.status.name, never=result.status in NEVER)
         self._service.queue.put(half.queue_offset, PASSED)
-        self._service.metrics.add(half.properties[REAL_TOPIC], -1)
+        self._service.metrics.add(half.properties[N.REAL_TOPIC], -1)
         self._service.events["given_up"] += 1
         events.HALF_MESSAGE_GIVEN_UP.log(
-            _log, topic=half.properties[REAL_TOPIC], group=half.properties[PRODUCER_GROUP],
-            unique_key=half.properties.get(UNIQ_KEY, ""), checks=check_times(half), kept_in=CHECK_MAX_TIME_TOPIC)
+            _log, topic=half.properties[N.REAL_TOPIC], group=half.properties[N.PGROUP],
+            unique_key=half.properties.get(N.UNIQ_KEY, ""), checks=check_times(half), kept_in=N.CHECK_MAX_TIME_TOPIC)
         return True
 
     def _ask(self, half: MessageExt) -> bool:
         """Put a copy with the number of checks increased, and ask a producer about the copy."""
-        half.properties = {**half.properties, TRANSACTION_CHECK_TIMES: str(check_times(half) + 1)}
+        half.properties = {**half.properties, N.TRANSACTION_CHECK_TIMES: str(check_times(half) + 1)}
         result = self._service.renew(half)
         if not result.status.appended:
             return self._not_put(half, result.remark or result.status.name, never=result.status in NEVER)
         half.queue_offset, half.phy_offset = result.queue_offset, result.phy_offset
         half.store_timestamp = result.store_timestamp
         channel = self._broker.producers.available_channel(
-            half.properties[PRODUCER_GROUP], partial(self._may_get, half.properties[REAL_TOPIC]))
+            half.properties[N.PGROUP], partial(self._may_get, half.properties[N.REAL_TOPIC]))
         if channel is None:
             return True  # no producer is connected; a later pass checks the copy
         store_host = self._broker.store.inner.store_host
         header = CheckTransactionStateRequestHeader(
             tran_state_table_offset=half.queue_offset, commit_log_offset=half.phy_offset,
-            topic=half.topic, msg_id=half.properties.get(UNIQ_KEY),
-            transaction_id=half.properties.get(UNIQ_KEY),
+            topic=half.topic, msg_id=half.properties.get(N.UNIQ_KEY),
+            transaction_id=half.properties.get(N.UNIQ_KEY),
             offset_msg_id=create_message_id(store_host, half.phy_offset))
         ext = {**header.to_ext(), "bname": self._broker.config.broker_name}
         channel.request_oneway(RemotingCommand(

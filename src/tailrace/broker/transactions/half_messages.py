@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from tailrace.config import whole_number
 from tailrace.errors import RefusalError
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import (
     END_FILE_MIN_BLANK_LENGTH,
     MAX_PROPERTIES_LENGTH,
@@ -14,41 +15,31 @@ from tailrace.formats.commitlog import (
     decode_properties,
     record_size,
 )
-from tailrace.formats.names import INNER_MULTI_DISPATCH, UNIQ_KEY
 from tailrace.formats.remoting import ResponseCode
 from tailrace.kernels.properties import encode_properties
 from tailrace.kernels.record import encode
 from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExt, MessageExtBrokerInner
-from tailrace.node.retention.group_pins import HALF_TOPIC
 from tailrace.store.append import kind_of
 from tailrace.timer.parking import inner_message
 
 __all__ = [
-    "CHECK_IMMUNITY_TIME_IN_SECONDS", "CHECK_MAX_TIME_TOPIC", "HALF_TOPIC", "OP_TOPIC",
-    "PRODUCER_GROUP", "QUEUE_ID", "REAL_QUEUE_ID", "REAL_TOPIC", "TRANSACTION_CHECK_TIMES", "UNIQ_KEY", "check_times",
+    "QUEUE_ID", "check_times",
     "committed_message", "given_up_message", "immunity_ms", "is_half", "make_half",
     "operation_message", "real_queue_id", "record_for_producer", "renewed_message", "settled_offsets",
     "transactional_properties",
 ]
 
-OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 QUEUE_ID: Final = 0
 """The only queue that a broker uses of the half topic, and of the topic of operations."""
-TRAN_MSG: Final = "TRAN_MSG"
-REAL_TOPIC: Final = "REAL_TOPIC"
-REAL_QUEUE_ID: Final = "REAL_QID"
-PRODUCER_GROUP: Final = "PGROUP"
-TRANSACTION_ID: Final = "__transactionId__"
-TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
-CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 REMOVE_TAG: Final = "d"
 CHECKS_ROOM: Final = 48
 """Bytes of properties that are left free for later copies of a half message, which have a number of checks."""
 FRESH_ROOM: Final = 500
 """Bytes of memory that a half message takes in addition to its body and properties."""
-_TRANSACTION_ID: Final = TRANSACTION_ID.encode()
+_TRANSACTION_ID: Final = N.TRANSACTION_ID.encode()
+_MARK: Final = f"{N.TRAN_MSG}\x01".encode()
+_HALF: Final = f"%b{N.REAL_TOPIC}\x01%b\x02{N.REAL_QID}\x01%d\x02".encode()
 _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
 
 
@@ -57,12 +48,12 @@ def transactional_properties(stored: bytes, reconsume_times: int) -> dict[str, s
 
     A message that a consumer sends back keeps TRAN_MSG but is an ordinary message.
     """
-    if b"TRAN_MSG\x01" not in stored:
+    if _MARK not in stored:
         return None
     properties = decode_properties(stored)
-    if properties.get(TRAN_MSG, "").lower() != "true":
+    if properties.get(N.TRAN_MSG, "").lower() != "true":
         return None
-    if reconsume_times > 0 and (whole_number(properties.get("DELAY", "")) or 0) > 0:
+    if reconsume_times > 0 and (whole_number(properties.get(N.DELAY, "")) or 0) > 0:
         return None
     return properties
 
@@ -91,18 +82,18 @@ def make_half(
 
     Raises RefusalError if the message has properties that a transactional message cannot have.
     """
-    if not properties.get(PRODUCER_GROUP):
+    if not properties.get(N.PGROUP):
         raise RefusalError(
-            ResponseCode.MESSAGE_ILLEGAL, f"a transactional message has no property {PRODUCER_GROUP}")
+            ResponseCode.MESSAGE_ILLEGAL, f"a transactional message has no property {N.PGROUP}")
     if kind_of(message.properties) & C.WAITS:
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL,
             "a transactional message cannot have a delay level or a delivery time")
-    if multi_dispatch and INNER_MULTI_DISPATCH in properties:
+    if multi_dispatch and N.INNER_MULTI_DISPATCH in properties:
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"a transactional message cannot have the property {INNER_MULTI_DISPATCH}")
-    unique_key = properties.get(UNIQ_KEY)
+            f"a transactional message cannot have the property {N.INNER_MULTI_DISPATCH}")
+    unique_key = properties.get(N.UNIQ_KEY)
     kept, stored = _half_properties(message, properties, unique_key)
     if len(stored) > MAX_PROPERTIES_LENGTH - CHECKS_ROOM:
         raise RefusalError(
@@ -116,9 +107,9 @@ def make_half(
         message.reconsume_times, 0, False, True)
     message.properties = stored
     message.sys_flag = sys_flag
-    message.topic, message.queue_id = HALF_TOPIC, QUEUE_ID
-    return FreshHalf(committed, properties[PRODUCER_GROUP], unique_key,
-                     properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS))
+    message.topic, message.queue_id = N.HALF_TOPIC, QUEUE_ID
+    return FreshHalf(committed, properties[N.PGROUP], unique_key,
+                     properties.get(N.CHECK_IMMUNITY_TIME_IN_SECONDS))
 
 
 def _half_properties(
@@ -128,18 +119,17 @@ def _half_properties(
     stored = message.properties
     if (
         stored[-1:] == b"\x02" and stored.count(b"\x01") == stored.count(b"\x02") == len(properties)
-        and not (REAL_TOPIC in properties or REAL_QUEUE_ID in properties or TRANSACTION_ID in properties)
+        and not (N.REAL_TOPIC in properties or N.REAL_QID in properties or N.TRANSACTION_ID in properties)
     ):  # the properties are in encoded form already, so they need not be encoded again
         kept = b"%b%b\x01%b\x02" % (stored, _TRANSACTION_ID, unique_key.encode()) if unique_key else stored
-        return kept, b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (
-            kept, message.topic.encode(), message.queue_id)
+        return kept, _HALF % (kept, message.topic.encode(), message.queue_id)
     half = dict(properties)
     if unique_key:
-        half[TRANSACTION_ID] = unique_key
-    half[REAL_TOPIC] = message.topic
-    half[REAL_QUEUE_ID] = str(message.queue_id)
+        half[N.TRANSACTION_ID] = unique_key
+    half[N.REAL_TOPIC] = message.topic
+    half[N.REAL_QID] = str(message.queue_id)
     return encode_properties(
-        {name: value for name, value in half.items() if name not in {REAL_TOPIC, REAL_QUEUE_ID}}
+        {name: value for name, value in half.items() if name not in {N.REAL_TOPIC, N.REAL_QID}}
     ), encode_properties(half)
 
 
@@ -147,23 +137,23 @@ def is_half(message: MessageExt) -> bool:
     """Return whether a stored message is a half message that can be committed."""
     properties = message.properties
     return (
-        message.topic == HALF_TOPIC and message.queue_id == QUEUE_ID and bool(properties.get(REAL_TOPIC))
-        and real_queue_id(message) is not None and bool(properties.get(PRODUCER_GROUP)))
+        message.topic == N.HALF_TOPIC and message.queue_id == QUEUE_ID and bool(properties.get(N.REAL_TOPIC))
+        and real_queue_id(message) is not None and bool(properties.get(N.PGROUP)))
 
 
 def real_queue_id(half: MessageExt) -> int | None:
     """Return the real queue of a half message; None if its property is not a number."""
-    number = whole_number(half.properties.get(REAL_QUEUE_ID, ""))
+    number = whole_number(half.properties.get(N.REAL_QID, ""))
     return number if number is not None and number < 1 << 31 else None
 
 
 def committed_message(half: MessageExt) -> MessageExtBrokerInner:
     """Return the message for consumers that commits ``half``."""
     properties = {
-        name: value for name, value in half.properties.items() if name not in {REAL_TOPIC, REAL_QUEUE_ID}}
+        name: value for name, value in half.properties.items() if name not in {N.REAL_TOPIC, N.REAL_QID}}
     queue_id = real_queue_id(half)
     assert queue_id is not None, "is_half has checked it"
-    made = inner_message(half, half.properties[REAL_TOPIC], queue_id, properties)
+    made = inner_message(half, half.properties[N.REAL_TOPIC], queue_id, properties)
     made.sys_flag = made.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
     made.prepared_transaction_offset = half.phy_offset
     return made
@@ -171,14 +161,14 @@ def committed_message(half: MessageExt) -> MessageExtBrokerInner:
 
 def renewed_message(half: MessageExt) -> MessageExtBrokerInner:
     """Return a later copy of a half message, with its current properties."""
-    made = inner_message(half, HALF_TOPIC, QUEUE_ID, half.properties)
+    made = inner_message(half, N.HALF_TOPIC, QUEUE_ID, half.properties)
     made.sys_flag &= ~SysFlag.TRANSACTION_MASK
     return made
 
 
 def given_up_message(half: MessageExt) -> MessageExtBrokerInner:
     """Return the message that keeps a half message that was checked too often or is too old."""
-    return inner_message(half, CHECK_MAX_TIME_TOPIC, 0, half.properties)
+    return inner_message(half, N.CHECK_MAX_TIME_TOPIC, 0, half.properties)
 
 
 def operation_message(
@@ -186,8 +176,8 @@ def operation_message(
 ) -> MessageExtBrokerInner:
     """Return the operation that marks half messages at these queue offsets as settled."""
     return MessageExtBrokerInner(
-        OP_TOPIC, QUEUE_ID, "".join(f"{offset}," for offset in offsets).encode(),
-        encode_properties({"TAGS": REMOVE_TAG, UNIQ_KEY: unique_key}), born_timestamp=born_ms,
+        N.OP_TOPIC, QUEUE_ID, "".join(f"{offset}," for offset in offsets).encode(),
+        encode_properties({N.TAGS: REMOVE_TAG, N.UNIQ_KEY: unique_key}), born_timestamp=born_ms,
         born_host=born_host, wait_store_msg_ok=False)
 
 
@@ -202,7 +192,7 @@ def settled_offsets(operation: MessageExt) -> Iterator[int]:
 
 def check_times(half: MessageExt) -> int:
     """Return how often a half message was checked. An invalid number counts as 0."""
-    return whole_number(half.properties.get(TRANSACTION_CHECK_TIMES, "")) or 0
+    return whole_number(half.properties.get(N.TRANSACTION_CHECK_TIMES, "")) or 0
 
 
 def immunity_ms(text: str | None, timeout_ms: int) -> int | None:

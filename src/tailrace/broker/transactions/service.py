@@ -15,11 +15,7 @@ from typing import Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.broker.transactions.half_messages import (
-    HALF_TOPIC,
-    OP_TOPIC,
     QUEUE_ID,
-    REAL_TOPIC,
-    UNIQ_KEY,
     FreshHalf,
     committed_message,
     is_half,
@@ -43,18 +39,16 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 from tailrace.errors import CorruptionError, RefusalError, StoreError
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag, decode_message
-from tailrace.formats.names import TIMER_TOPIC
 from tailrace.formats.remoting import ResponseCode
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
-from tailrace.node.retention.group_pins import TRANSACTION_GROUP
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.append import kind_of
-from tailrace.store.dispatch import SCHEDULE_TOPIC
 
 __all__ = ["Found", "TransactionService"]
 
@@ -88,7 +82,7 @@ class Found(NamedTuple):
 
 def _name_of(half: MessageExt) -> tuple[str, str]:
     """Return what names a transaction: its real topic and its unique key, or without one the position."""
-    return half.properties[REAL_TOPIC], half.properties.get(UNIQ_KEY, str(half.phy_offset))
+    return half.properties[N.REAL_TOPIC], half.properties.get(N.UNIQ_KEY, str(half.phy_offset))
 
 
 @final
@@ -131,11 +125,11 @@ class TransactionService:
         store = self._store
         if not store.wait_dispatched():
             return False
-        base = self._progress(HALF_TOPIC)
-        queue = HalfQueue(base, self._progress(OP_TOPIC))
-        queue.grow(store.queue_offsets.max(HALF_TOPIC, QUEUE_ID, committed=False))
+        base = self._progress(N.HALF_TOPIC)
+        queue = HalfQueue(base, self._progress(N.OP_TOPIC))
+        queue.grow(store.queue_offsets.max(N.HALF_TOPIC, QUEUE_ID, committed=False))
         count = 0
-        for operation in self._messages(OP_TOPIC, queue.op_progress):
+        for operation in self._messages(N.OP_TOPIC, queue.op_progress):
             queue.add_operation(operation.queue_offset, settled_offsets(operation))
             count += 1
         queue.advance(queue.next_pending(queue.base))
@@ -146,7 +140,7 @@ class TransactionService:
         return True
 
     def _progress(self, topic: str) -> int:
-        offset = self._offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID)
+        offset = self._offsets.query(N.TRANSACTION_GROUP, topic, QUEUE_ID)
         until = self._store.queue_offsets.max(topic, QUEUE_ID)
         return min(max(offset, self._store.queue_offsets.min(topic, QUEUE_ID)), until)
 
@@ -232,8 +226,9 @@ class TransactionService:
         latest = None
         if with_copies:
             copies = [
-                m for m in self._named(half, HALF_TOPIC, QUEUE_ID, self.queue.base)
-                if m.queue_offset > half.queue_offset and m.properties.get(REAL_TOPIC) == half.properties[REAL_TOPIC]]
+                m for m in self._named(half, N.HALF_TOPIC, QUEUE_ID, self.queue.base)
+                if m.queue_offset > half.queue_offset
+                and m.properties.get(N.REAL_TOPIC) == half.properties[N.REAL_TOPIC]]
             latest = max(copies, key=lambda m: m.queue_offset, default=None)
         return Found(half, self._is_committed(half), since, latest)
 
@@ -241,7 +236,7 @@ class TransactionService:
         real = committed_message(half)
         topics = [(real.topic, real.queue_id)]
         if kind_of(real.properties) & C.WAITS:  # another broker has put it, because this one refuses such half messages
-            topics += [(TIMER_TOPIC, 0), (SCHEDULE_TOPIC, 0)]
+            topics += [(N.TIMER_TOPIC, 0), (N.SCHEDULE_TOPIC, 0)]
         return any(
             message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
             for topic, queue_id in topics for message in self._named(half, topic, queue_id, None))
@@ -254,7 +249,7 @@ class TransactionService:
         Without the index the messages of one queue are read, from ``offset`` onwards, or if that is None from the
         time at which the half message was sent.
         """
-        key = half.properties.get(UNIQ_KEY)
+        key = half.properties.get(N.UNIQ_KEY)
         since = max(0, min(half.born_timestamp, self._store.wall_time_of(half)) - SKEW_MS)
         if key and self._store.config.message_index_enable:
             found = map(decode_message, self._store.query_records(topic, key, COPIES_MAX, since))
@@ -376,7 +371,7 @@ class TransactionService:
             self.queue.put(half.queue_offset, PASSED)
             self.queue.put(result.queue_offset, UNKNOWN)
             self._forget(half.queue_offset)
-            if UNIQ_KEY in half.properties:
+            if N.UNIQ_KEY in half.properties:
                 self._copies[_name_of(half)] = result.queue_offset, result.phy_offset
         return result
 
@@ -429,6 +424,6 @@ class TransactionService:
         """
         self.queue.advance(until)
         self._copies = {name: place for name, place in self._copies.items() if place[0] >= until}
-        for topic, offset in ((HALF_TOPIC, self.queue.base), (OP_TOPIC, self.queue.op_progress)):
-            if self._offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID) != offset:
-                self._offsets.commit(TRANSACTION_GROUP, topic, QUEUE_ID, offset)
+        for topic, offset in ((N.HALF_TOPIC, self.queue.base), (N.OP_TOPIC, self.queue.op_progress)):
+            if self._offsets.query(N.TRANSACTION_GROUP, topic, QUEUE_ID) != offset:
+                self._offsets.commit(N.TRANSACTION_GROUP, topic, QUEUE_ID, offset)

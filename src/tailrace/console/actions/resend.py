@@ -39,8 +39,7 @@ from tailrace.console.elements import (
 from tailrace.console.words import moment
 from tailrace.errors import CorruptionError, RefusalError, StoreError
 from tailrace.formats.commitlog import SysFlag, decode_message, java_string_hash
-from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX
-from tailrace.formats.pop import RETRY_TOPIC
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_TOPIC, SHARDING_KEY, UNIQ_KEY
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import ViewMessageRequestHeader
 from tailrace.formats.requests.table import Action
@@ -290,7 +289,7 @@ class ResendDeadLetters:
             problem = f"there is no topic {topic}"
         elif not config.writable:
             problem = f"topic {topic} takes no messages"
-        key = message.properties.get("UNIQ_KEY", "")
+        key = message.properties.get(UNIQ_KEY, "")
         known = bool(key) and calls.broker.store.config.message_index_enable and calls.may(topic_access(topic, READ))
         sent_ms = 0
         if known and not problem:
@@ -407,7 +406,7 @@ def _sent_properties(message: MessageExt) -> dict[str, str]:
 
 def _queue(broker: BrokerContext, topic: str, properties: dict[str, str]) -> int:
     """Return the queue of a message with an ordering key, as SelectMessageQueueByHash; -1 without one."""
-    key, config = properties.get("__SHARDINGKEY"), broker.topics.select(topic)
+    key, config = properties.get(SHARDING_KEY), broker.topics.select(topic)
     return -1 if not key or config is None else abs(java_string_hash(key)) % max(config.write_queue_nums, 1)
 
 

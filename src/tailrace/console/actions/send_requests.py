@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tailrace.console.actions.calls import Calls
+from tailrace.formats import names as N
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     SendMessageRequestHeader,
@@ -25,11 +26,11 @@ _STORED: Final = {
 }
 
 _OF_BROKER: Final = frozenset({
-    "1ST_POP_TIME", "CHECK_IMMUNITY_TIME_IN_SECONDS", "CLUSTER", "CONSUME_START_TIME", "CORRECTION_FLAG", "DELAY",
-    "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET",
-    "MSG_REGION", "ORIGIN_GROUP", "PGROUP", "POP_CK", "POP_CK_OFFSET", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME",
-    "REPLY_TO_CLIENT", "RETRY_TOPIC", "TRACE_ON", "TRANSACTION_CHECK_TIMES", "TRANSFER_FLAG", "TRAN_MSG",
-    "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "WAIT", "__CRC32#", "__transactionId__"})
+    N.FIRST_POP_TIME, N.CHECK_IMMUNITY_TIME_IN_SECONDS, N.CLUSTER, N.CONSUME_START_TIME, N.CORRECTION_FLAG, N.DELAY,
+    N.INNER_MULTI_DISPATCH, N.INNER_MULTI_QUEUE_OFFSET, N.INNER_NUM, N.MAX_OFFSET, N.MAX_RECONSUME_TIMES, N.MIN_OFFSET,
+    N.MSG_REGION, N.ORIGIN_GROUP, N.PGROUP, N.POP_CK, N.POP_CK_OFFSET, N.REAL_QID, N.REAL_TOPIC, N.RECONSUME_TIME,
+    N.REPLY_TO_CLIENT, N.RETRY_TOPIC, N.TRACE_ON, N.TRANSACTION_CHECK_TIMES, N.TRANSFER_FLAG, N.TRAN_MSG,
+    N.TRAN_PREPARED_QUEUE_OFFSET, N.TTL, N.WAIT, N.CRC_PROPERTY, N.TRANSACTION_ID})
 """Properties of earlier deliveries, delays, transactions and questions. Those of timers begin with ``TIMER_``."""
 
 

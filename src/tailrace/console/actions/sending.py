@@ -12,6 +12,7 @@ from tailrace.console.actions.jobs import Job
 from tailrace.console.actions.send_requests import GROUP, is_of_broker, send, send_header
 from tailrace.console.elements import Child, address, facts, h, link
 from tailrace.errors import MessageIllegalError, RefusalError
+from tailrace.formats.names import KEYS, TAGS, UNIQ_KEY
 from tailrace.formats.remoting import RequestCode
 from tailrace.formats.requests.table import Action
 from tailrace.kernels.properties import message_properties
@@ -23,7 +24,7 @@ __all__ = ["BODY_MAX", "SendTestMessage"]
 BODY_MAX: Final = 64 << 10
 """Bytes of the body of a test message."""
 SHOWN_MAX: Final = 2_000
-_OF_FIELDS: Final = frozenset({"KEYS", "TAGS", "UNIQ_KEY"})
+_OF_FIELDS: Final = frozenset({KEYS, TAGS, UNIQ_KEY})
 
 
 @final

@@ -12,13 +12,14 @@ from tailrace.console.actions.forms import FieldError, Given, Plan, area, choice
 from tailrace.console.actions.jobs import Job
 from tailrace.console.elements import WARN, Child, Column, address, h, link, notice, table
 from tailrace.formats import fastjson
+from tailrace.formats.names import AUTO_CREATE_TOPIC_KEY_TOPIC
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
     CreateTopicRequestHeader,
     GetTopicConfigRequestHeader,
 )
 from tailrace.node.left_over_queues import left_over_note, not_consumed
-from tailrace.node.topic_config import AUTO_CREATE_TOPIC_KEY_TOPIC, TopicConfig
+from tailrace.node.topic_config import TopicConfig
 
 __all__ = ["PutTopic"]
 

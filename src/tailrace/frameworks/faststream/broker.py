@@ -22,10 +22,10 @@ from tailrace.client.arguments import in_ms, in_s
 from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import InstanceShare, Target
 from tailrace.client.producer import AsyncProducer
-from tailrace.client.routes import AUTO_CREATE_TOPIC
 from tailrace.client.send_result import SendResult
 from tailrace.client.telemetry import Telemetry
 from tailrace.errors import MessageIllegalError, RemotingCommandError, RemotingError
+from tailrace.formats.names import AUTO_CREATE_TOPIC_KEY_TOPIC
 from tailrace.frameworks.faststream.config import RocketmqBrokerConfig, make_rocketmq_logger_state
 from tailrace.frameworks.faststream.message import Incoming, RocketmqMessage
 from tailrace.frameworks.faststream.producer import RocketmqProducer
@@ -103,7 +103,7 @@ class RocketmqBroker(RocketmqRegistrator, BrokerUsecase[Incoming, AsyncProducer,
         share = InstanceShare(self.config.broker_config.servers)
         try:
             async with asyncio.timeout(None if timeout is None else in_s("timeout", timeout)):
-                await share.instance.routes.of(AUTO_CREATE_TOPIC)
+                await share.instance.routes.of(AUTO_CREATE_TOPIC_KEY_TOPIC)
         except RemotingCommandError:
             return True
         except (RemotingError, TimeoutError):

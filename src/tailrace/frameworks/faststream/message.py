@@ -8,29 +8,20 @@ from typing import Any, Final, final
 from faststream.message import StreamMessage, decode_message
 
 from tailrace.client.listening import RetryLater
+from tailrace.formats import names as N
 from tailrace.model import MessageExt
 from tailrace.spellings import Duration
 
-__all__ = ["CONTENT_TYPE", "CORRELATION_ID", "REPLY_TO", "REPLY_TO_CLIENT", "RESERVED", "Incoming", "RocketmqMessage",
+__all__ = ["CONTENT_TYPE", "CORRELATION_ID", "REPLY_TO", "RESERVED", "Incoming", "RocketmqMessage",
            "decode", "decode_batch", "parse", "parse_batch"]
 
 CONTENT_TYPE: Final = "content-type"
 CORRELATION_ID: Final = "correlation_id"
 REPLY_TO: Final = "reply_to"
-REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
-"""RocketMQ's property of a message that was sent with `Producer.request`."""
-RESERVED: Final = frozenset((
-    "1ST_POP_TIME", "__BORNHOST", "__CRC32#", "__LITE_TOPIC", "__SHARDINGKEY", "__STARTDELIVERTIME",
-    "__transactionId__", "_SYS_MSG_PRIORITY_", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CLUSTER",
-    "CONSUME_START_TIME", "CORRECTION_FLAG", "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC",
-    "DUP_INFO", "EXTEND_UNIQ_INFO", "INNER_BASE", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM",
-    "INSTANCE_ID", "KEYS", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG", "MSG_REGION", "MSG_TYPE",
-    "ORIGIN_GROUP", "ORIGIN_MESSAGE_ID", "PGROUP", "POP_CK", "POP_CK_OFFSET", "PROPERTY_FORWARD_QUEUE_ID",
-    "PUSH_REPLY_TIME", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME", "REDIRECT", "REPLY_TO_CLIENT", "RETRY_TOPIC",
-    "TAGS", "TIMER_DELAY_LEVEL", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY",
-    "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_LABEL", "TIMER_ROLL_TIMES", "TRACE_ON",
-    "TRANSACTION_CHECK_TIMES", "TRANSFER_FLAG", "TRAN_MSG", "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "UNIQ_KEY", "WAIT",
-))
+RESERVED: Final = N.SYSTEM_PROPERTIES | {
+    N.SHARDING_KEY, N.START_DELIVER_TIME, N.TRANSACTION_ID, N.INNER_BASE, N.INNER_MULTI_DISPATCH, N.INNER_NUM,
+    "PROPERTY_FORWARD_QUEUE_ID", "REDIRECT", "TIMER_ROLL_LABEL", N.TRANSACTION_CHECK_TIMES,
+}
 """Properties that RocketMQ and its clients use; they cannot be headers."""
 _OWN: Final = RESERVED | {CONTENT_TYPE, CORRELATION_ID, REPLY_TO}
 """Properties that a handler does not get as headers."""
@@ -95,9 +86,9 @@ async def parse(raw: Incoming) -> RocketmqMessage:
     properties = raw.message.properties
     return RocketmqMessage(
         raw, raw.message.body, headers=_headers(raw.message),
-        reply_to=properties.get(REPLY_TO_CLIENT) or properties.get(REPLY_TO, ""),
+        reply_to=properties.get(N.REPLY_TO_CLIENT) or properties.get(REPLY_TO, ""),
         content_type=properties.get(CONTENT_TYPE),
-        correlation_id=properties.get(CORRELATION_ID) or properties.get("CORRELATION_ID"),
+        correlation_id=properties.get(CORRELATION_ID) or properties.get(N.CORRELATION_ID),
         message_id=raw.message.unique_key or raw.message.msg_id or None)
 
 

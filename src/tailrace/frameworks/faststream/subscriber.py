@@ -12,9 +12,9 @@ from faststream.exceptions import FeatureNotSupportedException
 from tailrace.client.listening import RetryLater
 from tailrace.client.push_consumer import AsyncPushConsumer
 from tailrace.client.subscription import Sql, Subscription
+from tailrace.formats.names import REPLY_TO_CLIENT
 from tailrace.frameworks.faststream.config import RocketmqSubscriberConfig
 from tailrace.frameworks.faststream.message import (
-    REPLY_TO_CLIENT,
     Incoming,
     decode,
     decode_batch,

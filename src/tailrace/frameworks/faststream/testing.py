@@ -13,6 +13,7 @@ from faststream.exceptions import FeatureNotSupportedException, SubscriberNotFou
 
 from tailrace.client.arguments import in_s
 from tailrace.client.send_result import SendResult
+from tailrace.formats.names import KEYS, TAGS, UNIQ_KEY
 from tailrace.frameworks.faststream.broker import RocketmqBroker
 from tailrace.frameworks.faststream.message import Incoming
 from tailrace.frameworks.faststream.producer import BaseProducer
@@ -110,11 +111,11 @@ class _MemoryProducer(BaseProducer):
         refuse_conflicts(message)
         self._count += 1
         number, key = self._count, f"{self._count:032X}"
-        properties = {**message.properties, "UNIQ_KEY": key}
+        properties = {**message.properties, UNIQ_KEY: key}
         if message.tags:
-            properties["TAGS"] = message.tags
+            properties[TAGS] = message.tags
         if message.keys:
-            properties["KEYS"] = " ".join(message.keys)
+            properties[KEYS] = " ".join(message.keys)
         stored = MessageExt(
             message.topic, 0, number, 0, len(message.body), bytes(message.body), message.flag, 0, 0, 0, ("", 0), 0,
             ("", 0), 0, 0, properties, key)

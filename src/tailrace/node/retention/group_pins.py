@@ -6,15 +6,14 @@ The offsets of the group that checks transactions pin pending half messages and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, final
+from typing import final
 
+from tailrace.formats.names import TRANSACTION_GROUP
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.store.retention.pins import Pin, PinKind
 
-__all__ = ["HALF_TOPIC", "TRANSACTION_GROUP", "GroupPins"]
+__all__ = ["GroupPins"]
 
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 PositionOf = Callable[[str, int, int], int]
 
 

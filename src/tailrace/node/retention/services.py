@@ -9,7 +9,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.formats import filenames
-from tailrace.formats.names import TIMER_TOPIC
+from tailrace.formats.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.retention.archive_pins import ArchivePins
 from tailrace.node.retention.group_pins import GroupPins
@@ -18,7 +18,6 @@ from tailrace.node.retention.topics import TopicRetention
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.segments import MappedFile
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.log_paths import log_paths
 from tailrace.store.queue_search import message_from
 from tailrace.store.retention.clean_commit_log import CleanCommitLogService, LogNeeds

@@ -26,11 +26,10 @@ from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import replace_file
 from tailrace.errors import ConfigError, CorruptionError
+from tailrace.formats import names as N
 from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
 from tailrace.formats.copied_properties import COPY_ROOM, fitting
 from tailrace.formats.inner_batch import INNER_BATCH_BITS
-from tailrace.formats.lite import LITE_TOPIC
-from tailrace.formats.names import CRC_PROPERTY, SYSTEM_TOPIC_PREFIX
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
@@ -53,11 +52,11 @@ REPLAY_PROPERTY: Final = "TAILRACE_REPLAY"
 The messages of an inner batch have one position, so "/" and the original queue offset come after it.
 """
 _LEFT_OUT: Final = frozenset({
-    CRC_PROPERTY, "TAGS", "KEYS", "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "MSG_REGION",
-    "__transactionId__", "UNIQ_KEY_INDEX", "INNER_NUM", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
+    N.CRC_PROPERTY, N.TAGS, N.KEYS, N.WAIT, N.DELAY, N.REAL_TOPIC, N.REAL_QID, N.TRAN_MSG, N.MSG_REGION,
+    N.TRANSACTION_ID, "UNIQ_KEY_INDEX", N.INNER_NUM, N.INNER_MULTI_DISPATCH, N.INNER_MULTI_QUEUE_OFFSET,
 })
 _LEFT_OUT_PREFIX: Final = "TIMER_"
-_NOT_IN_BATCHES: Final = frozenset({LITE_TOPIC, "_SYS_MSG_PRIORITY_"})
+_NOT_IN_BATCHES: Final = frozenset({N.LITE_TOPIC, N.PRIORITY})
 _OF_BROKER: Final = 256
 """Bytes of properties that a broker adds to a send."""
 _WINDOW_BYTES: Final = 1 << 20
@@ -160,7 +159,7 @@ class Replay:
         problems = [
             f"{topic} is a system topic, whose messages only its broker can use"
             for topic in self.topics
-            if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+            if topic in SYSTEM_TOPICS or topic.startswith(N.SYSTEM_TOPIC_PREFIX)
         ]
         if not self.topics:
             problems.append("no topic to replay is named")
@@ -242,7 +241,7 @@ def _message(row: Row, wanted: Replay) -> Message:
     properties = {
         name: value for name, value in row["properties"].items()
         if name and value and name not in _LEFT_OUT and not name.startswith(_LEFT_OUT_PREFIX)
-        and (wanted.keep_ids or name != "UNIQ_KEY")
+        and (wanted.keep_ids or name != N.UNIQ_KEY)
     }
     properties[REPLAY_PROPERTY] = str(row["commitLogOffset"])
     if row["sysFlag"] & INNER_BATCH_BITS == INNER_BATCH_BITS:

@@ -16,6 +16,7 @@ from tailrace import events
 from tailrace.client import Producer, PullConsumer
 from tailrace.client.routes import MessageQueue
 from tailrace.errors import RemotingCommandError, RemotingError
+from tailrace.formats.names import TIMER_TOPIC
 from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
 from tailrace.model import Message, MessageExt
@@ -25,7 +26,6 @@ __all__ = ["TXN", "Numbered", "Publisher", "Request", "Sleep", "Starts", "publis
 
 _log = get_logger(__name__)
 TXN: Final = "TAILRACE_TXN"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 _ROWS: Final = 64
 _BYTES: Final = 1 << 20
 _PULL: Final = 256

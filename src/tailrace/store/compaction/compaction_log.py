@@ -23,6 +23,7 @@ from tailrace.errors import DiskFullError
 from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.consumequeue import BatchCqUnit
 from tailrace.formats.message_fields import stored_properties
+from tailrace.formats.names import KEYS
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.segments import OpenFiles
@@ -56,7 +57,7 @@ _COLUMNS: Final = (
 
 def has_keys(stored: bytes) -> bool:
     """Return True if a record has keys; without keys it has no place in a compacted topic."""
-    return bool(decode_properties(stored_properties(stored)).get("KEYS", "").strip())
+    return bool(decode_properties(stored_properties(stored)).get(KEYS, "").strip())
 
 
 class Compacted(NamedTuple):
