@@ -83,7 +83,7 @@ def many_writers(
                 for one in messages:  # before any of them is put
                     refuse_conflicts(one)
                 return None
-        writers.append(store.items_writer(MessageExtBrokerInner(
+        writers.append(store.commit_log.items_writer(MessageExtBrokerInner(
             topic, chosen, b"", born_timestamp=now_ms, born_host=store.store_host), items))
     return writers
 

@@ -224,7 +224,7 @@ class Timers:
 
     def waiting(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
         """Change a message that must wait. Return its target and time, or a result if it is refused."""
-        refused = self._store.lmq_refusal(message) if kind_of(message.properties) & C.LMQ else None
+        refused = self._store.commit_log.lmq_refusal(message) if kind_of(message.properties) & C.LMQ else None
         return refused or self._hook.handle(message)
 
     def put_prepared(

@@ -356,16 +356,6 @@ class DefaultMessageStore:
         if not reput.wait(until - _FAR_BEHIND // 2, _FOLLOW_MS) and reput.reput_from_offset == at:
             self._dispatch_stuck_at = at  # dispatch made no progress, so writers do not wait for it again
 
-    def lmq_refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
-        """Return why a message may not use the LMQ queues that it names; None if it may, or names none."""
-        return self.commit_log.lmq_refusal(message)
-
-    def items_writer(
-        self, message: MessageExtBrokerInner, items: list[tuple[int, bytes, bytes]]
-    ) -> RecordWriter:
-        """Return a writer for items (flag, body, stored properties). Raises MessageIllegalError."""
-        return self.commit_log.items_writer(message, items)
-
     def sync_log(self) -> None:
         """Make the whole log durable and answer waiting puts. Raises FatalStorageError."""
         self.flush_commit_log.flush()
