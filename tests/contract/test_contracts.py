@@ -50,7 +50,7 @@ class TestSyncGuard(FileSystemContract):
     on_disk = True
 
     def make(self, root):
-        return SyncGuard(OsFileSystem())
+        return SyncGuard(OsFileSystem(), (), [].append)
 
 
 class OverlayContract(FileSystemContract):

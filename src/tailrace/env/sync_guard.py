@@ -44,12 +44,14 @@ class _GuardedFile(ForwardingFile):
 
 @final
 class SyncGuard(ForwardingFileSystem):
-    """A FileSystem over another one; ``hints`` are endings of the paths that are hints."""
+    """A FileSystem over another one; ``hints`` are endings of the paths that are hints.
 
-    def __init__(self, below: FileSystem, hints: tuple[str, ...] = ()) -> None:
+    ``on_failure`` gets a sentence when a sync has failed that is not of a hint, before the error is raised.
+    """
+
+    def __init__(self, below: FileSystem, hints: tuple[str, ...], on_failure: Callable[[str], None]) -> None:
         super().__init__(below)
-        self.on_failure: Callable[[str], None] | None = None
-        """Called with a sentence when a sync has failed that is not of a hint, before the error is raised."""
+        self._on_failure = on_failure
         self.hint_failures = 0
         """Number of failed syncs of hints."""
         self._hints = hints
@@ -114,8 +116,7 @@ class SyncGuard(ForwardingFileSystem):
         if self._failure is None:
             self._failure = failure
             events.A_SYNC_FAILED.log(_log, file=path, cause=error)
-        if self.on_failure is not None:
-            self.on_failure(str(failure))
+        self._on_failure(str(failure))
         return failure
 
     # -- FileSystem

@@ -173,9 +173,9 @@ def load_topics(
 ) -> TopicConfigManager:
     """Return the topics. A topic that has queues and no configuration gets one, with as many queues."""
     in_rocksdb = name_rocksdb_configs(file_system, root)
-    topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
-    topics.enable_lmq = store.config.enable_lmq
-    topics.multi_dispatch = store.config.multi_dispatch
+    topics = TopicConfigManager(
+        file_system, f"{root}/{filenames.CONFIG}", broker, clock,
+        lmq=store.config.enable_lmq, multi_dispatch=store.config.multi_dispatch)
     topics.was_loaded = topics.load() and "topics" not in in_rocksdb
     topics.mappings.load()
     complete_deletion(file_system, f"{root}/{filenames.CONFIG}", topics)

@@ -49,8 +49,6 @@ class LockWatch:
         """Why the store must not be written any more; empty while the lock protects it."""
         self.made_again = 0
         """Number of times that the name was deleted."""
-        self.stop_services: Callable[[], None] = lambda: None
-        """Ends the services that write to the directory."""
         self._lock = lock
         self._path = f"{root}/{filenames.LOCK}"
         self._on_lost = on_lost
@@ -77,7 +75,6 @@ class LockWatch:
                 "to the directory; end every process that has it open, then start one again")
             events.THE_LOCK_FILE_WAS_REPLACED.log(_log, file=self._path)
             self._on_lost(self.lost)
-            self.stop_services()
 
 
 def lock_store(file_system: FileSystem, root: str, *, read_only: bool = False) -> LockHandle:

@@ -45,6 +45,7 @@ from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.directory_format import remembered, write_format
 from tailrace.store.geometry import recognise
+from tailrace.store.queue_types import read_batch_topics
 from tailrace.store.recovery.passes import MakeWalk, RecoveryOptions
 from tailrace.store.walk.parallel import ParallelWalk
 
@@ -147,29 +148,30 @@ def _opened_to_read(
 
 
 @final
+@dataclass(slots=True)
 class _Opening:
-    """One attempt to open a directory."""
+    """One attempt to open a directory: build and recover the store, wire and start the services."""
 
-    def __init__(
-        self, root: str, config: StoreConfig, broker: BrokerConfig, parts: StoreParts,
-        on_lock: list[Callable[[], None]], file_system: FileSystem, read_only: str = "", until: int | None = None,
-    ) -> None:
-        """``file_system`` must be an overlay if ``read_only`` has a reason.
-
-        With ``until`` another process has the directory open: no lock is taken, and the log ends there.
-        """
-        self._until = until
-        self._root, self._config, self._broker, self._parts = root, config, broker, parts
-        self._on_lock, self._file_system, self._read_only = on_lock, file_system, read_only
-        self._clock, self._entropy = parts.clock or SystemClock(), parts.entropy or SystemEntropy()
-        self._store: DefaultMessageStore | None = None
-        self._scheduler: Scheduler | None = None
+    root: str
+    config: StoreConfig
+    broker: BrokerConfig
+    parts: StoreParts
+    on_lock: list[Callable[[], None]]
+    file_system: FileSystem
+    read_only: str = ""
+    """Why nothing is written, or "". With a reason the file system must be an overlay."""
+    until: int | None = None
+    """If another process has the directory open: the position where the log ends. No lock is taken then."""
+    _store: DefaultMessageStore | None = None
+    _topics: TopicConfigManager | None = None
+    _scheduler: Scheduler | None = None
+    _batch_topics: frozenset[str] = frozenset()
 
     def run(self) -> OpenStore:
         """Open the directory. After an error everything is closed again."""
-        make_directory(self._file_system, self._root, self._config)
-        lock = NO_LOCK if self._until is not None else lock_store(
-            self._file_system, self._root, read_only=bool(self._read_only))
+        make_directory(self.file_system, self.root, self.config)
+        lock = NO_LOCK if self.until is not None else lock_store(
+            self.file_system, self.root, read_only=bool(self.read_only))
         try:
             return self._open(lock)
         except BaseException:
@@ -181,45 +183,56 @@ class _Opening:
             raise
 
     def _open(self, lock: LockHandle) -> OpenStore:
-        root, parts, read_only = self._root, self._parts, self._read_only
-        config = recognise(self._file_system, root, self._config)  # may refuse; nothing is changed yet
-        while self._on_lock:
-            self._on_lock.pop()()
-        last_exit_ok = not self._file_system.exists(f"{root}/{filenames.ABORT}")
-        store = self._store = DefaultMessageStore(self._clock, self._file_system, config, root)
-        options = RecoveryOptions(
-            last_exit_ok=last_exit_ok, read_only=read_only, rebuild=parts.rebuild, seal_damage=parts.seal_damage,
-            tell=parts.on_recovery, walk=parts.walk, until=self._until)
-        store.check_mode(options)
+        root, parts = self.root, self.parts
+        clock, entropy = parts.clock or SystemClock(), parts.entropy or SystemEntropy()
+        config = recognise(self.file_system, root, self.config)  # may refuse; nothing is changed yet
+        while self.on_lock:
+            self.on_lock.pop()()
+        self._batch_topics = read_batch_topics(self.file_system, root)
+        store = self._store = DefaultMessageStore(clock, self.file_system, config, root, self._is_batch)
+        self._recover(store)
         file_system = store.file_system  # rule F6 (a failed sync is final) holds for all later writes
-        write_abort(file_system, root)
-        make_log_directories(file_system, root, config)
-        store.load(options)
-        write_format(file_system, root, config)
-        topics = load_topics(file_system, root, self._broker, self._clock, store)
-        store.queues.is_batch = topics.has_batch_queues
+        topics = self._topics = load_topics(file_system, root, self.broker, clock, store)
         store.compaction.load(topics.compacted())
         topics.on_change(lambda: store.compaction.follow(topics.compacted()))
-        timers = Timers(self._clock, file_system, self._entropy, config, store, topics, self._broker.broker_name)
-        retention = Retention(self._clock, file_system, store, topics, timers.pending(), timers.schedule)
+        timers = Timers(clock, file_system, entropy, config, store, topics, self.broker.broker_name)
+        retention = Retention(clock, file_system, store, topics, timers.pending(), timers.schedule)
         retention.load()
         timers.load()
-        watch = LockWatch(lock, root, store.give_up)
-        if read_only and lock.check() is LockState.LOST:
+        watch = LockWatch(lock, root, self._give_up)
+        if self.read_only and lock.check() is LockState.LOST:
             raise StoreLockedError(root, "a process that has opened it in the meantime")
         if parts.services:
-            self._start(store, watch, retention, timers)
+            running = self._scheduler = parts.scheduler or ThreadScheduler()
+            store.start(running, os.getpid())
+            if not self.read_only:  # a read-only store deletes and delivers nothing
+                running.every("StoreLockService", LOCK_CHECK_MS, watch.step)
+                retention.start(running)
+                timers.start(running)
         return OpenStore(
             root=root, store=store, topics=topics, retention=retention, timers=timers, lock=lock, lock_watch=watch,
-            file_system=file_system, clock=self._clock, entropy=self._entropy, scheduler=self._scheduler,
-            read_only=read_only)
+            file_system=file_system, clock=clock, entropy=entropy, scheduler=self._scheduler,
+            read_only=self.read_only)
 
-    def _start(self, store: DefaultMessageStore, watch: LockWatch, retention: Retention, timers: Timers) -> None:
-        running = self._scheduler = self._parts.scheduler or ThreadScheduler()
-        store.start(running, os.getpid())
-        if self._read_only:
-            return  # a read-only store deletes and delivers nothing
-        watch.stop_services = running.stop_all
-        running.every("StoreLockService", LOCK_CHECK_MS, watch.step)
-        retention.start(running)
-        timers.start(running)
+    def _recover(self, store: DefaultMessageStore) -> None:
+        file_system, root, parts = store.file_system, self.root, self.parts
+        options = RecoveryOptions(
+            last_exit_ok=not self.file_system.exists(f"{root}/{filenames.ABORT}"), read_only=self.read_only,
+            rebuild=parts.rebuild, seal_damage=parts.seal_damage, tell=parts.on_recovery, walk=parts.walk,
+            until=self.until)
+        store.check_mode(options)
+        write_abort(file_system, root)
+        make_log_directories(file_system, root, store.config)
+        store.load(options)
+        write_format(file_system, root, store.config)
+
+    def _is_batch(self, topic: str) -> bool:
+        """Return True if new queues of a topic are batch queues; before the topics are loaded, by their file."""
+        return topic in self._batch_topics if self._topics is None else self._topics.has_batch_queues(topic)
+
+    def _give_up(self, reason: str) -> None:
+        """Write nothing any more, and end the services that write."""
+        if self._store is not None:
+            self._store.give_up(reason)
+        if self._scheduler is not None:
+            self._scheduler.stop_all()

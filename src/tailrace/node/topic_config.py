@@ -187,15 +187,16 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
     owned = Owned.BY_DRAFT
 
     def __init__(
-        self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock
+        self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock, *,
+        lmq: bool = False, multi_dispatch: bool = False,
     ) -> None:
         super().__init__(file_system, config_dir, "topics.json")
         self._config = broker_config
         self._clock = clock
         self._listeners: list[Callable[[], None]] = []
-        self.enable_lmq = False
+        self.enable_lmq = lmq
         """True if every LMQ name is a topic with one queue. Such topics have no entry."""
-        self.multi_dispatch = False
+        self.multi_dispatch = multi_dispatch
         """True if messages get places in LMQ queues, without which there are no Lite topics."""
         self.was_loaded = False
         """True if the file, with all topics of the directory, was there when the store was opened."""

@@ -54,6 +54,7 @@ from tailrace.store.append import (
     RecordWriter,
     kind_of,
 )
+from tailrace.store.lives import EndedLives
 from tailrace.store.log_paths import LogPaths
 from tailrace.store.multi_dispatch import MultiDispatch
 from tailrace.store.record_rules import RecordRules, refuse_in_batch
@@ -93,6 +94,7 @@ class CommitLog:
         paths: LogPaths,
         flags: RunningFlags,
         open_files: OpenFiles,
+        lives: EndedLives,
     ) -> None:
         self._config = config
         self.put_lock = threading.Lock()
@@ -108,7 +110,7 @@ class CommitLog:
         self.rules = RecordRules(config, self.tail.topics)
         self.wall_times = WallTimes()
         """What the wall clock said while store times are ahead of it."""
-        self.multi_dispatch = MultiDispatch(config, self.queue_offsets)
+        self.multi_dispatch = MultiDispatch(config, self.queue_offsets, lives)
         self._prepared_at = -1
         self.unreadable = UnreadableRecords(clock)
 

@@ -39,9 +39,10 @@ class ConsumeQueueStore:
     """The table of all queues of a store, and which of them are dirty."""
 
     def __init__(
-        self, file_system: FileSystem, directory: str, file_size: int, open_files: OpenFiles, *,
-        batch_directory: str = "", batch_file_size: int = BATCH_CQ_UNIT.size,
+        self, file_system: FileSystem, directory: str, file_size: int, open_files: OpenFiles,
+        is_batch: Callable[[str], bool], *, batch_directory: str = "", batch_file_size: int = BATCH_CQ_UNIT.size,
     ) -> None:
+        """``is_batch`` returns True if new queues of a topic are batch queues (``queue.type=BatchCQ``)."""
         self._file_system = file_system
         self._directory = directory
         self._batch_directory = batch_directory
@@ -52,8 +53,7 @@ class ConsumeQueueStore:
         self._open_files = open_files
         self._batch_topics: set[str] = set()
         """Topics whose queues were found in the directory of batch queues."""
-        self.is_batch: Callable[[str], bool] = lambda _: False
-        """Returns True if new queues of a topic are batch queues (``queue.type=BatchCQ``)."""
+        self.is_batch: Final = is_batch
         self._lock = threading.Lock()
         self.deleting = threading.Lock()
         """Held while files of queues are deleted."""

@@ -41,7 +41,7 @@ from tailrace.store.lives import Ended, EndedLives
 from tailrace.store.log_paths import log_paths
 from tailrace.store.progress import ProgressFile
 from tailrace.store.queue_reader import CompactedQueue, QueueReader
-from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE, read_batch_topics
+from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE
 from tailrace.store.reading import MessageReader
 from tailrace.store.recovery.passes import Recovery, RecoveryOptions, RecoveryReport
 from tailrace.store.recovery.quarantine import Quarantine
@@ -79,35 +79,34 @@ class DefaultMessageStore:
     """Everything below the root directory of a store, except its lock and its ``config/``."""
 
     def __init__(
-        self, clock: Clock, file_system: FileSystem, config: StoreConfig, root: str,
+        self, clock: Clock, file_system: FileSystem, config: StoreConfig, root: str, is_batch: Callable[[str], bool],
     ) -> None:
+        """``is_batch`` returns True if new queues of a topic are batch queues."""
         self.root = root
         self.config = config
         self._clock = clock
         self.flags = RunningFlags()
-        self.syncs = SyncGuard(file_system, HINTS)
-        self.syncs.on_failure = partial(self.flags.set, NOT_WRITEABLE)
+        self.syncs = SyncGuard(file_system, HINTS, partial(self.flags.set, NOT_WRITEABLE))
         self.file_system: FileSystem = self.syncs
         """File system through which everything below the root is changed, so that failed syncs are noticed (F6)."""
         self._file_system = file_system = self.file_system
         self.checkpoint = StoreCheckpoint(file_system, f"{root}/{filenames.CHECKPOINT}")
         self.open_files = OpenFiles(segment_file_limit(config.max_open_files))
+        self.queues = ConsumeQueueStore(
+            file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue,
+            self.open_files, is_batch, batch_directory=f"{root}/{filenames.BATCHCONSUMEQUEUE}",
+            batch_file_size=config.mapper_file_size_batch_consume_queue)
+        self.lives = EndedLives(self.queues.units_per_file)
+        """The topics that were deleted, and where their queues begin again."""
         self.commit_log = CommitLog(
-            clock, file_system, config, log_paths(config, root), self.flags, self.open_files)
+            clock, file_system, config, log_paths(config, root), self.flags, self.open_files, self.lives)
         self.rules = self.commit_log.rules
         self.plain_writer = self.commit_log.tail.plain_writer
         self._counts = self.commit_log.tail.counts
-        self.queues = ConsumeQueueStore(
-            file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue,
-            self.open_files, batch_directory=f"{root}/{filenames.BATCHCONSUMEQUEUE}",
-            batch_file_size=config.mapper_file_size_batch_consume_queue)
         self.index = (
             IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}", self.open_files)
             if config.message_index_enable else None
         )
-        self.lives = EndedLives(self.queues.units_per_file)
-        """The topics that were deleted, and where their queues begin again."""
-        self.commit_log.multi_dispatch.lives = self.lives
         self.dispatcher = Dispatcher(
             self.queues, self.index, parse_delay_levels(config.message_delay_level), self.lives)
         self.reput = ReputMessageService(
@@ -117,14 +116,13 @@ class DefaultMessageStore:
         self.sync_flush: Final = self.flush_commit_log.sync
         """True under SYNC_FLUSH: a message is acknowledged and shown only when it is durable."""
         self.progress = ProgressFile(file_system, root)
-        self.flush_consume_queue = FlushConsumeQueueService(
-            clock, file_system, config, self.commit_log, self.queues, self.index, self.reput,
-            self.checkpoint, self.progress)
         self.reader = MessageReader(clock, config, self.commit_log, self.queues, self.index, self.lives)
         self.compaction = CompactionStore(
             clock, file_system, config, root, self.commit_log, self.queues, self.open_files,
             self.lives, self.sync_log, self._quarantine().keep)
-        self.flush_consume_queue.copy_compacted = self.compaction.flush
+        self.flush_consume_queue = FlushConsumeQueueService(
+            clock, file_system, config, self.commit_log, self.queues, self.index, self.reput,
+            self.checkpoint, self.progress, self.compaction.flush)
         self.stats = StoreStatsService(clock, self._counts)
         self.refused_puts = RefusedPuts(clock, self._counts, self.flags)
         self.report = RecoveryReport()
@@ -163,14 +161,14 @@ class DefaultMessageStore:
         """
         if self.config.recovery_mode is RecoveryMode.TOLERATE_ANY:
             return
-        trial = DefaultMessageStore(self._clock, OverlayFileSystem(self._file_system), self.config, self.root)
+        trial = DefaultMessageStore(
+            self._clock, OverlayFileSystem(self._file_system), self.config, self.root, self.queues.is_batch)
         try:
             trial._recovery(replace(options, read_only="the mode is checked", dry_run=True)).run()
         finally:
             trial.release()
 
     def _recovery(self, options: RecoveryOptions) -> Recovery:
-        self.queues.is_batch = read_batch_topics(self._file_system, self.root).__contains__
         self.lives.load(read_ended(self._file_system, self.root))
         return Recovery(
             self._clock, self._file_system, self.commit_log, self.queues, self.index, self.dispatcher,

@@ -42,7 +42,12 @@ from tailrace.store.index_service import find_by_key
 from tailrace.store.lives import EndedLives, end_of_life, has_ended
 from tailrace.store.log_paths import log_paths
 from tailrace.store.queue_search import first_kept, first_message
-from tailrace.store.queue_types import check_queue_types, queue_directories, whole_units
+from tailrace.store.queue_types import (
+    check_queue_types,
+    queue_directories,
+    read_batch_topics,
+    whole_units,
+)
 from tailrace.store.recovery.passes import RecoveryOptions
 from tailrace.store.retention.min_offsets import LogicalMin, read_ended, read_minima
 from tailrace.store.store_checkpoint import read_checkpoint
@@ -186,7 +191,8 @@ class StoreDirectory:
             self.config, recovery_mode=RecoveryMode.TOLERATE_ANY,  # a mode refuses to open, not to show
             flush_disk_type=FlushDiskType.ASYNC_FLUSH,
             message_index_enable=index and self.config.message_index_enable)
-        store = DefaultMessageStore(SystemClock(), overlay, config, self.path)
+        store = DefaultMessageStore(
+            SystemClock(), overlay, config, self.path, read_batch_topics(overlay, self.path).__contains__)
         failure = None
         try:
             store.load(RecoveryOptions(last_exit_ok=False, read_only="the directory is only read"))

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, final
 
-from isal import isal_zlib
-
 from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
@@ -27,31 +25,11 @@ from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.store_checkpoint import StoreCheckpoint
 
-__all__ = ["FlushConsumeQueueService", "make_progress"]
+__all__ = ["FlushConsumeQueueService"]
 
 _log = get_logger(__name__)
 _PROGRESS_BYTES: Final = 64 << 20
 _MAX_PENDING: Final = 32
-
-
-def make_progress(
-    position: Position, commit_log: CommitLog, checkpoints: list[str], queues: ConsumeQueueStore,
-    index: IndexService | None, *, clean: bool = False,
-) -> Progress:
-    """Return the progress to write after everything up to ``position`` is durable.
-
-    ``checkpoints`` are the bytes of the checkpoint that may be on the disk, in hexadecimal digits. ``clean`` is True
-    at a clean stop. Nothing may be dispatched during the call.
-    """
-    segment = commit_log.queue.find(position.last)
-    return Progress(
-        start=position.start, until=position.until, min=commit_log.min_offset, last=position.last,
-        last_crc=isal_zlib.crc32(commit_log.read(position.last, position.size)),
-        last_timestamp=position.timestamp,
-        segment=segment.path.rpartition("/")[2] if segment is not None else "",
-        segment_size=commit_log.queue.file_size, checkpoints=checkpoints,
-        index=index.snapshot(clean=clean) if index is not None else None,
-        queues=queues.snapshot(clean=clean), clean=clean)
 
 
 @final
@@ -69,7 +47,12 @@ class FlushConsumeQueueService:
         reput: ReputMessageService,
         checkpoint: StoreCheckpoint,
         progress: ProgressFile,
+        copy_compacted: Callable[[bool], bool],
     ) -> None:
+        """``copy_compacted`` copies messages of topics with compaction. Its argument is True in a thorough pass.
+
+        It returns True if all are copied durably.
+        """
         self._clock = clock
         self._file_system = file_system
         self._config = config
@@ -87,9 +70,7 @@ class FlushConsumeQueueService:
         self._pending: list[Progress] = []
         """Progress whose units and entries are durable, to be written when the log is durable up to there."""
         self._lock = threading.Lock()
-        self.copy_compacted: Callable[[bool], bool] = lambda _: True
-        """Copies messages of topics with compaction. Its argument is True in a thorough pass. Returns True if all
-        are copied durably."""
+        self._copy_compacted = copy_compacted
         self.durable_until = -1
         """The unit and the index entries of every record below this position are durable; -1: not known."""
 
@@ -129,7 +110,7 @@ class FlushConsumeQueueService:
         try:
             progress = self._make_progress(clean=clean) if thorough else None
             everything = self._queues.flush(least_pages)
-            everything = self.copy_compacted(thorough) and everything
+            everything = self._copy_compacted(thorough) and everything
             if self._index is not None:
                 if thorough:
                     self._index.flush()
@@ -172,7 +153,7 @@ class FlushConsumeQueueService:
             position = self._reput.position
             if position is None or (position == self._written and not clean):
                 return None
-            return make_progress(
+            return Progress.of(
                 position, self._commit_log, [], self._queues, self._index, clean=clean)
 
     def _write_progress(self) -> None:

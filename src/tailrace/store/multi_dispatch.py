@@ -128,11 +128,13 @@ def _why_no_name(name: str) -> str:
 class MultiDispatch:
     """Checks and completes messages that name LMQ queues. ``queue_offsets`` is the table of the CommitLog."""
 
-    def __init__(self, config: StoreConfig, queue_offsets: dict[tuple[str, int], int]) -> None:
+    def __init__(
+        self, config: StoreConfig, queue_offsets: dict[tuple[str, int], int], lives: EndedLives
+    ) -> None:
+        """``lives`` has the queues that were deleted."""
         self._config = config
         self._queue_offsets = queue_offsets
-        self.lives: EndedLives | None = None
-        """The queues that were deleted."""
+        self._lives = lives
         self._warned = False
 
     def names(self, message: MessageExtBrokerInner) -> tuple[list[str], bytes]:
@@ -184,13 +186,12 @@ class MultiDispatch:
     def _is_there(self, name: str) -> bool:
         """Return True if a queue has a message, or had one since it was deleted."""
         end = self._queue_offsets.get((name, LMQ_QUEUE_ID))
-        return end is not None and (self.lives is None or not 0 < end == self.lives.begin(name, LMQ_QUEUE_ID))
+        return end is not None and not 0 < end == self._lives.begin(name, LMQ_QUEUE_ID)
 
     def _count(self) -> int:
-        ended = list(self.lives.table) if self.lives is not None else []
         return queue_count(self._queue_offsets) - sum(
             (name, LMQ_QUEUE_ID) in self._queue_offsets and not self._is_there(name)
-            for name in ended if is_lmq(name))
+            for name in list(self._lives.table) if is_lmq(name))
 
     def with_offsets(self, properties: bytes, names: list[str]) -> bytes:
         """Return stored properties with the next queue offset in each LMQ queue."""

@@ -23,6 +23,9 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import open_hint, read_hint
 from tailrace.formats.checkpoint import CHECKPOINT
 from tailrace.formats.filenames import PROGRESS
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.consume_queue_store import ConsumeQueueStore
+from tailrace.store.index_service import IndexService
 
 __all__ = ["Position", "Progress", "ProgressFile", "checkpoint_bytes"]
 
@@ -77,6 +80,26 @@ class Progress:
     """True if this was written by a clean stop."""
     v: int = _VERSION
     seq: int = field(default=0)
+
+    @classmethod
+    def of(
+        cls, position: Position, commit_log: CommitLog, checkpoints: list[str], queues: ConsumeQueueStore,
+        index: IndexService | None, *, clean: bool = False,
+    ) -> Progress:
+        """Return the progress to write after everything up to ``position`` is durable.
+
+        ``checkpoints`` are the bytes of the checkpoint that may be on the disk, in hexadecimal digits. ``clean`` is
+        True at a clean stop. Nothing may be dispatched during the call.
+        """
+        segment = commit_log.queue.find(position.last)
+        return cls(
+            start=position.start, until=position.until, min=commit_log.min_offset, last=position.last,
+            last_crc=isal_zlib.crc32(commit_log.read(position.last, position.size)),
+            last_timestamp=position.timestamp,
+            segment=segment.path.rpartition("/")[2] if segment is not None else "",
+            segment_size=commit_log.queue.file_size, checkpoints=checkpoints,
+            index=index.snapshot(clean=clean) if index is not None else None,
+            queues=queues.snapshot(clean=clean), clean=clean)
 
 
 def checkpoint_bytes(file_system: FileSystem, path: str) -> str:

@@ -22,9 +22,8 @@ class Place:
         self.tried = []
         inner = CrashFileSystem()
         inner.makedirs("/d")
-        self.guard = SyncGuard(FaultyFileSystem(inner, self.error_of), hints)
         self.told = []
-        self.guard.on_failure = self.told.append
+        self.guard = SyncGuard(FaultyFileSystem(inner, self.error_of), hints, self.told.append)
 
     def error_of(self, _number, name, path):
         if name.startswith("sync"):

@@ -207,7 +207,7 @@ def test_a_directory_sync_that_failed_is_final():
     def fail(_number, name, path):
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
-    syncs = DirectorySyncs(SyncGuard(files))
+    syncs = DirectorySyncs(SyncGuard(files, (), [].append))
     files.before = fail
     with pytest.raises(FatalStorageError):
         syncs.sync("/q")

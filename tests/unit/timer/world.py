@@ -108,7 +108,7 @@ class World:
     def open(self, *, clean=False):
         for name in ("commitlog", "config"):
             self.files.makedirs(f"{ROOT}/{name}")
-        self.store = DefaultMessageStore(self.clock, self.files, self.config, ROOT)
+        self.store = DefaultMessageStore(self.clock, self.files, self.config, ROOT, lambda _: False)
         self.store.load(RecoveryOptions(last_exit_ok=clean))
         self.reads.wrap("log", self.store.commit_log.queue, "read")
         self._wrap_queues()

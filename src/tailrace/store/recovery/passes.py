@@ -44,7 +44,6 @@ from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher
-from tailrace.store.flush import make_progress
 from tailrace.store.index_service import IndexService
 from tailrace.store.lives import EndedLives, end_of_life, has_ended
 from tailrace.store.multi_dispatch import rows_with_lmq
@@ -99,36 +98,26 @@ class RecoveryOptions:
 
 
 @final
+@dataclass
 class Recovery:
     """One recovery of one directory."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        file_system: FileSystem,
-        commit_log: CommitLog,
-        queues: ConsumeQueueStore,
-        index: IndexService | None,
-        dispatcher: Dispatcher,
-        quarantine: Quarantine,
-        checkpoint: StoreCheckpoint,
-        progress: ProgressFile,
-        lives: EndedLives,
-        config: StoreConfig,
-        options: RecoveryOptions,
-    ) -> None:
-        self._clock = clock
-        self._file_system = file_system
-        self._commit_log = commit_log
-        self._queues = queues
-        self._index = index
-        self._dispatcher = dispatcher
-        self._quarantine = quarantine
-        self._checkpoint = checkpoint
-        self._progress = progress
-        self._lives = lives
+    _clock: Clock
+    _file_system: FileSystem
+    _commit_log: CommitLog
+    _queues: ConsumeQueueStore
+    _index: IndexService | None
+    _dispatcher: Dispatcher
+    _quarantine: Quarantine
+    _checkpoint: StoreCheckpoint
+    _progress: ProgressFile
+    _lives: EndedLives
+    _config: StoreConfig
+    _options: RecoveryOptions
+
+    def __post_init__(self) -> None:
+        config = self._config
         self._mode = config.recovery_mode
-        self._options = options
         self._sync_log = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._last_record = (-1, 0, 0)
         self._recent: list[int] = []
@@ -142,7 +131,7 @@ class Recovery:
         self._bad_index = ""
         self._is_clean = False
         self._synced: Callable[[], None] = lambda: None
-        self.report = RecoveryReport(check_crc=config.check_crc_on_recover, read_only=options.read_only)
+        self.report = RecoveryReport(check_crc=config.check_crc_on_recover, read_only=self._options.read_only)
 
     def run(self) -> RecoveryReport:
         """Run all passes and return the report.
@@ -225,7 +214,7 @@ class Recovery:
         found = self._progress.read() if not rebuild else None
         start = RecoveryStart(
             self._file_system, self._commit_log, self._queues, self._index, self._checkpoint,
-            self.report, bad_index=self._bad_index, last_exit_ok=last_exit_ok)
+            self.report, self._bad_index, last_exit_ok)
         self._found = start.decide(found, rebuild=rebuild)
         if self.report.decision == StartDecision.NOTHING.name:
             return False
@@ -542,7 +531,7 @@ class Recovery:
             self._index.flush()
         position = self.position
         assert position is not None
-        self._progress.write(make_progress(
+        self._progress.write(Progress.of(
             position, self._commit_log,
             [checkpoint_bytes(self._file_system, self._checkpoint.path)], self._queues, self._index))
         events.RECOVERY_PROGRESS_SAVED.log(_log, at=last)

@@ -76,24 +76,22 @@ def is_next(log: CommitLog, phy_offset: int, following: int) -> bool:
 
 
 @final
+@dataclass
 class RecoveryStart:
     """Chooses the start for one loaded directory. Sets the ends of the queues as it examines them."""
 
-    def __init__(
-        self, file_system: FileSystem, commit_log: CommitLog, queues: ConsumeQueueStore,
-        index: IndexService | None, checkpoint: StoreCheckpoint, report: RecoveryReport, *,
-        bad_index: str, last_exit_ok: bool,
-    ) -> None:
-        self._file_system = file_system
-        self._commit_log = commit_log
-        self._queues = queues
-        self._index = index
-        self._checkpoint = checkpoint
-        self._report = report
-        self._bad_index = bad_index
-        self._last_exit_ok = last_exit_ok
+    _file_system: FileSystem
+    _commit_log: CommitLog
+    _queues: ConsumeQueueStore
+    _index: IndexService | None
+    _checkpoint: StoreCheckpoint
+    _report: RecoveryReport
+    _bad_index: str
+    _last_exit_ok: bool
+
+    def __post_init__(self) -> None:
         self._index_times: dict[str, int] | None = None
-        self._has_lmq = any(is_lmq(topic) for topic, _ in queues.table)
+        self._has_lmq = any(is_lmq(topic) for topic, _ in self._queues.table)
 
     def decide(self, found: Progress | None, *, rebuild: bool, wrong: str = "") -> Progress | None:
         """Choose the start by ``START_TABLE``; set ``start``, ``decision`` and ``why`` in the report.
