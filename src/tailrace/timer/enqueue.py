@@ -17,7 +17,7 @@ import numpy as np
 
 from tailrace import events
 from tailrace.env.clock import Clock
-from tailrace.errors import CorruptionError, DiskFullError
+from tailrace.errors import DiskFullError
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.formats.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC
@@ -199,7 +199,7 @@ class Enqueue:
                 break
             before = state.skipped.get(offset)
             tries = self._reads.after(before.tries if before is not None else NO_TRIES, error, phy_offset, size)
-            if self._reads.are_over(tries) and self._put_back.leave_out(phy_offset, size, error):
+            if self._reads.are_over(tries) and self._reads.leave_out(phy_offset, size, error):
                 state.skipped.pop(offset, None)
             else:
                 state.skipped[offset] = Skipped(phy_offset, size, tries)
@@ -230,7 +230,7 @@ class Enqueue:
         for row in np.flatnonzero(rows[:, C.E_KIND] == C.E_ODD).tolist():
             phy_offset, size = int(rows[row, _PHY]), int(rows[row, _SIZE])
             try:
-                message = self._decode(phy_offset, size)
+                message = self._reads.message(phy_offset, size)
             except OSError as error:
                 batch.unread[int(rows[row, _OFFSET])] = phy_offset, size, error
                 message = None
@@ -253,14 +253,6 @@ class Enqueue:
         if not readable.all():
             batch.rows = rows[readable]
         return batch
-
-    def _decode(self, phy_offset: int, size: int) -> MessageExt | None:
-        try:
-            return self._store.message(phy_offset, size)
-        except CorruptionError as error:
-            self._put_back.counters["timerUnreadable"] += 1
-            events.TIMER_MESSAGE_UNREADABLE.log(_log, phy_offset=phy_offset, size=size, cause=error)
-            return None
 
     # -- enqueue_put
 

@@ -21,13 +21,13 @@ from tailrace.formats.copied_properties import fitting
 from tailrace.formats.names import REAL_QID, REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY
 from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
-from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageStatus
+from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import PARKED_TOPIC, TIMER_PARKED_REASON
 
 __all__ = [
     "ANY_TARGET", "NEVER", "NOWHERE", "Parking", "StepEvents", "Targets", "fitting_copy", "inner_message",
-    "log_left_out", "why_gone",
+    "log_left_out",
 ]
 
 _log = get_logger(__name__)
@@ -69,11 +69,6 @@ class _AnyTarget:
 ANY_TARGET: Final = _AnyTarget()
 
 
-def why_gone(targets: Targets, topic: str, phy_offset: int) -> str:
-    """Return why a message with a record at ``phy_offset`` is not delivered to its topic any more, or ""."""
-    return f"its topic {topic} was deleted" if phy_offset < targets.first_position(topic) else ""
-
-
 @final
 class StepEvents:
     """Messages of one step of a service that were parked, or moved to another queue: one line for each kind."""
@@ -105,14 +100,33 @@ class StepEvents:
 
 @final
 class Parking:
-    """``%DLQ%TAILRACE_TIMER``: messages that the log always refuses under their own topic, or whose topic is gone."""
+    """Delivers messages that have waited, or puts them into ``%DLQ%TAILRACE_TIMER``.
+
+    That has those that the log always refuses under their own topic, or whose topic is gone.
+    """
 
     def __init__(
-        self, store: DefaultMessageStore, ensure_topic: Callable[[str], object] = lambda _: None
+        self, store: DefaultMessageStore, ensure_topic: Callable[[str], object] = lambda _: None,
+        targets: Targets = ANY_TARGET,
     ) -> None:
         self.step = StepEvents()
+        self.targets = targets
         self._store = store
         self.ensure_topic = ensure_topic
+
+    def why_gone(self, topic: str, phy_offset: int) -> str:
+        """Return why a message with a record at ``phy_offset`` is not delivered to its topic any more, or ""."""
+        return f"its topic {topic} was deleted" if phy_offset < self.targets.first_position(topic) else ""
+
+    def deliver(
+        self, message: MessageExt, topic: str, queue_id: int, properties: Mapping[str, str]
+    ) -> PutMessageResult:
+        """Put a message that has waited into its own topic: into the named queue, or another if it has fewer now."""
+        to = self.targets.queue_id(topic, queue_id)
+        result = self._store.put(inner_message(message, topic, to, properties))
+        if to != queue_id and result.status.appended:
+            self.step.moved(topic, queue_id, to, 1)
+        return result
 
     def park(self, message: MessageExt, reason: str, *, though_full: bool = False) -> bool:
         """Put a message into the topic of parked messages, with the reason. Return True if it is stored.

@@ -25,6 +25,7 @@ from tailrace.timer.properties import (
     due_ms,
     identity_of,
     out_ms,
+    whole_number,
 )
 from tailrace.timer.schedule_message_service import ScheduleMessageService
 from tailrace.timer.timer_message_store import TimerMessageStore
@@ -83,9 +84,9 @@ def pending_timer(
     """Return the pending timer of a message on the timer topic, or in a delay level."""
     properties = message.properties
     return PendingTimer(
-        due_ms, properties.get(REAL_TOPIC, ""), _number(properties.get(REAL_QID)),
+        due_ms, properties.get(REAL_TOPIC, ""), whole_number(properties.get(REAL_QID)) or 0,
         properties.get(UNIQ_KEY, ""), properties.get("KEYS", ""), message.phy_offset,
-        0 if level else _number(properties.get(TIMER_ROLL_TIMES)), level, timer_log_pos)
+        0 if level else whole_number(properties.get(TIMER_ROLL_TIMES)) or 0, level, timer_log_pos)
 
 
 def unreadable_timer(phy_offset: int, due_ms: int, error: OSError, *, level: int = 0) -> PendingTimer:
@@ -103,16 +104,9 @@ def parked_timer(message: MessageExt, grain_ms: int) -> PendingTimer:
         due = due_ms(properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, grain_ms)
     except (KeyError, ValueError):
         due = message.store_timestamp
-    level = 0 if TIMER_OUT_MS in properties else _number(properties.get(DELAY))
+    level = 0 if TIMER_OUT_MS in properties else whole_number(properties.get(DELAY)) or 0
     return pending_timer(message, due, level=level)._replace(
         state=PARKED, reason=properties.get(TIMER_PARKED_REASON, ""))
-
-
-def _number(text: str | None) -> int:
-    try:
-        return int(text or 0)
-    except ValueError:
-        return 0
 
 
 def pending_timers(timers: TimerMessageStore) -> Iterator[PendingTimer]:
@@ -153,7 +147,7 @@ def _timer(
     if unit.magic & MAGIC_DELETE:
         return None
     try:
-        message = timers.put_back.read(unit.phy_offset, unit.msg_size)
+        message = timers.put_back.reads.message(unit.phy_offset, unit.msg_size)
         out = out_ms(message.properties) if message is not None else None
         if message is None or out is None:
             return None

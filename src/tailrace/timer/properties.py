@@ -21,7 +21,7 @@ from tailrace.formats.names import (
 
 __all__ = [
     "DELIVER_PROPERTIES", "PARKED_TOPIC", "Identity", "delete_keys", "due_ms",
-    "identity_of", "named_by", "out_ms", "put_back_properties", "slot_ms",
+    "identity_of", "named_by", "out_ms", "put_back_properties", "slot_ms", "whole_number",
 ]
 
 PARKED_TOPIC: Final = f"{DLQ_GROUP_TOPIC_PREFIX}TAILRACE_TIMER"
@@ -39,12 +39,17 @@ class Identity(NamedTuple):
     out_ms: int
 
 
+def whole_number(text: str | None) -> int | None:
+    """Return the number in a property, or None if it is none."""
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
+
+
 def out_ms(properties: Mapping[str, str]) -> int | None:
     """Return the slot time of a timer message, ms, or None if it has no valid one."""
-    try:
-        return int(properties[TIMER_OUT_MS])
-    except (KeyError, ValueError):
-        return None
+    return whole_number(properties.get(TIMER_OUT_MS))
 
 
 def slot_ms(due: int, precision_ms: int) -> int:
@@ -111,10 +116,6 @@ def put_back_properties(
     made[TIMER_ENQUEUE_MS] = str(enqueue_ms)
     if roll_due_ms is not None:
         made.setdefault(TIMER_DELIVER_MS, str(roll_due_ms))
-        try:
-            times = int(made.get(TIMER_ROLL_TIMES, "0"))
-        except ValueError:
-            times = 0
-        made[TIMER_ROLL_TIMES] = str(times + 1)
+        made[TIMER_ROLL_TIMES] = str((whole_number(made.get(TIMER_ROLL_TIMES)) or 0) + 1)
     made[TIMER_DEQUEUE_MS] = str(dequeue_ms)
     return made

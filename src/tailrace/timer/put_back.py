@@ -36,11 +36,11 @@ from tailrace.kernels import timer_put_back
 from tailrace.kernels import timer_records as kernel
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
-from tailrace.model import MessageExt, MessageExtBrokerInner
+from tailrace.model import MessageExt, PutMessageResult
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.arrays import Ints, Mask, Units, read_records
 from tailrace.timer.due_table import NOBODY, Delivered, DueTable, column, identity_hash
-from tailrace.timer.parking import ANY_TARGET, NEVER, Parking, Targets, inner_message, why_gone
+from tailrace.timer.parking import ANY_TARGET, NEVER, Parking, Targets, inner_message
 from tailrace.timer.properties import (
     PARKED_TOPIC,
     Identity,
@@ -49,6 +49,7 @@ from tailrace.timer.properties import (
     named_by,
     out_ms,
     put_back_properties,
+    whole_number,
 )
 from tailrace.timer.state import TimerState
 from tailrace.timer.timer_metrics import Lateness
@@ -139,9 +140,9 @@ class PutBack:
     ) -> None:
         self.counters = dict.fromkeys(_COUNTERS, 0)
         self.lateness = Lateness()
-        self.targets = targets
-        self.parking = Parking(store, ensure_topic)
-        self.reads = FailedReads(clock, store)
+        self.parking = Parking(store, ensure_topic, targets)
+        self.reads = FailedReads(
+            clock, store, TIMER_TOPIC, self.counters, "timerUnreadable", events.TIMER_MESSAGE_UNREADABLE)
         self._clock = clock
         self._store = store
         self._due = due
@@ -155,31 +156,9 @@ class PutBack:
 
     # -- the log
 
-    def read(self, phy_offset: int, size: int, data: bytes = b"") -> MessageExt | None:
-        """Return the message of a unit. If it is deleted or damaged, count that and return None. Raises OSError.
-
-        ``data`` is its record if that was read already.
-        """
-        try:
-            message = decode_message(data) if data else self._store.message(phy_offset, size)
-            if message.phy_offset != phy_offset or message.topic != TIMER_TOPIC:
-                raise CorruptionError("another record is there", phy_offset=phy_offset)
-        except CorruptionError as error:
-            self.counters["timerUnreadable"] += 1
-            events.TIMER_MESSAGE_UNREADABLE.log(_log, phy_offset=phy_offset, size=size, cause=error)
-            return None
-        return message
-
     def read_failed(self, error: OSError) -> None:
         """Count a read of many messages that has failed; these are read one by one next."""
         self.reads.failed += 1
-
-    def leave_out(self, phy_offset: int, size: int, error: OSError) -> bool:
-        """Leave out a message that cannot be read. Return False if it must be tried further."""
-        if not self.reads.leave_out(phy_offset, size, error):
-            return False
-        self.counters["timerUnreadable"] += 1
-        return True
 
     def was_rolled(self, identity: Identity, phy_offset: int) -> bool:
         """Return True if the timer topic has a later copy of a far timer."""
@@ -269,7 +248,7 @@ class PutBack:
 
     def _message(self, batch: _Batch, row: int) -> MessageExt | None:
         at, phy_offset, size = int(batch.rows[row, C.T_POS]), int(batch.positions[row]), int(batch.sizes[row])
-        return batch.messages.get(row) or self._decoded.pop(phy_offset, None) or self.read(
+        return batch.messages.get(row) or self._decoded.pop(phy_offset, None) or self.reads.message(
             phy_offset, size, batch.data[at : at + size] if 0 <= at <= len(batch.data) - size else b"")
 
     def _decode_odd(self, batch: _Batch) -> None:
@@ -315,7 +294,7 @@ class PutBack:
         """Put a row off whose message cannot be read, or leave it out if the tries are over."""
         phy_offset, size = int(batch.positions[row]), int(batch.sizes[row])
         tries = self.reads.after(batch.tries, error, phy_offset, size)
-        if self.reads.are_over(tries) and self.leave_out(phy_offset, size, error):
+        if self.reads.are_over(tries) and self.reads.leave_out(phy_offset, size, error):
             batch.leave(row)
         else:
             self._put_off(batch, row, tries)
@@ -475,9 +454,9 @@ class PutBack:
         numbers, ids, begins = list[int](), list[int](), list[int]()
         for row in order[first].tolist():
             topic = batch.text(row, C.T_TOPIC_POS, C.T_TOPIC_LEN)
-            queue_id = self.targets.queue_id(topic, int(rows[row, C.T_QUEUE_ID]))
+            queue_id = self.parking.targets.queue_id(topic, int(rows[row, C.T_QUEUE_ID]))
             ids.append(queue_id)
-            begins.append(self.targets.first_position(topic))
+            begins.append(self.parking.targets.first_position(topic))
             if begins[-1] > batch.positions[-1] or not self._is_legal(topic):
                 numbers.append(-1)
             else:
@@ -516,13 +495,13 @@ class PutBack:
         phy_offset, roll, message = int(batch.positions[row]), bool(batch.roll[row]), self._message(batch, row)
         if message is None:
             return True
-        why = why_gone(self.targets, message.properties[REAL_TOPIC], phy_offset)
+        why = self.parking.why_gone(message.properties[REAL_TOPIC], phy_offset)
         identity = batch.identity(row) if why else None
         if identity is not None and self._records(PARKED_TOPIC, identity):
             return True
         status, cause = "", why
         if not why:
-            result = self._store.put(self._convert(message, int(batch.rows[row, C.T_WROTE]), roll=roll))
+            result = self._put_again(message, int(batch.rows[row, C.T_WROTE]), roll=roll)
             if result.status.appended:
                 self.counters["timerRolled" if roll else "timerPutBack"] += 1
                 if not roll:
@@ -538,27 +517,17 @@ class PutBack:
         self._put_off(batch, row, NO_TRIES._replace(again_ms=self.reads.now_ms() + _RETRY_MS))
         return False
 
-    def _convert(
-        self, message: MessageExt, enqueue_ms: int, *, roll: bool
-    ) -> MessageExtBrokerInner:
-        """Return the record to put (convertMessage). It keeps the properties REAL_TOPIC and TIMER_OUT_MS."""
-        properties = message.properties
-        topic, queue_id, roll_due = message.topic, message.queue_id, None
+    def _put_again(self, message: MessageExt, enqueue_ms: int, *, roll: bool) -> PutMessageResult:
+        """Put the record that replaces a message (convertMessage). It keeps REAL_TOPIC and TIMER_OUT_MS."""
+        properties, roll_due = message.properties, None
         if roll:
             roll_due = due_ms(
                 properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, self._state.grain_ms)
-        else:
-            topic = properties[REAL_TOPIC]
-            queue_id = self._queue_of(topic, _number(properties.get(REAL_QID, "0")))
         made = put_back_properties(properties, enqueue_ms, self._clock.now_ms(), roll_due)
-        return inner_message(message, topic, queue_id, made)
-
-    def _queue_of(self, topic: str, queue_id: int) -> int:
-        """Return the queue to which a message of a queue is delivered. If it is another one, that is logged."""
-        to = self.targets.queue_id(topic, queue_id)
-        if to != queue_id:
-            self.parking.step.moved(topic, queue_id, to, 1)
-        return to
+        if roll:
+            return self._store.put(inner_message(message, message.topic, message.queue_id, made))
+        return self.parking.deliver(
+            message, properties[REAL_TOPIC], whole_number(properties.get(REAL_QID, "0")) or 0, made)
 
     def park(self, message: MessageExt, reason: str) -> bool:
         """Park a timer that cannot be delivered. Return True if it is stored there.
@@ -570,10 +539,3 @@ class PutBack:
         kept = self.parking.park(message, reason)
         self.counters["timerParked"] += kept
         return kept
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        return 0

@@ -32,7 +32,7 @@ from tailrace.kernels.unit_records import property_values
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.store.append import kind_of
 from tailrace.store.dispatch import SCHEDULE_TOPIC
-from tailrace.timer.properties import DELIVER_PROPERTIES, slot_ms
+from tailrace.timer.properties import DELIVER_PROPERTIES, slot_ms, whole_number
 
 __all__ = ["TimerPutHook", "Waiting"]
 
@@ -80,7 +80,7 @@ class TimerPutHook:
             return None
         level, delay_s, delay_ms, deliver_ms, out_ms, deletes, unique_key, topic, queue_id = property_values(
             stored, _NAMES)
-        if level is not None and (number := _delay_level(level)) > 0:
+        if level is not None and (number := whole_number(level) or 0) > 0:
             return self._transform_delay_level(
                 message, decode_properties(stored), min(number, self._max_delay_level))
         if out_ms is not None or not (delay_s or delay_ms or deliver_ms):
@@ -186,10 +186,3 @@ class TimerPutHook:
         if num <= limit:
             return False
         return num >= 2 * limit or self._entropy.randrange(limit) < num - limit
-
-
-def _delay_level(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        return 0

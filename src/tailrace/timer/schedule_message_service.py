@@ -30,7 +30,6 @@ import numpy as np
 
 from tailrace import events
 from tailrace.env.clock import Clock
-from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.filenames import is_number
 from tailrace.formats.names import DELAY, REAL_QID, REAL_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
@@ -40,8 +39,8 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.queue_search import first_at, message_from
-from tailrace.timer.parking import ANY_TARGET, NEVER, Parking, Targets, inner_message, why_gone
-from tailrace.timer.properties import PARKED_TOPIC, slot_ms
+from tailrace.timer.parking import ANY_TARGET, NEVER, Parking, Targets
+from tailrace.timer.properties import PARKED_TOPIC, slot_ms, whole_number
 from tailrace.timer.timer_metrics import Lateness
 from tailrace.timer.unread import NO_TRIES, FailedReads, Tries
 
@@ -141,11 +140,11 @@ class ScheduleMessageService:
         self, clock: Clock, store: DefaultMessageStore, levels: list[int], offsets: DelayOffsets,
         ensure_topic: Callable[[str], object] = lambda _: None, targets: Targets = ANY_TARGET,
     ) -> None:
-        self.reads = FailedReads(clock, store)
-        self.targets = targets
-        self._opened_at = 0
-        self.parking = Parking(store, ensure_topic)
         self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.reads = FailedReads(
+            clock, store, SCHEDULE_TOPIC, self.counters, "scheduleUnreadable", events.DELAYED_MESSAGE_UNREADABLE)
+        self._opened_at = 0
+        self.parking = Parking(store, ensure_topic, targets)
         self.lateness = Lateness()
         self._clock = clock
         self._store = store
@@ -309,9 +308,7 @@ class ScheduleMessageService:
         try:
             return not self._time_up(level, held.unit, held.due_ms, look=False)
         except OSError:
-            left_out = self.reads.leave_out(held.unit.phy_offset, held.unit.size, error)
-            self.counters["scheduleUnreadable"] += left_out
-            return left_out
+            return self.reads.leave_out(held.unit.phy_offset, held.unit.size, error)
 
     def _due(
         self, level: _Level, queue: ConsumeQueue, unit: CqUnit, offset: int, now: int
@@ -362,18 +359,14 @@ class ScheduleMessageService:
         topic = properties.get(REAL_TOPIC, "")
         if topic in NO_REAL_TOPICS:
             return self._park(message, f"its real topic is {topic or 'not there'}")
-        try:
-            queue_id = int(properties.get(REAL_QID, ""))
-        except ValueError:
+        queue_id = whole_number(properties.get(REAL_QID))
+        if queue_id is None:
             return self._park(message, f"{REAL_QID} is no number")
         if look and self._is_double(level, message, unit):
             return ""
-        if why := why_gone(self.targets, topic, unit.phy_offset):
+        if why := self.parking.why_gone(topic, unit.phy_offset):
             return self._park(message, why)
-        to = self.targets.queue_id(topic, queue_id)
-        result = self._store.put(inner_message(message, topic, to, properties))
-        if to != queue_id and result.status.appended:
-            self.parking.step.moved(topic, queue_id, to, 1)
+        result = self.parking.deliver(message, topic, queue_id, properties)
         if result.status.appended:
             self.counters["schedulePutBack"] += 1
             self.lateness.add(result.store_timestamp - due_ms)
@@ -455,15 +448,7 @@ class ScheduleMessageService:
 
     def read(self, unit: CqUnit) -> MessageExt | None:
         """Return the message of a unit. If it is deleted or damaged, count that and return None. Raises OSError."""
-        try:
-            message = self._store.message(unit.phy_offset, unit.size)
-            if message.phy_offset != unit.phy_offset or message.topic != SCHEDULE_TOPIC:
-                raise CorruptionError("another record is there", phy_offset=unit.phy_offset)
-        except CorruptionError as error:
-            self.counters["scheduleUnreadable"] += 1
-            events.DELAYED_MESSAGE_UNREADABLE.log(_log, phy_offset=unit.phy_offset, size=unit.size, cause=error)
-            return None
-        return message
+        return self.reads.message(unit.phy_offset, unit.size)
 
     def _park(self, message: MessageExt, reason: str) -> str:
         kept = self.parking.park(message, reason)

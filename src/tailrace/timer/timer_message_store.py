@@ -190,7 +190,7 @@ class TimerMessageStore:
     def _enqueue_again(self, unit: TimerUnit) -> None:
         """Append a unit that no list leads to, unless its timer was delivered."""
         with contextlib.suppress(OSError):  # without the answer it is appended, and looked at when its slot is read
-            message = self.put_back.read(unit.phy_offset, unit.msg_size)
+            message = self.put_back.reads.message(unit.phy_offset, unit.msg_size)
             out = out_ms(message.properties) if message is not None else None
             if message is None or out is None:
                 return
@@ -339,7 +339,7 @@ class TimerMessageStore:
                 for unit in units[(units["magic"] & MAGIC_DELETE) != 0][["phy_offset", "msg_size"]].tolist()]
         for unit in requests:
             try:
-                message = self.put_back.read(*unit)
+                message = self.put_back.reads.message(*unit)
             except OSError:  # it is read again when its slot begins
                 continue
             out = out_ms(message.properties) if message is not None else None

@@ -19,7 +19,11 @@ from typing import Final, NamedTuple, final
 from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.shortage import is_shortage
+from tailrace.errors import CorruptionError
+from tailrace.events.declaration import Event
+from tailrace.formats.commitlog import decode_message
 from tailrace.logs import get_logger
+from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 
 __all__ = ["NO_TRIES", "FailedReads", "Tries"]
@@ -53,13 +57,36 @@ NO_TRIES: Final = Tries()
 class FailedReads:
     """Counts failed reads of one service and decides what follows; the caller holds the lock of the service."""
 
-    def __init__(self, clock: Clock, store: DefaultMessageStore) -> None:
+    def __init__(
+        self, clock: Clock, store: DefaultMessageStore, topic: str, counters: dict[str, int], unreadable: str,
+        on_damaged: Event,
+    ) -> None:
         self.failed = 0
         """Number of reads that failed."""
+        self._topic = topic
+        self._counters = counters
+        self._unreadable = unreadable
+        """Name of the counter of messages that are damaged or were left out."""
+        self._on_damaged = on_damaged
         self._clock = clock
         self._store = store
         self._logged_ns = -_LOG_NS
         self._logged = 0
+
+    def message(self, phy_offset: int, size: int, data: bytes = b"") -> MessageExt | None:
+        """Return a message that waits. If it is deleted or damaged, count that and return None. Raises OSError.
+
+        ``data`` is its record if that was read already.
+        """
+        try:
+            message = decode_message(data) if data else self._store.message(phy_offset, size)
+            if message.phy_offset != phy_offset or message.topic != self._topic:
+                raise CorruptionError("another record is there", phy_offset=phy_offset)
+        except CorruptionError as error:
+            self._counters[self._unreadable] += 1
+            self._on_damaged.log(_log, phy_offset=phy_offset, size=size, cause=error)
+            return None
+        return message
 
     def now_ms(self) -> int:
         """Return the time of the monotonic clock, which ``again_ms`` is compared with."""
@@ -101,7 +128,7 @@ class FailedReads:
         return tries.errors >= _MOST_ERRORS and not self.are_recent(tries)
 
     def leave_out(self, phy_offset: int, size: int, error: OSError) -> bool:
-        """List a record in quarantine and log that. Return False if it must be tried further.
+        """List a record in quarantine, count and log that. Return False if it must be tried further.
 
         It must be if nothing of its segment can be read, or if quarantine cannot be written.
         """
@@ -110,5 +137,6 @@ class FailedReads:
                 return False
         except OSError:
             return False
+        self._counters[self._unreadable] += 1
         events.WAITING_MESSAGE_IS_LEFT_OUT.log(_log, phy_offset=phy_offset, size=size, cause=error)
         return True

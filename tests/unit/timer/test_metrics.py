@@ -52,15 +52,15 @@ def test_a_request_to_delete_counts_against_what_it_deletes():
 
 
 def test_what_is_parked_or_unreadable_does_not_count(monkeypatch):
-    world = World()
+    world = World(odd=True)
     world.send(TIMER_DELAY_MS=1500)
     world.send(TIMER_DELAY_MS=2500)
     world.steps()
-    real = world.timers.put_back.read
-    monkeypatch.setattr(world.timers.put_back, "read", lambda unit: None)
+    monkeypatch.setattr(world.timers.put_back.reads, "message", lambda *_: None)
     world.run(1600, 10)
     assert counts(world) == {"T": 1}
-    monkeypatch.setattr(world.timers.put_back, "read", real)
+    assert world.delivered() == {}
+    monkeypatch.undo()
     world.run(1600, 10)
     assert counts(world) == {}
 

@@ -33,7 +33,7 @@ from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.retention.pins import Pin, PinKind
-from tailrace.timer.parking import Parking, inner_message, why_gone
+from tailrace.timer.parking import Parking, inner_message
 from tailrace.timer.properties import DELIVER_PROPERTIES, due_ms, put_back_properties, slot_ms
 from tailrace.timer.schedule_message_service import NO_REAL_TOPICS, ScheduleMessageService
 
@@ -74,7 +74,7 @@ class TimerRescue:
         self._store = store
         self._timers = timers
         self._levels = levels
-        self._parking = Parking(store, levels.parking.ensure_topic)
+        self._parking = Parking(store, levels.parking.ensure_topic, levels.parking.targets)
 
     def pins(self) -> Iterator[Pin]:
         """Yield a pin for the oldest pending timer, and one for the first message of each delay level."""
@@ -142,7 +142,7 @@ class TimerRescue:
         A request to delete a timer is dropped.
         """
         topic = message.properties.get(REAL_TOPIC, "")
-        why = why_gone(self._levels.targets, topic, message.phy_offset) if topic not in NO_REAL_TOPICS else ""
+        why = self._parking.why_gone(topic, message.phy_offset) if topic not in NO_REAL_TOPICS else ""
         if not why:
             return None
         return TIMER_DEL_UNIQKEY in message.properties or self._parking.park(message, why, though_full=True)
