@@ -476,7 +476,7 @@ class BrokerController:
         if self._store.lost_lock:
             return  # the file now belongs to another process
         try:
-            self._broker.transactions.metrics.persist()
+            self._broker.transactions.metrics.persist_if_changed()
         except (StoreError, OSError) as error:
             events.NUMBERS_OF_HALF_MESSAGES_COULD_NOT_BE_WRITTEN.log(_log, cause=error)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
+from tailrace.formats import fastjson
 from tailrace.node.config_manager import ConfigManager, Draft, Owned
 
 __all__ = ["ORDER_TOPIC_CONFIG", "KVConfigManager"]
@@ -83,20 +84,11 @@ class KVConfigManager(ConfigManager[tuple[str, str], str]):
         super()._publish(draft)
 
     def _decode(self, value: dict[str, Any]) -> None:
-        found = value.pop("configTable", None)
-        self._table = {
-            (str(ns), str(k)): str(v)
-            for ns, values in (found if isinstance(found, dict) else {}).items()
-            if isinstance(values, dict)
-            for k, v in values.items()
-        }
+        self._table = {(ns, k): str(v) for ns, k, v in fastjson.pairs_of(value.pop("configTable", None))}
         self._size = sum(_kv_size(*entry) for entry in self._table.items())
 
     def _encode(self, table: dict[tuple[str, str], str]) -> dict[str, Any]:
-        found: dict[str, dict[str, str]] = {}
-        for (namespace, key), value in table.items():
-            found.setdefault(namespace, {})[key] = value
-        return {"configTable": found}
+        return {"configTable": fastjson.nested((*place, value) for place, value in table.items())}
 
 
 def _kv_size(place: tuple[str, str], value: str) -> int:

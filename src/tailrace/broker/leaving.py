@@ -74,7 +74,7 @@ class Departures:
         self._users, self._acls = users, acls
         self._consumers = consumers
         self._locks = locks
-        self._before: tuple[dict[str, User], dict[str, Acl]] = users.table(), acls.table()
+        self._before: tuple[dict[str, User], dict[str, Acl]] = dict(users.table), dict(acls.table)
         self._scheduled = False
         self._looked_ms = 1
         self.servers: list[RemotingServer] = []
@@ -95,7 +95,7 @@ class Departures:
 
     def _apply(self) -> None:
         self._scheduled = False
-        (users, acls), self._before = self._before, (self._users.table(), self._acls.table())
+        (users, acls), self._before = self._before, (dict(self._users.table), dict(self._acls.table))
         names = _differing(users, self._before[0]) | _differing(acls, self._before[1])
         with caught("departures"):
             self.apply(names)

@@ -9,12 +9,15 @@ text. Tailrace writes numeric keys in quotes, which every client accepts, and ob
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import orjson
 
-__all__ = ["TOLERANT_MAX", "dumps", "dumps_large", "dumps_pretty", "loads", "loads_bounded", "object_keyed"]
+__all__ = [
+    "TOLERANT_MAX", "dumps", "dumps_large", "dumps_pretty", "loads", "loads_bounded", "nested", "object_keyed",
+    "pairs_of",
+]
 
 _BLANKS: Final = re.compile(r"[\s,]*")
 _ATOM: Final = re.compile(r"[^\s,:\[\]{}\"]+")
@@ -83,6 +86,21 @@ def _dumps_members(members: dict[str, Any], option: int, *, pretty: bool) -> byt
 def object_keyed(entries: Iterable[tuple[Any, Any]]) -> bytes:
     """Return an object whose keys are objects. That is not JSON, but Java clients expect it."""
     return b"{" + b",".join([dumps(k) + b":" + dumps(v) for k, v in entries]) + b"}"
+
+
+def pairs_of(value: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield (key, inner key, value) of an object of objects; a value of another form has none."""
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        for name, member in inner.items() if isinstance(inner, dict) else ():
+            yield str(key), str(name), member
+
+
+def nested(entries: Iterable[tuple[str, str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the object of objects that `pairs_of` reads."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, name, member in entries:
+        found.setdefault(key, {})[name] = member
+    return found
 
 
 def loads_bounded(data: bytes, values_max: int, bytes_max: int = BOUNDED_MAX) -> Any:

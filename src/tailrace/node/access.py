@@ -87,10 +87,6 @@ class _AccessManager(ConfigManager[str, V]):
         """Return all values by name of user."""
         return [value for _, value in sorted(dict(self._table).items())]
 
-    def table(self) -> dict[str, V]:
-        """Return a copy of the table."""
-        return dict(self._table)
-
     def __len__(self) -> int:
         return len(self._table)
 

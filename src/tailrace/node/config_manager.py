@@ -34,7 +34,7 @@ from tailrace.errors import FatalStorageError
 from tailrace.formats import fastjson
 from tailrace.logs import get_logger
 
-__all__ = ["ConfigManager", "DataVersion", "Draft", "Owned", "members_of", "read_config", "write_config"]
+__all__ = ["ConfigManager", "DataVersion", "Draft", "Owned", "members_of", "number_of", "read_config", "write_config"]
 
 _log = get_logger(__name__)
 _NOT_FINAL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
@@ -80,12 +80,12 @@ class DataVersion:
     def take(self, value: Any) -> None:
         """Set the members from a stored version; a value of another form is ignored."""
         if isinstance(value, dict):
-            self.counter = _number(value.get("counter"), self.counter)
-            self.state_version = _number(value.get("stateVersion"), self.state_version)
-            self.timestamp = _number(value.get("timestamp"), self.timestamp)
+            self.counter = number_of(value.get("counter"), self.counter)
+            self.state_version = number_of(value.get("stateVersion"), self.state_version)
+            self.timestamp = number_of(value.get("timestamp"), self.timestamp)
 
 
-def _number(value: Any, default: int) -> int:
+def number_of(value: Any, default: int) -> int:
     """Return a whole number that may be stored as text, or ``default``."""
     if isinstance(value, int):
         return int(value)
@@ -178,9 +178,15 @@ class ConfigManager(abc.ABC, Generic[K, V]):
     owned: ClassVar[Owned]
     private = False
     """Whether only the owner of the file may read it."""
+    dumps = staticmethod(fastjson.dumps_pretty)
+    """Returns the text of the file."""
 
-    def __init__(self, file_system: FileSystem, config_dir: str, name: str) -> None:
+    def __init__(
+        self, file_system: FileSystem, config_dir: str, name: str, now_ms: Callable[[], int] | None = None
+    ) -> None:
+        """``now_ms`` returns the time of a change; a table without it has no data version that changes."""
         self._file_system = file_system
+        self._now_ms = now_ms
         self._config_dir = config_dir
         self._name = name
         self._lock = threading.RLock()
@@ -203,6 +209,11 @@ class ConfigManager(abc.ABC, Generic[K, V]):
     def path(self) -> str:
         """Path of the state file."""
         return f"{self._config_dir}/{self._name}"
+
+    @property
+    def table(self) -> dict[K, V]:
+        """The live table, only for reading."""
+        return self._table
 
     def load(self) -> bool:
         """Read the file or its backup. Return False without either."""
@@ -280,9 +291,9 @@ class ConfigManager(abc.ABC, Generic[K, V]):
     ) -> None:
         had_file = False
         if draft.changes:
-            had_file = self._replace(fastjson.dumps_pretty({
+            had_file = self._replace({
                 **self._unknown, "dataVersion": version.to_json(),
-                **self._encode(self._merged(draft))}))
+                **self._encode(self._merged(draft))})
         try:
             for change in changes:
                 if change.also is not None:
@@ -292,13 +303,13 @@ class ConfigManager(abc.ABC, Generic[K, V]):
                 self._put_back(had_file=had_file)
             raise
 
-    def _replace(self, text: bytes) -> bool:
+    def _replace(self, content: dict[str, Any]) -> bool:
         """Write the file. Return True if the previous one is kept as its backup."""
         if self._failed_sync:
             raise OSError(errno.EIO, self._failed_sync, self.path)
         try:
             kept = write_config(
-                self._file_system, self._config_dir, self._name, text, trusted=self._file_known,
+                self._file_system, self._config_dir, self._name, self.dumps(content), trusted=self._file_known,
                 private=self.private)
         except _DirectorySyncError as error:
             # Rule F6, a failed sync is final: a later sync may succeed although the file is not on the disk.
@@ -339,7 +350,9 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         return draft.merged()
 
     def _next_version(self, version: DataVersion) -> None:
-        """Count a change; a table without a data version overrides this."""
+        """Count a change."""
+        if self._now_ms is not None:
+            version.next(self._now_ms())
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -352,7 +365,7 @@ class ConfigManager(abc.ABC, Generic[K, V]):
     def persist(self) -> None:
         """Write the table; durable on return."""
         with self._lock:
-            self._replace(fastjson.dumps_pretty(self.to_json()))
+            self._replace(self.to_json())
 
     def persist_if_changed(self) -> None:
         """Write the table if it has changed since the last time; durable on return.
@@ -393,7 +406,7 @@ class ConfigManager(abc.ABC, Generic[K, V]):
             if content is None:
                 return
             try:
-                self._replace(fastjson.dumps_pretty(content))
+                self._replace(content)
             except BaseException:
                 self._prepared.appendleft(content)  # before one that was prepared in the meantime
                 raise

@@ -90,7 +90,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         self, file_system: FileSystem, config_dir: str, clock: Clock, limit: int = 1_000_000, *,
         lmq: bool = False,
     ) -> None:
-        super().__init__(file_system, config_dir, _FILES[lmq])
+        super().__init__(file_system, config_dir, _FILES[lmq], clock.now_ms)
         self._clock = clock
         self._lmq = lmq
         self._limit = limit
@@ -310,13 +310,10 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
                     "raise maxConsumerOffsets")
         self._count += new
 
-    def _replace(self, text: bytes) -> bool:
+    def _replace(self, content: dict[str, Any]) -> bool:
         if self.before_write is not None:
             self.before_write()
-        return super()._replace(text)
-
-    def _next_version(self, version: DataVersion) -> None:
-        version.next(self._clock.now_ms())
+        return super()._replace(content)
 
     def _merged(self, draft: Draft[str, dict[int, int]]) -> dict[str, dict[int, int]]:
         # Offsets of a draft are set beside those that were committed since.

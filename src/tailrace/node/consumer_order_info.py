@@ -13,6 +13,7 @@ from typing import Any, Final, final
 from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.formats import fastjson
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager, Owned
 
@@ -221,18 +222,16 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
     def _decode(self, value: dict[str, Any]) -> None:
         for derived in ("orderInfoCount", "orderedConsumptionLevel"):
             value.pop(derived, None)
-        found = value.pop("table", None)
         self._table = {}
-        for key, queues in (found.items() if isinstance(found, dict) else ()):
-            for queue_id, entry in (queues.items() if isinstance(queues, dict) else ()):
-                try:
-                    info = OrderInfo.from_json(entry)
-                    number = int(queue_id)
-                except (AttributeError, TypeError, ValueError) as error:
-                    events.ORDERLY_POP_IS_NOT_READ.log(_log, file=self.path, key=key, queue=queue_id, reason=error)
-                    continue
-                if info is not None:
-                    self._table.setdefault(str(key), {})[number] = info
+        for key, queue_id, entry in fastjson.pairs_of(value.pop("table", None)):
+            try:
+                info = OrderInfo.from_json(entry)
+                number = int(queue_id)
+            except (AttributeError, TypeError, ValueError) as error:
+                events.ORDERLY_POP_IS_NOT_READ.log(_log, file=self.path, key=key, queue=queue_id, reason=error)
+                continue
+            if info is not None:
+                self._table.setdefault(key, {})[number] = info
 
     def _encode(self, table: dict[str, _Queues]) -> dict[str, Any]:
         return {"table": {

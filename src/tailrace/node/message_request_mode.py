@@ -7,6 +7,7 @@ from typing import Any, Final, final
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
+from tailrace.formats import fastjson
 from tailrace.node.config_manager import ConfigManager, Draft, Owned
 
 __all__ = ["POP", "PULL", "MessageRequestModeManager"]
@@ -60,16 +61,10 @@ class MessageRequestModeManager(ConfigManager[tuple[str, str], dict[str, Any]]):
         self.change(lambda draft: [draft.remove(key) for key in keys], also)
 
     def _decode(self, value: dict[str, Any]) -> None:
-        found = value.pop("messageRequestModeMap", None)
         self._table = {
-            (str(topic), str(group)): dict(entry)
-            for topic, groups in (found.items() if isinstance(found, dict) else ())
-            if isinstance(groups, dict)
-            for group, entry in groups.items() if isinstance(entry, dict)
-        }
+            (topic, group): dict(entry)
+            for topic, group, entry in fastjson.pairs_of(value.pop("messageRequestModeMap", None))
+            if isinstance(entry, dict)}
 
     def _encode(self, table: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
-        found: dict[str, dict[str, Any]] = {}
-        for (topic, group), entry in table.items():
-            found.setdefault(topic, {})[group] = entry
-        return {"messageRequestModeMap": found}
+        return {"messageRequestModeMap": fastjson.nested((*key, entry) for key, entry in table.items())}

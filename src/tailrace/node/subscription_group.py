@@ -11,7 +11,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.names import LMQ_PREFIX, SYSTEM_GROUP_PREFIX, TRANSACTION_GROUP
-from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, members_of
+from tailrace.node.config_manager import ConfigManager, Draft, Owned, members_of
 from tailrace.node.topic_config import PERM_READ
 
 __all__ = [
@@ -197,9 +197,8 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
     def __init__(
         self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock
     ) -> None:
-        super().__init__(file_system, config_dir, "subscriptionGroup.json")
+        super().__init__(file_system, config_dir, "subscriptionGroup.json", clock.now_ms)
         self._config = broker_config
-        self._clock = clock
         self._forbidden: dict[str, Any] = {}
         self.enable_lmq = False
         """True if every LMQ name is a group. Such groups have no entry."""
@@ -310,9 +309,6 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
         ]
         if missing:
             self.change(lambda draft: draft.put_all({made.group_name: made for made in missing}))
-
-    def _next_version(self, version: DataVersion) -> None:
-        version.next(self._clock.now_ms())
 
     def _decode(self, value: dict[str, Any]) -> None:
         found = value.pop("subscriptionGroupTable", None)

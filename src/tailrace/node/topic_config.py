@@ -12,7 +12,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats import names as N
-from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, members_of
+from tailrace.node.config_manager import ConfigManager, Draft, Owned, members_of
 from tailrace.node.topic_queue_mapping import TopicQueueMappingManager
 from tailrace.store.queue_types import BATCH_CQ, CLEANUP_POLICY, COMPACTION, QUEUE_TYPE
 from tailrace.store.retention.topic_rules import (
@@ -190,9 +190,8 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock, *,
         lmq: bool = False, multi_dispatch: bool = False,
     ) -> None:
-        super().__init__(file_system, config_dir, "topics.json")
+        super().__init__(file_system, config_dir, "topics.json", clock.now_ms)
         self._config = broker_config
-        self._clock = clock
         self._listeners: list[Callable[[], None]] = []
         self.enable_lmq = lmq
         """True if every LMQ name is a topic with one queue. Such topics have no entry."""
@@ -227,11 +226,6 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
     def broker_name(self) -> str:
         """The name by which mappings of static topics name this broker."""
         return self._config.broker_name
-
-    @property
-    def table(self) -> dict[str, TopicConfig]:
-        """The live table, only for reading."""
-        return self._table
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after each change."""
@@ -387,9 +381,6 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
             raise StoreError(
                 f"there are {len(draft)} topics, {new} more are over the limit maxTopics={most}; "
                 "delete topics or raise maxTopics")
-
-    def _next_version(self, version: DataVersion) -> None:
-        version.next(self._clock.now_ms())
 
     def _published(self) -> None:
         for listener in self._listeners:

@@ -23,7 +23,7 @@ from typing import Any, Final, final
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, members_of
+from tailrace.node.config_manager import ConfigManager, Draft, Owned, members_of
 
 __all__ = [
     "GLOBAL_SCOPE", "LogicQueueMappingItem", "TopicQueueMappingDetail", "TopicQueueMappingManager", "check_items",
@@ -277,13 +277,7 @@ class TopicQueueMappingManager(ConfigManager[str, TopicQueueMappingDetail]):
     owned = Owned.BY_DRAFT
 
     def __init__(self, file_system: FileSystem, config_dir: str, clock: Clock) -> None:
-        super().__init__(file_system, config_dir, "topicQueueMapping.json")
-        self._clock = clock
-
-    @property
-    def table(self) -> dict[str, TopicQueueMappingDetail]:
-        """The live table; for reading."""
-        return self._table
+        super().__init__(file_system, config_dir, "topicQueueMapping.json", clock.now_ms)
 
     def setting(self, detail: TopicQueueMappingDetail, *, force: bool = False) -> MappingEdit:
         """The change that sets the mapping of a topic; it raises ValueError for one that must not follow the present.
@@ -305,9 +299,6 @@ class TopicQueueMappingManager(ConfigManager[str, TopicQueueMappingDetail]):
     def delete(self, topic: str, also: Callable[[], None] | None = None) -> None:
         """Forget the mapping of a topic, if it has one. For ``also`` see `submit`."""
         self.change(lambda draft: draft.remove(topic), also)
-
-    def _next_version(self, version: DataVersion) -> None:
-        version.next(self._clock.now_ms())
 
     def _decode(self, value: dict[str, Any]) -> None:
         found = value.pop("topicQueueMappingInfoMap", None) or {}

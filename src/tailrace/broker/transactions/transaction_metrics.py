@@ -13,7 +13,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats import fastjson, filenames
 from tailrace.metrics import FINISH_LATENCY
-from tailrace.node.config_manager import read_config, write_config
+from tailrace.node.config_manager import ConfigManager, Owned, number_of
 
 __all__ = ["TransactionMetrics"]
 
@@ -21,19 +21,18 @@ _BUCKETS_S: Final = FINISH_LATENCY.buckets
 
 
 @final
-class TransactionMetrics:
+class TransactionMetrics(ConfigManager[str, tuple[int, int]]):
     """Counts of pending half messages, and of those committed and rolled back since the start.
 
-    The event loop changes them; another thread writes the file, from a copy.
+    `persist_if_changed` is called at intervals.
     """
 
+    owned = Owned.BY_STEP
+    dumps = staticmethod(fastjson.dumps)
+
     def __init__(self, clock: Clock, file_system: FileSystem, config_dir: str) -> None:
+        super().__init__(file_system, config_dir, filenames.TRANSACTIONMETRICS)
         self._clock = clock
-        self._file_system = file_system
-        self._config_dir = config_dir
-        self._table: dict[str, tuple[int, int]] = {}
-        self._counter = self._timestamp = 0
-        self._dirty = False
         self.committed: dict[str, int] = {}
         """Number of committed messages by topic, since the start."""
         self.rolled_back: dict[str, int] = {}
@@ -44,9 +43,8 @@ class TransactionMetrics:
     def add(self, topic: str, count: int) -> None:
         """Add new half messages of a topic to its count, or with a negative number remove settled ones."""
         known = self._table.get(topic, (0, 0))[0]
-        self._timestamp = self._clock.now_ms()
-        self._table[topic] = max(0, known + count), self._timestamp
-        self._counter += 1
+        self.data_version.next(self._clock.now_ms())
+        self._table[topic] = max(0, known + count), self.data_version.timestamp
         self._dirty = True
 
     def settled(self, topic: str, stored_ms: int, *, commit: bool) -> None:
@@ -72,38 +70,12 @@ class TransactionMetrics:
         if self._table.pop(topic, None) is not None:
             self._dirty = True
 
-    def load(self) -> None:
-        """Read the file. Invalid members are ignored."""
-        value = read_config(self._file_system, f"{self._config_dir}/{filenames.TRANSACTIONMETRICS}") or {}
-        version = value.get("dataVersion")
-        if isinstance(version, dict):
-            self._counter, self._timestamp = _number(version.get("counter")), _number(version.get("timestamp"))
-        table = value.get("transactionCount")
-        for topic, entry in table.items() if isinstance(table, dict) else ():
-            if isinstance(entry, dict):
-                self._table[str(topic)] = _number(entry.get("count")), _number(entry.get("timeStamp"))
+    def _decode(self, value: dict[str, Any]) -> None:
+        found = value.pop("transactionCount", None)
+        self._table = {
+            str(topic): (number_of(entry.get("count"), 0), number_of(entry.get("timeStamp"), 0))
+            for topic, entry in (found if isinstance(found, dict) else {}).items() if isinstance(entry, dict)}
 
-    def persist(self) -> None:
-        """Write the file if a count has changed. Raises OSError or FatalStorageError."""
-        if not self._dirty:
-            return
-        self._dirty = False  # before the copy, so that a change during the write sets it again
-        try:
-            write_config(
-                self._file_system, self._config_dir, filenames.TRANSACTIONMETRICS, self._encode())
-        except BaseException:
-            self._dirty = True
-            raise
-
-    def _encode(self) -> bytes:
-        return fastjson.dumps({
-            "dataVersion": {
-                "counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp},
-            "transactionCount": {
-                topic: {"count": count, "timeStamp": changed}
-                for topic, (count, changed) in list(self._table.items())},
-        })
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+    def _encode(self, table: dict[str, tuple[int, int]]) -> dict[str, Any]:
+        return {"transactionCount": {
+            topic: {"count": count, "timeStamp": changed} for topic, (count, changed) in table.items()}}

@@ -85,24 +85,19 @@ class _MinOffsets(ConfigManager[QueueKey, LogicalMin]):
     owned = Owned.BY_LOCK
 
     def __init__(self, file_system: FileSystem, config_dir: str, clock: Clock) -> None:
-        super().__init__(file_system, config_dir, filenames.MIN_OFFSETS)
-        self._clock = clock
-        self.table: dict[QueueKey, LogicalMin] = {}
+        super().__init__(file_system, config_dir, filenames.MIN_OFFSETS, clock.now_ms)
         self.ended: dict[str, Ended] = {}
         self.unfinished: Unfinished | None = None
         """The last deletion."""
 
     def _decode(self, value: dict[str, Any]) -> None:
-        self.table = decode_minima(value)
+        self._table = decode_minima(value)
         self.ended = decode_ended(value)
         self.unfinished = Unfinished.from_json(value.pop(_LAST_DELETION, None))
 
     def _encode(self, table: dict[QueueKey, LogicalMin]) -> dict[str, Any]:
         last = {_LAST_DELETION: self.unfinished.to_json()} if self.unfinished is not None else {}
-        return {**encode_minima(self.table), **encode_ended(self.ended), **last}
-
-    def _next_version(self, version: DataVersion) -> None:
-        version.next(self._clock.now_ms())
+        return {**encode_minima(table), **encode_ended(self.ended), **last}
 
 
 class _QueueBytes:
@@ -323,7 +318,6 @@ class TopicRetention:
     def _purge(
         self, topic: str, queues: dict[QueueKey, ConsumeQueue], before_ms: int | None
     ) -> dict[int, tuple[int, int]]:
-        old = self._minima.table
         before = {key: queue.min_offset for key, queue in queues.items()}
         made: dict[QueueKey, LogicalMin] = {}
         for key, queue in queues.items():
@@ -332,12 +326,8 @@ class TopicRetention:
             if offset > before[key]:
                 made[key] = self._minimum(queue, offset)
         if made:
-            self._minima.table = {**old, **made}
-            try:
-                self._persist()
-            except BaseException:
-                self._minima.table = old
-                raise
+            self._minima.change(lambda draft: draft.put_all(made))
+            self._dirty = False
         for key, low in made.items():
             queues[key].logical_min_offset = low.offset
         found = {key[1]: (before[key], queue.min_offset) for key, queue in queues.items()}
@@ -351,17 +341,23 @@ class TopicRetention:
         crash. Raises OSError or what ``also`` raises; then nothing is noted.
         """
         with self._lock:
-            was = dict(self._minima.ended), dict(self._minima.table), self._minima.unfinished
+            was = dict(self._minima.ended), self._minima.unfinished
             self._minima.ended.update(ended)
             self._minima.unfinished = unfinished
-            for table in (self._minima.table, self._bytes, self._first):
+
+            def remove(draft: Draft[QueueKey, LogicalMin]) -> None:
+                draft.touch()  # the deleted topics are in the file as well
+                for key in [key for key in self._minima.table if key[0] in ended]:
+                    draft.remove(key)
+
+            try:
+                self._minima.change(remove, also)
+            except BaseException:
+                self._minima.ended, self._minima.unfinished = was
+                raise
+            for table in (self._bytes, self._first):
                 for key in [key for key in table if key[0] in ended]:
                     del table[key]
-            try:
-                self._minima.change(Draft.touch, also)
-            except BaseException:
-                self._minima.ended, self._minima.table, self._minima.unfinished = was
-                raise
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

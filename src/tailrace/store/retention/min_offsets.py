@@ -40,23 +40,14 @@ class LogicalMin(NamedTuple):
 
 def encode_minima(minima: Mapping[QueueKey, LogicalMin]) -> dict[str, Any]:
     """Return the logical minima as members of the state file."""
-    found: dict[str, dict[str, list[int]]] = {}
-    for (topic, queue_id), low in sorted(minima.items()):
-        found.setdefault(topic, {})[str(queue_id)] = list(low)
-    return {_MINIMA: found}
+    return {_MINIMA: fastjson.nested((topic, str(queue), list(low)) for (topic, queue), low in sorted(minima.items()))}
 
 
 def decode_minima(value: dict[str, Any]) -> dict[QueueKey, LogicalMin]:
     """Remove from ``value`` what ``encode_minima`` wrote and return it, without entries of another form."""
-    found = {}
-    table = value.pop(_MINIMA, None)
-    for topic, queues in (table if isinstance(table, dict) else {}).items():
-        for queue, low in (queues if isinstance(queues, dict) else {}).items():
-            if filenames.is_number(str(queue)) and isinstance(low, list) and len(low) == 2 and all(
-                isinstance(number, int) and number >= 0 for number in low
-            ):
-                found[str(topic), int(queue)] = LogicalMin(*low)
-    return found
+    return {
+        (topic, int(queue)): LogicalMin(*low) for topic, queue, low in fastjson.pairs_of(value.pop(_MINIMA, None))
+        if filenames.is_number(queue) and isinstance(low, list) and len(low) == 2 and all(map(_is_place, low))}
 
 
 def encode_ended(ended: Mapping[str, Ended]) -> dict[str, Any]:
@@ -64,24 +55,19 @@ def encode_ended(ended: Mapping[str, Ended]) -> dict[str, Any]:
     found = sorted(ended.items())
     return {
         _DELETED: {topic: one.position for topic, one in found},
-        _BEGINS: {
-            topic: {str(queue_id): offset for queue_id, offset in sorted(one.begins.items())}
-            for topic, one in found if one.begins}}
+        _BEGINS: fastjson.nested(
+            (topic, str(queue_id), offset) for topic, one in found for queue_id, offset in sorted(one.begins.items()))}
 
 
 def decode_ended(value: dict[str, Any]) -> dict[str, Ended]:
     """Remove from ``value`` what ``encode_ended`` wrote and return it, without entries of another form."""
-    positions, begins = value.pop(_DELETED, None), value.pop(_BEGINS, None)
+    positions, begins = value.pop(_DELETED, None), dict[str, dict[int, int]]()
+    for topic, queue, offset in fastjson.pairs_of(value.pop(_BEGINS, None)):
+        if filenames.is_number(queue) and _is_place(offset):
+            begins.setdefault(topic, {})[int(queue)] = offset
     return {
-        str(topic): Ended(place, _offsets(begins.get(topic) if isinstance(begins, dict) else None))
-        for topic, place in (positions if isinstance(positions, dict) else {}).items()
-        if _is_place(place)}
-
-
-def _offsets(value: Any) -> dict[int, int]:
-    return {
-        int(queue): offset for queue, offset in (value if isinstance(value, dict) else {}).items()
-        if filenames.is_number(str(queue)) and _is_place(offset)}
+        str(topic): Ended(place, begins.get(str(topic), {}))
+        for topic, place in (positions if isinstance(positions, dict) else {}).items() if _is_place(place)}
 
 
 def _is_place(value: Any) -> bool:
