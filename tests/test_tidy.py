@@ -278,6 +278,48 @@ def test_names_of_properties_and_topics_are_declared_once() -> None:
     assert not again
 
 
+WIRED = ("store", "node", "timer", "segments")
+SUBSCRIBED = {"before_write", "on_change", "when_free"}
+"""Hooks of `node` that a broker sets on the store it serves, after the store is open."""
+
+
+def _is_function(value: ast.expr | None, functions: set[str]) -> bool:
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        return value.func.id == "partial"
+    return isinstance(value, ast.Lambda) or (isinstance(value, ast.Attribute) and value.attr in functions)
+
+
+def test_no_hook_is_assigned_after_construction() -> None:
+    """What a service calls comes through its constructor. A forgotten hook with a default does nothing, silently."""
+    package = ROOT / "src/tailrace"
+    rooms = [path for path in SOURCES
+             if path.is_relative_to(package) and path.relative_to(package).parts[0] in WIRED]
+    trees = {path: list(ast.walk(ast.parse(path.read_text()))) for path in rooms}
+    functions, data = set[str](), set[str]()
+    for path, nodes in trees.items():
+        data |= {target.attr for target, _ in _assigned(path)}
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef):
+                is_read = any("property" in ast.unparse(one) for one in node.decorator_list)
+                (data if is_read else functions).add(node.name)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                data.add(node.target.id)
+    functions -= data
+    bad = []
+    for path, nodes in trees.items():
+        for target, value in _assigned(path):
+            if ast.unparse(target.value) != "self" and _is_function(value, functions):
+                bad.append(f"{named(path)}:{target.lineno}: {ast.unparse(target)}")
+        for node in nodes:
+            if (
+                isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute)
+                and not node.target.attr.startswith("_") and "Callable[" in ast.unparse(node.annotation)
+                and node.target.attr not in SUBSCRIBED and not isinstance(node.value, ast.Attribute)
+            ):
+                bad.append(f"{named(path)}:{node.lineno}: {ast.unparse(node.target)} has a default")
+    assert bad == []
+
+
 def test_a_number_that_kernels_share_is_declared_once() -> None:
     """A kernel that declares a name of ``constants`` or ``layouts`` again would be a second home of it."""
     shared = ROOT / "src/tailrace/kernels/shared"
