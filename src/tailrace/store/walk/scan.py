@@ -69,38 +69,26 @@ class LogEnd:
     path: str = ""
 
 
-class Room(Protocol):
-    """Memory that a scan reads into. An implementation may reuse it for each chunk."""
+class Room:
+    """Memory that a scan reads into: new memory for each chunk. A subclass may reuse it."""
 
     def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
         """Return up to ``n`` bytes of a file at ``at``."""
-        ...
-
-    def rows(self) -> Rows:
-        """Return an array to fill with the rows of the bytes that were read last."""
-        ...
-
-
-class FreshRoom:
-    """New memory for each chunk."""
-
-    def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
-        """As ``Room`` says."""
         return file.read(at, n)
 
     def rows(self) -> Rows:
-        """As ``Room`` says."""
+        """Return an array to fill with the rows of the bytes that were read last."""
         return np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
 
 
-class SameRows(FreshRoom):
+class SameRows(Room):
     """The same array of rows for each chunk: the rows of a chunk are valid until the next one is requested."""
 
     def __init__(self) -> None:
         self._rows = super().rows()
 
     def rows(self) -> Rows:
-        """As ``Room`` says."""
+        """Return the array."""
         return self._rows
 
 
@@ -113,7 +101,7 @@ def scan_files(
     A blank record leads to the next file. ``end`` is set to where the scan stopped: at ``until``, after
     the last file, at a missing file, or at bytes that are not a valid record.
     """
-    room = room if room is not None else FreshRoom()
+    room = room if room is not None else Room()
     end.phy_offset, end.reason = start, C.REASON_END
     for file in files:
         at = end.phy_offset - file.file_from_offset
