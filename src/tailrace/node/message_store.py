@@ -408,7 +408,7 @@ class MessageStore:
 
     def _table_queues(self, topic: str, queue_id: int | None) -> int:
         try:
-            self.inner.compaction.refuse(topic, "use put or put_many")
+            self.inner.compaction.refuse(topic, "; use put or put_many")
         except StoreError as error:
             raise MessageIllegalError("topic", str(error)) from None
         return self._topic_queues(topic, queue_id)
@@ -487,7 +487,7 @@ class MessageStore:
         """
         check_not_negative(queue_id=queue_id, offset=offset, count=count)
         schema = chosen_schema(columns)
-        self.inner.compaction.refuse(topic, "which to_arrow does not read; use read")
+        self.inner.compaction.refuse(topic, ", which to_arrow does not read; use read")
         return arrow_table(self.inner.reader, schema, os.path.basename(self.path), topic,
                            self._ranges(topic, queue_id, offset), count)
 
@@ -633,8 +633,8 @@ class MessageStore:
         self._check_may_change()
         if not self.topics.is_system_topic(topic):  # which has a refusal of its own
             self._embedded.check_known(topic)
-        self.inner.compaction.refuse(
-            topic, "it cannot be purged; a message without a body removes its key, and deleting the topic removes all")
+        self.inner.compaction.refuse(topic, ", it cannot be purged; a message without a body removes its key, and "
+                                     "deleting the topic removes all")
         self.wait_dispatched()
         before = None if before_ms is None else time_ms(before_ms, "before_ms")
         return self.retention.topics.purge(topic, queue_id, before)

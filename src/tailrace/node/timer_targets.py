@@ -19,7 +19,7 @@ from typing import final
 
 from tailrace.formats.names import LMQ_PREFIX
 from tailrace.node.topic_config import TopicConfigManager
-from tailrace.store.hooks import TopicLives
+from tailrace.store.lives import EndedLives
 from tailrace.timer.parking import NOWHERE, Targets
 
 __all__ = ["TimerTargets"]
@@ -29,7 +29,7 @@ __all__ = ["TimerTargets"]
 class TimerTargets(Targets):
     """Decides where a message that has waited is delivered. Any thread may call."""
 
-    def __init__(self, topics: TopicConfigManager, lives: TopicLives, opened_at: int) -> None:
+    def __init__(self, topics: TopicConfigManager, lives: EndedLives, opened_at: int) -> None:
         self._topics = topics
         self._lives = lives
         self._known_until = opened_at if topics.was_loaded else 0

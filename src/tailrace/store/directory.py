@@ -15,6 +15,7 @@ A short read means that retention has deleted the file since.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -325,15 +326,9 @@ class StoreDirectory:
         ``unread`` gets the position of each record that cannot be read, and why; without it such a record raises
         OSError.
         """
-        offset = queue.min_offset
         cache, base = b"", 0
-        while offset < queue.max_offset:
-            data = queue.units(offset, 4096)
-            if not data:
-                offset = queue.next_file(offset)
-                continue
-            for number in range(len(data) // _UNIT):
-                unit = CQ_UNIT.unpack_from(data, number * _UNIT)
+        for offset, units in queue.runs(queue.min_offset, queue.max_offset):
+            for number, unit in enumerate(itertools.starmap(CqUnit, units.tolist())):
                 if unit.size == PRE_BLANK_SIZE:
                     continue
                 at = unit.phy_offset - base
@@ -342,7 +337,6 @@ class StoreDirectory:
                     at = 0
                 found = cache[at : at + unit.size]
                 yield offset + number, unit, found if len(found) == unit.size else None
-            offset += len(data) // _UNIT
 
     def _around(self, unit: CqUnit, unread: dict[int, OSError] | None) -> bytes:
         """Return the record of a unit and bytes after it; no bytes if it cannot be read and ``unread`` is given."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["MessageArrivingListener", "PropertyFilter", "TopicLives"]
+__all__ = ["MessageArrivingListener", "PropertyFilter"]
 
 
 class MessageArrivingListener(Protocol):
@@ -36,15 +36,4 @@ class PropertyFilter(Protocol):
 
     def matches(self, values: Sequence[str | None]) -> bool:
         """Return True to select a message. ``values`` are those of ``names``, None for a missing property."""
-        ...
-
-
-class TopicLives(Protocol):
-    """Says which records belong to a topic that was deleted. Called by any thread."""
-
-    def deleted_up_to(self, topic: str) -> int:
-        """Return the position of the log before which all messages of the topic belong to a life that was deleted.
-
-        Return 0 if no life of the topic was deleted.
-        """
         ...

@@ -18,10 +18,10 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
+from tailrace.formats.consumequeue import PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.names import LMQ_PREFIX
-from tailrace.store.hooks import TopicLives
-from tailrace.store.queue_search import QueueUnits, first_at, message_from
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.queue_search import first_at, message_from
 
 __all__ = ["MOST_ENDED", "Ended", "EndedLives", "begin_after", "end_of_life", "has_ended"]
 
@@ -40,7 +40,7 @@ class Ended(NamedTuple):
 
 
 @final
-class EndedLives(TopicLives):
+class EndedLives:
     """The topics that were deleted. Any thread may read; one thread at a time changes it."""
 
     def __init__(self, units_per_file: int) -> None:
@@ -121,7 +121,7 @@ def begin_after(end: int, units_per_file: int) -> int:
     return -(-end // units_per_file) * units_per_file
 
 
-def has_ended(queue: QueueUnits, ended: Ended, queue_id: int) -> bool:
+def has_ended(queue: ConsumeQueue, ended: Ended, queue_id: int) -> bool:
     """Return True if a queue has only messages of the ended life, or has no message and ends before the new life.
 
     A queue that a Java broker began again at 0 has messages after the deletion, so it is not one that has ended.
@@ -131,7 +131,7 @@ def has_ended(queue: QueueUnits, ended: Ended, queue_id: int) -> bool:
         queue.max_offset <= ended.begins.get(queue_id, 0))
 
 
-def end_of_life(queue: QueueUnits, ended: Ended) -> int:
+def end_of_life(queue: ConsumeQueue, ended: Ended) -> int:
     """Return the offset of the queue's first message of the new life; 0 if it has no message of the ended one.
 
     A queue has messages of both lives if a program that does not know of the deletion has built it from the log.
@@ -142,21 +142,14 @@ def end_of_life(queue: QueueUnits, ended: Ended) -> int:
     return first_at(queue, queue.first_offset, ended.position)
 
 
-def _last_message(queue: QueueUnits) -> CqUnit | None:
+def _last_message(queue: ConsumeQueue) -> CqUnit | None:
     """Return the unit of the last message of a queue, None without a message."""
     high, low = queue.max_offset, queue.first_offset
     while high > low:
         start = max(low, high - _LOOK)
-        at = start
-        found = None
-        while at < high:
-            data = queue.units(at, high - at)
-            units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
-            real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
-            if len(real):
-                found = CQ_UNIT.unpack_from(data, int(real[-1]) * CQ_UNIT.size)
-            at = at + len(units) if len(units) else max(queue.next_file(at), at + 1)
-        if found is not None:
-            return found
+        found = [CqUnit(*units[real[-1]].tolist()) for _, units in queue.runs(start, high)
+                 if len(real := np.flatnonzero(units["size"] != PRE_BLANK_SIZE))]
+        if found:
+            return found[-1]
         high = start
     return None

@@ -1,21 +1,24 @@
 """Search a queue for the first message at or after a position or a time.
 
-Positions and store times grow along a queue, so each search is a bisection over its units. ``QueueUnits`` is
-the interface to an open queue and to a queue of a directory that is read without the lock. A unit that cannot be
+Positions and store times grow along a queue, so each search is a bisection over its units. The
+queue is an open one, or one of a directory that is read without the lock. A unit that cannot be
 read, because retention deleted its file or the file is missing, does not count as a message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 
+if TYPE_CHECKING:
+    from tailrace.store.consume_queue import ConsumeQueue
+
 __all__ = [
-    "QueueUnits", "first_at", "first_kept", "first_message", "first_stored", "message_from",
+    "first_at", "first_kept", "first_message", "first_stored", "message_from",
     "next_message",
 ]
 
@@ -27,27 +30,8 @@ _LOOK: Final = 4096
 """Number of units per read in a sequence of pre-blank units."""
 
 
-class QueueUnits(Protocol):
-    """The units of a queue, up to ``max_offset``."""
-
-    max_offset: int
-
-    @property
-    def first_offset(self) -> int:
-        """Number of the first unit of the first file."""
-        ...
-
-    def units(self, offset: int, count: int) -> bytes:
-        """Return up to ``count`` units from ``offset`` onwards; fewer at a file's end, b"" if it was deleted."""
-        ...
-
-    def next_file(self, offset: int) -> int:
-        """Return the number of the first unit of the file after ``offset``; ``max_offset`` after the last file."""
-        ...
-
-
 def first_message(
-    queue: QueueUnits, low: int, holds: Callable[[CqUnit], bool | None], high: int | None = None
+    queue: ConsumeQueue, low: int, holds: Callable[[CqUnit], bool | None], high: int | None = None
 ) -> int:
     """Return the first offset, from ``low`` onwards, of a message for which ``holds`` returns True.
 
@@ -73,7 +57,7 @@ def first_message(
     return next_message(queue, low)
 
 
-def first_at(queue: QueueUnits, low: int, phy_offset: int) -> int:
+def first_at(queue: ConsumeQueue, low: int, phy_offset: int) -> int:
     """Return the first offset, from ``low`` onwards, whose message is at or after ``phy_offset`` of the log.
 
     Units with an impossible position are skipped. A unit with a damaged position may lead the bisection past
@@ -90,7 +74,7 @@ def first_at(queue: QueueUnits, low: int, phy_offset: int) -> int:
         high = start
 
 
-def _kept_before(queue: QueueUnits, low: int, found: int, phy_offset: int) -> int:
+def _kept_before(queue: ConsumeQueue, low: int, found: int, phy_offset: int) -> int:
     """Return the first of the last messages before ``found`` that is not before ``phy_offset``, else ``found``."""
     places: list[int] = []
     positions: list[int] = []
@@ -109,7 +93,7 @@ def _kept_before(queue: QueueUnits, low: int, found: int, phy_offset: int) -> in
     return next((place for place, position in last if position >= phy_offset), found)
 
 
-def first_kept(queue: QueueUnits, phy_offset: int) -> int:
+def first_kept(queue: ConsumeQueue, phy_offset: int) -> int:
     """Return ``first_at`` over all stored units, also of messages that their topic has released.
 
     The first unit is checked before the search, because a damaged unit must not hide the units before it.
@@ -119,7 +103,7 @@ def first_kept(queue: QueueUnits, phy_offset: int) -> int:
 
 
 def first_stored(
-    queue: QueueUnits, low: int, timestamp_ms: int, store_time: Callable[[CqUnit], int | None]
+    queue: ConsumeQueue, low: int, timestamp_ms: int, store_time: Callable[[CqUnit], int | None]
 ) -> int:
     """Return the first offset, from ``low`` onwards, whose message was stored at ``timestamp_ms`` or later.
 
@@ -133,17 +117,17 @@ def first_stored(
     return first_message(queue, low, is_not_before)
 
 
-def next_message(queue: QueueUnits, offset: int) -> int:
+def next_message(queue: ConsumeQueue, offset: int) -> int:
     """Return the offset of the first message from ``offset`` onwards, or the end of the queue."""
     return _next(queue, offset, queue.max_offset)[0]
 
 
-def message_from(queue: QueueUnits, offset: int) -> CqUnit | None:
+def message_from(queue: ConsumeQueue, offset: int) -> CqUnit | None:
     """Return the unit of the first message from ``offset`` onwards, or None."""
     return _next(queue, offset, queue.max_offset)[1]
 
 
-def _next(queue: QueueUnits, offset: int, until: int) -> tuple[int, CqUnit | None]:
+def _next(queue: ConsumeQueue, offset: int, until: int) -> tuple[int, CqUnit | None]:
     """Return offset and unit of the first message in [``offset``, ``until``), or (``until``, None)."""
     count = 1
     while offset < until:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
-from tailrace.store.queue_search import QueueUnits
+from tailrace.store.consume_queue import ConsumeQueue
 
 __all__ = ["QueueSize", "queue_size"]
 
@@ -23,7 +23,7 @@ class QueueSize(NamedTuple):
     """False if the size is that of the last messages, times the number of all."""
 
 
-def queue_size(queue: QueueUnits, low: int) -> QueueSize:
+def queue_size(queue: ConsumeQueue, low: int) -> QueueSize:
     """Return the size of the messages from ``low`` to the end of a queue."""
     high = queue.max_offset
     at = first = max(low, high - _LOOK)

@@ -22,7 +22,7 @@ from tailrace.env.whole_files import read_hint, replace_file
 from tailrace.errors import FatalStorageError, StoreError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
-from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import BATCH_CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.logs import get_logger
 from tailrace.segments import OpenFiles
 from tailrace.store.commit_log import CommitLog
@@ -89,9 +89,9 @@ class CompactionStore:
                 self._load(topic, queue_id)
 
     def refuse(self, topic: str, why: str) -> None:
-        """Raise StoreError if a topic has compaction; ``why`` says what cannot be done with it."""
+        """Raise StoreError if a topic has compaction. ``why`` is the end of its text: what cannot be done with it."""
         if topic in self.topics:
-            raise StoreError(f"{topic} has {CLEANUP_POLICY}={COMPACTION}, {why}")
+            raise StoreError(f"{topic} has {CLEANUP_POLICY}={COMPACTION}{why}")
 
     def follow(self, topics: Mapping[str, int]) -> None:
         """Serve these topics from now on."""
@@ -292,11 +292,8 @@ class _Copying:
         """Yield (record, tags code, store time, queue offset) of each message that has keys."""
         log = self._store._commit_log
         durable, high = log.queue.flushed_where, self._queue.max_offset
-        while self._offset < high:
-            units = CQ_UNIT.view(self._queue.units(self._offset, min(_UNITS, high - self._offset)))
-            if not len(units):
-                self._offset = self._queue.offset_after_file(self._offset)
-                continue
+        for start, units in self._queue.runs(self._offset, high, _UNITS):
+            self._offset = start
             for phy_offset, size, tags_code in units.tolist():
                 if size != PRE_BLANK_SIZE and phy_offset + size > durable:
                     return
