@@ -13,6 +13,7 @@ run one at a time under ``put_lock``. When a put returns, nothing is durable yet
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Final, final
 
@@ -107,6 +108,8 @@ class CommitLog:
             config.enabled_append_prop_crc,
             min(config.mapped_file_size_commit_log - 1024, config.max_message_size, 32000),
             *long_put_limits(config.mapped_file_size_commit_log))
+        self.queue_offsets: Final = self.tail.queue_offsets
+        """The next queue offset of each queue."""
         self.rules = RecordRules(config, self.tail.topics)
         self.wall_times = WallTimes()
         """What the wall clock said while store times are ahead of it."""
@@ -127,11 +130,6 @@ class CommitLog:
         return self.queue.max_offset
 
     @property
-    def queue_offsets(self) -> dict[QueueKey, int]:
-        """The next queue offset of each queue."""
-        return self.tail.queue_offsets
-
-    @property
     def last_store_timestamp(self) -> int:
         """Store time of the last record in ms; later records are not older (L4)."""
         return self.tail.last_store_timestamp
@@ -139,15 +137,6 @@ class CommitLog:
     @last_store_timestamp.setter
     def last_store_timestamp(self, value: int) -> None:
         self.tail.last_store_timestamp = value
-
-    @property
-    def store_host(self) -> bytes:
-        """Address and port of the broker in new records, 8 or 20 bytes."""
-        return self.tail.store_host
-
-    @store_host.setter
-    def store_host(self, raw: bytes) -> None:
-        self.tail.store_host = raw
 
     def close(self) -> None:
         """Close the files."""
@@ -229,7 +218,7 @@ class CommitLog:
         if not 0 <= message.queue_id <= _MAX_QUEUE_ID:
             raise MessageIllegalError("queueId", f"{message.queue_id} is outside 0 to {_MAX_QUEUE_ID}")
         self.rules.check_sizes(
-            message.body, stored, topic, len(message.born_host) + len(self.store_host), is_copy=message.is_copy)
+            message.body, stored, topic, len(message.born_host) + len(self.tail.store_host), is_copy=message.is_copy)
         return topic
 
     def message_writer(self, message: MessageExtBrokerInner) -> RecordWriter:
@@ -303,7 +292,7 @@ class CommitLog:
         to the whole record here, as in RocketMQ.
         """
         made = self.multi_dispatch.with_offsets(properties, names)
-        hosts = len(message.born_host) + len(self.store_host)
+        hosts = len(message.born_host) + len(self.tail.store_host)
         self.rules.check_sizes(message.body, made, topic, hosts)
         size = record_size(hosts, len(message.body), len(topic), len(made))
         if size > self._config.max_message_size:
@@ -332,11 +321,7 @@ class CommitLog:
                 encoded = encode_batch(self.multi_dispatch.checked_batch(message.topic, items))
                 count, longest, most, total, _ = record.check_batch(encoded)
         topic = self.rules.topic_bytes(message.topic)
-        hosts = len(message.born_host) + len(self.store_host)
-        if not self.rules.are_short(len(topic), hosts, longest, most):
-            for _, body, stored in decode_batch(encoded):
-                self.rules.check_sizes(body, stored, topic, hosts)
-        bound = self.rules.bound(len(topic), hosts, count, total)
+        bound = self._bound(message, topic, count, longest, most, total, lambda: decode_batch(encoded))
         self.rules.check_whole(bound)
         return BatchWriter(message, topic, encoded, count, bound)
 
@@ -351,12 +336,23 @@ class CommitLog:
         _check_kinds({body.__class__ for _, body, _ in items}, {flag for flag, _, _ in items})
         bodies = [len(body) for _, body, _ in items]
         properties = [len(stored) for _, _, stored in items]
-        hosts = len(message.born_host) + len(self.store_host)
-        if not self.rules.are_short(len(topic), hosts, max(bodies, default=0), max(properties, default=0)):
-            for _, body, stored in items:
+        return ItemsWriter(message, topic, items, self._bound(
+            message, topic, len(items), max(bodies, default=0), max(properties, default=0),
+            sum(bodies) + sum(properties), lambda: items))
+
+    def _bound(
+        self, message: MessageExtBrokerInner, topic: bytes, count: int, longest: int, most: int, total: int,
+        items: Callable[[], list[tuple[int, bytes, bytes]]],
+    ) -> int:
+        """Return the greatest length of the records of ``items``. Raises MessageIllegalError if one is too long.
+
+        ``longest`` is the length of the longest body, ``most`` of the longest properties, ``total`` of all of them.
+        """
+        hosts = len(message.born_host) + len(self.tail.store_host)
+        if not self.rules.are_short(len(topic), hosts, longest, most):
+            for _, body, stored in items():
                 self.rules.check_sizes(body, stored, topic, hosts)
-        return ItemsWriter(
-            message, topic, items, self.rules.bound(len(topic), hosts, len(items), sum(bodies) + sum(properties)))
+        return self.rules.bound(len(topic), hosts, count, total)
 
     def records_writer(
         self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords
