@@ -40,7 +40,7 @@ class Identity(NamedTuple):
 
 
 def whole_number(text: str | None) -> int | None:
-    """Return the number in a property, or None if it is none."""
+    """Return the number in a property, or None if there is no number."""
     try:
         return int(text) if text is not None else None
     except ValueError:

@@ -265,14 +265,10 @@ class PutBack:
                     self._due.delete(named)
                 batch.leave(row)
                 continue
-            identity = batch.identity(row)
             rows[row, C.T_OUT] = column(out)
             rows[row, C.T_DUE] = column(due_ms(properties, out, message.store_timestamp, self._state.grain_ms))
-            rows[row, C.T_IDENTITY] = identity_hash(identity) if identity is not None else 0
         batch.roll = batch.far & (rows[:, C.T_OUT] >= frontier_ms)
         rows[batch.roll, C.T_DUE] = 0  # it is due now
-        for row in np.flatnonzero(batch.todo & (batch.roll | (rows[:, C.T_IDENTITY] == 0))).tolist():
-            rows[row, C.T_IDENTITY] = identity_hash(Identity("", "", int(batch.positions[row])))
 
     def _readable(self, batch: _Batch, row: int) -> MessageExt | None:
         """Decode the message of a row. Return None if that is not possible: then the row leaves, or is tried again."""
@@ -308,6 +304,9 @@ class PutBack:
     def _drop(self, batch: _Batch) -> None:
         """Drop timers that are deleted or double."""
         rows, todo = batch.rows, batch.todo
+        for row in np.flatnonzero(todo & (batch.roll | (rows[:, C.T_PLAIN] == 0))).tolist():
+            name = batch.name(row)
+            rows[row, C.T_IDENTITY] = identity_hash(name if isinstance(name, Identity) else Identity("", "", name))
         named = self._due.may_be_deleted(rows[:, C.T_IDENTITY])
         for row in np.flatnonzero(todo & ~batch.roll & named).tolist():
             identity = batch.identity(row)
