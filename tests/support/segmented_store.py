@@ -10,7 +10,7 @@ from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.store_opening import StoreParts
 from tailrace.store.record_batch import RecordBatch
-from tailrace.store.verification import CHECK, queue_ends
+from tailrace.store.verification import queue_ends
 from tailrace.store.walk.log_walk import Damage, LogWalk
 
 SEGMENT = 16384
@@ -116,7 +116,7 @@ class Seen:
         return self.records, self.damage, walk.end, walk.stale
 
 
-def plain(directory, check=CHECK):
+def plain(directory, check=C.CHECK_ALL):
     """What a walk of one thread sees."""
     seen = Seen()
     return seen.walk(LogWalk(

@@ -13,8 +13,6 @@ from tailrace.kernels.shared.big_endian import be32
 
 SOURCE_SHA256 = ""
 
-HEAD_LENGTH = 17  # code 2, language 1, version 2, opaque 4, flag 4, length of the remark 4
-
 
 def decode_header(data: bytes, start: cython.Py_ssize_t, until: cython.Py_ssize_t):
     """Decode the header in ``data[start:until]``.

@@ -59,7 +59,6 @@ from tailrace.store.wall_times import read_wall_times
 __all__ = ["DirectoryState", "StoreDirectory"]
 
 _UNIT: Final = CQ_UNIT.size
-_CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
 _FOREVER: Final = (1 << 63) - 1
 _MOST_FOUND: Final = 1 << 20
 
@@ -263,7 +262,7 @@ class StoreDirectory:
             return 0
         if last > self.log_files[-1].file_from_offset + self.config.mapped_file_size_commit_log:
             last = self.min_phy_offset
-        for _ in scan_files(self.log_files, last, min(self.bound, _FOREVER), _CHECK, end):
+        for _ in scan_files(self.log_files, last, min(self.bound, _FOREVER), C.CHECK_ALL, end):
             pass
         return min(end.phy_offset, self.bound) if self.log_files else 0
 

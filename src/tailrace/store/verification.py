@@ -52,12 +52,11 @@ from tailrace.store.walk.log_walk import Damage, LogWalk
 from tailrace.store.walk.scan import LogChunk, LogEnd, Rows
 
 __all__ = [
-    "CHECK", "Claims", "Finding", "Key", "SegmentRules", "Verification", "damage_finding",
+    "Claims", "Finding", "Key", "SegmentRules", "Verification", "damage_finding",
     "foreign_files", "odd_file_findings", "queue_ends", "segment_spans", "state_findings", "tail_findings",
     "unclaimed_findings",
 ]
 
-CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
 _UNIT: Final = CQ_UNIT.size
 _FOREVER: Final = (1 << 63) - 1
 _LOOK: Final = 4096
@@ -264,7 +263,7 @@ class Verification:
     def _verify_log(self) -> Iterator[Finding]:
         directory = self._directory
         walk = LogWalk(
-            directory.log_files, directory.min_phy_offset, directory.readable_until, CHECK,
+            directory.log_files, directory.min_phy_offset, directory.readable_until, C.CHECK_ALL,
             self._next_of)
         spans = iter(segment_spans(directory))
         low, high = next(spans)

@@ -16,7 +16,6 @@ from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.lives import EndedLives
-from tailrace.store.verification import CHECK
 from tailrace.store.walk import parallel as parallel_walk
 from tailrace.store.walk.parallel import ParallelWalk
 
@@ -33,7 +32,7 @@ def made(tmp_path_factory):
     return sound_store(tmp_path_factory.mktemp("parallel") / "store")
 
 
-def parallel(directory, check=CHECK):
+def parallel(directory, check=C.CHECK_ALL):
     seen = Seen()
     return seen.walk(ParallelWalk(
         directory.log_files, directory.min_phy_offset, directory.readable_until, check, seen.next_of,
@@ -76,7 +75,7 @@ def test_messages_that_look_like_records_are_messages(tmp_path, monkeypatch):
     with MessageStore.open(path, config=CONFIG, parts=StoreParts(services=False)) as store:
         put = [
             store.put(Message(topic="T", body=b"%04d" % n * 400), queue_id=0).phy_offset for n in range(90)]
-    check = CHECK & ~C.CHECK_BODY_CRC  # the checksums of these bodies do not fit
+    check = C.CHECK_ALL & ~C.CHECK_BODY_CRC  # the checksums of these bodies do not fit
     wanted = plain(StoreDirectory(str(path), raw=True), check)
     assert len(wanted[0]) == 90
     fakes = set()
@@ -177,7 +176,7 @@ def test_other_threads_scan_while_one_has_a_part(made, monkeypatch):
 
 
 def test_much_damage_costs_no_scans_ahead(made, tmp_path, monkeypatch):
-    """Stretches between damage are shorter than what is scanned before other threads help."""
+    """Extents between damage are shorter than what is scanned before other threads help."""
     path = tmp_path / "store"
     shutil.copytree(made[0], path)
     for at in made[1][1::3]:

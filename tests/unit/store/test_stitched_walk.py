@@ -8,8 +8,8 @@ import shutil
 import pytest
 from segmented_store import SEGMENT, Seen, damaged_copy, overwrite, plain, sound_store
 
+from tailrace.kernels.shared import constants as C
 from tailrace.store.directory import StoreDirectory
-from tailrace.store.verification import CHECK
 from tailrace.store.walk.stitched import Piece, StitchedWalk, first_piece, scan_pieces
 
 
@@ -18,7 +18,7 @@ def stitched(directory):
     pieces = {}
     for file in directory.log_files:
         chunks = []
-        for item in scan_pieces(file, file.file_from_offset, directory.readable_until, CHECK):
+        for item in scan_pieces(file, file.file_from_offset, directory.readable_until, C.CHECK_ALL):
             if isinstance(item, Piece):
                 pieces[item.start] = chunks, item
                 chunks = []
@@ -29,14 +29,14 @@ def stitched(directory):
     def source(file, start):
         if start not in pieces:
             missed.append(start)
-            return (yield from first_piece(file, start, directory.readable_until, CHECK))
+            return (yield from first_piece(file, start, directory.readable_until, C.CHECK_ALL))
         chunks, piece = pieces.pop(start)
         yield from chunks
         return piece
 
     seen = Seen()
     walk = StitchedWalk(
-        directory.log_files, directory.min_phy_offset, directory.readable_until, CHECK,
+        directory.log_files, directory.min_phy_offset, directory.readable_until, C.CHECK_ALL,
         seen.next_of, source)
     return seen.walk(walk), len(missed)
 

@@ -42,6 +42,7 @@ COLUMNS = 32
 CHECK_BODY_CRC = 1
 CHECK_PHY_OFFSET = 2
 CHECK_PROP_CRC = 4
+CHECK_ALL = 7
 LEAVE_PROPERTIES = 8  # do not read the properties; rows have none of the known ones
 LEAVE_HASHES = 16  # do not fill queue hash and tags code
 

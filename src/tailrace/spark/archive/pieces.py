@@ -17,7 +17,6 @@ from tailrace.spark.buffers import Scratch
 
 __all__ = ["Segment", "pieces_of", "read_into"]
 
-_CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
 _ROWS: Final = 1 << 16
 _RAW: Final = 16 << 20  # the longest raw range: one value of a column
 _READ: Final = 2 << 20  # small enough to stay in the processor's cache until it is copied
@@ -78,7 +77,7 @@ def _piece(data: memoryview, base: int, *, last: bool) -> Piece:
     room = np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
     at = 0
     while at < len(data):
-        count, stop, reason = record.scan(data, at, len(data), base, _CHECK, room)
+        count, stop, reason = record.scan(data, at, len(data), base, C.CHECK_ALL, room)
         parts.append(room[:count].copy())
         at = stop
         if reason == C.REASON_ROWS_FULL:
@@ -114,7 +113,7 @@ def _next_record(data: memoryview, at: int, base: int, *, last: bool) -> tuple[b
     while place >= 0:
         start = place - 4
         if _is_head(data, start, base):
-            count, _, reason = record.scan(data, start, len(data), base, _CHECK, one)
+            count, _, reason = record.scan(data, start, len(data), base, C.CHECK_ALL, one)
             if count or (reason == C.REASON_SHORT and not last):
                 return True, start
         place = _find(data, place + 1)

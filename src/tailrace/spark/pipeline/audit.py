@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from tailrace.config import StoreConfig
 from tailrace.env.clock import SystemClock
+from tailrace.kernels.shared import constants as C
 from tailrace.node.synced_directory import open_synced
 from tailrace.segments import MappedFile
 from tailrace.store.compaction.verification import compaction_findings
@@ -33,7 +34,6 @@ from tailrace.store.index_verification import (
     indexed_until,
 )
 from tailrace.store.verification import (
-    CHECK,
     Claims,
     Finding,
     Key,
@@ -229,10 +229,10 @@ def _verify_segment(look: _Look, task: _Task) -> Iterator[Any]:
 def _segment_items(directory: StoreDirectory, task: _Task) -> Iterator[LogChunk | Piece]:
     file = directory.log_files[task.number]
     if task.ranges is None:
-        yield from scan_pieces(file, task.low, directory.readable_until, CHECK)
+        yield from scan_pieces(file, task.low, directory.readable_until, C.CHECK_ALL)
         return
     for start, end in task.ranges:
-        yield from scan_files([file], start, end, CHECK, LogEnd())
+        yield from scan_files([file], start, end, C.CHECK_ALL, LogEnd())
 
 
 @final
@@ -256,7 +256,7 @@ class _Walk:
         if not directory.log_files:
             return
         walk = StitchedWalk(
-            directory.log_files, directory.min_phy_offset, directory.readable_until, CHECK,
+            directory.log_files, directory.min_phy_offset, directory.readable_until, C.CHECK_ALL,
             self._next_of, self._piece)
         self.damage += [item for item in walk.items() if isinstance(item, Damage)]
         self.end = walk.end
@@ -275,7 +275,7 @@ class _Walk:
 
     def _scan(self, file: MappedFile, start: int) -> Generator[LogChunk, None, Piece]:
         """Scan a piece that no task has scanned, because the walk continues at another position than the task did."""
-        chunks = ChunksOfPiece(first_piece(file, start, self._directory.readable_until, CHECK))
+        chunks = ChunksOfPiece(first_piece(file, start, self._directory.readable_until, C.CHECK_ALL))
         for chunk in chunks:
             self._next |= queue_ends(chunk)
             yield chunk

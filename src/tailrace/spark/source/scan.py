@@ -46,7 +46,6 @@ __all__ = ["ScanTask", "plan_scan", "plan_tasks", "read_scan", "read_task"]
 
 _log = get_logger(__name__)
 _READ: Final = 2 << 20  # for a longer record the walk reads again, with more bytes
-_CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
 _OF_PROPERTIES: Final = frozenset({"keys", "tags", "uniqKey"})  # columns for which a walk parses properties
 
 
@@ -190,7 +189,7 @@ def _read_files(
     found = 0
     start = task.start
     behind = _AfterDamage(task, options)
-    check = _CHECK if _OF_PROPERTIES & set(options.columns) else _CHECK | C.LEAVE_PROPERTIES
+    check = C.CHECK_ALL if _OF_PROPERTIES & set(options.columns) else C.CHECK_ALL | C.LEAVE_PROPERTIES
     rows = SameRows()
     while start < task.end:
         end = LogEnd()

@@ -99,8 +99,8 @@ def _taken(spare: deque[_Spare]) -> _Spare | None:
 class ParallelWalk(Walk[RecordBatch]):
     """Yields batches for ``dispatcher``. A batch is valid until the next one is requested.
 
-    The calling thread scans the first range of each stretch, and everything if the stretch is not longer
-    than a part. In a log with much damage stretches are short, and scans ahead would be wasted.
+    The calling thread scans the first range of each extent, and everything if the extent is not longer
+    than a part. In a log with much damage extents are short, and scans ahead would be wasted.
     """
 
     def __init__(

@@ -168,7 +168,7 @@ def _record_type(data: bytes, phy_offset: int) -> int:
     rows = np.empty((1, C.COLUMNS), dtype=np.int64)
     count, stop, _ = record.scan(
         data, 0, len(data), phy_offset,
-        C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC, rows)
+        C.CHECK_ALL, rows)
     if count != 1 or stop != len(data):
         return -1
     return int(rows[0, C.SYS_FLAG]) & SysFlag.TRANSACTION_MASK
