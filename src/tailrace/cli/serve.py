@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import os
 import signal
 import sys
@@ -33,12 +32,12 @@ from tailrace.env.descriptors import raise_descriptor_limit
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.shortage import is_shortage
 from tailrace.env.supervisor import notify_supervisor
-from tailrace.env.whole_files import replace_file
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
 from tailrace.logs import get_logger
 from tailrace.node.lock import LOCK_CHECK_MS
 from tailrace.node.message_store import MessageStore
+from tailrace.node.serve_hint import serve_file
 from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.client import split_address
@@ -332,11 +331,8 @@ async def _serve_grpc(listener: GrpcListener, controller: BrokerController) -> G
 def _leave_hint(hint: Path, listeners: Listeners) -> None:
     """Write the hint for commands that find the directory locked. A failure, such as a full disk, is printed."""
     try:
-        OsFileSystem().makedirs(str(hint.parent))
-        replace_file(OsFileSystem(), str(hint), json.dumps({
-            "pid": os.getpid(), "broker": listeners.local_address,
-            "namesrv": listeners.namesrv_address,
-        }).encode())
+        serve_file(str(hint.parent.parent), OsFileSystem()).write({
+            "pid": os.getpid(), "broker": listeners.local_address, "namesrv": listeners.namesrv_address})
     except OSError as error:
         say(f"tailrace: {hint}: {error.strerror}; commands on the directory will not find this server",
              sys.stderr)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 from tailrace import events
 from tailrace.env.filesystem import File, FileSystem
@@ -14,7 +16,7 @@ from tailrace.errors import OddFileError, StoreError
 from tailrace.logs import get_logger
 
 __all__ = [
-    "WHOLE_FILE_MAX", "is_directory", "open_hint", "open_new", "read_file", "read_hint", "read_if_there",
+    "WHOLE_FILE_MAX", "is_directory", "json_lines", "open_hint", "open_new", "read_file", "read_hint", "read_if_there",
     "replace_file", "write_file",
 ]
 
@@ -72,6 +74,15 @@ def read_hint(file_system: FileSystem, path: str, most: int | None = None) -> by
     except (OddFileError, PermissionError) as error:
         events.HINT_CANNOT_BE_READ.log(_log, file=path, cause=error.strerror)
         return None
+
+
+def json_lines(data: bytes | None) -> list[dict[str, Any]]:
+    """Return the objects of a text with one JSON object a line, without lines of another form."""
+    found = []
+    for line in (data or b"").splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(orjson.loads(line))
+    return [one for one in found if isinstance(one, dict)]
 
 
 def open_hint(file_system: FileSystem, path: str) -> File:

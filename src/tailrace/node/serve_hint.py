@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Any, Final
+from typing import Any
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.env.processes import name_of
-from tailrace.env.whole_files import read_hint
-from tailrace.errors import StoreLockedError
+from tailrace.env.state_file import StateFile
+from tailrace.errors import CorruptionError, StoreLockedError
 from tailrace.formats import filenames
 
-__all__ = ["locked_error", "serve_hint"]
-
-_HINT_MAX: Final = 4096
+__all__ = ["locked_error", "serve_file", "serve_hint"]
 
 
 def serve_hint(store: str, file_system: FileSystem | None = None) -> dict[str, Any]:
     """Return the hint that a running ``tailrace serve`` left in its directory; empty without one."""
     try:
-        hint = json.loads(read_hint(file_system or OsFileSystem(), f"{store}/{filenames.SERVE}", _HINT_MAX) or b"{}")
-    except (OSError, ValueError):
+        return serve_file(store, file_system or OsFileSystem()).read() or {}
+    except (OSError, CorruptionError):
         return {}
-    return hint if isinstance(hint, dict) else {}
+
+
+def serve_file(store: str, file_system: FileSystem) -> StateFile[dict[str, Any]]:
+    """Return the file of the hint."""
+    return StateFile(file_system, f"{store}/{filenames.SERVE}", dict[str, Any])
 
 
 def locked_error(file_system: FileSystem, root: str) -> StoreLockedError:

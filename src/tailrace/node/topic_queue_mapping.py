@@ -201,9 +201,7 @@ class TopicQueueMappingDetail:
             for queue_id, items in sorted(self.hosted_queues.items())}}
 
     def _head(self) -> dict[str, Any]:
-        return {
-            "bname": self.bname, "dirty": self.dirty, "epoch": self.epoch, "scope": self.scope, "topic": self.topic,
-            "totalQueues": self.total_queues}
+        return {name: getattr(self, attribute) for name, attribute in _DETAIL.items() if name != "hostedQueues"}
 
     @classmethod
     def from_json(cls, value: Any, topic: str = "") -> TopicQueueMappingDetail:
@@ -265,8 +263,8 @@ def checked_info(value: Any, topic: str = "") -> dict[str, Any]:
     return {**head, "currIdMap": {str(int(key)): queue_id for key, queue_id in ids.items()}}
 
 
-_KNOWN: Final = frozenset({
-    "bname", "currIdMap", "dirty", "epoch", "hostedQueues", "scope", "topic", "totalQueues"})
+_DETAIL: Final = members_of(TopicQueueMappingDetail)
+_KNOWN: Final = frozenset({*_DETAIL, "currIdMap"})
 MappingEdit = Callable[[Draft[str, TopicQueueMappingDetail]], None]
 
 

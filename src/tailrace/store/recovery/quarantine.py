@@ -11,7 +11,7 @@ Without room for another copy ``keep`` fails as on a full disk, so nothing is cu
 from __future__ import annotations
 
 import errno
-from typing import Final, final
+from typing import Any, Final, final
 
 import orjson
 from isal import isal_zlib
@@ -19,7 +19,7 @@ from isal import isal_zlib
 from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import open_hint, read_if_there
+from tailrace.env.whole_files import json_lines, open_hint, read_if_there
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFileQueue
 
@@ -114,17 +114,9 @@ class Quarantine:
         }
         self._write(self._manifest, orjson.dumps(line) + b"\n", at_end=True)
 
-    def _lines(self) -> list[dict[str, object]]:
+    def _lines(self) -> list[dict[str, Any]]:
         """Return the valid lines of the manifest."""
-        found: list[dict[str, object]] = []
-        for text in (read_if_there(self._file_system, self._manifest) or b"").splitlines():
-            try:
-                line = orjson.loads(text)
-            except ValueError:
-                continue
-            if isinstance(line, dict):
-                found.append(line)
-        return found
+        return json_lines(read_if_there(self._file_system, self._manifest))
 
     @property
     def _manifest(self) -> str:

@@ -12,7 +12,7 @@ import orjson
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import open_hint, read_hint
+from tailrace.env.whole_files import json_lines, open_hint, read_hint
 from tailrace.formats.filenames import FORCED_DELETIONS
 from tailrace.logs import get_logger
 
@@ -32,23 +32,13 @@ class ForcedDeletions:
 
     def read(self) -> list[dict[str, Any]]:
         """Return every line that can be read, oldest first."""
-        found = []
-        for line in self._lines():
-            try:
-                entry = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue
-            if isinstance(entry, dict):
-                found.append(entry)
-        return found
-
-    def _lines(self) -> list[bytes]:
-        return (read_hint(self._file_system, self._path) or b"").splitlines()
+        return json_lines(read_hint(self._file_system, self._path))
 
     def note(self, entry: dict[str, Any]) -> None:
         """Add a line; remove the oldest if there are too many."""
         try:
-            lines = [*self._lines()[1 - _MOST_LINES :], orjson.dumps(entry)]
+            known = (read_hint(self._file_system, self._path) or b"").splitlines()
+            lines = [*known[1 - _MOST_LINES :], orjson.dumps(entry)]
             self._file_system.makedirs(self._path.rpartition("/")[0])
             file = open_hint(self._file_system, self._path)
             try:
