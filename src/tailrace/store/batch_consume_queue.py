@@ -201,11 +201,14 @@ class BatchConsumeQueue(ConsumeQueue):
     @property
     def first_offset(self) -> int:
         """Queue offset of the first message of the first file."""
-        return self.places().first_offset
+        places = self.places()
+        return places.first_in(places.files[0]) if places.files else places.max_offset
 
     def next_file(self, offset: int) -> int:
         """Return the queue offset of the first message of the next file; after the last file, the queue's end."""
-        return self.places().next_file(offset)
+        places = self.places()
+        starts = (first for file in places.files if (first := places.first_in(file)) > offset)
+        return min(next(starts, places.max_offset), places.max_offset)
 
     def offset_after_file(self, offset: int) -> int:
         """Return the offset to continue reading at if the file with the unit at ``offset`` was deleted."""
@@ -234,9 +237,10 @@ class BatchConsumeQueue(ConsumeQueue):
 
     def units(self, offset: int, count: int) -> bytes:
         """Return units of 20 bytes of up to ``count`` messages from ``offset``, up to a file that was deleted."""
-        places, found = self.places(), b""
-        while part := places.units(offset + len(found) // CQ_UNIT.size, count - len(found) // CQ_UNIT.size):
+        places, found, until = self.places(), b"", offset + count
+        while part := places.look(offset, until - offset, places.place_of(offset))[0]:
             found += part
+            offset += len(part) // CQ_UNIT.size
         return found
 
     def stored_units(self, offset: int, count: int) -> bytes:

@@ -263,27 +263,12 @@ class BatchPlaces(NamedTuple):
         found = self.near(file.file_from_offset) if file.file_from_offset < self.end else None
         return found[1].msg_base_offset if found is not None else self.max_offset
 
-    @property
-    def first_offset(self) -> int:
-        """Queue offset of the first message of the first file."""
-        return self.first_in(self.files[0]) if self.files else self.max_offset
-
-    def next_file(self, offset: int) -> int:
-        """Return the queue offset of the first message of the next file; the end of the queue after the last one."""
-        for file in self.files:
-            if (first := self.first_in(file)) > offset:
-                return min(first, self.max_offset)
-        return self.max_offset
-
-    def units(self, offset: int, count: int) -> bytes:
+    def look(self, offset: int, count: int, place: int) -> tuple[bytes, int]:
         """Return units of 20 bytes for up to ``count`` queue offsets from ``offset`` onwards, from one file.
 
-        Return b"" if the file was deleted. A damaged unit is read as what its neighbours say of its messages.
+        ``place`` is the position of the first of them. A damaged unit is read as what its neighbours say of its
+        messages. Return also the queue offset after the last record. Return b"" if the file was deleted.
         """
-        return self.look(offset, count, self.place_of(offset))[0]
-
-    def look(self, offset: int, count: int, place: int) -> tuple[bytes, int]:
-        """Return ``units``, read from position ``place`` onwards, and the queue offset after their last record."""
         until = min(offset + count, self.max_offset)
         number = bisect_right(self.files, place, key=_start_of) - 1
         if place < 0 or number < 0 or until <= offset:

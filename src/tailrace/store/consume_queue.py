@@ -319,6 +319,10 @@ class ConsumeQueue:
             found += part
         return found
 
+    def stored_units(self, offset: int, count: int) -> bytes:
+        """Return up to ``count`` units as they are on disk, starting with that of the message at ``offset``."""
+        return self.units(offset, count)
+
     def runs(self, offset: int, until: int, most: int = _LOOK) -> Iterator[tuple[int, Any]]:
         """Yield (offset of the first, up to ``most`` units) in [``offset``, ``until``) without deleted files.
 

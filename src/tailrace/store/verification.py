@@ -30,7 +30,6 @@ from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.formats.names import SCHEDULE_TOPIC
 from tailrace.kernels import columns, queue_units, record
 from tailrace.kernels.shared import constants as C
-from tailrace.store.batch_consume_queue import BatchConsumeQueue
 from tailrace.store.batch_units import batch_units
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import StoreDirectory
@@ -148,73 +147,44 @@ class SegmentRules:
                 int(row[C.PHY]), f"{len(pieces)} pieces, {known} can be read")
 
     def _verify_units(self, key: Key, rows: Rows, chosen: Any) -> Iterator[Finding]:
-        directory = self._directory
+        """Verify the units of records: in a batch queue each has one unit with its number of messages."""
+        directory, queue = self._directory, self._queues.get(key)
         offsets = rows[chosen, C.QUEUE_OFFSET]
-        self.next[key] = int(offsets[-1]) + self._counts.get(int(chosen[-1]), 1)
-        wanted = bytearray(_UNIT * len(chosen))
-        queue_units.build_units(rows, chosen, np.array([0, len(chosen)]), wanted)
-        queue = self._queues.get(key)
-        if isinstance(queue, BatchConsumeQueue):
-            yield from self._verify_batches(queue, key, rows, chosen)
+        counts = np.array([self._counts.get(number, 1) for number in chosen.tolist()], dtype=np.int64)
+        self.next[key] = int(offsets[-1] + counts[-1])
+        is_batch = queue is not None and queue.is_batch
+        layout: Any = BATCH_CQ_UNIT if is_batch else CQ_UNIT
+        if is_batch:
+            wanted = batch_units(rows, chosen, counts)
+        else:
+            made = bytearray(_UNIT * len(chosen))
+            queue_units.build_units(rows, chosen, np.array([0, len(chosen)]), made)
+            wanted, counts = bytes(made), np.ones_like(counts)
+        follows = bool((np.diff(offsets) == counts[:-1]).all())
+        if follows and queue is not None and queue.stored_units(int(offsets[0]), len(chosen)) == wanted:
+            self._claim(key, int(offsets[0]), int(counts.sum()), len(chosen))
             return
-        start, count = int(offsets[0]), len(chosen)
-        if queue is not None and bool((np.diff(offsets) == 1).all()) and (
-            queue.units(start, count) == wanted
-        ):
-            self._claim(key, start, count)
-            return
-        for number in range(count):
-            offset = int(offsets[number])
-            unit = wanted[number * _UNIT : (number + 1) * _UNIT]
-            there = queue.units(offset, 1) if queue is not None else b""
+        for number, (offset, count) in enumerate(zip(offsets.tolist(), counts.tolist(), strict=True)):
+            unit = wanted[number * layout.size : (number + 1) * layout.size]
+            there = queue.stored_units(offset, 1) if queue is not None else b""
             phy_offset = int(rows[chosen[number], C.PHY])
             if there != unit and phy_offset < directory.lives.deleted_up_to(key[0]):
                 continue  # its topic was deleted, and the unit is that of a later message
             if there == unit or (key[0] == SCHEDULE_TOPIC and _is_delayed(there, unit)):
-                self._claim(key, offset, 1)
+                self._claim(key, offset, count)
             elif directory.is_live and offset >= (queue.max_offset if queue is not None else 0):
                 continue  # not dispatched when the directory was opened
-            elif len(there) < _UNIT or not 0 < CQ_UNIT.unpack_from(there).size < PRE_BLANK_SIZE:
-                yield Finding("missing-unit", _queue_path(self._directory, key), offset,
-                              f"the record at {phy_offset} has no unit")
-            else:
-                self._claim(key, offset, 1)
-                yield Finding("wrong-unit", _queue_path(self._directory, key), offset,
-                              f"{_named(CQ_UNIT.unpack_from(there))}, for the record at {phy_offset}")
-
-    def _verify_batches(
-        self, queue: BatchConsumeQueue, key: Key, rows: Rows, chosen: Any
-    ) -> Iterator[Finding]:
-        """Verify the records of a batch queue. Each has one unit with its number of messages."""
-        directory = self._directory
-        counts = np.array([self._counts.get(number, 1) for number in chosen.tolist()], dtype=np.int64)
-        wanted, size = batch_units(rows, chosen, counts), BATCH_CQ_UNIT.size
-        offsets = rows[chosen, C.QUEUE_OFFSET].tolist()
-        is_right = queue.stored_units(offsets[0], len(chosen)) == wanted
-        for number, offset in enumerate(offsets):
-            unit = wanted[number * size : (number + 1) * size]
-            there = unit if is_right else queue.stored_units(offset, 1)
-            phy_offset = int(rows[chosen[number], C.PHY])
-            if there == unit:
-                self.claims.add(key, offset, int(counts[number]))
-                self.units += 1
-            elif phy_offset < directory.lives.deleted_up_to(key[0]) or (
-                directory.is_live and offset >= queue.max_offset
-            ):
-                continue  # its topic was deleted, or it was not dispatched when the directory was opened
-            elif queue.begin_of(offset) != offset or len(queue.units(offset, 1)) < _UNIT or (
-                CQ_UNIT.unpack_from(queue.units(offset, 1)).size == PRE_BLANK_SIZE
-            ):
+            elif queue is None or queue.begin_of(offset) != offset or not _names_record(queue.units(offset, 1)):
                 yield Finding("missing-unit", _queue_path(directory, key), offset,
                               f"the record at {phy_offset} has no unit")
             else:
-                self.claims.add(key, offset, int(counts[number]))
+                self._claim(key, offset, count)
                 yield Finding("wrong-unit", _queue_path(directory, key), offset,
-                              f"{_named(BATCH_CQ_UNIT.unpack_from(there))}, for the record at {phy_offset}")
+                              f"{_named(layout.unpack_from(there))}, for the record at {phy_offset}")
 
-    def _claim(self, key: Key, start: int, count: int) -> None:
+    def _claim(self, key: Key, start: int, count: int, units: int = 1) -> None:
         self.claims.add(key, start, count)
-        self.units += count
+        self.units += units
 
 
 @final
@@ -451,6 +421,11 @@ def _queue_path(directory: StoreDirectory, key: Key) -> str:
     queue = directory.queue(key)
     return queue.files.directories[0] if queue is not None else (
         f"{directory.path}/{filenames.CONSUMEQUEUE}/{key[0]}/{key[1]}")
+
+
+def _names_record(unit: bytes) -> bool:
+    """Return True if 20 bytes are a unit of a record."""
+    return len(unit) == _UNIT and 0 < CQ_UNIT.unpack_from(unit).size < PRE_BLANK_SIZE
 
 
 def _named(unit: NamedTuple) -> str:
