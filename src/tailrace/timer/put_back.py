@@ -142,7 +142,9 @@ class PutBack:
         self.lateness = Lateness()
         self.parking = Parking(store, ensure_topic, targets)
         self.reads = FailedReads(
-            clock, store, TIMER_TOPIC, self.counters, "timerUnreadable", events.TIMER_MESSAGE_UNREADABLE)
+            clock, store, TIMER_TOPIC, self.counters, "timerUnreadable",
+            lambda place, size, error: events.TIMER_MESSAGE_UNREADABLE.log(
+                _log, phy_offset=place, size=size, cause=error))
         self._clock = clock
         self._store = store
         self._due = due

@@ -142,7 +142,9 @@ class ScheduleMessageService:
     ) -> None:
         self.counters = dict.fromkeys(_COUNTERS, 0)
         self.reads = FailedReads(
-            clock, store, SCHEDULE_TOPIC, self.counters, "scheduleUnreadable", events.DELAYED_MESSAGE_UNREADABLE)
+            clock, store, SCHEDULE_TOPIC, self.counters, "scheduleUnreadable",
+            lambda place, size, error: events.DELAYED_MESSAGE_UNREADABLE.log(
+                _log, phy_offset=place, size=size, cause=error))
         self._opened_at = 0
         self.parking = Parking(store, ensure_topic, targets)
         self.lateness = Lateness()

@@ -14,13 +14,13 @@ returns an error (EIO) that may end. Rules of every service that reads messages 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.shortage import is_shortage
 from tailrace.errors import CorruptionError
-from tailrace.events.declaration import Event
 from tailrace.formats.commitlog import decode_message
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
@@ -59,7 +59,7 @@ class FailedReads:
 
     def __init__(
         self, clock: Clock, store: DefaultMessageStore, topic: str, counters: dict[str, int], unreadable: str,
-        on_damaged: Event,
+        on_damaged: Callable[[int, int, CorruptionError], None],
     ) -> None:
         self.failed = 0
         """Number of reads that failed."""
@@ -84,7 +84,7 @@ class FailedReads:
                 raise CorruptionError("another record is there", phy_offset=phy_offset)
         except CorruptionError as error:
             self._counters[self._unreadable] += 1
-            self._on_damaged.log(_log, phy_offset=phy_offset, size=size, cause=error)
+            self._on_damaged(phy_offset, size, error)
             return None
         return message
 
