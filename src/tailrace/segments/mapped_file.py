@@ -25,7 +25,7 @@ import contextlib
 import errno
 import threading
 from collections.abc import Iterator
-from typing import final
+from typing import NoReturn, final
 
 from tailrace import events
 from tailrace.env.filesystem import File, FileSystem, Mapping
@@ -45,9 +45,11 @@ _SHORT_WRITE = 64 << 10
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def _raise_if_full(path: str, error: OSError) -> None:
+def _raise(path: str, error: OSError) -> NoReturn:
+    """Raise the error, as a DiskFullError if it says that there is no room."""
     if error.errno in _NO_SPACE:
         raise DiskFullError(path, str(error)) from error
+    raise error
 
 
 @final
@@ -96,16 +98,8 @@ class MappedFile:
 
     @classmethod
     def create(
-        cls,
-        file_system: FileSystem,
-        path: str,
-        file_from_offset: int,
-        size: int,
-        *,
-        mapped: bool,
-        allocate_step: int = 0,
-        open_files: OpenFiles | None = None,
-        derived: bool = False,
+        cls, file_system: FileSystem, path: str, file_from_offset: int, size: int, *, mapped: bool,
+        allocate_step: int = 0, open_files: OpenFiles | None = None, derived: bool = False,
     ) -> MappedFile:
         """Make the file at its full length; its name is durable on return.
 
@@ -118,13 +112,11 @@ class MappedFile:
             contextlib.suppress(FatalStorageError) if derived else contextlib.nullcontext())
         made = cls(
             file_system, path, file_from_offset, size, mapped=mapped, allocate_step=allocate_step,
-            open_files=open_files,
-        )
+            open_files=open_files)
         try:
             made._file = open_new(file_system, path)
         except OSError as error:
-            _raise_if_full(path, error)
-            raise
+            _raise(path, error)
         try:
             with made as file:
                 file.truncate(size)
@@ -139,7 +131,7 @@ class MappedFile:
             with contextlib.suppress(OSError):  # the caller gets the first error
                 file_system.remove(path)
             if isinstance(error, OSError):
-                _raise_if_full(path, error)
+                _raise(path, error)
             raise
         return made
 
@@ -357,8 +349,7 @@ class MappedFile:
                     with self as file:
                         file.allocate(self._reserved, until - self._reserved)
                 except OSError as error:
-                    _raise_if_full(self.path, error)
-                    raise
+                    _raise(self.path, error)
                 self._reserved = until
         return self._reserved
 
@@ -443,8 +434,7 @@ class MappedFile:
             self._unsynced = True  # set again: a sync that began before the write does not cover the write
             self.flushed_position = min(self.flushed_position, at)
         except OSError as error:
-            _raise_if_full(self.path, error)
-            raise
+            _raise(self.path, error)
         finally:
             self.release()
         self._mtime_ms = -1
@@ -481,8 +471,7 @@ class MappedFile:
                 else:
                     file.pwrite(data, at)
         except OSError as error:
-            _raise_if_full(self.path, error)
-            raise
+            _raise(self.path, error)
 
     def zero_tail(self, start: int) -> None:
         """Clear every byte from ``start`` onwards, so that old bytes are never read again.
