@@ -39,7 +39,7 @@ def test_a_life_without_faults_is_sound_and_reads_in_every_service():
     modules = {module for one in faults.reads() for module, _ in one}
     for part in (
         "store/reput.py", "store/flush.py", "store/index_service.py", "store/retention/clean_commit_log.py",
-        "store/retention/clean_consume_queue.py", "store/compaction/compaction_store.py", "store/queue_scan.py",
+        "store/retention/clean_consume_queue.py", "store/compaction/compaction_store.py",
         "store/reading.py", "store/batch_consume_queue.py", "store/recovery/passes.py", "node/retention/topics.py",
         "node/lock.py", "timer/dequeue.py", "timer/enqueue.py", "timer/schedule_message_service.py",
         "doctor/verify.py",

@@ -9,14 +9,16 @@ import inspect
 import pathlib
 
 import pytest
-from longer_reads import NothingIsCached
 
 import tailrace.node.store_opening as opening
 from tailrace.errors import StoreError, StoreLockedError
-from tailrace.formats.consumequeue import CQ_UNIT
-from tailrace.kernels import unit_records
-from tailrace.kernels.shared import constants as C
-from tailrace.model import PutMessageResult, PutMessageStatus, places_of
+from tailrace.model import (
+    GetMessageResult,
+    GetMessageStatus,
+    PutMessageResult,
+    PutMessageStatus,
+    places_of,
+)
 from tailrace.node import directory_opening
 from tailrace.segments.mapped_file_queue import MappedFileQueue
 from tailrace.store import consume_queue
@@ -41,11 +43,6 @@ pytestmark = pytest.mark.crash
 
 def _no_progress(patch):
     patch.setattr(RecoveryStart, "mismatch", lambda *_: "not looked at")
-
-
-def _no_short_reads(patch):
-    """Let every read take the longer way, which has the weakness."""
-    patch.setattr(unit_records, "CachedReader", NothingIsCached)
 
 
 def _ends_found(self):
@@ -151,20 +148,20 @@ def w11_a_queue_begins_at_0(patch):
 
 
 def w12_an_unreadable_unit_moves_readers_to_the_next_file(patch):
-    read = MessageReader._read_units
+    read = MessageReader.get_message
 
-    def skipping(self, queue, units, codes, offset, most, room, result, **how):
-        read(self, queue, units, codes, offset, most, room, result, **how)
-        per_file = queue.files.file_size // 20
+    def skipping(self, topic, queue_id, offset, *how, **more):
+        result = read(self, topic, queue_id, offset, *how, **more)
+        per_file = self._queues.get(topic, queue_id).files.file_size // 20
         for place, found in enumerate(result.queue_offsets):
             if found != offset + place:
                 result.record_count, result.places = place, result.places[: 16 * place]
                 result.data = result.data[: max(result.ends, default=0)]
                 result.next_begin_offset = found + per_file - found % per_file
                 break
+        return result
 
-    patch.setattr(MessageReader, "_read_units", skipping)
-    _no_short_reads(patch)
+    patch.setattr(MessageReader, "get_message", skipping)
 
 
 def w13_files_are_changed_before_the_lock_is_asked_for(patch):
@@ -180,13 +177,20 @@ def w13_files_are_changed_before_the_lock_is_asked_for(patch):
 
 
 def w14_checksums_are_for_recovery_only(patch):
-    def unchecked(buf, base, until, units, first, codes, topic, queue_id, offset, most, room, *_):
-        at, size, _ = CQ_UNIT.unpack_from(units, first * 20)
-        found = bytes(buf[at - base : at - base + size])
-        return found, places_of([found], [offset + first]), 1, first + 1, C.UNITS_END
+    read = MessageReader.get_message
 
-    patch.setattr(unit_records, "read_units", unchecked)
-    _no_short_reads(patch)
+    def unchecked(self, topic, queue_id, offset, *how, **more):
+        result = read(self, topic, queue_id, offset, *how, **more)
+        queue = self._queues.get(topic, queue_id)
+        unit = queue.unit(offset) if queue is not None else None
+        if unit is None:
+            return result
+        found = [self._log.queue.read(unit.phy_offset, unit.size)]
+        return GetMessageResult(
+            GetMessageStatus.FOUND, offset + 1, result.min_offset, result.max_offset, found[0], 1,
+            places_of(found, [offset]))
+
+    patch.setattr(MessageReader, "get_message", unchecked)
 
 
 def w29_a_stop_on_a_full_disk_is_a_kill_without_progress(patch):

@@ -1,6 +1,7 @@
 """Both twins of every kernel give the same results, on good and on damaged bytes."""
 
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,8 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.kernels.shared import constants as C
 from tailrace.model import places_of
 
-RECORD, HASHES, UNITS, INDEX, CHAINS, UNIT_RECORDS, PACKED = map(
-    interpreted,
-    ("record", "hashes", "queue_units", "index_entries", "index_chains", "unit_records",
-     "packed_rows"))
+RECORD, HASHES, UNITS, INDEX, CHAINS, UNIT_RECORDS = map(
+    interpreted, ("record", "hashes", "queue_units", "index_entries", "index_chains", "unit_records"))
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -79,13 +78,24 @@ def numbers_of(places):
 
 def is_served(module, data, topic, queue_id, queue_offset):
     """Whether a read serves these bytes as the record of a queue's unit."""
-    units = CQ_UNIT.pack(0, len(data), 0)
-    served, places, count, _, _ = module.read_units(
-        data, 0, len(data), units, 0, np.empty(0, np.int64), topic, queue_id, queue_offset, 1, 0,
-        False, bytearray())
-    assert (served, places, count) in [
+    window = module.UnitWindow(queue(topic, queue_id), CQ_UNIT.pack(0, len(data), 0), queue_offset, 0, 1)
+    window.enter(data, 0, len(data), bytearray())
+    window.find(1, 0, False)
+    assert (*window.copied(0), window.count) in [
         (b"", b"", 0), (bytes(data), places_of([data], [queue_offset]), 1)]
-    return bool(count)
+    return bool(window.count)
+
+
+def queue(topic, queue_id):
+    return SimpleNamespace(record_topic=topic, queue_id=queue_id)
+
+
+def read(module, buffer, units, first, most, room, started, **more):
+    """Return a window after one look, and what it copies."""
+    window = module.UnitWindow(queue(b"", 0), units, 5, first, len(units), **more)
+    window.enter(*buffer, bytearray())
+    window.find(most, room, started)
+    return window, (*window.copied(7), window.count, window.at, window.why)
 
 
 @quick
@@ -111,23 +121,22 @@ def test_units_are_read_the_same(items, crc, data):
     base, until = data.draw(st.sampled_from([
         (0, end), (0, end // 2), (7, end), (-(1 << 63) + 20, 0), (-(1 << 63) + 20, end), (-1, end),
         ((1 << 63) - 1, end)]))
-    arguments = (
-        bytes(log), base, until, b"".join(units), data.draw(st.integers(0, len(units))), codes, b"", 0, 5,
-        most, room, data.draw(st.booleans()), bytearray())
-    found = [module.read_units(*arguments) for module in (UNIT_RECORDS, kernels.unit_records)]
+    first = data.draw(st.integers(0, len(units)))
+    arguments = (bytes(log), base, until), b"".join(units), first, most, room, data.draw(st.booleans())
+    windows, found = zip(*[
+        read(module, *arguments, codes=codes) for module in (UNIT_RECORDS, kernels.unit_records)], strict=True)
     assert found[0] == found[1]
     served, places, count, at, _ = found[0]
     ends, offsets = numbers_of(places)
     assert len(ends) == len(offsets) == count <= most
-    assert (ends or [0])[-1] == len(served)
-    assert all(5 + arguments[4] <= offset < 5 + at for offset in offsets)
-    if most:
-        check_matching(arguments, most, room, data.draw(st.sampled_from([1, 3000, 1 << 40])))
-        check_places(
-            (*arguments[:9], *arguments[10:]), most, found[0])
-        check_packed(
-            arguments, most, data.draw(st.integers(0, 3)), data.draw(st.sampled_from([0, 90, 300, 1 << 14])),
-            data.draw(st.sampled_from([0, 40, 1 << 14])), with_bodies=data.draw(st.booleans()))
+    assert (ends or [7])[-1] == 7 + len(served)
+    assert all(5 + first <= offset < 5 + at for offset in offsets)
+    check_places(windows, log, base, [end - 7 for end in ends], offsets, served)
+    check_packed(
+        arguments, found[0], [end - 7 for end in ends], data.draw(st.integers(0, 4)),
+        data.draw(st.sampled_from([0, 90, 300, 1 << 14])), data.draw(st.sampled_from([0, 40, 1 << 14])),
+        codes=codes, with_bodies=data.draw(st.booleans()))
+    check_matching(arguments, data.draw(st.sampled_from([1, 3000, 1 << 40])))
 
 
 @quick
@@ -146,7 +155,7 @@ def test_properties_are_found_as_a_decoder_finds_them(parts):
             expected.get(name.decode()) for name in names)
 
 
-def check_matching(arguments, most, room, look):
+def check_matching(arguments, look):
     """Both forms find the same records, which are those that a read of all units finds and the filter keeps."""
     asked = []
 
@@ -154,70 +163,42 @@ def check_matching(arguments, most, room, look):
         asked.append(values)
         return values[0] is None or len(values[0]) % 2 == 0
 
-    before, rest = arguments[:5], arguments[6:9]
-    found = []
+    keep, found = SimpleNamespace(names=(b"TAGS", b"KEYS"), matches=matches), []
     for module in (UNIT_RECORDS, kernels.unit_records):
         asked.clear()
-        found.append((*module.read_matching(
-            *before, (b"TAGS", b"KEYS"), matches, *rest, most, room, look, False, bytearray()), tuple(asked)))
+        window, result = read(module, *arguments, keep=keep, look=look)
+        found.append((result, window.look, tuple(asked)))
     assert found[0] == found[1]
-    served, places, count, at, _, seen, _ = found[0]
+    (served, places, count, at, _), left, _ = found[0]
     ends, offsets = numbers_of(places)
-    assert len(ends) == len(offsets) == count <= most
-    assert (ends or [0])[-1] == len(served)
-    assert all(5 + arguments[4] <= offset < 5 + at for offset in offsets)
-    assert seen == 0 or seen <= look or at <= len(arguments[3]) // 20
+    assert len(ends) == len(offsets) == count <= arguments[3]
+    assert (ends or [7])[-1] == 7 + len(served)
+    assert all(5 + arguments[2] <= offset < 5 + at for offset in offsets)
+    assert left >= 0 or at <= len(arguments[1]) // 20
 
 
-def check_places(arguments, most, read):
-    """Both forms of the kernel note the places of what a read copies, and both make the same rows of them."""
-    served, packed, count, at, why = read
-    ends, offsets = numbers_of(packed)
-    for module, walk in ((UNIT_RECORDS, RECORD), (kernels.unit_records, kernels.record)):
-        places = np.full((most, C.PLACE_COLUMNS), -1, np.int64)
-        assert module.find_units(*arguments, places) == (len(ends), at, why)
-        found = places[: len(ends)]
-        assert found[:, C.PLACE_OFFSET].tolist() == offsets
-        assert np.cumsum(found[:, C.PLACE_SIZE]).tolist() == ends
-        log, base = arguments[:2]
-        assert b"".join(log[start : start + size] for start, size, _ in found.tolist()) == served
-        rows = np.zeros((most, C.COLUMNS), np.int64)
-        walk.fill_rows(log, base, found, rows)
-        for row, (start, size, _) in zip(rows, found.tolist(), strict=False):
-            alone = np.zeros((1, C.COLUMNS), np.int64)
-            assert walk.scan(log, start, start + size, base, 0, alone)[0] == 1
-            assert row.tolist() == alone[0].tolist()
-
-
-def check_packed(arguments, most, count, texts, bodies, *, with_bodies):
-    """Both forms pack the same records: those that a read of any tags code copies, as far as there is room."""
-    log, base, until, units, first, _, topic, queue_id, queue_offset = arguments[:9]
-    served, places, *_ = UNIT_RECORDS.read_units(
-        log, base, until, units, first, np.empty(0, np.int64), topic, queue_id, queue_offset, most, 1 << 40, False,
-        bytearray())
-    ends, offsets = numbers_of(places)
+def check_packed(arguments, read, ends, room, texts, bodies, *, codes, with_bodies):
+    """Both forms pack the same records: those that a read of any size copies, as far as there is room."""
+    buffer, units, first, most, *_ = arguments
     made = []
-    for module in (PACKED, kernels.packed_rows):
-        row, copies = np.full((1, C.COLUMNS), -7, np.int64), (bytearray(texts + 1), bytearray(bodies + 1))
-        short, long = np.zeros((1, count + 4), np.int32), np.zeros((C.COLUMNS, count + 5), np.int64)
+    for module in (UNIT_RECORDS, kernels.unit_records):
+        row, copies = np.full((1, C.COLUMNS), -7, np.int64), (bytearray(texts), bytearray(bodies))
+        short, long = np.zeros((1, room), np.int32), np.zeros((C.COLUMNS, room), np.int64)
         fields = np.array([C.QUEUE_ID, *range(C.COLUMNS)])
-        result = module.pack_units(
-            log, base, until, units, first, topic, queue_id, queue_offset, bytearray(), row, count,
-            count + min(most, 4), copies[0], 1, copies[1], 1, with_bodies, fields, short, long)
-        assert (short[0, : result[0]] == long[C.QUEUE_ID, : result[0]]).all()
-        kept = long[:, : result[0]].T.copy()
+        packer = module.Packer(room, row, *copies, with_bodies, fields, short, long)
+        window = module.UnitWindow(queue(b"", 0), units, 5, first, len(units), codes=codes)
+        window.enter(*buffer, bytearray())
+        window.pack(packer, most)
+        kept = long[:, : packer.count].T.copy()
+        assert kept[:, C.QUEUE_ID].tolist() == short[0, : packer.count].tolist()
         kept[:, [C.QUEUE_HASH, C.TAGS_CODE]] = 0  # not filled
-        made.append((result, kept.tolist(), *copies))
+        made.append((packer.count, packer.texts_end, packer.bodies_end, window.at, window.why, kept.tolist(), *copies))
     assert made[0] == made[1]
-    (found, t, b, at, why), kept, *copies = made[0]
-    assert found - count <= min(most, 4)
-    assert 1 <= t <= texts + 1
-    assert 1 <= b <= bodies + 1
-    if why in {C.UNITS_END, C.UNITS_DAMAGED} or at == len(units) // 20:
-        assert found - count == sum(offset < queue_offset + at for offset in offsets)
-    starts = [0, *ends]
-    for row, start, end in zip(kept[count:], starts, ends, strict=False):
-        record = served[start:end]
+    count, t, b, at, why, kept, *copies = made[0]
+    assert count <= min(room, most)
+    assert (t <= texts, b <= bodies) == (True, True)
+    for row, start, end in zip(kept, [0, *ends], ends, strict=False):
+        record = read[0][start:end]
         alone = np.zeros((1, C.COLUMNS), np.int64)
         assert RECORD.scan(record, 0, len(record), row[C.PHY], 0, alone)[0] == 1
         for name in ("TOPIC", "PROPS", "KEYS", "UNIQ", "TAGS", *(["BODY"] if with_bodies else [])):
@@ -228,6 +209,23 @@ def check_packed(arguments, most, count, texts, bodies, *, with_bodies):
             assert (row[place] < 0) == (wanted < 0)
             if wanted >= 0:
                 assert source[row[place] : row[place] + row[length]] == record[wanted : wanted + row[length]]
+
+
+def check_places(windows, log, base, ends, offsets, served):
+    """Both forms of the kernel note the places of what a read copies, and both make the same rows of them."""
+    for window, walk in zip(windows, (RECORD, kernels.record), strict=True):
+        places = np.full((len(ends) + 1, C.PLACE_COLUMNS), -1, np.int64)
+        window.take_places(places)
+        found = places[: len(ends)]
+        assert found[:, C.PLACE_OFFSET].tolist() == offsets
+        assert np.cumsum(found[:, C.PLACE_SIZE]).tolist() == ends
+        assert b"".join(log[start : start + size] for start, size, _ in found.tolist()) == served
+        rows = np.zeros((len(found), C.COLUMNS), np.int64)
+        walk.fill_rows(log, base, found, rows)
+        for row, (start, size, _) in zip(rows, found.tolist(), strict=True):
+            alone = np.zeros((1, C.COLUMNS), np.int64)
+            assert walk.scan(log, start, start + size, base, C.LEAVE_HASHES, alone)[0] == 1
+            assert row.tolist() == alone[0].tolist()
 
 
 @pytest.mark.parametrize("place", [(-1, 100), (0, 90), (0, -5), (5, 100), (1 << 40, 100), (0, 1 << 40), (1, 95)])

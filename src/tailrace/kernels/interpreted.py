@@ -50,7 +50,7 @@ def _unchanged(decorated: _Kind) -> _Kind:
 
 @final
 class _Nogil:
-    """Stand-in for ``cython.nogil``, which is a decorator and a context manager."""
+    """Stand-in for ``cython.nogil`` and ``cython.gil``, which are decorators and context managers."""
 
     def __call__(self, decorated: _Kind) -> _Kind:
         return decorated
@@ -70,7 +70,8 @@ def _module() -> ModuleType:
     made = ModuleType("cython", __doc__)
     made.__dict__.update(
         compiled=False, NULL=None, declare=_declare, cast=_cast, exceptval=_decorator, returns=_decorator,
-        cclass=_unchanged, cfunc=_unchanged, ccall=_unchanged, inline=_unchanged, nogil=_Nogil(), with_gil=_unchanged,
+        cclass=_unchanged, cfunc=_unchanged, ccall=_unchanged, inline=_unchanged, nogil=_Nogil(), gil=_Nogil(),
+        with_gil=_unchanged,
         address=_unchanged, bint=_Type(bool), void=_Type(int), const=_Type(int))
     for name in ("Py_ssize_t", "int", "uint", "longlong", "ulonglong", "uchar", "size_t", "p_char",
                  "p_uchar", "p_longlong", "p_Py_ssize_t", "p_void"):

@@ -125,10 +125,10 @@ def fill_rows(
     places: cython.longlong[:, ::1],
     rows: cython.longlong[:, ::1],
 ):
-    """Fill one row for each record in ``places`` (PLACE_* of ``kernels.unit_records``).
+    """Fill one row for each record in ``places`` (PLACE_*), without queue hash and tags code.
 
-    ``buf[0]`` is at position ``base`` of the log. Checksums are not verified, because
-    ``unit_records.find_units`` has verified them. Raises ValueError for a place without a record.
+    ``buf[0]`` is at position ``base`` of the log. Checksums are not verified, because ``UnitWindow.find`` has
+    verified them. Raises ValueError for a place without a record.
     """
     n: cython.Py_ssize_t
     count: cython.Py_ssize_t = places.shape[0]
@@ -140,7 +140,8 @@ def fill_rows(
         for n in range(count):
             if (
                 places[n, 1] < L.MIN_RECORD_SIZE or places[n, 0] < 0 or places[n, 0] > limit - places[n, 1]
-                or fill_row(buf, cython.cast(cython.Py_ssize_t, places[n, 0]), places[n, 1], base, 0, rows, n)
+                or fill_row(
+                    buf, cython.cast(cython.Py_ssize_t, places[n, 0]), places[n, 1], base, C.LEAVE_HASHES, rows, n)
             ):
                 bad = n
                 break

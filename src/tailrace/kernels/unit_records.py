@@ -6,7 +6,6 @@ position is compared with the length before it is read.
 """
 
 import array
-import itertools
 
 import cython
 
@@ -15,13 +14,13 @@ from tailrace.kernels.shared import layouts as L
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
-    from cython.cimports.cpython.mem import PyMem_Free, PyMem_Malloc
     from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
     from cython.cimports.libc.string import memcpy
 
 from tailrace.kernels.shared.big_endian import be32, be64
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
 from tailrace.kernels.shared.record_walk import next_property
+from tailrace.kernels.shared.row_packing import NO_ROOM, PACKED, Packer
 from tailrace.kernels.shared.unit_reading import (
     EARLY,
     PRE_BLANK,
@@ -29,308 +28,27 @@ from tailrace.kernels.shared.unit_reading import (
     load_record,
     located,
     look_ahead,
-    message_at,
     properties_at,
 )
 from tailrace.model import GetMessageResult, GetMessageStatus
 
 SOURCE_SHA256 = ""
 
-_FOUND = GetMessageStatus.FOUND  # in a variable, because looking up a member takes longer
 _PROPERTY_WEIGHT = cython.declare(cython.longlong, 16)
 _SEEN_NS = cython.declare(cython.longlong, 100_000_000)
 _NEXT = cython.declare(cython.Py_ssize_t, 16)  # records that are loaded for a reader that reads on
+_NOT_MAPPED = bytearray()
+_LOOK_BYTES = 16 << 20  # bytes that one read with a property filter examines; bytes of properties count several times
+_WORK = 25_600  # messages that one read with a property filter examines, times the cost of the filter: some ms
+# Members of an enumeration are kept in variables, because looking one up takes a third of the read of one message.
+_FOUND = GetMessageStatus.FOUND
+_NO_MATCHED_MESSAGE = GetMessageStatus.NO_MATCHED_MESSAGE
+_OFFSET_FOUND_NULL = GetMessageStatus.OFFSET_FOUND_NULL
+_MESSAGE_WAS_REMOVING = GetMessageStatus.MESSAGE_WAS_REMOVING
 
 # The same numbers for other modules; in the compiled module the names above are C integers and cannot be imported.
 SEEN_BYTES = 64 * 4096
 PROPERTY_WEIGHT = _PROPERTY_WEIGHT
-
-
-@cython.cfunc
-@cython.returns((cython.Py_ssize_t, cython.Py_ssize_t, cython.int))
-@cython.nogil
-@cython.exceptval(check=False)
-def _find(
-    buf: cython.const[cython.uchar][::1],
-    base: cython.longlong,
-    until: cython.Py_ssize_t,
-    units: cython.const[cython.uchar][::1],
-    first: cython.Py_ssize_t,
-    codes: cython.const[cython.longlong][::1],
-    topic: cython.const[cython.uchar][::1],
-    queue_id: cython.longlong,
-    queue_offset: cython.longlong,
-    most: cython.Py_ssize_t,
-    room: cython.longlong,
-    started: cython.bint,
-    seen: cython.uchar[::1],
-    places: cython.p_longlong,
-):
-    """Fill three numbers of ``places`` per verified record. Return (records, index of the next unit, UNITS_*)."""
-    count: cython.Py_ssize_t = len(units) // L.UNIT_SIZE
-    i: cython.Py_ssize_t = first
-    k: cython.Py_ssize_t
-    n: cython.Py_ssize_t = 0
-    at: cython.Py_ssize_t
-    total: cython.longlong = 0
-    size: cython.longlong
-    code: cython.longlong
-    known: cython.Py_ssize_t = codes.shape[0]
-    why: cython.int = C.UNITS_END
-    last: cython.Py_ssize_t = 0
-    pages = cython.declare(cython.uchar[1024])
-    window = cython.declare(cython.Py_ssize_t[2])
-    if until > len(buf):
-        until = len(buf)
-    if cython.compiled:
-        last = look_ahead(buf, base, until, units, i, most, seen, window)
-    while i < count:
-        if cython.compiled and i + EARLY < count and n + EARLY < most:
-            load_record(buf, base, until, units, i + EARLY)
-        size = be32(units, L.UNIT_SIZE * i + L.UNIT_AT_SIZE)
-        if size == PRE_BLANK:
-            i += 1
-            continue
-        if known:
-            code = be64(units, L.UNIT_SIZE * i + L.UNIT_AT_TAGS_CODE)
-            k = 0
-            while k < known and codes[k] != code:
-                k += 1
-            if k == known:
-                i += 1
-                continue
-        if n >= most or (total + size > room and (started or n > 0)):
-            why = C.UNITS_FULL
-            if cython.compiled:
-                for k in range(i, min(i + _NEXT, count)):
-                    load_record(buf, base, until, units, k)
-            break
-        at = message_at(
-            buf, base, until, units, i, topic, queue_id, queue_offset + i, seen, last, pages, window)
-        if at < 0:
-            why = cython.cast(cython.int, -at)
-            break
-        places[3 * n] = at
-        places[3 * n + 1] = size
-        places[3 * n + 2] = queue_offset + i
-        total += size
-        n += 1
-        i += 1
-    return n, i, why
-
-
-def find_units(
-    buf: cython.const[cython.uchar][::1],
-    base: cython.longlong,
-    until: cython.Py_ssize_t,
-    units: cython.const[cython.uchar][::1],
-    first: cython.Py_ssize_t,
-    codes: cython.const[cython.longlong][::1],
-    topic: cython.const[cython.uchar][::1],
-    queue_id: cython.longlong,
-    queue_offset: cython.longlong,
-    room: cython.longlong,
-    started: cython.bint,
-    seen: cython.uchar[::1],
-    places: cython.longlong[:, ::1],
-):
-    """Verify the records that ``read_units`` would copy, and fill a row of ``places`` (PLACE_*) for each.
-
-    There are at most as many records as rows. Unless ``started``, the first record may be longer than ``room``.
-    Return (number of records, index of the unit at which reading stopped, reason UNITS_*).
-    """
-    n: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    why: cython.int
-    most: cython.Py_ssize_t = places.shape[0]
-    if first < 0 or until < 0 or most < 1 or places.shape[1] != C.PLACE_COLUMNS:
-        raise ValueError(f"first {first}, until {until}, {most} places of {places.shape[1]}")
-    if cython.compiled:
-        flat: cython.p_longlong = cython.address(places[0, 0])
-    else:
-        flat = places.reshape(-1)
-    with cython.nogil:
-        n, i, why = _find(
-            buf, base, until, units, first, codes, topic, queue_id, queue_offset, most, room, started,
-            seen, flat)
-    return n, i, why
-
-
-@cython.ccall
-def read_units(
-    buf: cython.const[cython.uchar][::1],
-    base: cython.longlong,
-    until: cython.Py_ssize_t,
-    units: cython.const[cython.uchar][::1],
-    first: cython.Py_ssize_t,
-    codes: cython.const[cython.longlong][::1],
-    topic: cython.const[cython.uchar][::1],
-    queue_id: cython.longlong,
-    queue_offset: cython.longlong,
-    most: cython.Py_ssize_t,
-    room: cython.longlong,
-    started: cython.bint,
-    seen: cython.uchar[::1],
-) -> tuple:
-    """Verify and copy the records of queue units, up to the first one that is not in ``buf[:until]``.
-
-    ``buf[0]`` is at position ``base`` of the log. ``units[0]`` has the queue offset ``queue_offset``. Reading
-    starts at the unit with index ``first``. Pre-blank units and units whose tags code is not one of ``codes``
-    (empty: any code) are skipped. At most ``most`` records with at most ``room`` bytes together are copied;
-    unless ``started``, the first record may be longer than ``room``. Unless ``seen`` is empty, reading stops before
-    the first record that is not in the page cache; ``buf`` must then be the start of a mapping. ``seen`` has a byte
-    for each `SEEN_BYTES` of the mapping, zero at first. It remembers pages that were in the page cache, so that
-    several calls need one system call; use it for a short time only. The interpreted form ignores ``seen``.
-
-    Return (the records as one bytes object; two native 64-bit numbers per record: its end in that object and its
-    queue offset; number of records; index of the unit at which reading stopped; reason UNITS_*).
-    """
-    n: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    why: cython.int
-    total: cython.Py_ssize_t = 0
-    data: bytes
-    if first < 0 or until < 0:
-        raise ValueError(f"first {first}, until {until}")
-    most = min(max(most, 0), len(units) // L.UNIT_SIZE)
-    if cython.compiled:
-        places = cython.declare(cython.p_longlong)
-        places = cython.cast(cython.p_longlong, PyMem_Malloc(24 * (most + 1)))
-        if places == cython.NULL:
-            raise MemoryError
-    else:
-        places = [0] * (3 * most)
-    try:
-        with cython.nogil:
-            n, i, why = _find(
-                buf, base, until, units, first, codes, topic, queue_id, queue_offset, most, room,
-                started, seen, places)
-        # Use the sizes that were checked, because another process may have changed the file since.
-        for k in range(n):
-            total += places[3 * k + 1]
-        if cython.compiled:
-            data = PyBytes_FromStringAndSize(cython.NULL, total)
-            to: cython.p_char = PyBytes_AS_STRING(data)
-            total = 0
-            for k in range(n):
-                memcpy(to + total, cython.address(buf[places[3 * k]]), places[3 * k + 1])
-                total += places[3 * k + 1]
-                places[2 * k] = total  # overwrites only numbers of records up to k, which are no longer needed
-                places[2 * k + 1] = places[3 * k + 2]
-            return data, PyBytes_FromStringAndSize(cython.cast(cython.p_char, places), 16 * n), n, i, why
-        data = b"".join([
-            bytes(buf[places[3 * k] : places[3 * k] + places[3 * k + 1]]) for k in range(n)])
-        ends = itertools.accumulate(places[1 : 3 * n : 3])
-        pairs = itertools.chain.from_iterable(zip(ends, places[2 : 3 * n : 3], strict=True))
-        return data, array.array("q", pairs).tobytes(), n, i, why
-    finally:
-        if cython.compiled:
-            PyMem_Free(places)
-
-
-@cython.cclass
-class SeenPages:
-    """``seen`` of ``read_units`` for each segment, for 100 ms.
-
-    The system call that tells which pages are in the page cache takes 1 to 3 us, a fifth of a read. A page that was
-    evicted in the meantime is still read right, but that read waits for the disk.
-    """
-
-    _monotonic_ns: object
-    _length: cython.Py_ssize_t
-    _since: cython.longlong
-    _segments: dict
-
-    def __init__(self, file_size: cython.longlong, monotonic_ns):
-        """``monotonic_ns`` is that of the clock; no segment is longer than ``file_size`` bytes."""
-        self._monotonic_ns = monotonic_ns
-        self._length = (file_size + SEEN_BYTES - 1) // SEEN_BYTES
-        self._since, self._segments = 0, {}
-
-    @cython.ccall
-    def of(self, start) -> bytearray:
-        """Return ``seen`` of the segment at position ``start``."""
-        now: cython.longlong = self._monotonic_ns()
-        if not 0 <= now - self._since < _SEEN_NS:
-            self._segments, self._since = {}, now
-        segments: dict = self._segments  # another thread may replace it
-        pages: bytearray = segments.get(start)
-        return segments.setdefault(start, bytearray(self._length)) if pages is None else pages
-
-
-@cython.cclass
-class CachedReader:
-    """Reads messages of a queue that are in the page cache, all in one segment of the log.
-
-    Most reads are of this kind. Those that are not take the longer way, ``MessageReader``, which spends more time in
-    the interpreter.
-    """
-
-    _find_file: object
-    _file: object
-    _seen: SeenPages
-    _most: object
-    _room: object
-    _any_code: cython.const[cython.longlong][::1]
-
-    def __init__(self, find_file, seen: SeenPages, most, room):
-        """Read at most ``most`` records with ``room`` bytes.
-
-        ``find_file`` is ``find`` of the log's `MappedFileQueue`.
-        """
-        self._find_file = find_file
-        self._file = None  # the file that was read last
-        self._seen = seen
-        self._most = most
-        self._room = room
-        self._any_code = memoryview(array.array("q"))
-
-    def read(self, queue, offset, most, room, only_cached):
-        """Return the result of ``MessageReader.get_message`` for a `ConsumeQueue`, or None if it reads no record.
-
-        It is also None if a record is damaged, missing, in another segment or not in the page cache. With
-        ``only_cached`` the units are not read from the disk either.
-        """
-        found: tuple
-        units: bytes
-        at: cython.Py_ssize_t
-        phy_offset: cython.longlong
-        count: cython.Py_ssize_t = max(min(most, self._most), 1)
-        topic: bytes = queue.record_topic
-        low = queue.min_offset
-        high = queue.max_offset
-        if not topic or not low <= offset < high:  # records of an LMQ queue have other topics
-            return None
-        version, first, units = queue.ahead
-        at = offset - first if version == queue.version else -1
-        if at < 0 or len(units) < L.UNIT_SIZE * (at + min(count, high - offset)):
-            if queue.is_batch:
-                return None
-            units, first, at = queue.units_ahead(offset, 2 * count, only_cached=only_cached), offset, 0
-        if not units or len(units) < L.UNIT_SIZE * (at + 1):
-            return None
-        phy_offset = be64(units, L.UNIT_SIZE * at)
-        file = self._file
-        if file is None or not file.file_from_offset <= phy_offset < file.file_from_offset + file.size:
-            file = self._file = self._find_file(phy_offset)
-            if file is None:
-                return None
-        view = file.hold_view()
-        if view is None:
-            self._file = None  # it is closed, and another one may have its place
-            return None
-        try:
-            base = file.file_from_offset
-            found = read_units(
-                view, base, file.wrote_position, units, at, self._any_code, topic, queue.queue_id, first, count,
-                min(room, self._room), False, self._seen.of(base))
-        finally:
-            file.release()
-        data, places, n, at, why = found
-        if n == 0 or (why != C.UNITS_FULL and why != C.UNITS_END):
-            return None
-        return GetMessageResult(_FOUND, first + at, low, high, data, n, places)
 
 
 @cython.cfunc
@@ -373,90 +91,541 @@ def property_values(properties: cython.const[cython.uchar][::1], names: tuple):
     return _values(properties, 0, len(properties), names)
 
 
-def read_matching(
-    buf: cython.const[cython.uchar][::1],
-    base: cython.longlong,
-    until: cython.Py_ssize_t,
-    units: cython.const[cython.uchar][::1],
-    first: cython.Py_ssize_t,
-    names: tuple,
-    matches,
-    topic: cython.const[cython.uchar][::1],
-    queue_id: cython.longlong,
-    queue_offset: cython.longlong,
-    most: cython.Py_ssize_t,
-    room: cython.longlong,
-    look: cython.longlong,
-    started: cython.bint,
-    seen: cython.uchar[::1],
-):
-    """Do what ``read_units`` does for the records that ``matches`` selects, and skip the others.
+@cython.cclass
+class UnitWindow:
+    """Units of a queue, and a buffer with the records of some of them: from units to verified places of records.
 
-    ``matches`` is called with the texts of the properties ``names``, None for a missing property. Only selected
-    records are verified and copied. Reading also stops (UNITS_FULL) before a record with which more than ``look``
-    bytes would be examined; at least one record is examined. A byte of the properties counts as `PROPERTY_WEIGHT`
-    bytes, because properties are compared with the names.
+    ``units`` have 20 bytes each, and the first one has the queue offset ``offset``. ``at`` is the index of the next
+    unit, and reading ends before the unit with the index ``end``. Pre-blank units and units whose tags code is not one
+    of ``codes`` are skipped; None or no codes select any code. ``keep`` is None or a filter with ``names`` and
+    ``matches``: a record is skipped without verification if ``matches`` returns false for the texts of its properties
+    ``names``, None for a missing property. ``find`` then examines at most about ``look`` more bytes. A byte of the
+    properties counts as `PROPERTY_WEIGHT` bytes, because properties are compared with the names.
 
-    Return what ``read_units`` returns, and the number of examined bytes.
+    ``buffer`` and ``start``, the position in the log of its first byte, are valid during a call of ``take`` of a sink.
     """
-    count: cython.Py_ssize_t = len(units) // L.UNIT_SIZE
-    i: cython.Py_ssize_t = first
-    at: cython.Py_ssize_t
-    properties: cython.Py_ssize_t
-    last: cython.Py_ssize_t = 0
-    total: cython.longlong = 0
-    examined: cython.longlong = 0
-    weight: cython.longlong
-    size: cython.longlong
-    phy_offset: cython.longlong
-    why: cython.int = C.UNITS_END
-    pages = cython.declare(cython.uchar[1024])
-    window = cython.declare(cython.Py_ssize_t[2])
-    records: list = []
-    places = array.array("q")
-    if first < 0 or until < 0:
-        raise ValueError(f"first {first}, until {until}")
-    if until > len(buf):
-        until = len(buf)
-    if cython.compiled:
-        last = look_ahead(buf, base, until, units, i, count, seen, window)
-    while i < count:
-        size = be32(units, L.UNIT_SIZE * i + L.UNIT_AT_SIZE)
-        if size == PRE_BLANK:
-            i += 1
-            continue
-        phy_offset = be64(units, L.UNIT_SIZE * i)
-        at = located(buf, base, until, phy_offset, size, seen, last, pages, window)
+
+    queue = cython.declare(object, visibility="readonly")
+    units = cython.declare(bytes, visibility="readonly")
+    offset = cython.declare(cython.longlong, visibility="readonly")
+    at = cython.declare(cython.Py_ssize_t, visibility="public")
+    end = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    codes = cython.declare(object, visibility="readonly")
+    keep = cython.declare(object, visibility="readonly")
+    look = cython.declare(cython.longlong, visibility="readonly")
+    buffer = cython.declare(object, visibility="readonly")
+    start = cython.declare(cython.longlong, visibility="readonly")
+    why = cython.declare(cython.int, visibility="readonly")  # reason UNITS_* why the last ``find`` ended
+    count = cython.declare(cython.Py_ssize_t, visibility="readonly")  # number of records that it found
+    removed = cython.declare(cython.bint, visibility="readonly")  # a unit was skipped whose record is not in the log
+    _buf: cython.const[cython.uchar][::1]
+    _until: cython.Py_ssize_t
+    _seen: cython.uchar[::1]
+    _units: cython.const[cython.uchar][::1]
+    _codes: cython.const[cython.longlong][::1]
+    _topic: cython.const[cython.uchar][::1]
+    _queue_id: cython.longlong
+    _known: cython.Py_ssize_t
+    _reader: object
+    _packer: Packer
+    _memory: bytes
+    _places: cython.p_longlong  # in _memory, three numbers per record: index in the buffer, size, queue offset
+
+    def __init__(self, queue, units: bytes, offset, at, end, codes=None, keep=None, look=0):
+        self._begin(queue, units, offset, at, end, codes, keep, look)
+
+    @cython.cfunc
+    def _begin(
+        self, queue, units: bytes, offset: cython.longlong, at: cython.Py_ssize_t, end: cython.Py_ssize_t,
+        codes, keep, look: cython.longlong
+    ):
         if at < 0:
-            why = cython.cast(cython.int, -at)
-            break
-        properties = properties_at(
-            buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i)
-        if properties < 0:
-            why = C.UNITS_DAMAGED
-            break
-        weight = size + (at + size - properties) * _PROPERTY_WEIGHT
-        if examined and examined + weight > look:
-            why = C.UNITS_FULL
-            break
-        if matches(_values(buf, properties, at + size, names)):
-            if len(records) >= most or (total + size > room and (started or total > 0)):
+            raise ValueError(f"unit {at}")
+        self.queue, self.units, self.offset, self.at = queue, units, offset, at
+        self.end = min(end, len(units) // L.UNIT_SIZE)
+        self.codes, self.keep, self.look = codes, keep, look
+        self.why, self.removed, self.count = C.UNITS_END, False, 0
+        self._units, self._topic, self._queue_id = units, queue.record_topic, queue.queue_id
+        if codes is not None:
+            self._codes = codes
+        self._known = 0 if codes is None else self._codes.shape[0]
+        self._reader = self._packer = None
+        if not cython.compiled:
+            self._places = []
+        self.leave()
+
+    @cython.ccall
+    def enter(self, buffer, start: cython.longlong, until: cython.Py_ssize_t, seen: cython.uchar[::1]):
+        """Take records from ``buffer[:until]``, whose first byte is at position ``start`` of the log.
+
+        Unless ``seen`` is empty, ``buffer`` is the start of a mapping, and ``find`` ends before the first record
+        that is not in the page cache. ``seen`` has a byte for each `SEEN_BYTES` of the mapping, zero at first. It
+        remembers pages that were in the page cache, so that several calls need one system call; use it for a short time
+        only. The interpreted form ignores ``seen``.
+        """
+        if until < 0:
+            raise ValueError(f"until {until}")
+        self.buffer, self.start, self._buf, self._seen, self.count = buffer, start, buffer, seen, 0
+        self._until = min(until, len(self._buf))
+
+    @cython.ccall
+    def leave(self):
+        """Forget the buffer and the records that were found in it."""
+        self.buffer, self._buf, self._until, self.count = None, self._units, 0, 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1)
+    def _find(
+        self, most: cython.Py_ssize_t, room: cython.longlong, started: cython.bint, filtered: cython.bint
+    ) -> cython.int:
+        """Fill ``_places`` and return the reason UNITS_*. With ``filtered`` the caller holds the interpreter's lock."""
+        buf: cython.const[cython.uchar][::1] = self._buf
+        units: cython.const[cython.uchar][::1] = self._units
+        topic: cython.const[cython.uchar][::1] = self._topic
+        seen: cython.uchar[::1] = self._seen
+        places: cython.p_longlong = self._places
+        base: cython.longlong = self.start
+        queue_offset: cython.longlong = self.offset
+        queue_id: cython.longlong = self._queue_id
+        until: cython.Py_ssize_t = self._until
+        end: cython.Py_ssize_t = self.end
+        i: cython.Py_ssize_t = self.at
+        n: cython.Py_ssize_t = 0
+        k: cython.Py_ssize_t
+        at: cython.Py_ssize_t
+        properties: cython.Py_ssize_t
+        phy_offset: cython.longlong
+        size: cython.longlong
+        code: cython.longlong
+        weight: cython.longlong
+        selected: cython.bint
+        full: cython.bint
+        named: cython.bint = len(topic) == 0
+        packing: cython.bint = self._packer is not None
+        done: cython.int
+        total: cython.longlong = 0
+        examined: cython.longlong = 0
+        why: cython.int = C.UNITS_END
+        last: cython.Py_ssize_t = 0
+        pages = cython.declare(cython.uchar[1024])
+        window = cython.declare(cython.Py_ssize_t[2])
+        if cython.compiled:
+            last = look_ahead(buf, base, until, units, i, end if filtered else min(end, i + most), seen, window)
+        while i < end:
+            if cython.compiled and i + EARLY < end and n + EARLY < most:
+                load_record(buf, base, until, units, i + EARLY)
+            size = be32(units, L.UNIT_SIZE * i + L.UNIT_AT_SIZE)
+            if size == PRE_BLANK:
+                i += 1
+                continue
+            if self._known:
+                code = be64(units, L.UNIT_SIZE * i + L.UNIT_AT_TAGS_CODE)
+                k = 0
+                while k < self._known and self._codes[k] != code:
+                    k += 1
+                if k == self._known:
+                    i += 1
+                    continue
+            full = n >= most or (total + size > room and (started or n > 0))
+            if full and not (filtered and n < most):
                 why = C.UNITS_FULL
+                if cython.compiled:
+                    for k in range(i, min(i + _NEXT, end)):
+                        load_record(buf, base, until, units, k)
                 break
-            if not checksums_are_right(buf, at, properties, at + size):
+            phy_offset = be64(units, L.UNIT_SIZE * i)
+            at = located(buf, base, until, phy_offset, size, seen, last, pages, window)
+            if at < 0:
+                why = cython.cast(cython.int, -at)
+                break
+            properties = properties_at(
+                buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i)
+            if properties < 0:
                 why = C.UNITS_DAMAGED
                 break
-            if cython.compiled:
-                records.append(PyBytes_FromStringAndSize(
-                    cython.cast(cython.p_char, cython.address(buf[at])), cython.cast(cython.Py_ssize_t, size)))
+            if filtered:
+                weight = size + (at + size - properties) * _PROPERTY_WEIGHT
+                if examined and examined + weight > self.look:
+                    why = C.UNITS_FULL
+                    break
+                examined += weight
+                with cython.gil:
+                    selected = self.keep.matches(_values(buf, properties, at + size, self.keep.names))
+                if not selected:
+                    i += 1
+                    continue
+                if full:
+                    why = C.UNITS_FULL
+                    break
+            if not checksums_are_right(buf, at, properties, at + cython.cast(cython.Py_ssize_t, size)):
+                why = C.UNITS_DAMAGED
+                break
+            if named:
+                with cython.gil:
+                    selected = self._belongs(at, cython.cast(cython.Py_ssize_t, size), queue_offset + i)
+                if not selected:
+                    i += 1
+                    continue
+            if packing:
+                done = self._packer.put_record(buf, at, size, base)
+                if done != PACKED:
+                    why = C.UNITS_FULL if done == NO_ROOM else C.UNITS_DAMAGED
+                    break
             else:
-                records.append(bytes(buf[at : at + size]))
+                places[3 * n] = at
+                places[3 * n + 1] = size
+                places[3 * n + 2] = queue_offset + i
             total += size
-            places.append(total)
-            places.append(queue_offset + i)
-        examined += weight
-        i += 1
-        if len(records) >= most:
-            why = C.UNITS_FULL if i < count else C.UNITS_END
-            break
-    return b"".join(records), places.tobytes(), len(records), i, why, examined
+            n += 1
+            i += 1
+        self.at, self.look = i, self.look - examined
+        self.count = 0 if packing else n
+        return why
+
+    @cython.ccall
+    def find(self, most: cython.Py_ssize_t, room: cython.longlong, started: cython.bint):
+        """Find and verify records of the next units in the buffer, up to ``most`` with at most ``room`` bytes together.
+
+        Unless ``started``, the first record may be longer than ``room``. Set ``at``, ``why`` and ``count``, the number
+        of records that were found. A record that does not belong to its place in an LMQ queue is logged and left out.
+        """
+        most = min(max(most, 0), self.end - self.at)
+        if cython.compiled:
+            self._memory = PyBytes_FromStringAndSize(cython.NULL, 24 * max(most, 0))
+            self._places = cython.cast(cython.p_longlong, PyBytes_AS_STRING(self._memory))
+        else:
+            self._places = [0] * (3 * most)
+        if self.keep is None:
+            with cython.nogil:
+                self.why = self._find(most, room, started, False)
+        else:
+            self.why = self._find(most, room, started, True)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _belongs(self, at: cython.Py_ssize_t, size: cython.Py_ssize_t, place: cython.longlong) -> cython.bint:
+        """Return True if a record names the LMQ queue and its queue offset in it."""
+        if self._reader is None or self._reader.holds_unit(
+            bytes(self._buf[at : at + size]), self.queue.topic, place
+        ):
+            return True
+        self._reader.tell(self.queue, place, self.start + at)
+        return False
+
+    @cython.ccall
+    def copied(self, before: cython.longlong) -> tuple:
+        """Return the found records as one bytes object, and two native 64-bit numbers per record.
+
+        The numbers are the end of the record, ``before`` bytes after its end in that object, and its queue offset.
+        """
+        k: cython.Py_ssize_t
+        total: cython.Py_ssize_t = 0
+        data: bytes
+        # Use the sizes that were checked, because another process may have changed the file since.
+        for k in range(self.count):
+            total += self._places[3 * k + 1]
+        if cython.compiled:
+            data = PyBytes_FromStringAndSize(cython.NULL, total)
+            to: cython.p_char = PyBytes_AS_STRING(data)
+            ends: bytes = PyBytes_FromStringAndSize(cython.NULL, 16 * self.count)
+            numbers: cython.p_longlong = cython.cast(cython.p_longlong, PyBytes_AS_STRING(ends))
+            total = 0
+            for k in range(self.count):
+                memcpy(to + total, cython.address(self._buf[self._places[3 * k]]), self._places[3 * k + 1])
+                total += self._places[3 * k + 1]
+                numbers[2 * k] = before + total
+                numbers[2 * k + 1] = self._places[3 * k + 2]
+            return data, ends
+        records: list = []
+        pairs = array.array("q")
+        for k in range(self.count):
+            at, size = self._places[3 * k], self._places[3 * k + 1]
+            records.append(bytes(self._buf[at : at + size]))
+            before += size
+            pairs.append(before)
+            pairs.append(self._places[3 * k + 2])
+        return b"".join(records), pairs.tobytes()
+
+    def pack(self, packer: Packer, most: cython.Py_ssize_t):
+        """Do what ``find`` does, and add the records to ``packer`` instead; stop if it has no room."""
+        self._packer = packer
+        with cython.nogil:
+            self.why = self._find(most, 1 << 62, False, False)
+        self._packer = None
+
+    def take_places(self, places: cython.longlong[:, ::1]):
+        """Copy the places of the found records (PLACE_*) to the first rows of ``places``, which has enough of them."""
+        k: cython.Py_ssize_t
+        i: cython.Py_ssize_t
+        if places.shape[0] < self.count or places.shape[1] != C.PLACE_COLUMNS:
+            raise ValueError(f"{self.count} places into {places.shape[0]} of {places.shape[1]}")
+        for k in range(self.count):
+            for i in range(C.PLACE_COLUMNS):
+                places[k, i] = self._places[3 * k + i]
+
+
+@cython.cclass
+class SeenPages:
+    """``seen`` of ``UnitWindow.enter`` for each segment, for 100 ms.
+
+    The system call that tells which pages are in the page cache takes 1 to 3 us, a fifth of a read. A page that was
+    evicted in the meantime is still read right, but that read waits for the disk.
+    """
+
+    _monotonic_ns: object
+    _length: cython.Py_ssize_t
+    _since: cython.longlong
+    _segments: dict
+
+    def __init__(self, file_size: cython.longlong, monotonic_ns):
+        """``monotonic_ns`` is that of the clock; no segment is longer than ``file_size`` bytes."""
+        self._monotonic_ns = monotonic_ns
+        self._length = (file_size + SEEN_BYTES - 1) // SEEN_BYTES
+        self._since, self._segments = 0, {}
+
+    @cython.ccall
+    def of(self, start) -> bytearray:
+        """Return ``seen`` of the segment at position ``start``."""
+        now: cython.longlong = self._monotonic_ns()
+        if not 0 <= now - self._since < _SEEN_NS:
+            self._segments, self._since = {}, now
+        segments: dict = self._segments  # another thread may replace it
+        pages: bytearray = segments.get(start)
+        return segments.setdefault(start, bytearray(self._length)) if pages is None else pages
+
+
+@cython.cclass
+class Answer:
+    """Copies records to the answer of a read, up to ``left`` of them with ``room`` bytes together; one always fits.
+
+    ``disk`` says how much to read from the disk, and loads ahead. With ``only_cached`` the answer ends instead before
+    the first record that is not in the page cache.
+    """
+
+    left = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    is_cold = cython.declare(cython.bint, visibility="readonly")
+    partial = cython.declare(cython.bint, visibility="readonly")
+    _data: list
+    _places: list
+    _total: cython.longlong
+    _room: cython.longlong
+    _only_cached: cython.bint
+    _disk: object
+    _asked: object
+
+    @cython.cfunc
+    def _begin(self, most: cython.Py_ssize_t, room: cython.longlong, only_cached: cython.bint, disk):
+        self.left, self._room, self._only_cached, self._disk = most, room, only_cached, disk
+        self.count, self.is_cold, self.partial, self._asked = 0, False, True, None
+        self._data, self._places, self._total = [], [], 0
+
+    @cython.ccall
+    def take(self, window: UnitWindow):
+        """Take records from the buffer of a window. Return True if the answer may have more."""
+        data: bytes
+        window.find(self.left, self._room - self._total, self._total > 0)
+        if window.count:
+            data, places = window.copied(self._total)
+            self._data.append(data)
+            self._places.append(places)
+            self._total += len(data)
+            self.count += window.count
+            self.left -= window.count
+        if window.why == C.UNITS_FULL:
+            self.left = 0
+        elif window.why == C.UNITS_COLD:
+            if self._only_cached:
+                self.left = 0
+                self.is_cold = True
+            elif self._asked != window.start:
+                self._asked = window.start
+                self._disk.load_ahead(window, self.left)
+        return self.left > 0
+
+    def span(self, window: UnitWindow):
+        """Return the number of bytes to read from the disk in one call, from the record of the next unit onwards."""
+        return self._disk.span(window, self.left, self._room - self._total)
+
+    @cython.cfunc
+    def data(self):
+        """The records, one after the other."""
+        return self._data[0] if len(self._data) == 1 else b"".join(self._data)
+
+    @cython.cfunc
+    def places(self):
+        """Two native 64-bit numbers per record: its end in ``data`` and its queue offset."""
+        return self._places[0] if len(self._places) == 1 else b"".join(self._places)
+
+
+def outside(offset, low, high):
+    """Return the result of a read at an offset outside [``low``, ``high``)."""
+    if offset < low:
+        return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+
+
+@cython.cclass
+class UnitReader:
+    """Reads the records that units name, from one segment after the other: the rules of every read of a queue.
+
+    A unit is skipped whose record was deleted, is damaged, or could not be read by the disk several times. ``log`` is
+    the CommitLog. ``disk`` is that of `Answer`. ``tell`` is called for each damaged record with its queue, its queue
+    offset and its position.
+    ``holds_unit`` returns true if a record belongs to a place in an LMQ queue.
+
+    A sink has ``take(window)``, which takes messages from the window's buffer and returns False if it needs no more.
+    ``span(window)`` is the number of bytes to read from the disk in one call. ``partial`` is
+    true if the read may end early, at a record that the disk cannot read; ``count`` is then the number of messages that
+    the sink has.
+    """
+
+    holds_unit = cython.declare(object, visibility="readonly")
+    tell = cython.declare(object, visibility="readonly")
+    _disk: object
+    _most: object
+    _room: object
+    _look: object
+    _log: object
+    _files: object
+    _file: object  # the file that was read last
+    _seen: SeenPages
+
+    def __init__(self, log, seen: SeenPages, config, disk, tell, holds_unit):
+        self._most = config.max_transfer_count_on_message_in_memory
+        self._room = config.max_transfer_bytes_on_message_in_memory
+        self._look = config.max_filter_message_size // L.UNIT_SIZE
+        self._disk = disk
+        self._log, self._files, self._file = log, log.queue, None
+        self._seen, self.tell, self.holds_unit = seen, tell, holds_unit
+
+    def get_message(self, queue, offset, max_msg_nums, max_bytes, codes, keep, only_cached):
+        """Return the result of ``MessageReader.get_message`` for a queue that has messages."""
+        at: cython.Py_ssize_t
+        first: cython.longlong
+        most: cython.Py_ssize_t
+        count: cython.Py_ssize_t
+        least: cython.Py_ssize_t
+        low: cython.longlong = queue.min_offset
+        high: cython.longlong = queue.max_offset
+        if not low <= offset < high:
+            return outside(offset, low, high)
+        most = max(min(max_msg_nums, self._most), 1)
+        count, least = 2 * most, most
+        if codes is not None:
+            codes = array.array("q", codes) or None  # no codes select any code
+            count = least = min(max(self._look, max_msg_nums), high)
+        if keep is not None:
+            count = least = max(1, min(max(self._look, max_msg_nums), _WORK // keep.cost))
+        batches = None
+        if queue.is_batch:
+            batches = queue.window(offset, count, most, codes, only_cached=only_cached)
+            first, units = (batches.begin, batches.units) if batches is not None else (offset, None)
+            offset = first
+        else:
+            version, first, units = queue.ahead
+            if (
+                version != queue.version or first > offset
+                or len(units) < L.UNIT_SIZE * (offset - first + min(least, high - offset))
+            ):
+                first, units = offset, queue.units_ahead(offset, count, only_cached=only_cached)
+        if not units:
+            if units is None:
+                return GetMessageResult(_NO_MATCHED_MESSAGE, offset, low, high, is_cold=True)
+            return GetMessageResult(_OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
+        at = offset - first
+        window: UnitWindow = UnitWindow.__new__(UnitWindow)
+        window._begin(queue, units, first, at, at + count, codes, keep, _LOOK_BYTES)
+        answer: Answer = Answer.__new__(Answer)
+        answer._begin(most, min(max_bytes, self._room), only_cached, self._disk)
+        self.read(window, answer)
+        result = GetMessageResult(
+            _FOUND if answer.count else _MESSAGE_WAS_REMOVING if window.removed else _NO_MATCHED_MESSAGE,
+            first + window.at, low, high, answer.data(), answer.count, answer.places())
+        if answer.is_cold:
+            result.is_cold = answer.count == 0 and window.at == at
+        if batches is not None:
+            batches.take_whole(result)
+        return result
+
+    @cython.cfunc
+    def _enter(
+        self, window: UnitWindow, phy_offset: cython.longlong, size: cython.longlong, sink, mapped: cython.bint
+    ):
+        """Give the window a buffer with the record at a position. Return the file to release, or None."""
+        at: cython.longlong
+        wrote: cython.longlong
+        file = self._file
+        if mapped and file is not None:
+            at, wrote = file.file_from_offset, file.wrote_position
+            if at <= phy_offset < at + wrote:
+                view = file.hold_view()
+                if view is not None:
+                    window.enter(view, at, wrote, self._seen.of(at))
+                    return file
+                self._file = None  # it is closed, and another one may have its place
+        span = max(sink.span(window), size)
+        try:
+            file, view, start, until = self._files.hold_around(phy_offset, span, mapped=mapped)
+        except OSError:
+            if span <= size:
+                raise
+            # A record that cannot be read does not keep the records before it from being read.
+            file, view, start, until = self._files.hold_around(phy_offset, size, mapped=mapped)
+        if file is not None:
+            self._file = file
+        window.enter(view, start, until, _NOT_MAPPED if file is None else self._seen.of(start))
+        return file
+
+    @cython.ccall
+    def read(self, window: UnitWindow, sink):
+        """Let ``sink`` take the messages of the window's units until it has enough, and move ``window.at``."""
+        first: cython.Py_ssize_t
+        size: cython.longlong
+        phy_offset: cython.longlong
+        there: cython.Py_ssize_t
+        more: cython.bint
+        mapped: cython.bint = True
+        window._reader = self
+        while window.at < window.end:
+            first = window.at
+            size = be32(window._units, L.UNIT_SIZE * first + L.UNIT_AT_SIZE)
+            if size == PRE_BLANK:
+                window.at += 1
+                continue
+            phy_offset = be64(window._units, L.UNIT_SIZE * first)
+            try:
+                file = self._enter(window, phy_offset, size, sink, mapped)
+            except OSError as error:
+                if sink.partial and sink.count:
+                    break  # the next read starts with the record that cannot be read
+                if not self._log.unreadable.gives_up(phy_offset, error):
+                    raise
+                self.tell(window.queue, window.offset + first, phy_offset)
+                window.removed = True
+                window.at += 1
+                if sink.partial:
+                    break
+                continue
+            there = window._until
+            try:
+                more = sink.take(window)
+            finally:
+                window.leave()
+                if file is not None:
+                    file.release()
+            if not more:
+                break
+            mapped = window.why != C.UNITS_COLD  # a record outside the page cache is read by a system call
+            if window.why == C.UNITS_DAMAGED or (window.at == first and (
+                window.why == C.UNITS_CUT_OFF or (window.why == C.UNITS_ELSEWHERE and not there)
+            )):
+                phy_offset = be64(window._units, L.UNIT_SIZE * window.at)
+                if window.why == C.UNITS_DAMAGED or not 0 <= phy_offset < self._log.min_offset:
+                    # If it was not deleted, the unit names no record.
+                    self.tell(window.queue, window.offset + window.at, phy_offset)
+                window.removed = window.removed or window.why != C.UNITS_DAMAGED
+                window.at += 1

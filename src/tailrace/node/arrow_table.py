@@ -13,9 +13,9 @@ from tailrace.arrow.inner_rows import message_rows
 from tailrace.arrow.memory import array
 from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
 from tailrace.formats.consumequeue import CQ_UNIT
-from tailrace.kernels import packed_rows
+from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
-from tailrace.store.queue_scan import Window
+from tailrace.kernels.unit_records import Packer, UnitWindow
 from tailrace.store.reading import MessageReader
 
 if TYPE_CHECKING:
@@ -26,7 +26,11 @@ __all__ = ["arrow_table", "check_not_negative", "chosen_schema"]
 _ROWS: Final = 1 << 14
 _BODIES: Final = 16 << 20
 _TEXTS: Final = 4 << 20
-_SIZE: Final = np.dtype(">i4")
+_PART: Final = 512 << 10
+_PLACES: Final = 512
+"""Bytes and number of the records with several messages of which rows are made in one call."""
+_READ: Final = 2 << 20
+"""Bytes that are read from the disk in one call."""
 
 
 def arrow_table(
@@ -59,6 +63,8 @@ class _Pack:
     the calls is small.
     """
 
+    partial = False
+
     def __init__(self, schema: pa.Schema, label: str, count: int, within: tuple[int, int] | None) -> None:
         """``within`` is given for a queue whose records may have several messages: offsets [first, end)."""
         self._schema, self._label, self._within = schema, label, within
@@ -67,83 +73,87 @@ class _Pack:
         self._fields = Fields(min(count, _ROWS), schema.names)
         self._row, self._texts = np.empty((1, C.COLUMNS), np.int64), array(_TEXTS)
         self._bodies = pyarrow().allocate_buffer(0)
-        self._count = self._texts_end = self._bodies_end = 0
-        self._longest = self._room = 0
+        self._packer: Packer | None = None
         self._batches: list[pa.RecordBatch] = []
 
     def batches(self) -> list[pa.RecordBatch]:
         """Return the messages that were taken."""
-        if self._count:
-            self._end_batch()
+        self._end_batch()
         return self._batches
 
-    def take(self, window: Window, at: int) -> tuple[int, int]:
-        """Take messages up to the end of a record batch, see ``queue_scan.Sink``."""
-        if self._within is not None or not window.queue.record_topic:
-            return self._take_rows(window, at)
-        if not self._count:
-            sizes = np.ndarray(len(window.units) // CQ_UNIT.size, _SIZE, window.units, 8, (CQ_UNIT.size,))
-            self._begin(int(sizes[at : at + self.left].clip(0, _BODIES).sum(dtype=np.int64)))
-        before = self._count
-        self._count, self._texts_end, self._bodies_end, at, why = packed_rows.pack_units(
-            window.buffer, window.start, len(window.buffer), window.units, at, window.queue.record_topic,
-            window.queue.queue_id, window.offset, window.seen, self._row, before, self._room, self._texts,
-            self._texts_end, np.frombuffer(self._bodies, np.uint8), self._bodies_end, self._has_bodies,
-            *self._fields.places)
-        self.left -= self._count - before
-        if why == C.UNITS_FULL and self.left:
-            if self._count:
-                self._end_batch()
-            else:
-                self._longest = CQ_UNIT.struct.unpack_from(window.units, at * CQ_UNIT.size)[1]
-        return at, why
-
-    def _take_rows(self, window: Window, at: int) -> tuple[int, int]:
-        """Do what ``take`` does for records of which not every one is one message of the queue."""
-        rows, at, why = window.rows(at, self.left)
+    def take(self, window: UnitWindow) -> bool:
+        """Take messages from the buffer of a window, see ``reading.Sink``."""
         if self._within is not None:
-            rows = message_rows(window.buffer, rows)
-            offsets = rows[:, C.QUEUE_OFFSET]
-            rows = rows[(offsets >= self._within[0]) & (offsets < self._within[1])][: self.left]
+            return self._take_batches(window, *self._within)
+        longest, more = 0, True
+        while more and self.left:
+            sizes = CQ_UNIT.view(window.units)["size"][window.at : window.at + self.left]
+            packer = self._packer or self._begin(int(sizes.clip(0, _BODIES).sum(dtype=np.int64)), longest)
+            before = packer.count
+            window.pack(packer, self.left)
+            self.left -= packer.count - before
+            more = window.why == C.UNITS_FULL
+            if more and self.left:
+                longest = int(CQ_UNIT.view(window.units)["size"][window.at])
+                self._end_batch()
+        return self.left > 0
+
+    def _take_batches(self, window: UnitWindow, begin: int, until: int) -> bool:
+        """Do what ``take`` does for records of which each may have several messages."""
+        places = np.empty((_PLACES, C.PLACE_COLUMNS), np.int64)
+        window.find(min(self.left, _PLACES), _PART, False)
+        window.take_places(places)
+        rows = np.empty((window.count, C.COLUMNS), np.int64)
+        record.fill_rows(window.buffer, window.start, places[: len(rows)], rows)
+        rows = message_rows(window.buffer, rows)
+        offsets = rows[:, C.QUEUE_OFFSET]
+        rows = rows[(offsets >= begin) & (offsets < until)][: self.left]
         first = 0
         while first < len(rows):
-            if not self._count:
-                self._longest = int(rows[first, C.SIZE])
-                self._begin(self.left * int(rows[first:, C.SIZE].max()))
-            first, self._count, self._texts_end, self._bodies_end = packed_rows.pack_rows(
-                window.buffer, rows, first, self._row, self._count, self._room, self._texts, self._texts_end,
-                np.frombuffer(self._bodies, np.uint8), self._bodies_end, self._has_bodies, *self._fields.places)
+            sizes = rows[first:, C.SIZE]
+            packer = self._packer or self._begin(self.left * int(sizes.max()), int(sizes[0]))
+            first = packer.put_rows(window.buffer, rows, first)
             if first < len(rows):
                 self._end_batch()
         self.left -= len(rows)
-        return at, why
+        return self.left > 0
 
-    def _begin(self, size: int) -> None:
-        """Get memory for records with ``size`` bytes, or at least for one with ``_longest``, and for their numbers."""
-        if self._longest > len(self._texts):
-            self._texts = array(self._longest)
-        room = max(min(_BODIES, size), self._longest) if self._has_bodies else 0
+    def span(self, window: UnitWindow) -> int:
+        """Return the number of bytes to read from the disk in one call."""
+        return _READ
+
+    def _begin(self, size: int, longest: int) -> Packer:
+        """Get memory for records with ``size`` bytes, or at least for one with ``longest``, and for their numbers."""
+        if longest > len(self._texts):
+            self._texts = array(longest)
+        room = max(min(_BODIES, size), longest) if self._has_bodies else 0
         self._bodies = pyarrow().allocate_buffer(room, resizable=True)
-        self._room = min(self.left, _ROWS)
-        self._fields.begin(self._room)
+        count = min(self.left, _ROWS)
+        self._fields.begin(count)
+        self._packer = Packer(
+            count, self._row, self._texts, np.frombuffer(self._bodies, np.uint8), self._has_bodies,
+            *self._fields.places)
+        return self._packer
 
     def _end_batch(self) -> None:
-        """Make a record batch of the rows. The next row begins another one."""
-        self._fields.count = self._count
+        """Make a record batch of the rows, if there are any. The next row begins another one."""
+        packer, self._packer = self._packer, None
+        if packer is None or not packer.count:
+            return
+        self._fields.count = packer.count
         made = Columns(self._texts.data, self._fields, self._label, "stored")
         arrays = [
-            self._body_column(field.type) if field.name == "body" else made.make(field.name, field.type)
-            for field in self._schema]
+            self._body_column(field.type, packer.bodies_end) if field.name == "body"
+            else made.make(field.name, field.type) for field in self._schema]
         self._batches.append(pyarrow().RecordBatch.from_arrays(arrays, schema=self._schema))
-        self._count = self._texts_end = self._bodies_end = self._longest = 0
 
-    def _body_column(self, kind: pa.DataType) -> pa.Array:
-        pa = pyarrow()
-        offsets = array(self._count + 1, np.int32)
-        offsets[:-1], offsets[-1] = self._fields[C.BODY_POS], self._bodies_end
+    def _body_column(self, kind: pa.DataType, end: int) -> pa.Array:
+        pa, count = pyarrow(), self._fields.count
+        offsets = array(count + 1, np.int32)
+        offsets[:-1], offsets[-1] = self._fields[C.BODY_POS], end
         # Some allocators copy to shrink, which is not worth it for a quarter.
-        self._bodies.resize(self._bodies_end, shrink_to_fit=self._bodies_end < self._bodies.size // 4 * 3)
-        return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(offsets), self._bodies])
+        self._bodies.resize(end, shrink_to_fit=end < self._bodies.size // 4 * 3)
+        return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), self._bodies])
 
 
 def chosen_schema(columns: Sequence[str] | None) -> pa.Schema:

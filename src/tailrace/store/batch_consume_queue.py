@@ -186,7 +186,7 @@ class BatchConsumeQueue(ConsumeQueue):
         return BatchPlaces(self.files.files, self._end, max_offset)
 
     def window(
-        self, offset: int, count: int, most: int, codes: Codes, *, only_cached: bool
+        self, offset: int, count: int, most: int, codes: Codes | None, *, only_cached: bool
     ) -> BatchWindow | None:
         """Return the units that a read examines (``batch_window``); None if a page is not in the page cache."""
         places = self.places()

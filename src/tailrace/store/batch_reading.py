@@ -35,12 +35,12 @@ class BatchWindow(NamedTuple):
         result.inner_messages = int((self.ends[places] - self.starts[places]).sum()) - len(places)
 
 
-def batch_window(places: BatchPlaces, offset: int, count: int, most: int, codes: _Numbers) -> BatchWindow:
+def batch_window(places: BatchPlaces, offset: int, count: int, most: int, codes: _Numbers | None) -> BatchWindow:
     """Return the units for a read from ``offset`` onwards.
 
     The window starts at the first message of the record that has the message at ``offset`` and examines ``count``
     queue offsets. It has at most ``most`` messages whose tags code is one of ``codes`` (of any code if ``codes``
-    is empty), and at least one record, so a long first record may exceed ``most``.
+    is None), and at least one record, so a long first record may exceed ``most``.
     """
     covering = places.covering(offset)
     begin, end = (covering.base, covering.end) if covering is not None else (offset, offset + 1)
@@ -51,7 +51,7 @@ def batch_window(places: BatchPlaces, offset: int, count: int, most: int, codes:
     if not len(starts):
         return BatchWindow(begin, units, starts, starts)
     ends = np.append(starts[1:], last - begin)
-    wanted = np.isin(view["tags_code"][starts], codes) if len(codes) else np.ones(len(starts), dtype=bool)
+    wanted = np.isin(view["tags_code"][starts], codes) if codes is not None else np.ones(len(starts), dtype=bool)
     messages = np.cumsum(np.where(wanted, ends - starts, 0))
     over = np.flatnonzero((messages > most) | (ends > len(view)))
     first = int(np.argmax(wanted)) if bool(wanted.any()) else 0

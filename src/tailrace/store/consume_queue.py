@@ -98,7 +98,7 @@ class ConsumeQueue:
         self.last_store_timestamp = 0
         self.last_phy_offset = -1
         self.version = 0
-        """Grows when the end moves back or units before it change, so that ``ahead`` is no longer used."""
+        """Grows when the end moves back or units before it change, so that readers no longer use ``ahead``."""
         self.ahead: tuple[int, int, bytes] = 0, 0, b""
         """Units of the last read of ``units_ahead``: version, number of the first unit, the bytes."""
         self.read_ahead = range(0)
@@ -336,25 +336,19 @@ class ConsumeQueue:
             offset = offset + units if units else max(self.next_file(offset), offset + 1)
 
     def units_ahead(self, offset: int, count: int, *, only_cached: bool = False) -> bytes | None:
-        """Return ``units`` for a reader that reads on through the queue; several calls share one file read.
+        """Read ``count`` units or some more from ``offset`` onwards, and keep those of a longer read in ``ahead``.
 
+        A reader that reads on through the queue uses ``ahead`` before it calls, so several reads share one file read.
         With ``only_cached`` do not wait for the disk: return None if a unit is not in the page cache.
         """
         version, left = self.version, self.max_offset - offset
-        count = min(count, left)
-        if count <= 0:
+        if left <= 0:
             return b""
-        known, first, ahead = self.ahead
-        at = (offset - first) * _UNIT
-        end = at + count * _UNIT
-        if known == version and at >= 0 and end <= len(ahead):
-            return ahead[at:end]
         read = self.files.read_cached if only_cached else self.files.read
         units = read(offset * _UNIT, min(max(count, _AHEAD), left) * _UNIT)
-        if units is None or len(units) <= count * _UNIT:
-            return units
-        self.ahead = version, offset, units
-        return units[: count * _UNIT]
+        if units is not None and len(units) > count * _UNIT:
+            self.ahead = version, offset, units
+        return units
 
     def skip_written(self, units: memoryview) -> int:
         """Move the queue's end past those of these units that are on disk there. Return their length in bytes.

@@ -6,9 +6,8 @@ are skipped, and each is logged once (W14: readers check what they return).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 
@@ -17,18 +16,11 @@ from tailrace.config import StoreConfig
 from tailrace.env import linux_calls
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import (
-    MESSAGE_HEAD,
-    STORE_TIME_HEAD,
-    decode_message,
-    store_timestamp_of,
-)
+from tailrace.formats.commitlog import STORE_TIME_HEAD, decode_message, store_timestamp_of
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
-from tailrace.kernels import unit_records
-from tailrace.kernels.shared import constants as C
+from tailrace.kernels.unit_records import SeenPages, UnitReader, UnitWindow, outside
 from tailrace.logs import get_logger
-from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt, places_of
-from tailrace.store.batch_consume_queue import BatchConsumeQueue
+from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.consume_queue_store import ConsumeQueueStore
@@ -36,27 +28,18 @@ from tailrace.store.hooks import PropertyFilter
 from tailrace.store.index_service import IndexService
 from tailrace.store.lives import EndedLives
 from tailrace.store.multi_dispatch import holds_unit
-from tailrace.store.queue_scan import NOT_MAPPED, Sink, hold_around, scan_queue
 from tailrace.store.queue_search import first_stored
 from tailrace.store.walk.scan import has_unit, is_record
 
-__all__ = ["MessageReader"]
+__all__ = ["MessageReader", "Sink"]
 
 _log = get_logger(__name__)
 _UNIT: Final = CQ_UNIT.size
-_unit: Final = CQ_UNIT.struct.unpack_from
-_ANY_CODE: Final = np.empty(0, np.int64)
-_FOUND: Final = GetMessageStatus.FOUND
-_NO_MATCHED_MESSAGE: Final = GetMessageStatus.NO_MATCHED_MESSAGE
-"""Kept in variables, because an enumeration look-up costs about a third of the read of one message."""
-_DONE: Final = (C.UNITS_END, C.UNITS_FULL)
+_UNITS: Final = 1 << 13
+"""Units that ``scan`` reads in one call."""
 Codes = np.ndarray[Any, np.dtype[np.int64]]
 _MOST_LOGGED: Final = 1000
 _COPIES: Final = 64
-_LOOK_BYTES: Final = 16 << 20
-"""Bytes that one read with a property filter examines; bytes of properties count several times."""
-_WORK: Final = 25_600
-"""Messages that one read with a property filter examines, times the cost of the filter: some ms."""
 _FILTERED_READ: Final = 1 << 20
 """Bytes per read from the disk with a property filter; most of the messages are not selected."""
 _GAP: Final = 16 << 10
@@ -65,6 +48,26 @@ _GAP_AHEAD: Final = 64 << 10
 """Two records with at most this many bytes between them are read ahead in one piece for a consumer that reads on."""
 _AHEAD_BYTES: Final = 2 << 20
 """Bytes that are read ahead at most."""
+
+
+class Sink(Protocol):
+    """Takes the messages of ``MessageReader.scan``."""
+
+    left: int
+    """Number of messages that it may still take."""
+    partial: bool
+    """True if the read may end early, at a record that the disk cannot read."""
+
+    def take(self, window: UnitWindow) -> bool:
+        """Take messages of the next units from the window's buffer, at least one if there is one.
+
+        Return False if it takes no more.
+        """
+        ...
+
+    def span(self, window: UnitWindow) -> int:
+        """Return the number of bytes to read from the disk in one call, from the record of the next unit onwards."""
+        ...
 
 
 @final
@@ -81,16 +84,13 @@ class MessageReader:
         lives: EndedLives,
     ) -> None:
         self._lives = lives
-        self._most = config.max_transfer_count_on_message_in_memory
-        self._room = config.max_transfer_bytes_on_message_in_memory
-        self._look = config.max_filter_message_size // _UNIT
         self._clock = clock
         self._log = commit_log
         self._queues = queues
         self._index = index
         self._logged: set[tuple[str, int, int]] = set()
-        self._seen = unit_records.SeenPages(commit_log.queue.file_size, clock.monotonic_ns)
-        self._cached = unit_records.CachedReader(commit_log.queue.find, self._seen, self._most, self._room)
+        self._seen = SeenPages(commit_log.queue.file_size, clock.monotonic_ns)
+        self._units = UnitReader(commit_log, self._seen, config, self, self._log_damage, holds_unit)
 
     def get_message(
         self,
@@ -115,140 +115,78 @@ class MessageReader:
         if queue is None or queue.max_offset == 0:
             begin = self._lives.begin(topic, queue_id)  # of a queue that was deleted and has no message since
             return (
-                _outside(offset, begin, begin) if begin
+                outside(offset, begin, begin) if begin
                 else GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0))
-        if codes is None and property_filter is None:
-            usual = self._cached.read(queue, offset, max_msg_nums, max_bytes, only_cached)
-            if usual is not None:
-                return usual
-        low, high = queue.min_offset, queue.max_offset
-        if not low <= offset < high:
-            return _outside(offset, low, high)
-        result = GetMessageResult(_NO_MATCHED_MESSAGE, offset, low, high)
-        most = max(min(max_msg_nums, self._most), 1)
-        count = most * 2 if codes is None else max(self._look, max_msg_nums)
-        if property_filter is not None:
-            count = max(1, min(max(self._look, max_msg_nums), _WORK // property_filter.cost))
-        wanted = np.fromiter(codes, np.int64) if codes is not None else _ANY_CODE
-        window = None
-        if isinstance(queue, BatchConsumeQueue):
-            window = queue.window(offset, count, most, wanted, only_cached=only_cached)
-            offset, units = (window.begin, window.units) if window is not None else (offset, None)
-        else:
-            units = queue.units_ahead(offset, count, only_cached=only_cached)
-        if units is None:
-            result.is_cold = True
-            return result
-        if not units:
-            result.status = GetMessageStatus.OFFSET_FOUND_NULL
-            result.next_begin_offset = queue.offset_after_file(offset)
-            return result
-        room = min(max_bytes, self._room)
-        self._read_units(
-            queue, units, wanted, offset, most, room, result, keep=property_filter, only_cached=only_cached)
-        if window is not None:
-            window.take_whole(result)
-        return result
+        return self._units.get_message(
+            queue, offset, max_msg_nums, max_bytes, codes, property_filter, only_cached)
 
-    def _read_units(
-        self, queue: ConsumeQueue, units: bytes, codes: Codes, offset: int, most: int, room: int,
-        result: GetMessageResult, *, keep: PropertyFilter | None, only_cached: bool,
-    ) -> None:
-        """Fill ``result`` with the records of ``units``, the first of which is that of ``offset``.
+    def span(self, window: UnitWindow, most: int, room: int) -> int:
+        """Return the number of bytes to read from the disk in one call, starting at the record of the next unit.
 
-        One kernel call reads the records up to the end of a segment. A unit whose record was deleted or is
-        damaged is skipped and does not count for ``most``.
+        The call covers up to ``most`` selected records that are close to each other and have at most ``room`` bytes
+        together. Reading each record by itself takes several times as long in a thread, because the thread
+        waits for the interpreter's lock after every call.
         """
-        topic = queue.record_topic
-        parts: list[bytes] = []
-        total, at, removed, mapped, look, asked = 0, 0, False, True, _LOOK_BYTES, -1
-        phy_offset, least, _ = _unit(units, 0)
-        size = least
-        while True:
-            try:
-                held, buffer, start, there = hold_around(self._log, phy_offset, size, least, mapped=mapped)
-            except OSError as error:
-                if result.record_count:
-                    break  # the next read starts with the record that cannot be read
-                if not self._log.unreadable.gives_up(phy_offset, error):
-                    raise
-                self._log_damage(queue, offset + at, phy_offset)
-                removed, at = True, at + 1
-                break
-            try:
-                pages = NOT_MAPPED if held is None else self._seen.of(start)
-                data, places, count, at, why, examined = _records(
-                    keep, buffer, start, there, units, at, codes, topic, queue.queue_id, offset,
-                    most - result.record_count, room - total, look, total > 0, pages)
-                look -= examined
-                if why == C.UNITS_COLD and not only_cached and asked != start:
-                    asked = start
-                    _load_ahead(queue, buffer, start, units, at, codes, offset, most if keep is None else len(units))
-            finally:
-                if held is not None:
-                    held.release()
-            if count and not topic:
-                data, places, count = self._of_lmq(queue, data, places, count)
-            if total:
-                parts.append(data)
-                result.places += _moved(places, total)
-            else:
-                parts, result.places = [data], places
-            result.record_count += count
-            total += len(data)
-            if why in _DONE:
-                break
-            if why == C.UNITS_COLD and only_cached:
-                result.is_cold = not (result.record_count or at)
-                break
-            mapped = why != C.UNITS_COLD  # a record outside the page cache is read by a system call
-            was, (phy_offset, least, _) = phy_offset, _unit(units, at * _UNIT)
-            size = (
-                least if mapped else _span(units, at, codes, most - result.record_count, room - total) if keep is None
-                else _span(units, at, codes, len(units), _FILTERED_READ))
-            if why == C.UNITS_DAMAGED:
-                self._log_damage(queue, offset + at, phy_offset)
-                at += 1
-            elif why == C.UNITS_CUT_OFF or (phy_offset == was and not there):
-                if not 0 <= phy_offset < self._log.min_offset:
-                    self._log_damage(queue, offset + at, phy_offset)  # it was not deleted: the unit names no record
-                removed = True
-                at += 1
-        result.next_begin_offset = offset + at
-        result.data = parts[0] if len(parts) == 1 else b"".join(parts)
-        if total:
-            result.status = _FOUND
-        elif removed:
-            result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+        if window.keep is not None:
+            most, room = len(window.units), _FILTERED_READ
+        starts, ends = _places_of(window, most)
+        if not len(starts):
+            return 0
+        gaps = starts[1:] - ends[:-1]
+        near = (gaps >= 0) & (gaps <= _GAP) & (ends[1:] - starts[0] <= room)
+        count = 1 + (len(near) if near.all() else int(near.argmin()))
+        return int((ends[:count] - starts[0]).max())
+
+    def load_ahead(self, window: UnitWindow, most: int) -> None:
+        """Start to read from the disk what this read needs, so that the disk works on all of it at the same time.
+
+        The buffer of ``window`` is the mapping of a segment; the records of the selected units from the next one
+        onwards are not in memory. If the read starts where the last one from the disk ended, its consumer follows the
+        queue. Then all units count, because the next read needs the rest of them, and near records are read in one
+        piece with the records of other queues between them. For any other read that would be a load on the disk in
+        vain, so only its first ``most`` records are read.
+        """
+        queue, at = window.queue, window.offset + window.at
+        before, queue.read_ahead = queue.read_ahead, range(at, window.offset + window.end)
+        reads_on = before.start < at <= before.stop + len(before)  # others may have read some more into memory
+        base = window.start
+        starts, ends = _places_of(window, window.end if reads_on or window.keep is not None else most)
+        inside = (starts >= base) & (ends > starts) & (ends - base <= len(window.buffer))
+        starts, ends = starts[inside], ends[inside]
+        if not len(starts):
+            return
+        gaps = starts[1:] - ends[:-1]
+        apart = np.flatnonzero((gaps < 0) | (gaps > (_GAP_AHEAD if reads_on else 0)))
+        address, left = linux_calls.address_of(window.buffer) - base, _AHEAD_BYTES
+        for start, end in zip(
+            starts[np.append(0, apart + 1)].tolist(), ends[np.append(apart, -1)].tolist(), strict=True
+        ):
+            if left > 0:
+                linux_calls.will_need(address + start, min(end - start, left))
+                left -= end - start
 
     def has_batch_queues(self, topic: str) -> bool:
         """Return True if the queues of a topic are batch queues."""
         return self._queues.has_batch_queues(topic)
 
     def scan(self, topic: str, queue_id: int, offset: int, until: int, sink: Sink) -> None:
-        """Give ``sink`` the messages with queue offsets in [``offset``, ``until``), see ``scan_queue``.
+        """Give ``sink`` the messages with queue offsets in [``offset``, ``until``), in order, until its ``left`` is 0.
 
-        The first record is the one that has the message at ``offset``.
+        The first record is the one that has the message at ``offset``. The sink takes whole records whose
+        checksums, position, topic and queue offset are right, as ``get_message`` does.
         """
         queue = self._queues.get(topic, queue_id)
-        if queue is not None:
-            offset = queue.begin_of(max(offset, queue.min_offset))
-            scan_queue(self._log, queue, offset, until, sink, self._log_damage, self._seen)
-
-    def _of_lmq(
-        self, queue: ConsumeQueue, data: bytes, places: bytes, count: int
-    ) -> tuple[bytes, bytes, int]:
-        """Return the records that name this LMQ queue and the queue offset; log the others as damaged."""
-        read = GetMessageResult(_FOUND, data=data, places=places)
-        found, offsets = read.records, read.queue_offsets
-        kept = [holds_unit(one, queue.topic, place) for one, place in zip(found, offsets, strict=True)]
-        if all(kept):
-            return data, places, count
-        for one, place, right in zip(found, offsets, kept, strict=True):
-            if not right:
-                self._log_damage(queue, place, MESSAGE_HEAD.unpack_from(one).phy_offset)
-        found = list(itertools.compress(found, kept))
-        return b"".join(found), places_of(found, itertools.compress(offsets, kept)), len(found)
+        if queue is None:
+            return
+        offset = queue.begin_of(max(offset, queue.min_offset))
+        while sink.left > 0 and offset < until:
+            units = queue.units(offset, min(_UNITS, until - offset))
+            if not units:
+                offset = queue.offset_after_file(offset)
+                continue
+            window = UnitWindow(queue, units, offset, 0, len(units))
+            self._units.read(window, sink)
+            offset += window.at
 
     def _log_damage(self, queue: ConsumeQueue, offset: int, phy_offset: int) -> None:
         place = queue.topic, queue.queue_id, offset
@@ -386,87 +324,11 @@ class MessageReader:
             wanted *= 4
 
 
-def _records(
-    keep: PropertyFilter | None, buffer: memoryview | bytes, start: int, there: int, units: bytes, at: int,
-    codes: Codes, topic: bytes, queue_id: int, offset: int, most: int, room: int, look: int, started: bool,
-    pages: bytearray,
-) -> tuple[bytes, bytes, int, int, int, int]:
-    """Call the kernel that reads records, for tags codes or for properties. Return also the bytes that it examined."""
-    if keep is None:
-        return *unit_records.read_units(
-            buffer, start, there, units, at, codes, topic, queue_id, offset, most, room, started, pages), 0
-    return unit_records.read_matching(
-        buffer, start, there, units, at, keep.names, keep.matches, topic, queue_id, offset, most, room, look, started,
-        pages)
-
-
-def _span(units: bytes, at: int, codes: Codes, most: int, room: int) -> int:
-    """Return the number of bytes to read from the disk in one call, starting at the record of unit ``at``.
-
-    The call covers up to ``most`` selected records that are close to each other and have at most ``room`` bytes
-    together. Reading each record by itself takes several times as long in a thread, because the thread
-    waits for the interpreter's lock after every call.
-    """
-    starts, ends = _places_of(units, at, codes)
-    starts, ends = starts[:most], ends[:most]
-    gaps = starts[1:] - ends[:-1]
-    near = (gaps >= 0) & (gaps <= _GAP) & (ends[1:] - starts[0] <= room)
-    count = 1 + (len(near) if near.all() else int(near.argmin()))
-    return int((ends[:count] - starts[0]).max())
-
-
-def _load_ahead(
-    queue: ConsumeQueue, buffer: memoryview | bytes, base: int, units: bytes, at: int, codes: Codes, offset: int,
-    most: int,
-) -> None:
-    """Start to read from the disk what this read needs, so that the disk works on all of it at the same time.
-
-    ``buffer`` is the mapping of a segment, which begins at position ``base``. ``units[0]`` has the queue offset
-    ``offset``; the records of the selected units from index ``at`` onwards are not in memory. If the read starts where
-    the last one from the disk ended, its consumer follows the queue. Then all units count, because the next read
-    needs the rest of them, and near records are read in one piece with the records of other queues between them. For
-    any other read that would be a load on the disk in vain, so only its first ``most`` records are read.
-    """
-    before, queue.read_ahead = queue.read_ahead, range(offset + at, offset + len(units) // _UNIT)
-    reads_on = before.start < offset + at <= before.stop + len(before)  # others may have read some more into memory
-    starts, ends = _places_of(units, at, codes)
-    inside = (starts >= base) & (ends > starts) & (ends - base <= len(buffer))
-    starts, ends = starts[inside], ends[inside]
-    if not reads_on:
-        starts, ends = starts[:most], ends[:most]
-    if not len(starts):
-        return
-    gaps = starts[1:] - ends[:-1]
-    apart = np.flatnonzero((gaps < 0) | (gaps > (_GAP_AHEAD if reads_on else 0)))
-    address, left = linux_calls.address_of(buffer) - base, _AHEAD_BYTES
-    for start, end in zip(
-        starts[np.append(0, apart + 1)].tolist(), ends[np.append(apart, -1)].tolist(), strict=True
-    ):
-        if left > 0:
-            linux_calls.will_need(address + start, min(end - start, left))
-            left -= end - start
-
-
-def _places_of(units: bytes, at: int, codes: Codes) -> tuple[Codes, Codes]:
-    """Return start and end of the records that units select, from the unit with index ``at`` onwards."""
-    view = CQ_UNIT.view(units)[at:]
-    if len(codes):
-        view = view[np.isin(view["tags_code"], codes)]
+def _places_of(window: UnitWindow, most: int) -> tuple[Codes, Codes]:
+    """Return start and end of the records of the next ``most`` selected units of a window."""
+    view = CQ_UNIT.view(window.units)[window.at : window.end]
+    if window.codes is not None:
+        view = view[np.isin(view["tags_code"], window.codes)]
+    view = view[view["size"] != PRE_BLANK_SIZE][:most]
     starts = view["phy_offset"].astype(np.int64)
     return starts, starts + view["size"]
-
-
-def _moved(places: bytes, by: int) -> bytes:
-    """Return ``places`` of records that have ``by`` bytes before them."""
-    moved = np.frombuffer(places, np.int64).copy()
-    moved[::2] += by
-    return moved.tobytes()
-
-
-def _outside(offset: int, low: int, high: int) -> GetMessageResult:
-    """Return the result of a read at an offset outside [``low``, ``high``)."""
-    if offset < low:
-        return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
-    if offset == high:
-        return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-    return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)

@@ -15,7 +15,7 @@ from tailrace.model import create_message_id
 
 TWINS = [interpreted("columns"), kernels.columns]
 ROWS = {TWINS[0]: interpreted("record"), TWINS[1]: record}
-PACKED = {TWINS[0]: interpreted("packed_rows"), TWINS[1]: kernels.packed_rows}
+PACKED = {TWINS[0]: interpreted("unit_records"), TWINS[1]: kernels.unit_records}
 PACKED_FIELDS = np.array([
     C.QUEUE_ID, C.BODY_CRC, C.PHY, C.BORN_HOST_POS, C.STORE_HOST_POS,
     C.SYS_FLAG,
@@ -80,9 +80,9 @@ def made(module, data, rows):
         row, texts = np.zeros((1, C.COLUMNS), dtype=np.int64), bytearray(len(data))
         short, long = np.zeros((2, count + 2), dtype=np.int32), np.zeros((len(PACKED_FIELDS) - 2, count + 3), np.int64)
         found.append(run(
-            lambda: PACKED[module].pack_rows(
-                data, rows, 0, row, 0, count, texts, 1, bodies, 0, len(bodies) > 0, PACKED_FIELDS, short,  # noqa: B023
-                long),  # noqa: B023
+            lambda: PACKED[module].Packer(
+                count, row, texts, bodies, len(bodies) > 0, PACKED_FIELDS, short, long  # noqa: B023
+            ).put_rows(data, rows, 0),
             short, long, texts, bodies))
     short, long = np.zeros((2, count + 2), dtype=np.int32), np.zeros((1, count + 1), dtype=np.int64)
     numbers = np.array([C.KEYS_POS, C.PHY, C.BODY_POS])
@@ -206,9 +206,9 @@ def test_room_is_compared(module):
     assert module.key_texts(data, *keys, offsets, np.zeros(3, np.int32), bytearray(1)) == module.NO_ROOM
     assert module.copy_parts(data, *body, offsets, bytearray(1), bytearray(2)) == (module.NO_ROOM, 0)
 
-    def pack(source, first, work, count, room, t, b, numbers=NUMBERS):
-        return PACKED[module].pack_rows(
-            data, source, first, work, count, room, bytearray(9), t, bytearray(9), b, True, *numbers)
+    def pack(source, first, work, room, numbers=NUMBERS):
+        return PACKED[module].Packer(
+            room, work, bytearray(9), bytearray(9), True, *numbers).put_rows(data, source, first)
 
     for call in (
         lambda: module.property_texts(data, *properties, offsets[:1], one, bytearray(9), one, bytearray(9)),
@@ -226,15 +226,12 @@ def test_room_is_compared(module):
         lambda: module.copy_parts(data, two[:0], body[1], offsets, bytearray(1), bytearray(9)),
         lambda: module.copy_parts(data, *body, offsets[:1], bytearray(1), bytearray(9)),
         lambda: module.copy_parts(data, *body, offsets, bytearray(0), bytearray(9)),
-        lambda: pack(rows, -1, row, 0, 1, 0, 0),
-        lambda: pack(rows, 0, row, 0, 1, -1, 0),
-        lambda: pack(rows, 0, row, 0, 1, 0, -1),
-        lambda: pack(rows, 0, row, -1, 1, 0, 0),
-        lambda: pack(rows, 0, row[:0], 0, 1, 0, 0),
-        lambda: pack(rows, 0, np.zeros((1, 4), np.int64), 0, 1, 0, 0),
-        lambda: pack(np.zeros((1, 4), np.int64), 0, row, 0, 1, 0, 0),
-        lambda: pack(rows, 0, row, 0, 100, 0, 0),
-        lambda: pack(rows, 0, row, 0, 1, 0, 0, (np.array([0, C.COLUMNS]), *NUMBERS[1:])),
+        lambda: pack(rows, -1, row, 1),
+        lambda: pack(rows, 0, row[:0], 1),
+        lambda: pack(rows, 0, np.zeros((1, 4), np.int64), 1),
+        lambda: pack(np.zeros((1, 4), np.int64), 0, row, 1),
+        lambda: pack(rows, 0, row, 100),
+        lambda: pack(rows, 0, row, 1, (np.array([0, C.COLUMNS]), *NUMBERS[1:])),
         lambda: ROWS[module].take_numbers(
             rows, np.array([0, 99]), np.zeros((1, 1), dtype=np.int32), np.zeros((1, 1), dtype=np.int64)),
         lambda: ROWS[module].take_numbers(
@@ -260,16 +257,18 @@ def test_packed_rows_give_the_same_columns(twin):
     texts, bodies, row = bytearray(len(data)), bytearray(len(data)), np.zeros((1, C.COLUMNS), np.int64)
     fields = PACKED_FIELDS, np.zeros((2, len(rows)), np.int32), np.zeros((len(PACKED_FIELDS) - 2, len(rows)), np.int64)
 
-    def pack(source, n, count, room, texts, t, bodies, b):
-        return module.pack_rows(data, source, n, row, count, room, texts, t, bodies, b, True, *fields)
+    def packer(room, texts, bodies):
+        made = module.Packer(room, row, texts, bodies, True, *fields)
+        assert made.put_rows(data, rows[:5], 0) == made.count == 5
+        return made
 
-    n, count, t, b = pack(rows[:5], 0, 0, len(rows), texts, 0, bodies, 0)
-    assert (n, count) == (5, 5)
-    assert pack(rows, n, count, len(rows), texts[: t + 100], t, bodies, b)[0] < len(rows)
-    assert pack(rows, n, count, len(rows), texts, t, bodies[: b + 100], b)[0] < len(rows)
-    assert pack(rows, n, count, 9, texts, t, bodies, b)[:2] == (9, 9)
-    n, count, t, b = pack(rows, n, count, len(rows), texts, t, bodies, b)
-    assert (n, count, b) == (len(rows), len(rows), rows[:, C.BODY_LEN].sum())
+    made = packer(len(rows), texts, bodies)
+    assert packer(len(rows), texts[: made.texts_end + 100], bodies).put_rows(data, rows, 5) < len(rows)
+    assert packer(len(rows), texts, bodies[: made.bodies_end + 100]).put_rows(data, rows, 5) < len(rows)
+    assert packer(9, texts, bodies).put_rows(data, rows, 5) == 9
+    made = packer(len(rows), texts, bodies)
+    assert made.put_rows(data, rows, 5) == made.count == len(rows)
+    assert made.bodies_end == rows[:, C.BODY_LEN].sum()
     kept = np.zeros_like(rows)
     kept[:, PACKED_FIELDS[:2]], kept[:, PACKED_FIELDS[2:]] = fields[1].T, fields[2].T
     same = PACKED_FIELDS[:3]

@@ -16,7 +16,6 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node import arrow_table
 from tailrace.node.store_opening import StoreParts
-from tailrace.store import queue_scan
 
 pa = pytest.importorskip("pyarrow")
 
@@ -187,21 +186,19 @@ def test_a_file_that_cannot_be_mapped_is_read(tmp_path, monkeypatch):
             store.put(Message(topic=f"T{n % 2}", body=b"%03d" % n * 300))
         store.wait_dispatched()
         wanted = same(store, "T0")
-        monkeypatch.setattr(queue_scan, "_READ", 2500)  # reads end within records
+        monkeypatch.setattr(arrow_table, "_READ", 2500)  # reads end within records
         for file in store.inner.commit_log.queue.files:
             monkeypatch.setattr(file, "_mapping", None)
             monkeypatch.setattr(file, "_unmappable", True)
         take, windows = arrow_table._Pack.take, []
         monkeypatch.setattr(
-            arrow_table._Pack, "take", lambda pack, window, at: windows.append(at) or take(pack, window, at))
+            arrow_table._Pack, "take", lambda pack, window: windows.append(window.at) or take(pack, window))
         assert same(store, "T0") == wanted
         assert len(windows) > 10
 
 
-@pytest.mark.parametrize(("places", "part", "rows"), [(512, 1 << 19, 1 << 13), (3, 1 << 19, 4), (512, 300, 7)])
-def test_an_lmq_queue_is_read_as_read_does(tmp_path, monkeypatch, places, part, rows):
-    monkeypatch.setattr(queue_scan, "_PLACES", places)
-    monkeypatch.setattr(queue_scan, "_PART", part)
+@pytest.mark.parametrize("rows", [1 << 13, 4, 7])
+def test_an_lmq_queue_is_read_as_read_does(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(arrow_table, "_ROWS", rows)
     with opened(tmp_path / "store", LMQ) as store:
         puts = []

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-import pytest
+import time
 
-from tailrace import Message, MessageStore
+import pytest
+from cold_reads import nothing_is_cached
+
+from tailrace import Message, MessageStore, kernels
 from tailrace.config import StoreConfig
 from tailrace.formats.commitlog import decode_message
-from tailrace.kernels.shared import constants as C
 from tailrace.model import GetMessageStatus
 from tailrace.node.store_opening import StoreParts
-from tailrace.store import reading
 
 COUNT = 3000
+
+
+class LooksAtN:
+    names, cost = (b"n",), 1
+
+    def __init__(self, condition):
+        self.condition, self.asked = condition, 0
+
+    def matches(self, values):
+        self.asked += 1
+        return self.condition(int(values[0]))
 
 
 class Keep:
@@ -98,13 +110,15 @@ def test_a_costly_filter_looks_at_fewer_messages(store):
         assert (result.next_begin_offset, keep.asked) == (looked, looked)
 
 
-def test_long_records_are_looked_at_up_to_a_bound(store, monkeypatch):
-    monkeypatch.setattr(reading, "_LOOK_BYTES", 20_000)
-    found, pulls = kept(store, Keep(lambda n: n % 100 == 0))
-    assert found == list(range(0, COUNT, 100))
-    assert pulls > COUNT * 100 / 20_000
-    monkeypatch.setattr(reading, "_LOOK_BYTES", 1)
-    assert store.get_message("T", 0, 0, 32, property_filter=Keep(lambda n: True)).queue_offsets == [0]
+def test_long_records_are_looked_at_up_to_a_bound(tmp_path):
+    with MessageStore.open(tmp_path, parts=StoreParts(services=False)) as store:
+        store.put_many([Message(topic="T", body=bytes(3 << 20), properties={"n": str(n)}) for n in range(12)])
+        store.wait_dispatched()
+        keep = LooksAtN(lambda n: n == 11)
+        results = [store.get_message("T", 0, at, 32, max_bytes=1 << 30, property_filter=keep) for at in (0, 5, 10)]
+    assert [one.next_begin_offset for one in results] == [5, 10, 12], "a read looks at 16 MiB"
+    assert results[2].queue_offsets == [11]
+    assert keep.asked == 12
 
 
 @pytest.mark.parametrize("damaged", [(0,), (7, 8), (31, 64, 65), tuple(range(100, 140))])
@@ -127,17 +141,11 @@ def test_damaged_messages_are_skipped_and_the_others_kept(tmp_path, damaged):
         assert found == [n for n in range(0, COUNT // 10, 2) if n not in damaged]
 
 
+@pytest.mark.skipif(not kernels.compiled(), reason="the interpreted kernel does not look at the page cache")
 def test_records_that_are_not_cached_are_read_from_the_disk(store, monkeypatch):
-    real, cold = reading.unit_records.read_matching, []
-
-    def read_matching(buf, base, until, units, first, *rest):
-        if rest[-1] and len(cold) < 5:  # mapped: every fifth call finds a page that is not there
-            cold.append(first)
-            return b"", b"", 0, first, C.UNITS_COLD, 0
-        return real(buf, base, until, units, first, *rest)
-
-    monkeypatch.setattr(reading.unit_records, "read_matching", read_matching)
+    time.sleep(0.11)  # pages that were in memory count as cached
+    addresses = nothing_is_cached(monkeypatch)
     assert store.get_message("T", 0, 0, 32, property_filter=Keep(lambda n: True), only_cached=True).is_cold
     found, _ = kept(store, Keep(lambda n: n % 100 == 99))
     assert found == list(range(99, COUNT, 100))
-    assert len(cold) == 5
+    assert addresses

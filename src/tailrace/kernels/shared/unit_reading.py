@@ -108,23 +108,6 @@ def checksums_are_right(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def is_message(
-    b: cython.const[cython.uchar][::1],
-    at: cython.Py_ssize_t,
-    size: cython.Py_ssize_t,
-    phy_offset: cython.longlong,
-    topic: cython.const[cython.uchar][::1],
-    queue_id: cython.longlong,
-    queue_offset: cython.longlong,
-) -> cython.bint:
-    """Return True if ``b[at:at + size]`` is the expected record with right checksums, see ``properties_at``."""
-    properties: cython.Py_ssize_t = properties_at(b, at, size, phy_offset, topic, queue_id, queue_offset)
-    return properties >= 0 and checksums_are_right(b, at, properties, at + size)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def pages_of(
     units: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
     base: cython.longlong, limit: cython.Py_ssize_t,
@@ -242,7 +225,7 @@ def look_ahead(
     units: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, most: cython.Py_ssize_t,
     seen: cython.uchar[::1], window: cython.p_Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Prepare to read up to ``most`` records of units from ``first`` onwards. Return ``last`` for ``message_at``.
+    """Prepare to read up to ``most`` records of units from ``first`` onwards. Return ``last`` for ``located``.
 
     Compiled only.
     """
@@ -252,32 +235,3 @@ def look_ahead(
     for k in range(first, min(first + EARLY, end)):
         load_record(buf, base, until, units, k)
     return pages_of(units, first, end, base, until) if len(seen) else 0
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def message_at(
-    buf: cython.const[cython.uchar][::1],
-    base: cython.longlong,
-    until: cython.Py_ssize_t,
-    units: cython.const[cython.uchar][::1],
-    i: cython.Py_ssize_t,
-    topic: cython.const[cython.uchar][::1],
-    queue_id: cython.longlong,
-    queue_offset: cython.longlong,
-    seen: cython.uchar[::1],
-    last: cython.Py_ssize_t,
-    pages: cython.p_uchar,
-    window: cython.p_Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Return the index of the verified record of unit ``i``, or a negative UNITS_*. See ``located``, ``is_message``."""
-    phy_offset: cython.longlong = be64(units, L.UNIT_SIZE * i)
-    size: cython.longlong = be32(units, L.UNIT_SIZE * i + L.UNIT_AT_SIZE)
-    at: cython.Py_ssize_t = located(buf, base, until, phy_offset, size, seen, last, pages, window)
-    if at >= 0 and not is_message(
-        buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset
-    ):
-        return -C.UNITS_DAMAGED
-    return at
