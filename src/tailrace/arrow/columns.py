@@ -52,6 +52,7 @@ _HOSTS: Final = {
     "bornHost": (C.BORN_HOST_POS, int(SysFlag.BORNHOST_V6)),
     "storeHost": (C.STORE_HOST_POS, int(SysFlag.STOREHOST_V6)),
 }
+_NOT_ASCII: Final = 128
 _PROPERTIES: Final = (C.PROPS_POS, C.PROPS_LEN)
 _KEYS: Final = (C.KEYS_POS, C.KEYS_LEN)
 _NEEDED: Final[dict[str, tuple[int, ...]]] = {
@@ -267,7 +268,7 @@ def _column(kind: pa.DataType, ends: Array, out: Array, valid: Array | None = No
 def _utf8(ends: Array, out: Array, valid: Array | None = None) -> pa.Array:
     """Return a column of texts. Raises ArrowInvalid for bytes that are not UTF-8."""
     pa = pyarrow()
-    if columns.is_ascii(out[: ends[-1]]):  # the cast looks at each value by itself, which takes much longer
+    if out[: ends[-1]].max(initial=0) < _NOT_ASCII:  # the cast looks at each value by itself, which takes much longer
         return _column(pa.string(), ends, out, valid)
     return _column(pa.binary(), ends, out, valid).cast(pa.string())
 

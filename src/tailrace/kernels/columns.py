@@ -75,18 +75,6 @@ def _check_rows(count: cython.Py_ssize_t, others: cython.Py_ssize_t, offsets: cy
         raise ValueError(f"columns of {count} and {others} rows into {offsets.shape[0]} offsets")
 
 
-def is_ascii(data: cython.const[cython.uchar][::1]):
-    """Return True if every byte is below 128."""
-    p: cython.Py_ssize_t
-    bits: cython.uchar = 0
-    if not cython.compiled:
-        return bytes(data).isascii()
-    with cython.nogil:
-        for p in range(len(data)):  # without a break, so that many bytes are looked at together
-            bits |= data[p]
-    return bits < 128
-
-
 def copy_parts(
     buf: cython.const[cython.uchar][::1],
     at: cython.const[cython.longlong][:],

@@ -75,7 +75,6 @@ def made(module, data, rows):
         at, length = (rows[:, getattr(C, f"{name}_{part}")] for part in ("POS", "LEN"))  # not contiguous
         o, v, out = offsets(), bytearray((count + 7) // 8), bytearray(room + 4096)
         found.append(run(lambda: module.copy_parts(data, at, length, o, v, out), o, v, out))  # noqa: B023
-        found.append(module.is_ascii(out))
     for bodies in (bytearray(0), bytearray(20), bytearray(len(data))):
         row, texts = np.zeros((1, C.COLUMNS), dtype=np.int64), bytearray(len(data))
         short, long = np.zeros((2, count + 2), dtype=np.int32), np.zeros((len(PACKED_FIELDS) - 2, count + 3), np.int64)
