@@ -83,11 +83,6 @@ ODD_STARTS = (
     "INNER_MULTI", "TIMER_DELIVERY_PREFIX", "TRANSACTION_PREFIX", "LITE_PREFIX", "SYSTEM_PROPERTY_PREFIX",
 )
 TOPIC_STARTS = ("RETRY_GROUP_TOPIC_PREFIX", "DLQ_GROUP_TOPIC_PREFIX", "SYSTEM_TOPIC_PREFIX", "LMQ_PREFIX")
-# The kernels of timers ask for one name at a time.
-SINGLE_NAMES = (
-    "UNIQ_KEY", "CRC_PROPERTY", "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
-    "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "TIMER_TOPIC",
-)
 FUNCTION = """\
 @cython.cfunc
 @cython.inline
@@ -146,9 +141,7 @@ def name_functions() -> str:
         function("known_start", "int", "Return the number START_* of the known start of a topic, else 0.",
                  CASES.format(cases=starts)),
         function("begins_odd", "bint", "Return True for the start of a property that a batch cannot honour.",
-                 CASES.format(cases=odd)),
-        *(function(f"is_{one.lower()}", "bint", f"Return True for {getattr(names, one)}.",
-                   CASES.format(cases=if_at_p(getattr(names, one), "==", "True"))) for one in SINGLE_NAMES)])
+                 CASES.format(cases=odd))])
 
 
 def main() -> int:

@@ -11,25 +11,11 @@ import cython
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be32u, be64
-from tailrace.kernels.shared.copying import find_byte
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
 from tailrace.kernels.shared.fnv import FNV_MASK, FNV_PRIME, FNV_START, fnv_on
 from tailrace.kernels.shared.java_hash import java_hash_of
-from tailrace.kernels.shared.names import (
-    is_crc_property,
-    is_real_qid,
-    is_real_topic,
-    is_timer_del_uniqkey,
-    is_timer_delay_ms,
-    is_timer_delay_sec,
-    is_timer_deliver_ms,
-    is_timer_dequeue_ms,
-    is_timer_enqueue_ms,
-    is_timer_out_ms,
-    is_timer_roll_times,
-    is_timer_topic,
-    is_uniq_key,
-)
+from tailrace.kernels.shared.names import known_name
+from tailrace.kernels.shared.record_walk import next_property
 from tailrace.kernels.shared.unit_reading import body_at, topic_at
 
 SOURCE_SHA256 = ""
@@ -54,16 +40,6 @@ def _is_ascii(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cytho
         bits |= b[p]
         p += 1
     return bits < 128
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _was_put_back(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
-    """Return True for a name that a timer does not have before its first slot comes."""
-    return (
-        is_timer_enqueue_ms(b, p, n) or is_timer_dequeue_ms(b, p, n) or is_timer_roll_times(b, p, n)
-        or is_crc_property(b, p, n))
 
 
 @cython.cfunc
@@ -118,9 +94,9 @@ def _properties(
     n: cython.Py_ssize_t,
 ) -> cython.bint:
     """Fill the columns that depend on the properties. Return True if they are those of a plain timer."""
-    p: cython.Py_ssize_t
     value: cython.Py_ssize_t
-    size: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    name: cython.int
     number: cython.longlong = 0
     said: cython.longlong
     out: cython.longlong = -1
@@ -133,32 +109,33 @@ def _properties(
     rows[n, C.T_KEY_LEN] = 0
     if not _is_ascii(b, start, e):
         return False  # only ASCII is handled here
+    start, value, end = next_property(b, start, e)
     while start < e:
-        p = find_byte(b, start, e, 2)
-        value = find_byte(b, start, p, 1) + 1
-        size = value - 1 - start
-        if size > 0 and p > value:
-            if is_real_topic(b, start, size):
-                rows[n, C.T_TOPIC_POS] = value
-                rows[n, C.T_TOPIC_LEN] = p - value
-            elif is_uniq_key(b, start, size):
-                rows[n, C.T_KEY_POS] = value
-                rows[n, C.T_KEY_LEN] = p - value
-            elif is_real_qid(b, start, size):
-                queue_id = number = _number(b, value, p)
-            elif is_timer_out_ms(b, start, size):
-                out = number = _number(b, value, p)
-            elif is_timer_delay_sec(b, start, size):
-                seconds = number = _number(b, value, p)
-            elif is_timer_delay_ms(b, start, size):
-                millis = number = _number(b, value, p)
-            elif is_timer_deliver_ms(b, start, size):
-                deliver = number = _number(b, value, p)
-            elif is_timer_del_uniqkey(b, start, size) or _was_put_back(b, start, size):
-                return False
-            if number < 0:
-                return False
-        start = p + 1
+        name = known_name(b, start, value - 1 - start)
+        if name == L.NAME_REAL_TOPIC:
+            rows[n, C.T_TOPIC_POS] = value
+            rows[n, C.T_TOPIC_LEN] = end - value
+        elif name == L.NAME_UNIQ_KEY:
+            rows[n, C.T_KEY_POS] = value
+            rows[n, C.T_KEY_LEN] = end - value
+        elif name == L.NAME_REAL_QID:
+            queue_id = number = _number(b, value, end)
+        elif name == L.NAME_TIMER_OUT_MS:
+            out = number = _number(b, value, end)
+        elif name == L.NAME_TIMER_DELAY_SEC:
+            seconds = number = _number(b, value, end)
+        elif name == L.NAME_TIMER_DELAY_MS:
+            millis = number = _number(b, value, end)
+        elif name == L.NAME_TIMER_DELIVER_MS:
+            deliver = number = _number(b, value, end)
+        elif (
+            name == L.NAME_TIMER_DEL_UNIQKEY or name == L.NAME_TIMER_ENQUEUE_MS or name == L.NAME_TIMER_DEQUEUE_MS
+            or name == L.NAME_TIMER_ROLL_TIMES or name == L.NAME_CRC_PROPERTY
+        ):
+            return False  # it deletes a timer, or it was put back before
+        if number < 0:
+            return False
+        start, value, end = next_property(b, end + 1, e)
     if rows[n, C.T_TOPIC_LEN] == 0 or rows[n, C.T_KEY_LEN] == 0 or rows[n, C.T_TOPIC_LEN] > L.MAX_TOPIC_V1:
         return False
     if out < 0 or queue_id < 0 or queue_id > _MASK_31 or seconds > 1000000000:
@@ -188,7 +165,7 @@ def _properties_at(
 ) -> cython.Py_ssize_t:
     """Return the index of the properties of the record ``b[p:end]``, -1 if it is not one of the timer topic."""
     q: cython.Py_ssize_t = topic_at(b, p, end - p, phy_offset)
-    if q < 0 or be32u(b, p + L.AT_MAGIC) != L.MAGIC_V1 or not is_timer_topic(b, q + 1, b[q]):
+    if q < 0 or be32u(b, p + L.AT_MAGIC) != L.MAGIC_V1 or known_name(b, q + 1, b[q]) != L.NAME_TIMER_TOPIC:
         return -1
     return q + 1 + b[q] + L.PROPERTIES_LENGTH_SIZE
 
@@ -276,29 +253,27 @@ def _enqueued(
     n: cython.Py_ssize_t,
 ) -> cython.int:
     """Fill the E_* columns from the properties ``b[start:e]``. Return the kind, one of E_TIMER, E_DELETE or E_ODD."""
-    p: cython.Py_ssize_t
     value: cython.Py_ssize_t
-    size: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    name: cython.int
     found: cython.int = C.E_TIMER
     rows[n, C.E_OUT] = -1
     rows[n, C.E_TOPIC_LEN] = 0
     if not _is_ascii(b, start, e):
         return C.E_ODD  # only ASCII is handled here
+    start, value, end = next_property(b, start, e)
     while start < e:
-        p = find_byte(b, start, e, 2)
-        value = find_byte(b, start, p, 1) + 1
-        size = value - 1 - start
-        if size > 0 and p > value:
-            if is_real_topic(b, start, size):
-                rows[n, C.E_TOPIC_POS] = value
-                rows[n, C.E_TOPIC_LEN] = p - value
-            elif is_timer_del_uniqkey(b, start, size):
-                found = C.E_DELETE
-            elif is_timer_out_ms(b, start, size):
-                rows[n, C.E_OUT] = _number(b, value, p)
-                if rows[n, C.E_OUT] < 0:
-                    return C.E_ODD
-        start = p + 1
+        name = known_name(b, start, value - 1 - start)
+        if name == L.NAME_REAL_TOPIC:
+            rows[n, C.E_TOPIC_POS] = value
+            rows[n, C.E_TOPIC_LEN] = end - value
+        elif name == L.NAME_TIMER_DEL_UNIQKEY:
+            found = C.E_DELETE
+        elif name == L.NAME_TIMER_OUT_MS:
+            rows[n, C.E_OUT] = _number(b, value, end)
+            if rows[n, C.E_OUT] < 0:
+                return C.E_ODD
+        start, value, end = next_property(b, end + 1, e)
     if rows[n, C.E_TOPIC_LEN] == 0 or rows[n, C.E_OUT] < 0:
         return C.E_ODD
     e = cython.cast(cython.Py_ssize_t, rows[n, C.E_TOPIC_POS] + rows[n, C.E_TOPIC_LEN])
