@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, "tests/support")  # what tests of several folders share
+
 
 def loaded(name):
     spec = importlib.util.spec_from_file_location(name, Path("tests/crash") / f"{name}.py")

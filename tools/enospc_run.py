@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, "tests/support")  # what tests of several folders share
 spec = importlib.util.spec_from_file_location("enospc", Path("tests/crash/enospc.py"))
 enospc = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(enospc)

@@ -1,9 +1,10 @@
-"""Tools of a release: an audit never passes without a look-up, and the bill of materials has every package."""
+"""Tools of a release: an audit never passes without a look-up, the bill of materials has every package, all start."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -178,3 +179,17 @@ def test_the_bill_of_materials_is_of_this_release_and_complete(bill):
     [graph] = [one["dependsOn"] for one in bill["dependencies"] if one["ref"] == root["bom-ref"]]
     assert sorted(graph) == sorted(one["bom-ref"] for one in bill["components"])
     assert "timestamp" not in bill["metadata"], "the same tree gives the same file"
+
+
+def long_tools():
+    """The tools of the Makefile that have options, which `make check` and `make test` do not run."""
+    named = set(re.findall(r"tools/(\w+)\.py", (ROOT / "Makefile").read_text()))
+    return sorted(name for name in named if "argparse" in (TOOLS / f"{name}.py").read_text())
+
+
+@pytest.mark.parametrize("name", long_tools())
+def test_a_tool_of_the_makefile_starts(name):
+    """A tool that runs for minutes is started seldom, so a missing module would stay unseen."""
+    done = subprocess.run(
+        [sys.executable, f"tools/{name}.py", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -61,6 +61,5 @@ def test_they_agree(embedded, broker):
 def test_disks_are_measured_in_one_place_only():
     """A figure of a disk that another module measures on its own would disagree."""
     found = {str(path.relative_to(SRC)) for path in SRC.rglob("*.py") if ".disk_usage(" in path.read_text()}
-    assert found == {"env/memory_overlay.py", "env/sync_guard.py", "testing/contracts.py",
-                     "testing/faulty_filesystem.py", "store/retention/disk_check.py"}
+    assert found == {"env/forwarding.py", "testing/contracts.py", "store/retention/disk_check.py"}
     assert not [path for path in SRC.rglob("*.py") if "statvfs" in path.read_text() and path.name != "filesystem.py"]

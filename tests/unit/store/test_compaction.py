@@ -192,11 +192,11 @@ def test_retention_keeps_what_is_not_copied(files):
         store.wait_dispatched()
         store.inner.compaction._copy = lambda *_: False
         store.inner.flush()
-        until = store.retention._deletion._dispatched_until(store.max_phy_offset)
+        until = store.retention._dispatched_until(store.max_phy_offset)
         assert until <= 0
         del store.inner.compaction._copy
         store.inner.flush()
-        assert store.retention._deletion._dispatched_until(store.max_phy_offset) == store.max_phy_offset
+        assert store.retention._dispatched_until(store.max_phy_offset) == store.max_phy_offset
 
 
 def test_deleting_the_topic_removes_its_files(files):
