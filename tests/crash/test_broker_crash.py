@@ -13,7 +13,7 @@ from tailrace.broker.pop.revive import PopReviveService
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.transactions.service import TransactionService
 from tailrace.model import PutMessageStatus
-from tailrace.node.message_store import MessageStore
+from tailrace.store.default_message_store import DefaultMessageStore
 
 pytestmark = pytest.mark.crash
 SEED, STEP = 1, 41
@@ -109,6 +109,6 @@ def test_planted_progress_ahead_of_the_checkpoints(monkeypatch):
 
 
 def test_planted_answers_that_wait_for_no_sync(monkeypatch):
-    monkeypatch.setattr(MessageStore, "when_durable", lambda _self, _until, callback: callback(
+    monkeypatch.setattr(DefaultMessageStore, "when_durable", lambda _self, _until, callback: callback(
         PutMessageStatus.PUT_OK))
     assert first_violation(0, sync=True)

@@ -30,7 +30,7 @@ def open_store(files, clock):
 def delete_oldest(store):
     """What retention does with a file that it may delete."""
     log = store.inner.commit_log.queue
-    until = store.retention._deletion._dispatched_until(log.files[0].file_from_offset + log.file_size)
+    until = store.retention._dispatched_until(log.files[0].file_from_offset + log.file_size)
     if len(log.files) > 1 and until >= log.files[1].file_from_offset:
         log.delete_head(log.files[0])
 

@@ -236,7 +236,7 @@ class BrokerWorld:
             producers=ProducerManager(clock, config.channel_expired_ms), locks=RebalanceLockManager(clock),
             executors=executors_in_place(),
             filters=MessageFilters(config, filters), boot_ms=clock.now_ms())
-        durable = DurableAnswers(self.loop, store)
+        durable = DurableAnswers(self.loop, store.inner)
         sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.sends = SendMessageProcessor(
             broker, durable, wait_durable=sync, max_message_size=store.config.max_message_size)

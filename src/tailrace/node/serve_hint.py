@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.env.processes import name_of
-from tailrace.env.state_file import StateFile
 from tailrace.errors import CorruptionError, StoreLockedError
 from tailrace.formats import filenames
+
+if TYPE_CHECKING:
+    from tailrace.env.state_file import StateFile
 
 __all__ = ["locked_error", "serve_file", "serve_hint"]
 
@@ -24,6 +26,8 @@ def serve_hint(store: str, file_system: FileSystem | None = None) -> dict[str, A
 
 def serve_file(store: str, file_system: FileSystem) -> StateFile[dict[str, Any]]:
     """Return the file of the hint."""
+    from tailrace.env.state_file import StateFile  # noqa: PLC0415 - msgspec, which most commands do not need
+
     return StateFile(file_system, f"{store}/{filenames.SERVE}", dict[str, Any])
 
 
