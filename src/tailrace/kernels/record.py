@@ -124,11 +124,12 @@ def fill_rows(
     base: cython.longlong,
     places: cython.longlong[:, ::1],
     rows: cython.longlong[:, ::1],
+    check: cython.int = 0,
 ):
-    """Fill one row for each record in ``places`` (PLACE_*), without queue hash and tags code.
+    """Fill one row for each record in ``places`` (PLACE_*); ``check`` is as for ``scan``.
 
-    ``buf[0]`` is at position ``base`` of the log. Checksums are not verified, because ``UnitWindow.find`` has
-    verified them. Raises ValueError for a place without a record.
+    ``buf[0]`` is at position ``base`` of the log. Checksums need no check where ``UnitWindow.find`` has verified
+    them. Raises ValueError for a place without a record.
     """
     n: cython.Py_ssize_t
     count: cython.Py_ssize_t = places.shape[0]
@@ -140,8 +141,7 @@ def fill_rows(
         for n in range(count):
             if (
                 places[n, 1] < L.MIN_RECORD_SIZE or places[n, 0] < 0 or places[n, 0] > limit - places[n, 1]
-                or fill_row(
-                    buf, cython.cast(cython.Py_ssize_t, places[n, 0]), places[n, 1], base, C.LEAVE_HASHES, rows, n)
+                or fill_row(buf, cython.cast(cython.Py_ssize_t, places[n, 0]), places[n, 1], base, check, rows, n)
             ):
                 bad = n
                 break

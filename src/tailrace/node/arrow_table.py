@@ -104,7 +104,7 @@ class _Pack:
         window.find(min(self.left, _PLACES), _PART, False)
         window.take_places(places)
         rows = np.empty((window.count, C.COLUMNS), np.int64)
-        record.fill_rows(window.buffer, window.start, places[: len(rows)], rows)
+        record.fill_rows(window.buffer, window.start, places[: len(rows)], rows, C.LEAVE_HASHES)
         rows = message_rows(window.buffer, rows)
         offsets = rows[:, C.QUEUE_OFFSET]
         rows = rows[(offsets >= begin) & (offsets < until)][: self.left]
