@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import operator
 import random
 import re
 import urllib.error
@@ -147,10 +148,11 @@ def test_a_group_without_a_member_that_is_late_is_named(bad):
 @pytest.mark.parametrize(("name", "value", "text"), [
     ("read_only", "read-only since it was opened: /srv: Read-only file system; repair that and open it again",
      "Sends are refused: the store is read-only since it was opened: /srv: Read-only file system;"),
-    ("rate_history", lambda: [(5.0, 2.0)] * 30, "Stored 5 a second now, at most 5"),
+    ("inner.stats.history", lambda: [(5.0, 2.0)] * 30, "Stored 5 a second now, at most 5"),
 ])
 def test_a_state_of_the_store_is_on_the_first_page(bad, monkeypatch, name, value, text):
-    monkeypatch.setattr(bad.store, name, value)
+    *owner, name = name.split(".")
+    monkeypatch.setattr(operator.attrgetter(".".join(owner))(bad.store) if owner else bad.store, name, value)
     assert text in text_of(get(bad, ""))
 
 
