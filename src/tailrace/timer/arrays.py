@@ -43,8 +43,8 @@ def grouped(values: Ints) -> tuple[Ints, Ints]:
 
 def whole(sizes: Ints) -> int:
     """Return how many of the first records are held in memory together, at least one."""
-    total = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
-    return max(int(np.searchsorted(total, _WINDOW, "right")), 1)
+    total = np.maximum(sizes, 0).cumsum(dtype=np.int64)
+    return max(int(total.searchsorted(_WINDOW, "right")), 1)
 
 
 def read_records(
@@ -57,9 +57,9 @@ def read_records(
     records of that read count as not read.
     """
     ends = positions + np.maximum(sizes, 0)
-    cuts = np.flatnonzero(positions[1:] - ends[:-1] > _GAP) + 1
+    cuts = ((positions[1:] - ends[:-1] > _GAP).nonzero()[0] + 1).tolist()
     at, parts, used = np.full(len(positions), -1, np.int64), list[bytes](), 0
-    for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(positions)], strict=True):
+    for low, high in zip([0, *cuts], [*cuts, len(positions)], strict=True):
         try:
             for part in _run(read, positions[low:high], ends[low:high], at[low:high], used):
                 parts.append(part)
@@ -78,8 +78,8 @@ def _run(read: ReadLog, positions: Ints, ends: Ints, at: Ints, used: int) -> Ite
     while low < len(positions):
         start = int(positions[low])
         data = read(start, max(int(ends[low:].max()) - start, 0))
-        reached = int(np.searchsorted(positions, start + len(data), "left")) if data else low
-        at[low:reached] = positions[low:reached] - start + used
+        reached = int(positions.searchsorted(start + len(data))) if data else low
+        at[low:reached] = positions[low:reached] + (used - start)
         used += len(data)
         low = max(reached, low + 1)  # without data nothing is there
         yield data

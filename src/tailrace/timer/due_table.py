@@ -77,7 +77,9 @@ class Delivered:
                 size *= 2
             self._table, self._used = np.zeros((size, 3), np.int64), 0
             self._add(kept)
-        self._add(np.stack([hashes, positions, slots], axis=1))
+        rows = np.empty((len(hashes), 3), np.int64)
+        rows[:, 0], rows[:, 1], rows[:, 2] = hashes, positions, slots
+        self._add(rows)
 
     def _add(self, rows: Ints) -> None:
         self._used = timer_lists.add(self._table, np.ascontiguousarray(rows), self._used)
@@ -149,13 +151,15 @@ class DueTable:
 
     def add(self, units: Units) -> None:
         """Add units, also of slots that were begun before."""
-        requests = _are_requests(units)
-        for parts, rows in (self._requests, units[requests]), (self._ready, units[~requests]):
-            if len(rows):
-                parts.append(rows)
         times, _, counts = different(self.slot_times(units))
         for time, count in zip(times.tolist(), counts.tolist(), strict=True):
             self.slots[time] = self.slots.get(time, 0) + count
+        requests = _are_requests(units)
+        if np.count_nonzero(requests):
+            self._requests.append(units[requests])
+            units = units[~requests]
+        if len(units):
+            self._ready.append(units)
 
     def leave(self, units: Units) -> None:
         """Note that the timers of these units have left their slots."""
@@ -250,7 +254,7 @@ class DueTable:
             order = np.argsort(due, kind="stable")
             self._later = ((due[order], rows[order]),)
         due, rows = self._later[0]
-        count = min(int(np.searchsorted(due, now_ms, "right")), most, whole(rows["msg_size"][:most]))
+        count = min(int(due.searchsorted(now_ms, "right")), most, whole(rows["msg_size"][:most]))
         self._later = ((due[count:], rows[count:]),) if count < len(due) else ()
         self._next_due_ms = int(due[count]) if count < len(due) else _NEVER
         return rows[:count]
@@ -267,7 +271,10 @@ class DueTable:
     def wait(self, due_ms: Ints, units: Units) -> None:
         """Let units wait until they are due."""
         if len(units):
-            self._later = (*(self._later or ((no_positions(), units[:0]),)), (due_ms, units))
+            if not self._later:
+                order = due_ms.argsort(kind="stable")
+                due_ms, units = due_ms[order], units[order]
+            self._later = (*self._later, (due_ms, units))
             self._next_due_ms = min(self._next_due_ms, int(due_ms.min()))
 
     def put_off(self, units: Units, tries: Tries) -> None:
@@ -312,6 +319,8 @@ class DueTable:
 
     def may_be_deleted(self, hashes: Ints) -> Mask:
         """Return True for each hash that a timer named by a request to delete has."""
+        if not self._deletes:
+            return np.zeros(len(hashes), bool)
         if self._delete_hashes is None:
             self._delete_hashes = np.array(list(self._deletes.values()), np.int64)
         return np.isin(hashes, self._delete_hashes)

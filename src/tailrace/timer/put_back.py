@@ -80,7 +80,7 @@ class _Batch:
     """Units in the order of their positions, the bytes of their records, and a row of columns for each."""
 
     def __init__(self, units: Units, tries: Tries) -> None:
-        self.units: Units = units[np.argsort(units["phy_offset"], kind="stable")]
+        self.units: Units = units[units["phy_offset"].argsort(kind="stable")]
         self.tries = tries
         self.positions: Ints = self.units["phy_offset"].astype(np.int64)
         self.sizes: Ints = self.units["msg_size"].astype(np.int64)
@@ -208,16 +208,18 @@ class PutBack:
             self._read(batch)
             self._decode_odd(batch)
             self._wait(batch, batch.todo & (batch.rows[:, C.T_DUE] > self._clock.now_ms()))
-            self._drop(batch)
-            if put:
-                self._put_plain(batch)
+            if np.count_nonzero(batch.todo):
+                self._drop(batch)
+                if put:
+                    self._put_plain(batch)
+                else:
+                    self._wait(batch, batch.todo)
+            if np.count_nonzero(batch.todo):
                 self._put_others(batch)
-            else:
-                self._wait(batch, batch.todo)
         finally:
             self._due.leave(batch.units[batch.gone])
-            self._due.give_back(batch.units[~batch.gone & ~batch.kept], tries)
-        if batch.gone.any():
+            self._due.give_back(batch.units[~(batch.gone | batch.kept)], tries)
+        if np.count_nonzero(batch.gone):
             self._store.wake_flush()
         if self._refused >= _MOST_REFUSED:
             self._paused_until_ms = self.reads.now_ms() + _RETRY_MS
@@ -227,7 +229,9 @@ class PutBack:
         for row, message in batch.messages.items():
             if chosen[row] and message.store_size <= _SMALL and len(self._decoded) < _MOST_DECODED:
                 self._decoded[message.phy_offset] = message
-        rows = np.flatnonzero(chosen)
+        rows = chosen.nonzero()[0]
+        if not len(rows):
+            return
         self._due.wait(batch.rows[rows, C.T_DUE], batch.units[rows])
         batch.keep(rows)
 
@@ -256,7 +260,7 @@ class PutBack:
     def _decode_odd(self, batch: _Batch) -> None:
         """Decode messages that are not plain, and note the timers that requests to delete name."""
         rows, frontier_ms = batch.rows, self._state.frontier_ms
-        for row in np.flatnonzero(rows[:, C.T_PLAIN] == 0).tolist():
+        for row in (rows[:, C.T_PLAIN] == 0).nonzero()[0].tolist():
             message = self._readable(batch, row)
             if message is None:
                 continue
@@ -306,11 +310,11 @@ class PutBack:
     def _drop(self, batch: _Batch) -> None:
         """Drop timers that are deleted or double."""
         rows, todo = batch.rows, batch.todo
-        for row in np.flatnonzero(todo & (batch.roll | (rows[:, C.T_PLAIN] == 0))).tolist():
+        for row in (todo & (batch.roll | (rows[:, C.T_PLAIN] == 0))).nonzero()[0].tolist():
             name = batch.name(row)
             rows[row, C.T_IDENTITY] = identity_hash(name if isinstance(name, Identity) else Identity("", "", name))
-        named = self._due.may_be_deleted(rows[:, C.T_IDENTITY])
-        for row in np.flatnonzero(todo & ~batch.roll & named).tolist():
+        named = todo & ~batch.roll & self._due.may_be_deleted(rows[:, C.T_IDENTITY])
+        for row in named.nonzero()[0].tolist():
             identity = batch.identity(row)
             if identity is not None and self._due.is_deleted(identity):
                 self.counters["timerRecalled"] += 1
@@ -319,8 +323,9 @@ class PutBack:
         found = self._delivered.find(rows[:, C.T_IDENTITY])
         asked = todo & (found != NOBODY)
         asked |= todo & (batch.far | (rows[:, C.T_OUT] < self._state.suspicious_until_ms))
-        asked[[row for row in batch.messages if todo[row] and batch.was_rolled(row)]] = True
-        for row in np.flatnonzero(asked).tolist():
+        for row in batch.messages:
+            asked[row] |= todo[row] and batch.was_rolled(row)
+        for row in asked.nonzero()[0].tolist():
             self._ask(batch, row, int(found[row]))
 
     @staticmethod
@@ -328,8 +333,9 @@ class PutBack:
         """Leave rows that are the same timer as an earlier row for the next step; set others with its hash apart."""
         hashes = batch.rows[:, C.T_IDENTITY]
         while True:
-            chosen = np.flatnonzero(batch.todo)
-            if len(np.unique(hashes[chosen])) == len(chosen):
+            chosen = batch.todo.nonzero()[0]
+            ordered = np.sort(hashes[chosen])
+            if not np.count_nonzero(ordered[1:] == ordered[:-1]):
                 return
             _, first, inverse = np.unique(hashes[chosen], return_index=True, return_inverse=True)
             firsts = chosen[first[inverse]]
@@ -423,7 +429,9 @@ class PutBack:
         self.counters["timerPutBack"] += len(put)
         self.lateness.add_many(result.store_timestamp - rows[put, C.T_DUE])
         self._left(batch, put)
-        moved = np.flatnonzero(rows[put, C.T_QUEUE_ID] != said[: len(put)])
+        moved = (rows[put, C.T_QUEUE_ID] != said[: len(put)]).nonzero()[0]
+        if not len(moved):
+            return
         for (number, queue_id), count in Counter(zip(
             rows[put[moved], C.T_QUEUE].tolist(), said[moved].tolist(), strict=True
         )).items():
@@ -432,8 +440,9 @@ class PutBack:
 
     @staticmethod
     def _by_due_time(batch: _Batch, chosen: Mask) -> Ints:
-        rows = np.flatnonzero(chosen)
-        return rows[np.argsort(batch.rows[rows, C.T_DUE], kind="stable")]
+        rows = chosen.nonzero()[0]
+        order: Ints = rows[batch.rows[rows, C.T_DUE].argsort(kind="stable")]
+        return order
 
     def _left(self, batch: _Batch, rows: Ints) -> None:
         """Let rows leave, and note that their timers must not be delivered a second time."""

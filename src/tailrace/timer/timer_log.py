@@ -143,7 +143,9 @@ class TimerLog:
             if not good:
                 break
             window = _WINDOWS[count >= _NEIGHBOURS]
-        return np.concatenate([TIMER_UNIT.view(b""), *found]), pos
+        units = found[0] if len(found) == 1 else np.concatenate(
+            [TIMER_UNIT.view(b""), *found], dtype=TIMER_UNIT.dtype)
+        return units, pos
 
     def scan(self, start: int = 0) -> Iterator[tuple[int, Units]]:
         """Yield (position of the first unit, units) from a position up to the first invalid unit."""

@@ -29,6 +29,7 @@ __all__ = ["LATENESS_BUCKETS_MS", "Lateness", "TimerMetrics"]
 _APART_MS: Final = 70 * 60 * 1000
 LATENESS_BUCKETS_MS: Final = TIMER_LATENESS.buckets
 """Upper bounds of the lateness histogram; one more bucket has the rest."""
+_BUCKETS: Final = np.array(LATENESS_BUCKETS_MS)
 
 
 @final
@@ -65,10 +66,9 @@ class TimerMetrics:
 
     def left(self, units: Units) -> None:
         """Count units that have left their slots."""
-        units = units[np.isin(units["topic_hash"], list(self._topics))]  # the others are of deleted topics
         requests = (units["magic"] & MAGIC_DELETE) != 0
-        for part in units[requests], units[~requests]:
-            for topic, count in self._by_topic(part).items():
+        for part in (units[requests], units[~requests]) if np.count_nonzero(requests) else (units,):
+            for topic, count in self._by_topic(part, known=True).items():
                 if topic in self._table:
                     self.add(topic, -count, abs(count))
 
@@ -121,8 +121,11 @@ class TimerMetrics:
                 self._table[topic][:] = found[topic], now
                 self.dirty = True
 
-    def _by_topic(self, units: Units, kept: Container[int] = ()) -> Counter[str]:
-        """Count units by topic, except those with a hash of ``kept``. A hash of no known topic adds the topic."""
+    def _by_topic(self, units: Units, kept: Container[int] = (), *, known: bool = False) -> Counter[str]:
+        """Count units by topic, except those with a hash of ``kept``.
+
+        A hash of no known topic adds the topic. With ``known`` its units are of a deleted topic and are not counted.
+        """
         found: Counter[str] = Counter()
         hashes = units["topic_hash"].astype(np.int64)
         signs = np.where(units["magic"] & MAGIC_DELETE, -1, 1)
@@ -130,6 +133,8 @@ class TimerMetrics:
             if value in kept:
                 continue
             if value not in self._topics:
+                if known:
+                    continue
                 topic = self._topic_at(int(units["phy_offset"][first]), int(units["msg_size"][first]))
                 if topic is not None:
                     self._entry(topic)
@@ -196,8 +201,7 @@ class Lateness:
 
     def add_many(self, late_ms: Ints) -> None:
         """Count one message for each number of the array."""
-        buckets = np.searchsorted(LATENESS_BUCKETS_MS, late_ms, "left")
-        for bucket, count in enumerate(np.bincount(buckets).tolist()):
+        for bucket, count in enumerate(np.bincount(_BUCKETS.searchsorted(late_ms)).tolist()):
             self.counts[bucket] += count
         self.sum_ms += int(late_ms.sum())
 
