@@ -313,7 +313,11 @@ class TimerMessageStore:
         return self.wheel.get_slot(time_ms).num
 
     def stats(self) -> dict[str, Any]:
-        """Return positions and counters."""
+        """Return positions and counters of one moment. During a step some timers are not where they are counted."""
+        with self._lock:
+            return self._stats()
+
+    def _stats(self) -> dict[str, Any]:
         now = self._clock.now_ms()
         within, overdue = self._pending_within(now)
         return {

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import re
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -185,6 +186,32 @@ def test_a_put_back_that_fails_is_tried_for_ever(odd, count):
     world.store.append = append
     world.run(600, step=100)
     assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)
+
+
+def test_the_figures_are_never_those_of_half_a_step():
+    """Timers that a step has in hand were pending, but not overdue."""
+    world = World()
+    for _ in range(20):
+        world.send(TIMER_DELAY_MS=1000)
+    world.run(900)
+    seen, threads, append = [], [], world.store.append
+
+    def look():
+        stats = world.timers.stats()
+        seen.append((stats["timerPending"], stats["timerOverdue"]))
+
+    def looked_at(*args, **kwargs):
+        threads.append(thread := threading.Thread(target=look))
+        thread.start()
+        thread.join(0.2)
+        return append(*args, **kwargs)
+
+    world.store.append = looked_at
+    world.run(200, step=100)
+    for thread in threads:
+        thread.join()
+    assert seen
+    assert all(pending == overdue for pending, overdue in seen), seen
 
 
 def test_a_put_back_that_can_never_work_is_parked_with_its_reason():
