@@ -55,46 +55,44 @@ class Packer:
         k: cython.Py_ssize_t
         t: cython.Py_ssize_t = self.texts_end
         limit: cython.longlong = len(buf)
-        row: cython.longlong[:, ::1] = self._row
-        texts: cython.uchar[::1] = self._texts
-        born_host: cython.longlong = row[0, C.BORN_HOST_POS]
-        store_host: cython.longlong = row[0, C.STORE_HOST_POS]
-        host: cython.longlong = L.HOST_V6_SIZE if row[0, C.SYS_FLAG] & L.STOREHOST_V6 else L.HOST_V4_SIZE
+        born_host: cython.longlong = self._row[0, C.BORN_HOST_POS]
+        store_host: cython.longlong = self._row[0, C.STORE_HOST_POS]
+        host: cython.longlong = L.HOST_V6_SIZE if self._row[0, C.SYS_FLAG] & L.STOREHOST_V6 else L.HOST_V4_SIZE
         hosts: cython.longlong = store_host + host - born_host
-        topic: cython.longlong = row[0, C.TOPIC_LEN]
-        props_at: cython.longlong = row[0, C.PROPS_POS]
-        props: cython.longlong = row[0, C.PROPS_LEN]
-        body: cython.longlong = row[0, C.BODY_LEN] if self._with_bodies else 0
+        topic: cython.longlong = self._row[0, C.TOPIC_LEN]
+        props_at: cython.longlong = self._row[0, C.PROPS_POS]
+        props: cython.longlong = self._row[0, C.PROPS_LEN]
+        body: cython.longlong = self._row[0, C.BODY_LEN] if self._with_bodies else 0
         if (
             not inside(born_host, 0, limit) or not inside(store_host, host, limit) or born_host > store_host
-            or not inside(row[0, C.TOPIC_POS], topic, limit) or not inside(props_at, props, limit)
-            or (self._with_bodies and not inside(row[0, C.BODY_POS], body, limit))
+            or not inside(self._row[0, C.TOPIC_POS], topic, limit) or not inside(props_at, props, limit)
+            or (self._with_bodies and not inside(self._row[0, C.BODY_POS], body, limit))
         ):
             return OUTSIDE
         for k in range(C.KEYS_POS, C.TAGS_LEN, 2):
-            if row[0, k] >= 0 and not inside(row[0, k] - props_at, row[0, k + 1], props):
+            if self._row[0, k] >= 0 and not inside(self._row[0, k] - props_at, self._row[0, k + 1], props):
                 return OUTSIDE
         if (
-            self.count >= self._room or hosts + topic + props > len(texts) - t
+            self.count >= self._room or hosts + topic + props > len(self._texts) - t
             or body > len(self._bodies) - self.bodies_end
         ):
             return NO_ROOM
         if self._with_bodies:
             k = self.bodies_end
-            self.bodies_end = copy_bytes(self._bodies, k, buf, row[0, C.BODY_POS], body)
-            row[0, C.BODY_POS] = k
-        row[0, C.BORN_HOST_POS] = t
-        row[0, C.STORE_HOST_POS] = t + hosts - host
-        t = copy_bytes(texts, t, buf, born_host, hosts)
+            self.bodies_end = copy_bytes(self._bodies, k, buf, self._row[0, C.BODY_POS], body)
+            self._row[0, C.BODY_POS] = k
+        self._row[0, C.BORN_HOST_POS] = t
+        self._row[0, C.STORE_HOST_POS] = t + hosts - host
+        t = copy_bytes(self._texts, t, buf, born_host, hosts)
         k = t
-        t = copy_bytes(texts, t, buf, row[0, C.TOPIC_POS], topic)
-        row[0, C.TOPIC_POS] = k
+        t = copy_bytes(self._texts, t, buf, self._row[0, C.TOPIC_POS], topic)
+        self._row[0, C.TOPIC_POS] = k
         for k in range(C.KEYS_POS, C.TAGS_LEN, 2):
-            if row[0, k] >= 0:
-                row[0, k] += t - props_at
-        row[0, C.PROPS_POS] = t
-        self.texts_end = copy_bytes(texts, t, buf, props_at, props)
-        put_numbers(row, 0, self._columns, self.count, self._short, self._long)
+            if self._row[0, k] >= 0:
+                self._row[0, k] += t - props_at
+        self._row[0, C.PROPS_POS] = t
+        self.texts_end = copy_bytes(self._texts, t, buf, props_at, props)
+        put_numbers(self._row, 0, self._columns, self.count, self._short, self._long)
         self.count += 1
         return PACKED
 
