@@ -25,6 +25,7 @@ import contextlib
 import errno
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import NoReturn, final
 
 from tailrace import events
@@ -90,6 +91,12 @@ class MappedFile:
         self._available = True
         self._retired_ms = 0
         self._lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A foreign file goes to other processes by its name, such as to the tasks of a Spark job."""
+        if not self._foreign:
+            raise TypeError(f"{self.path} belongs to this process")
+        return partial(MappedFile, foreign=True), (self._file_system, self.path, self.file_from_offset, self.size)
 
     def __repr__(self) -> str:
         return f"<MappedFile {self.path} {self.flushed_position}/{self.wrote_position}/{self.size}>"

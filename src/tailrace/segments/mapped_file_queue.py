@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import final
 
 from tailrace import events
@@ -71,6 +72,11 @@ class MappedFileQueue:
         self._open_files = open_files
         self._allocate_service = AllocateMappedFileService(self._make, file_system.sync_dir) if ahead else None
         self._list_lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A queue of foreign files goes to other processes as its list, see ``MappedFile.__reduce__``."""
+        return partial(MappedFileQueue, mapped=False, files=self.files), (
+            self._file_system, self.directories, self.file_size)
 
     # -- life
 

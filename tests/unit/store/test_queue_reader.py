@@ -1,10 +1,13 @@
 """The contract of a queue: every kind of queue answers ``min``, ``max``, ``read`` and ``by_time`` alike."""
 
+import pickle
+
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.model import BoundaryType, GetMessageStatus, MessageExtBrokerInner
 from tailrace.node.store_opening import StoreParts
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.queue_reader import CompactedQueue, QueueReader
 from tailrace.testing import SimClock
 
@@ -99,3 +102,19 @@ def test_an_offset_that_is_put_and_not_dispatched_counts_only_uncommitted(filled
     store.put_inner(MessageExtBrokerInner("t", 0, b"x", b"KEYS\x01k"))
     assert store.queue_offsets.max("t", 0) == COUNT
     assert store.queue_offsets.max("t", 0, committed=False) == COUNT + 1
+
+
+def test_a_directory_goes_to_the_tasks_of_a_job(filled):
+    """A process that gets a directory reads the same queues; the file of an open store stays with its process."""
+    store, _, _ = filled
+    directory = StoreDirectory(store.path, config=store.config)
+    gone, files = pickle.loads(pickle.dumps((directory, directory.log_files)))
+
+    def units(one):
+        return [(queue.topic, queue.queue_id, queue.max_offset, queue.units(queue.min_offset, COUNT))
+                for queue in one.queues()]
+
+    assert units(gone) == units(directory) != []
+    assert [file.read(0, 100) for file in files] == [file.read(0, 100) for file in directory.log_files]
+    with pytest.raises(TypeError, match="belongs to this process"):
+        pickle.dumps(store.inner.commit_log.queue.files[0])
