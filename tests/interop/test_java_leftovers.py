@@ -13,6 +13,7 @@ from releases import REFERENCE
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.client import Producer
+from tailrace.env.clock import SystemClock
 from tailrace.errors import MessageIllegalError, RemotingError
 from tailrace.formats.commitlog import decode_message
 from tailrace.java_settings import java_settings
@@ -103,7 +104,7 @@ def test_nothing_is_left_that_is_not_served(left, caplog):
             with pytest.raises(MessageIllegalError, match=r"PT has cleanup\.policy=COMPACTION"):
                 store.put(Message(topic="PT", body=b"x"))
             groups = SubscriptionGroupManager(
-                store.file_system, store.config_dir, None, None)  # type: ignore[arg-type]
+                store.file_system, store.config_dir, None, SystemClock())  # type: ignore[arg-type]
             groups.load()
             assert groups.is_read_forbidden("FG", "T")
             assert not groups.is_read_forbidden("FG", "PT")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -112,7 +112,7 @@ def _columns(table: Any) -> dict[str, Any]:
 # -- columns of Arrow
 
 
-@cache
+@lru_cache(maxsize=32)
 def _kind_of(name: str) -> Any:
     pa = pyarrow()
     text = pa.large_string()
