@@ -148,7 +148,7 @@ class UnitWindow:
         self._units, self._topic, self._queue_id = units, queue.record_topic, queue.queue_id
         if codes is not None:
             self._codes = codes
-        self._known = 0 if codes is None else self._codes.shape[0]
+        self._known = 0 if codes is None else len(self._codes)
         self._reader = self._packer = None
         if not cython.compiled:
             self._places = []
