@@ -23,14 +23,15 @@ from tailrace.timer.arrays import Ints, Mask, Units, different, grouped, no_posi
 from tailrace.timer.properties import Identity
 from tailrace.timer.unread import NO_TRIES, Tries
 
-__all__ = ["NOBODY", "Delivered", "DueTable", "UnreadList", "column", "identity_hash"]
+__all__ = ["NOBODY", "RETRY_MS", "Delivered", "DueTable", "UnreadList", "column", "identity_hash"]
 
 NOBODY: Final = -1
 _SMALLEST: Final = 256
 _MOST_DELETES: Final = 100_000
 _MOST_UNREAD: Final = 100_000
 """Number of units that could not be read from which no other units are processed."""
-_RETRY_MS: Final = 500
+RETRY_MS: Final = 500
+"""Time until units are tried again whose puts were refused, or that wait for a request to delete."""
 _NEVER: Final = (1 << 63) - 1
 _FAR_OUT: Final = 1 << 61
 
@@ -226,7 +227,7 @@ class DueTable:
                 return taken
             waits = np.isin(units["topic_hash"], np.concatenate(unread)) & (units["magic"] & MAGIC_DELETE == 0)
             if waits.any():
-                self.put_off(units[waits], tries._replace(again_ms=monotonic_ms + _RETRY_MS))
+                self.put_off(units[waits], tries._replace(again_ms=monotonic_ms + RETRY_MS))
             if not waits.all():
                 return units[~waits], tries
         return None

@@ -377,7 +377,7 @@ class Enqueue:
         units["magic"] |= MAGIC_ROLL
         units["write_time_ms"] = now_ms
         units["delay_ms"] = self._roll_window_ms
-        append_to_slot(wheel, self._timer_log, target, units, anew=held != target)
+        append_to_slot(wheel, self._timer_log, target, units, replace=held != target)
         for time in far:
             if wheel.get_slot(time) is not NO_SLOT:  # else the target has its place
                 wheel.put_slot(time, -1, -1, 0)
@@ -410,12 +410,12 @@ def _topics(data: bytes, rows: Ints) -> dict[int, str]:
     return found
 
 
-def append_to_slot(wheel: TimerWheel, log: TimerLog, time_ms: int, units: Units, *, anew: bool = False) -> None:
-    """Append units to the list of a slot, or with ``anew`` as a list that replaces it.
+def append_to_slot(wheel: TimerWheel, log: TimerLog, time_ms: int, units: Units, *, replace: bool = False) -> None:
+    """Append units to the list of a slot, or with ``replace`` as a list that replaces it.
 
     Raises DiskFullError or OSError; the list of the slot is then unchanged.
     """
-    slot = NO_SLOT if anew else wheel.get_slot(time_ms)
+    slot = NO_SLOT if replace else wheel.get_slot(time_ms)
     first, last, at = slot.first_pos, slot.last_pos, 0
     while at < len(units):
         part = units[at : at + log.room()].astype(TIMER_UNIT.dtype)  # joined arrays have another byte order

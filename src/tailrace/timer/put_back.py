@@ -39,7 +39,7 @@ from tailrace.logs import get_logger
 from tailrace.model import MessageExt, PutMessageResult
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.arrays import Ints, Mask, Units, read_records
-from tailrace.timer.due_table import NOBODY, Delivered, DueTable, column, identity_hash
+from tailrace.timer.due_table import NOBODY, RETRY_MS, Delivered, DueTable, column, identity_hash
 from tailrace.timer.parking import ANY_TARGET, NEVER, Parking, Targets, inner_message
 from tailrace.timer.properties import (
     PARKED_TOPIC,
@@ -58,7 +58,6 @@ from tailrace.timer.unread import NO_TRIES, FailedReads, Tries
 __all__ = ["PutBack"]
 
 _log = get_logger(__name__)
-_RETRY_MS: Final = 500
 _MOST_REFUSED: Final = 64
 """Number of refused puts after which a step ends, because the log may refuse all of them."""
 _MOST_FAILED: Final = 64
@@ -222,7 +221,7 @@ class PutBack:
         if np.count_nonzero(batch.gone):
             self._store.wake_flush()
         if self._refused >= _MOST_REFUSED:
-            self._paused_until_ms = self.reads.now_ms() + _RETRY_MS
+            self._paused_until_ms = self.reads.now_ms() + RETRY_MS
         return len(batch.messages)
 
     def _wait(self, batch: _Batch, chosen: Mask) -> None:
@@ -524,7 +523,7 @@ class PutBack:
         self.counters["timerPutFailed"] += 1
         self._refused += 1
         events.TIMER_PUT_BACK_FAILED.log(_log, phy_offset=phy_offset, status=status, cause=cause)
-        self._put_off(batch, row, NO_TRIES._replace(again_ms=self.reads.now_ms() + _RETRY_MS))
+        self._put_off(batch, row, NO_TRIES._replace(again_ms=self.reads.now_ms() + RETRY_MS))
         return False
 
     def _put_again(self, message: MessageExt, enqueue_ms: int, *, roll: bool) -> PutMessageResult:

@@ -177,7 +177,7 @@ class TimerMessageStore:
                 for time_ms, left in self.due.by_slot().items():
                     # A list that could not be read stays as it is.
                     if time_ms not in self.due.lists and pending_of(left) != self.wheel.get_slot(time_ms).num:
-                        append_to_slot(self.wheel, self.timer_log, time_ms, left, anew=True)
+                        append_to_slot(self.wheel, self.timer_log, time_ms, left, replace=True)
                 read_time = min(self.state.frontier_ms, *self.due.slots, _NO_TIME)
                 self._flush(read_time)
         finally:

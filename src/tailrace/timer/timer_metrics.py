@@ -23,6 +23,7 @@ from tailrace.formats.timerlog import MAGIC_DELETE
 from tailrace.metrics import TIMER_LATENESS
 from tailrace.store.retention.rules import is_time_to_delete
 from tailrace.timer.arrays import Ints, Units, different
+from tailrace.timer.timer_log import signs_of
 
 __all__ = ["LATENESS_BUCKETS_MS", "Lateness", "TimerMetrics"]
 
@@ -128,7 +129,7 @@ class TimerMetrics:
         """
         found: Counter[str] = Counter()
         hashes = units["topic_hash"].astype(np.int64)
-        signs = np.where(units["magic"] & MAGIC_DELETE, -1, 1)
+        signs = signs_of(units)
         for value, first in zip(*(array.tolist() for array in different(hashes)[:2]), strict=True):
             if value in kept:
                 continue
