@@ -7,12 +7,12 @@ call to the store, one wake-up of the loop, and one write for each connection.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, TypeVar, final
 
 from tailrace import events
+from tailrace.broker.mailbox import LoopMailbox
 from tailrace.env.supervision import caught, failed
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
 from tailrace.logs import get_logger
@@ -54,8 +54,7 @@ class DurableAnswers:
         self._limit = limit
         self._batch: Waiting = []
         self._until = 0
-        self._done: deque[tuple[Waiting, PutMessageStatus]] = deque()
-        self._drain_scheduled = False
+        self._done: LoopMailbox[tuple[Waiting, PutMessageStatus]] = LoopMailbox(loop, self._answer)
         self.pending = 0
 
     @property
@@ -86,19 +85,11 @@ class DurableAnswers:
             self._durable(batch, PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
     def _durable(self, batch: Waiting, status: PutMessageStatus) -> None:
-        self._done.append((batch, status))
-        if not self._drain_scheduled:
-            self._drain_scheduled = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop has been closed: so are the connections
-                self._done.clear()
+        self._done.put((batch, status))
 
-    def _drain(self) -> None:
-        self._drain_scheduled = False
+    def _answer(self, done: list[tuple[Waiting, PutMessageStatus]]) -> None:
         by_channel: dict[Channel, list[bytes]] = {}
-        while self._done:
-            batch, status = self._done.popleft()
+        for batch, status in done:
             self.pending -= len(batch)
             for channel, answer, then in batch:
                 try:

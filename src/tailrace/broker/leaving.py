@@ -8,7 +8,6 @@ allowed any more, and so are places in groups and locks. All of this is done bef
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol, final
 
@@ -17,6 +16,7 @@ from tailrace.auth.accesses import TOPIC, Access, group_access
 from tailrace.auth.check import AccessControl
 from tailrace.auth.model import Acl, User
 from tailrace.broker.client_manager import ConsumerManager
+from tailrace.broker.mailbox import LoopMailbox
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError
@@ -75,7 +75,7 @@ class Departures:
         self._consumers = consumers
         self._locks = locks
         self._before: tuple[dict[str, User], dict[str, Acl]] = dict(users.table), dict(acls.table)
-        self._scheduled = False
+        self._changed: LoopMailbox[None] = LoopMailbox(loop, self._apply)
         self._looked_ms = 1
         self.servers: list[RemotingServer] = []
         """The servers whose connections end."""
@@ -88,13 +88,9 @@ class Departures:
 
     def changed(self) -> None:
         """Note that users or permissions have changed."""
-        if not self._scheduled:
-            self._scheduled = True
-            with contextlib.suppress(RuntimeError):  # the loop has been closed, and the connections with it
-                self._loop.call_soon_threadsafe(self._apply)
+        self._changed.put(None)
 
-    def _apply(self) -> None:
-        self._scheduled = False
+    def _apply(self, _: list[None]) -> None:
         (users, acls), self._before = self._before, (dict(self._users.table), dict(self._acls.table))
         names = _differing(users, self._before[0]) | _differing(acls, self._before[1])
         with caught("departures"):

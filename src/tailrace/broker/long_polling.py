@@ -11,13 +11,13 @@ of its queue is compared once more, so a message that arrived in between is not 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
 
 from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.mailbox import LoopMailbox
 from tailrace.broker.waiting import memory_of
 from tailrace.env.supervision import caught, failed
 from tailrace.formats.remoting import RemotingCommand
@@ -30,6 +30,7 @@ TICK_S: Final = 0.2
 """Time between two checks of the deadlines."""
 RECHECK_S: Final = 5.0
 """Time between two checks whether queues have grown."""
+_Arrival = tuple[tuple[str, int], int, Sequence[int]]
 
 
 @dataclass(slots=True, eq=False)
@@ -75,10 +76,9 @@ class PullRequestHoldService:
         self._run_again = run_again
         self._has_match = has_match
         self._is_readable = is_readable
-        self._check_scheduled = False
+        self._changed: LoopMailbox[None] = LoopMailbox(loop, self._check)
         self._held: dict[tuple[str, int], list[HeldPull]] = {}
-        self._arrived: deque[tuple[tuple[str, int], int, Sequence[int]]] = deque()
-        self._drain_scheduled = False
+        self._arrived: LoopMailbox[_Arrival] = LoopMailbox(loop, self._arrivals)
         self._timer: asyncio.TimerHandle | None = None
         self._next_recheck = 0.0
 
@@ -102,24 +102,13 @@ class PullRequestHoldService:
     ) -> None:
         """Report that messages have become readable. Any thread may call this."""
         key = topic, queue_id
-        if key not in self._held:
-            return
-        self._arrived.append((key, next_offset, tags_codes))
-        if not self._drain_scheduled:
-            self._drain_scheduled = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop has been closed, and the connections with it
-                self._arrived.clear()
+        if key in self._held:
+            self._arrived.put((key, next_offset, tags_codes))
 
     def topics_changed(self) -> None:
         """Run the pulls of queues again that can no longer be read. Any thread may call this."""
-        if self._held and not self._check_scheduled:
-            self._check_scheduled = True
-            try:
-                self._loop.call_soon_threadsafe(self._check)
-            except RuntimeError:  # the loop has been closed, and the connections with it
-                self._check_scheduled = False
+        if self._held:
+            self._changed.put(None)
 
     def release(self, is_wanted: Callable[[Channel, RemotingCommand], bool]) -> list[HeldPull]:
         """Drop and return the held pulls for which ``is_wanted`` returns True."""
@@ -141,16 +130,12 @@ class PullRequestHoldService:
             self._timer.cancel()
         return self.release(lambda *_: True)
 
-    def _check(self) -> None:
-        self._check_scheduled = False
+    def _check(self, _: list[None]) -> None:
         for key in [key for key in self._held if not self._is_readable(*key)]:
             self._wake(key, self._held.get(key, []))
 
-    def _drain(self) -> None:
-        self._drain_scheduled = False
-        arrived = self._arrived
-        while arrived:
-            key, next_offset, tags_codes = arrived.popleft()
+    def _arrivals(self, arrived: list[_Arrival]) -> None:
+        for key, next_offset, tags_codes in arrived:
             pulls = self._held.get(key)
             if pulls is not None:
                 self._wake(

@@ -10,7 +10,6 @@ Lite topics are looked at later: a full dispatch.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
@@ -19,6 +18,7 @@ from tailrace import events
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.lite.queues import end_of, lite_queues
 from tailrace.broker.lite.registry import ClientGroup, LiteSubscriptionRegistry
+from tailrace.broker.mailbox import LoopMailbox
 from tailrace.env.supervision import caught
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import LITE_PREFIX
@@ -86,8 +86,7 @@ class LiteEventDispatcher:
         """Full dispatches that are due, by group and client."""
         self._avoided: dict[str, int] = {}
         """Clients that have lost their events, with the time until which others come first."""
-        self._arrived: deque[str] = deque()
-        self._drain_scheduled = False
+        self._arrived: LoopMailbox[str] = LoopMailbox(broker.loop, self._arrivals)
         self._tasks: set[asyncio.Task[None]] = set()
         registry.on_register = self._registered
         registry.on_leave = self._left
@@ -102,25 +101,13 @@ class LiteEventDispatcher:
         self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
         """Note messages that have become readable; called from any thread."""
-        if queue_id != LMQ_QUEUE_ID or not topic.startswith(LITE_PREFIX) or not self._registry.has_subscribers(topic):
-            return
-        self._arrived.append(topic)
-        if not self._drain_scheduled:
-            self._drain_scheduled = True
-            try:
-                self._broker.loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop has been closed: no client waits any more
-                self._arrived.clear()
+        if queue_id == LMQ_QUEUE_ID and topic.startswith(LITE_PREFIX) and self._registry.has_subscribers(topic):
+            self._arrived.put(topic)
 
-    def _drain(self) -> None:
-        self._drain_scheduled = False
-        seen = set[str]()
-        while self._arrived:
-            queue = self._arrived.popleft()
-            if queue not in seen:
-                seen.add(queue)
-                with caught(_NAME):
-                    self.dispatch(queue)
+    def _arrivals(self, queues: list[str]) -> None:
+        for queue in dict.fromkeys(queues):
+            with caught(_NAME):
+                self.dispatch(queue)
 
     # -- events
 

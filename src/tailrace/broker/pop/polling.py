@@ -19,9 +19,10 @@ from functools import partial
 from typing import Final, NamedTuple, final
 
 from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.mailbox import LoopMailbox
 from tailrace.broker.waiting import memory_of
 from tailrace.env.clock import Clock
-from tailrace.env.supervision import failed
+from tailrace.env.supervision import caught, failed
 from tailrace.formats.pop import pop_retry_topics
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.model import GetMessageStatus
@@ -106,8 +107,7 @@ class PopLongPollingService:
         """Requests by topic, group and queue, in the order of their arrival."""
         self._retries: dict[str, dict[tuple[str, str], None]] = {}
         """For each retry topic that held requests also read: topics and groups of these requests."""
-        self._arrived: deque[Arrival] = deque()
-        self._drain_scheduled = False
+        self._arrived: LoopMailbox[Arrival] = LoopMailbox(loop, self._arrivals)
         self._ready: deque[Waiting] = deque()
 
     def __len__(self) -> int:
@@ -182,15 +182,8 @@ class PopLongPollingService:
         self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
         """Note messages that have become readable; called from any thread."""
-        if topic not in self._held and topic not in self._retries:
-            return
-        self._arrived.append(Arrival(topic, queue_id, next_offset, tags_codes))
-        if not self._drain_scheduled:
-            self._drain_scheduled = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop has been closed: no request waits any more
-                self._arrived.clear()
+        if topic in self._held or topic in self._retries:
+            self._arrived.put(Arrival(topic, queue_id, next_offset, tags_codes))
 
     def wake_topics(self, is_gone: Callable[[str], bool]) -> None:
         """Run all requests for topics again that cannot be popped any more."""
@@ -228,13 +221,10 @@ class PopLongPollingService:
             waiting for groups in self._held.values() for queues in groups.values()
             for of_key in queues.values() for waiting in of_key]
 
-    def _drain(self) -> None:
-        self._drain_scheduled = False
-        while self._arrived:
-            try:
-                self._notify_all(self._arrived.popleft())
-            except Exception:  # noqa: BLE001 - the other arrivals wake their requests
-                failed(_NAME)
+    def _arrivals(self, arrived: list[Arrival]) -> None:
+        for arrival in arrived:
+            with caught(_NAME):  # the other arrivals wake their requests
+                self._notify_all(arrival)
 
     def _notify_all(self, arrival: Arrival) -> None:
         """Wake one request of each group that waits for the messages of an arrival."""

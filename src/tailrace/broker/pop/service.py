@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.mailbox import LoopMailbox
 from tailrace.broker.pop.ack import AckMessageProcessor
 from tailrace.broker.pop.inspect import PopInspectProcessor
 from tailrace.broker.pop.polling import Waiting
@@ -46,7 +46,7 @@ class PopConsumption:
         self.acks = AckMessageProcessor(broker, revive_log, self.order, self.polling, durable)
         self.inspect = PopInspectProcessor(broker, self.order, self.polling)
         self._notifications = self.inspect.polling
-        self._look_scheduled = False
+        self._changed: LoopMailbox[None] = LoopMailbox(broker.loop, self._answer_without_topic)
         broker.topics.on_change(self.topics_changed)
         self.revive = PopReviveService(
             store, config, broker.clock, broker.offsets, broker.groups, revive_log,
@@ -80,13 +80,10 @@ class PopConsumption:
 
     def topics_changed(self) -> None:
         """Answer the requests that wait for a topic which was deleted. Any thread may call this."""
-        if (len(self.polling) or len(self._notifications)) and not self._look_scheduled:
-            self._look_scheduled = True
-            with contextlib.suppress(RuntimeError):  # the loop has been closed, and the connections with it
-                self._broker.loop.call_soon_threadsafe(self._answer_without_topic)
+        if len(self.polling) or len(self._notifications):
+            self._changed.put(None)
 
-    def _answer_without_topic(self) -> None:
-        self._look_scheduled = False
+    def _answer_without_topic(self, _: list[None]) -> None:
         for polling in (self.polling, self._notifications):
             polling.wake_topics(self._is_gone)
 
