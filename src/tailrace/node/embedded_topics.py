@@ -133,8 +133,8 @@ class EmbeddedTopics:
         if known is None:
             # A refused topic must leave no config: the log checks names first.
             self._store.rules.topic_bytes(topic)
-            if not self._store.is_writeable:
-                raise StoreNotWritableError(self._store.not_writeable_reason)
+            if not self._store.flags.is_writeable():
+                raise StoreNotWritableError(self._store.flags.reason)
             known = self._topics.create_if_missing(topic, max(DEFAULT_QUEUES, (queue_id or 0) + 1))
         if known.attributes and (unsupported := self._topics.unsupported_type(known)):
             raise MessageIllegalError("topic", f"{topic} has {unsupported}, which is not supported")

@@ -195,12 +195,12 @@ class MessageStore:
     @property
     def min_phy_offset(self) -> int:
         """Position of the first byte of the log, -1 if the log is empty."""
-        return self.inner.min_phy_offset
+        return self.inner.commit_log.min_offset
 
     @property
     def max_phy_offset(self) -> int:
         """Position after the last record of the log."""
-        return self.inner.max_phy_offset
+        return self.inner.commit_log.max_offset
 
     @property
     def flushed_where(self) -> int:
@@ -220,12 +220,12 @@ class MessageStore:
     @property
     def is_writeable(self) -> bool:
         """True if puts are accepted."""
-        return not self._closed and self.inner.is_writeable
+        return not self._closed and self.inner.flags.is_writeable()
 
     @property
     def not_writeable_reason(self) -> str:
         """Why puts are refused; empty if they are accepted."""
-        return "the store is closed" if self._closed else self.inner.not_writeable_reason
+        return "the store is closed" if self._closed else self.inner.flags.reason
 
     def stats(self) -> dict[str, Any]:
         """Return counters and positions, by the names of RocketMQ's StoreStatsService."""
@@ -504,7 +504,7 @@ class MessageStore:
         """Return the record at a position, even if its topic has released it; None if there is no record."""
         self._check_open()
         at, record = self._at_hand
-        return record if at == phy_offset >= 0 else self.inner.record_at(phy_offset)
+        return record if at == phy_offset >= 0 else self.inner.commit_log.record_at(phy_offset)
 
     def is_in_memory(self, phy_offset: int) -> bool:
         """Return True if `record_at` does not wait for the disk."""

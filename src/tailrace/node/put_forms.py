@@ -166,9 +166,9 @@ def wait_durable(store: DefaultMessageStore, until: int, limit_ms: int) -> None:
     try:
         store.when_durable(until, told)
     except FatalStorageError:
-        raise StoreNotWritableError(store.not_writeable_reason) from None
+        raise StoreNotWritableError(store.flags.reason) from None
     done.wait(limit_ms / 1000)
     if not outcome or outcome[0] is PutMessageStatus.FLUSH_DISK_TIMEOUT:
         raise FlushDiskTimeoutError(until, limit_ms)
     if outcome[0] is not PutMessageStatus.PUT_OK:
-        raise StoreNotWritableError(store.not_writeable_reason)
+        raise StoreNotWritableError(store.flags.reason)

@@ -62,7 +62,7 @@ class Timers:
         self._file_system = file_system
         self._config_dir = f"{store.root}/{filenames.CONFIG}"
         self.delay_offsets = DelayOffsetManager(file_system, self._config_dir, clock)
-        self.targets = TimerTargets(topics, store.lives, store.max_phy_offset)
+        self.targets = TimerTargets(topics, store.lives, store.commit_log.max_offset)
         self.schedule = ScheduleMessageService(
             clock, store, parse_delay_levels(config.message_delay_level), self.delay_offsets,
             self._ensure_topic, self.targets)

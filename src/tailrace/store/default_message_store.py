@@ -28,7 +28,7 @@ from tailrace.formats import filenames
 from tailrace.formats.commitlog import decode_message
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult, PutMessageStatus
-from tailrace.segments import Lease, OpenFiles
+from tailrace.segments import OpenFiles
 from tailrace.store.append import MakeRecords, RecordWriter
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.compaction.compaction_store import CompactionStore
@@ -193,14 +193,14 @@ class DefaultMessageStore:
             self.flush_consume_queue.step)
         scheduler.every(
             "CompactionService", config.compaction_schedule_internal,
-            lambda: self.compaction.step() if self.is_writeable else None)
+            lambda: self.compaction.step() if self.flags.is_writeable() else None)
         scheduler.every("AllocateMappedFileService", self.commit_log.prepare_wait_ms, self.commit_log.prepare_ahead)
         scheduler.every("StoreStatsService", 1000, self._each_second)
 
     def _each_second(self) -> None:
         self.stats.sample()
         self.refused_puts.probe(self.commit_log.make_room)
-        self._note_wall_time(write=self.is_writeable)
+        self._note_wall_time(write=self.flags.is_writeable())
 
     def _flush_step(self) -> bool:
         more = self.flush_commit_log.step()
@@ -326,9 +326,9 @@ class DefaultMessageStore:
 
     def _illegal(self, error: MessageIllegalError) -> PutMessageResult:
         result = self.commit_log.illegal(error)
-        if not self.is_writeable:  # then this is the answer to every put
+        if not self.flags.is_writeable():  # then this is the answer to every put
             result = PutMessageResult(
-                PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.not_writeable_reason)
+                PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.flags.reason)
         self._counts.failed_times += 1
         self.refused_puts.note(result)
         return result
@@ -403,16 +403,6 @@ class DefaultMessageStore:
     # -- state and bytes of the log, for the rooms above
 
     @property
-    def is_writeable(self) -> bool:
-        """True if messages may be put."""
-        return self.flags.is_writeable()
-
-    @property
-    def not_writeable_reason(self) -> str:
-        """Why messages may not be put, or ""."""
-        return self.flags.reason
-
-    @property
     def store_host(self) -> bytes:
         """Address and port of the broker in new records, 8 or 20 bytes."""
         return self.commit_log.tail.store_host
@@ -421,28 +411,9 @@ class DefaultMessageStore:
     def store_host(self, raw: bytes) -> None:
         self.commit_log.tail.store_host = raw
 
-    @property
-    def min_phy_offset(self) -> int:
-        """Position of the first byte of the log, -1 when it is empty."""
-        return self.commit_log.min_offset
-
-    @property
-    def max_phy_offset(self) -> int:
-        """Position after the last record of the log."""
-        return self.commit_log.max_offset
-
-    @property
-    def last_store_timestamp(self) -> int:
-        """Store time of the last record, in ms."""
-        return self.commit_log.last_store_timestamp
-
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next put into a queue gets. Counts messages not yet dispatched."""
         return self.commit_log.queue_offsets.get((topic, queue_id), 0)
-
-    def read(self, phy_offset: int, size: int) -> bytes:
-        """Return up to ``size`` bytes of one segment; fewer at its end, or if it was deleted. Raises OSError."""
-        return self.commit_log.read(phy_offset, size)
 
     def message(self, phy_offset: int, size: int) -> MessageExt:
         """Return the message of ``size`` bytes at a position.
@@ -451,10 +422,6 @@ class DefaultMessageStore:
         """
         return decode_message(self.commit_log.read(phy_offset, size))
 
-    def record_at(self, phy_offset: int) -> bytes | None:
-        """Return the bytes of the record at a position by its length field, or None without a plausible length."""
-        return self.commit_log.record_at(phy_offset)
-
     def list_unreadable(self, phy_offset: int, size: int, reason: str) -> bool:
         """List a record whose reads fail in quarantine, with the bytes that can be read; durable on return.
 
@@ -462,11 +429,6 @@ class DefaultMessageStore:
         then it is not the record that is damaged. Raises OSError if quarantine cannot be written.
         """
         return self._quarantine().keep_unreadable(self.commit_log.queue, phy_offset, size, reason)
-
-    def lease(self, phy_offset: int, size: int) -> Lease | None:
-        """Return bytes of the log without a copy, valid until the lease ends; None if some are missing."""
-        file = self.commit_log.queue.find(phy_offset)
-        return file.select(phy_offset - file.file_from_offset, size) if file is not None else None
 
     # -- topics
 
@@ -508,7 +470,7 @@ class DefaultMessageStore:
         with self.flush_consume_queue.paused(), self.reput.paused():
             choose()  # so that there is little to look through while nothing can be put
             with self.commit_log.put_lock:  # for memory only: no file is read or written in it
-                keys, position = choose(), self.max_phy_offset
+                keys, position = choose(), self.commit_log.max_offset
                 before = {key: offsets.get(key, 0) for key in keys}
                 begins: dict[str, dict[int, int]] = {topic: {} for topic in {*topics, *(topic for topic, _ in keys)}}
                 for (topic, queue_id), end in before.items():
@@ -556,8 +518,8 @@ class DefaultMessageStore:
         """Return counters and positions by the names that operators see."""
         return {
             **self.stats.as_dict(), **self.compaction.stats(),
-            "commitLogMinOffset": self.min_phy_offset,
-            "commitLogMaxOffset": self.max_phy_offset,
+            "commitLogMinOffset": self.commit_log.min_offset,
+            "commitLogMaxOffset": self.commit_log.max_offset,
             "flushedWhere": self.commit_log.queue.flushed_where,
             "logSyncMs": self.flush_commit_log.sync_times.as_dict(),
             "dispatchBehindBytes": self.reput.behind_bytes(),
@@ -566,5 +528,5 @@ class DefaultMessageStore:
             "hintSyncFailures": self.syncs.hint_failures,
             "storeTimeAheadMs": self.commit_log.wall_times.ahead_ms,
             "unreadableRecords": self.commit_log.unreadable.count,
-            "writeable": self.is_writeable, "readOnly": self.report.read_only or None,
+            "writeable": self.flags.is_writeable(), "readOnly": self.report.read_only or None,
         }

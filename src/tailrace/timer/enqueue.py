@@ -216,7 +216,7 @@ class Enqueue:
         if count < len(rows):
             until, rows = int(rows[count, _OFFSET]), rows[:count]
         positions, sizes = rows[:, _PHY].copy(), rows[:, _SIZE].copy()
-        data, at = read_records(self._store.read, positions, sizes, on_error=self._put_back.read_failed)
+        data, at = read_records(self._store.commit_log.read, positions, sizes, on_error=self._put_back.read_failed)
         kernel.read_enqueued(data, at, positions, sizes, rows)
         return self._with_odd(_Batch(rows, _topics(data, rows), until))
 

@@ -242,7 +242,7 @@ class PutBack:
         Records of a read that failed are not plain, so that they are read one by one.
         """
         rows, positions, sizes = batch.rows, batch.positions, batch.sizes
-        batch.data, at = read_records(self._store.read, positions, sizes, on_error=self.read_failed)
+        batch.data, at = read_records(self._store.commit_log.read, positions, sizes, on_error=self.read_failed)
         kernel.read(batch.data, at, positions, sizes, self._state.grain_ms, rows)
         rows[:, C.T_POS] = at
         rows[:, C.T_WROTE] = batch.units["write_time_ms"]
@@ -385,7 +385,7 @@ class PutBack:
         return not roll and self.was_delivered(identity, sure=far or batch.was_rolled(row))
 
     def _identity_at(self, phy_offset: int) -> Identity | None:
-        data = self._store.record_at(phy_offset)
+        data = self._store.commit_log.record_at(phy_offset)
         try:
             properties = decode_message(data).properties if data is not None else {}
         except CorruptionError:

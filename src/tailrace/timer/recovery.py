@@ -135,7 +135,7 @@ class TimerRecovery:
             if error.errno != errno.EIO:
                 raise
             stamp = self._clock.now_ms()  # the latest time at which it can have been stored
-        return max(stamp, self._store.last_store_timestamp)
+        return max(stamp, self._store.commit_log.last_store_timestamp)
 
     def _bounds(self) -> tuple[int, int]:
         queue = self._store.queues.get(TIMER_TOPIC, 0)
@@ -219,7 +219,7 @@ class TimerRecovery:
         """
         self._wheel.clear()
         count, newest, left = 0, None, _Left()
-        for pos, units, last in self._log.scan_newest(self._store.max_phy_offset):
+        for pos, units, last in self._log.scan_newest(self._store.commit_log.max_offset):
             if newest is None or last.phy_offset > newest.phy_offset:
                 newest = last
             done = 0

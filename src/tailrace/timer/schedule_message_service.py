@@ -157,7 +157,7 @@ class ScheduleMessageService:
     def load(self) -> None:
         """Bring the offsets within their queues (correctDelayOffset)."""
         with self._lock:
-            self._opened_at = self._store.max_phy_offset
+            self._opened_at = self._store.commit_log.max_offset
             for level in self._levels:
                 queue = self._store.queues.get(SCHEDULE_TOPIC, level.queue_id)
                 if queue is not None:

@@ -13,7 +13,7 @@ TIMES = 400
 
 
 def length(world, result):
-    return len(world.store.record_at(result.phy_offset))
+    return len(world.store.commit_log.record_at(result.phy_offset))
 
 
 def counted(world):

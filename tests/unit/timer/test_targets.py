@@ -36,7 +36,7 @@ def test_timers_of_a_deleted_topic_are_parked_with_one_line(odd, caplog):
     gone, kept = sent(world), sent(world, "U")
     level = world.send("L", DELAY=2)[0]
     world.run(1000)
-    targets.begins = {"T": NOWHERE, "L": world.store.max_phy_offset}
+    targets.begins = {"T": NOWHERE, "L": world.store.commit_log.max_offset}
     with caplog.at_level(logging.ERROR):
         world.clock.advance(6000)
         world.steps()
@@ -60,7 +60,7 @@ def test_messages_of_an_earlier_life_do_not_come_into_the_new_one(odd):
     world = World(targets=targets, odd=odd)
     sent(world)
     world.send("T", DELAY=2)
-    targets.begins = {"T": world.store.max_phy_offset}
+    targets.begins = {"T": world.store.commit_log.max_offset}
     new = sent(world)
     new.append(world.send("T", DELAY=2)[0])
     world.run(6000, step=10)
@@ -73,7 +73,7 @@ def test_a_far_timer_of_a_deleted_topic_is_not_rolled_into_the_next_life():
     world = World(targets=targets)
     key = world.send(TIMER_DELAY_MS=150_000)[0]
     world.run(1000)
-    targets.begins = {"T": world.store.max_phy_offset}
+    targets.begins = {"T": world.store.commit_log.max_offset}
     world.run(160_000, step=250)
     assert world.timers.put_back.counters["timerRolled"] == 0
     assert [message.unique_key for message in world.records(PARKED_TOPIC)] == [key]
@@ -86,7 +86,7 @@ def test_a_request_to_delete_a_far_timer_of_a_deleted_topic_is_dropped():
     key = world.send(TIMER_DELAY_MS=150_000)[0]
     world.recall(key)
     world.run(1000)
-    targets.begins = {"T": world.store.max_phy_offset}
+    targets.begins = {"T": world.store.commit_log.max_offset}
     world.run(160_000, step=250)
     assert all("TIMER_DEL_UNIQKEY" not in message.properties for message in world.records(PARKED_TOPIC))
     assert world.delivered() == {}

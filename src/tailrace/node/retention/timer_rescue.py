@@ -89,7 +89,7 @@ class TimerRescue:
         Raises FatalStorageError if the log cannot be synced.
         """
         places = self._timers.pending_between(low, high) if self._timers is not None else ()
-        records = [(place, self._store.record_at(place)) for place in places]
+        records = [(place, self._store.commit_log.record_at(place)) for place in places]
         delayed, size = self._levels.waiting_between(low, high)
         size += sum(len(data) for _, data in records if data is not None)
         if size * _MOST_SHARE > high - low:

@@ -194,7 +194,7 @@ class TopicRetention:
 
     def _forget_names(self) -> None:
         """Forget deletions that need not be remembered, and what is known of queues that were removed."""
-        if gone := self._store.lives.superfluous(self._store.min_phy_offset):
+        if gone := self._store.lives.superfluous(self._store.commit_log.min_offset):
             self._store.forget_ended(gone)
             for topic in gone:
                 self._minima.ended.pop(topic, None)

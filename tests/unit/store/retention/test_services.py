@@ -442,14 +442,6 @@ def test_an_index_file_counts_with_what_it_takes_of_the_disk_not_with_its_length
         assert store.retention.store_bytes() < 64 << 20
 
 
-def test_a_lease_of_the_log_keeps_its_bytes_and_what_is_not_there_gets_none(place):
-    place.fill(2)
-    assert place.store.inner.lease(0, 3 * SIZE) is None
-    assert place.store.inner.lease(1 << 40, 1) is None
-    with place.store.inner.lease(0, 100) as lease:
-        assert bytes(lease.buffer) == place.log.read(0, 100)
-
-
 def test_w29_a_stop_while_the_disk_is_full_is_a_clean_one(place):
     place.fill(1)
     place.use(95)
