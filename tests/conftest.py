@@ -43,13 +43,7 @@ def nothing_is_caught_silently(request):
 
 
 def pytest_collection_modifyitems(items):
-    """Put the longest files first, and mark tests.
-
-    A test that starts other programs runs once more when it fails, because a port or a second may be taken.
-
-    The summary of the run lists it, and ``make test`` tries it again alone (tools/run_tests.py). Tests of bytes, of
-    one process and of crashes have one try.
-    """
+    """Put the longest files first, and skip those of ``make long``."""
     here = pathlib.Path(__file__).parent
 
     def rank(item):
@@ -58,14 +52,5 @@ def pytest_collection_modifyitems(items):
 
     items.sort(key=rank)
     for item in items:
-        if item.path.relative_to(here).parts[0] in {"browser", "integration", "interop", "spark"}:
-            item.add_marker(pytest.mark.flaky(reruns=1))
         if item.get_closest_marker("long") is not None and not os.environ.get("TAILRACE_LONG"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes, another case is run here: make long"))
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Show why a test needed its second try: what passes then is a race to find, and the next run may not show it."""
-    for report in terminalreporter.stats.get("rerun", ()):
-        terminalreporter.section(f"first try of {report.nodeid}", "-")
-        terminalreporter.line(report.longreprtext)
+            item.add_marker(pytest.mark.skip(reason="takes long, another case is run here: make long"))

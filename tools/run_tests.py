@@ -1,10 +1,11 @@
-"""All tests: as they are, then those of bytes once more with interpreted kernels. ``make test`` runs them.
+"""The tests: ``make test`` as they are, then those of bytes with interpreted kernels; ``make long`` with ``--long``.
 
-The second part runs although the first failed, and the last lines say how both ended.
+The second part runs although the first failed, and the last lines say how both ended and how many tests ran twice.
 
 Tests that failed are run once more, alone, if all of them use other programs or real sockets. Such a test can fail on
-a busy machine because another program, or the network, was late. Alone it has the machine for itself. Tests of bytes,
-of the store and of crashes get no other try, so a run in which one of them failed has failed.
+a busy machine because another program, or the network, was late. Alone it has the machine for itself. Unit tests and
+tests of bytes, of the store and of crashes get no other try, because what passes then is a race to find. With
+``--no-reruns``, as for a release, no test gets one.
 
 A worker takes one file after the other in the order of tests/conftest.py, which has the longest ones first. By itself
 pytest-xdist starts the files with the most tests first, and the longest ones have few.
@@ -18,10 +19,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
-WITH_OTHER_PROGRAMS = (
-    "tests/browser/", "tests/integration/", "tests/interop/", "tests/spark/",
-    "tests/unit/broker/", "tests/unit/client/", "tests/unit/proxy/", "tests/unit/remoting/")
-BYTES = [f"tests/unit/{room}" for room in ("formats", "kernels", "spark", "store", "timer")]
+WITH_OTHER_PROGRAMS = ("tests/browser/", "tests/integration/", "tests/interop/", "tests/spark/")
+BYTES = ["tests/property", "tests/unit/formats", "tests/unit/kernels"]
+"""What compares the two forms of a kernel, and what holds each form to the formats: in every run."""
+MORE_BYTES = ["tests/unit/spark", "tests/unit/store", "tests/unit/timer"]
+"""Rooms that use kernels: only the long run has their tests with interpreted kernels."""
 WORKERS = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile", "--no-loadscope-reorder")
 """One more than processors, because tests with other programs wait for a third of their time."""
 NOT_INHERITED = {"PYTHONDONTWRITEBYTECODE"}
@@ -32,24 +34,26 @@ TRIES_MAX = 10
 """More failures than these are no accident."""
 
 
-def main() -> int:
-    """Return 0 if both parts passed, else 1."""
+def main(options: list[str]) -> int:
+    """Run the parts of ``make test``, or with ``--long`` those of ``make long``; return 0 if both passed, else 1."""
     LAST_FAILED.unlink(missing_ok=True)
-    compiled = everything()
-    interpreted = part([*WORKERS, *BYTES], {"TAILRACE_INTERPRETED": "1"})
-    print(f"\nall tests: {ending(compiled)}\ntests of bytes with interpreted kernels: {ending(interpreted)}")
-    return int(bool(compiled or interpreted))
+    long = "--long" in options
+    first = part([*WORKERS, "-m", "long"], {"TAILRACE_LONG": "1"}) if long else part([*WORKERS])
+    again = [] if "--no-reruns" in options else tried_again(first)
+    if again:
+        print(f"{len(again)} tests failed that use other programs or sockets; each is run once more, alone:")
+        print("".join(f"  {name}\n" for name in again), end="", flush=True)
+        first = part(["-p", "no:xdist", *again], {"TAILRACE_LONG": "1"})
+    interpreted = part([*WORKERS, *(MORE_BYTES if long else BYTES)], {"TAILRACE_INTERPRETED": "1"})
+    print(f"\n{'long' if long else 'all'} tests: {ending(first)}\ntests that ran twice: {len(again)}")
+    print(f"tests of bytes with interpreted kernels: {ending(interpreted)}")
+    return int(bool(first or interpreted))
 
 
-def everything() -> list[str]:
-    """Run all tests; return those that failed, and failed again where that is allowed."""
-    failed = part([*WORKERS])
-    if not failed or len(failed) > TRIES_MAX or not all(name.startswith(WITH_OTHER_PROGRAMS) for name in failed):
-        return failed
-    print(f"{len(failed)} tests failed that use other programs or sockets; each is run once more, alone:", flush=True)
-    for name in failed:
-        print(f"  {name}", flush=True)
-    return part(["-p", "no:xdist", *failed])
+def tried_again(failed: list[str]) -> list[str]:
+    """Return the failed tests if each may be run once more, else none."""
+    may = len(failed) <= TRIES_MAX and all(name.startswith(WITH_OTHER_PROGRAMS) for name in failed)
+    return failed if may else []
 
 
 def part(arguments: list[str], environment: Mapping[str, str] = {}) -> list[str]:
@@ -70,4 +74,4 @@ def ending(failed: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
