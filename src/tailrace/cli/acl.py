@@ -8,21 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from tailrace.cli import completion
-from tailrace.cli.arguments import (
-    AsJson,
-    Broker,
-    Context,
-    Namesrv,
-    Tls,
-    Where,
-    Yes,
-    complain,
-    confirm,
-    duration,
-    errors,
-    usage,
-)
-from tailrace.cli.contexts import Target, target_of
+from tailrace.cli.arguments import AsJson, Yes, complain, confirm, duration, usage
+from tailrace.cli.contexts import Target, with_target
 from tailrace.cli.output import show
 from tailrace.cli.problems import no_such
 from tailrace.errors import ConfigError, MissingPackageError, StoreError
@@ -35,7 +22,7 @@ __all__ = [
     "user_update",
 ]
 
-Words = Annotated[list[str], typer.Argument(
+Name = Annotated[str, typer.Argument(
     metavar="[STORE] USER", help="A store directory, if no server is named, and the name of a user.",
     autocompletion=completion.places)]
 PasswordFile = Annotated[
@@ -54,15 +41,6 @@ From = Annotated[
                  "10.0.0.0/8; may be repeated.")]
 Default = Annotated[
     bool, typer.Option("--default", help="An entry of policy Default, which is used if no other entry matches.")]
-
-
-def _split(
-    words: list[str], broker: str, namesrv: str, context: str, tls: bool | None
-) -> tuple[Target, str]:
-    *directory, name = words
-    return target_of(directory, broker, namesrv, context, tls=tls), name
-
-
 Generate = Annotated[
     bool, typer.Option("--generate", help="Make a password, and print it once.")]
 KeepOld = Annotated[
@@ -119,10 +97,11 @@ def _lines(acl: "Acl") -> list[dict[str, Any]]:
 # --- users
 
 
+@with_target
 def user_add(
-    words: Words, password_file: PasswordFile = None, generate: Generate = False,
+    *, name: Name, password_file: PasswordFile = None, generate: Generate = False,
     is_super: Annotated[bool, typer.Option("--super", help="A super user, who may do everything.")] = False,
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
+    target: Target, as_json: AsJson = False,
 ) -> None:
     """Add a user.
 
@@ -131,20 +110,19 @@ def user_add(
     from tailrace.auth.model import user_of  # noqa: PLC0415
     from tailrace.cli.access import access_of  # noqa: PLC0415 - asyncio
 
-    with errors():
-        target, name = _split(words, broker, namesrv, context, tls)
-        user = user_of({"username": name, "password": _password(password_file, name, generate=generate),
-                        "userType": "Super" if is_super else "Normal"})
-        with access_of(target) as access:
-            access.add_user(user)
+    user = user_of({"username": name, "password": _password(password_file, name, generate=generate),
+                    "userType": "Super" if is_super else "Normal"})
+    with access_of(target) as access:
+        access.add_user(user)
     show([_shown(user, user.password if generate else "")], as_json=as_json)
 
 
+@with_target
 def user_update(
-    words: Words, password_file: PasswordFile = None, generate: Generate = False, keep_old: KeepOld = "",
+    *, name: Name, password_file: PasswordFile = None, generate: Generate = False, keep_old: KeepOld = "",
     kind: Annotated[str, typer.Option("--type", help="Super or Normal.")] = "",
     status: Annotated[str, typer.Option(help="enable or disable.")] = "",
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
+    target: Target, as_json: AsJson = False,
 ) -> None:
     """Change the password, the type or the status of a user.
 
@@ -162,48 +140,39 @@ def user_update(
         raise usage("nothing to change: use --password-file, --generate, --keep-old, --type or --status")
     if keep_old:
         value[PREVIOUS_SECONDS] = _seconds(keep_old)
-    with errors():
-        target, name = _split(words, broker, namesrv, context, tls)
-        if has_new:
-            value["password"] = _password(password_file, name, generate=generate)
-        with access_of(target) as access:
-            access.update_user({**value, "username": name})
-            found = [user for user in access.users() if user.name == name]
+    if has_new:
+        value["password"] = _password(password_file, name, generate=generate)
+    with access_of(target) as access:
+        access.update_user({**value, "username": name})
+        found = [user for user in access.users() if user.name == name]
     show([_shown(user, value["password"] if generate else "") for user in found], as_json=as_json)
     if value.get(PREVIOUS_SECONDS) and not any(user.previous_until_ms for user in found):
         raise StoreError(f"no password before of {name} is valid: it had only one, or the server knows only one")
 
 
-def user_remove(
-    words: Words, broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
-    yes: Yes = False, as_json: AsJson = False,
-) -> None:
+@with_target
+def user_remove(*, name: Name, target: Target, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove a user with its permissions.
 
     This command writes to STORE.
     """
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
-    with errors():
-        target, name = _split(words, broker, namesrv, context, tls)
-        confirm(f"remove user {name} with its permissions", yes=yes)
-        with access_of(target) as access:
-            access.remove_user(name)
+    confirm(f"remove user {name} with its permissions", yes=yes)
+    with access_of(target) as access:
+        access.remove_user(name)
     show([{"removed": name}], as_json=as_json)
 
 
-def user_list(
-    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
-    as_json: AsJson = False,
-) -> None:
+@with_target
+def user_list(*, target: Target, as_json: AsJson = False) -> None:
     """List users, without passwords.
 
     Nothing in STORE changes.
     """
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
-    target = [store] if store else []
-    with errors(), access_of(target_of(target, broker, namesrv, context, tls=tls), look=True) as access:
+    with access_of(target, look=True) as access:
         found = access.users()
     show(map(_shown, found), as_json=as_json, empty="there is no user")
 
@@ -211,9 +180,10 @@ def user_list(
 # --- permissions
 
 
+@with_target
 def allow(
-    words: Words, on: On, action: Actions, source: From = None, default: Default = False,
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
+    *, name: Name, on: On, action: Actions, source: From = None, default: Default = False,
+    target: Target, as_json: AsJson = False,
 ) -> None:
     """Allow a user to do something.
 
@@ -221,12 +191,13 @@ def allow(
 
     This command writes to STORE.
     """
-    _set(words, on, action, source, "Allow", (broker, namesrv, context, tls), default=default, as_json=as_json)
+    _set(name, on, action, source, "Allow", target, default=default, as_json=as_json)
 
 
+@with_target
 def deny(
-    words: Words, on: On, action: Actions = "All", source: From = None, default: Default = False,
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
+    *, name: Name, on: On, action: Actions = "All", source: From = None, default: Default = False,
+    target: Target, as_json: AsJson = False,
 ) -> None:
     """Deny a user something, even if another entry allows it.
 
@@ -234,32 +205,30 @@ def deny(
 
     This command writes to STORE.
     """
-    _set(words, on, action, source, "Deny", (broker, namesrv, context, tls), default=default, as_json=as_json)
+    _set(name, on, action, source, "Deny", target, default=default, as_json=as_json)
 
 
 def _set(
-    words: list[str], on: str, action: str, source: list[str] | None, decision: str,
-    server: tuple[str, str, str, bool | None], *, default: bool, as_json: bool,
+    name: str, on: str, action: str, source: list[str] | None, decision: str, target: Target,
+    *, default: bool, as_json: bool,
 ) -> None:
     from tailrace.auth.model import acl_of  # noqa: PLC0415
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
-    with errors():
-        target, name = _split(words, *server)
-        entry = {"resource": on, "actions": [one.strip() for one in action.split(",") if one.strip()],
-                 "decision": decision, "sourceIps": source or []}
-        acl = acl_of({"subject": f"User:{name}", "policies": [
-            {"policyType": "Default" if default else "Custom", "entries": [entry]}]})
-        with access_of(target) as access:
-            access.update_acl(acl)
-            found = [one for one in access.acls() if one.name == name]
+    entry = {"resource": on, "actions": [one.strip() for one in action.split(",") if one.strip()],
+             "decision": decision, "sourceIps": source or []}
+    acl = acl_of({"subject": f"User:{name}", "policies": [
+        {"policyType": "Default" if default else "Custom", "entries": [entry]}]})
+    with access_of(target) as access:
+        access.update_acl(acl)
+        found = [one for one in access.acls() if one.name == name]
     show((line for one in found for line in _lines(one)), as_json=as_json)
 
 
+@with_target
 def list_entries(
-    store: Where = "",
-    user: Annotated[str, typer.Option(metavar="NAME", help="Only the permissions of this user.")] = "",
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
+    *, user: Annotated[str, typer.Option(metavar="NAME", help="Only the permissions of this user.")] = "",
+    target: Target, as_json: AsJson = False,
 ) -> None:
     """List permissions.
 
@@ -267,18 +236,16 @@ def list_entries(
     """
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
-    target = [store] if store else []
-    with errors(), access_of(target_of(target, broker, namesrv, context, tls=tls), look=True) as access:
+    with access_of(target, look=True) as access:
         found = [acl for acl in access.acls() if user in {"", acl.name}]
     show((line for acl in found for line in _lines(acl)), as_json=as_json, empty="there is no permission")
 
 
+@with_target
 def remove(
-    words: Words,
+    *, name: Name,
     on: Annotated[str, typer.Option("--on", metavar="RESOURCE", help="Only the entry of this resource.")] = "",
-    default: Default = False,
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, yes: Yes = False,
-    as_json: AsJson = False,
+    default: Default = False, target: Target, yes: Yes = False, as_json: AsJson = False,
 ) -> None:
     """Remove permissions of a user.
 
@@ -287,23 +254,22 @@ def remove(
     from tailrace.auth.model import resource_of  # noqa: PLC0415
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
-    with errors():
-        target, name = _split(words, broker, namesrv, context, tls)
-        resource = resource_of(on) if on else None
-        policy = "Default" if default else "Custom"
-        confirm(f"remove {'the permission on ' + on if on else 'all permissions'} of {name}", yes=yes)
-        with access_of(target) as access:
-            found = next((acl for acl in access.acls() if acl.name == name), None)
-            if found is None or (resource and resource not in {entry.resource for entry in found.entries(policy)}):
-                raise StoreError(f"{name} has no permission {f'on {on} of policy {policy}' if on else ''}".rstrip())
-            access.remove_entry(name, policy, resource)
+    resource = resource_of(on) if on else None
+    policy = "Default" if default else "Custom"
+    confirm(f"remove {'the permission on ' + on if on else 'all permissions'} of {name}", yes=yes)
+    with access_of(target) as access:
+        found = next((acl for acl in access.acls() if acl.name == name), None)
+        if found is None or (resource and resource not in {entry.resource for entry in found.entries(policy)}):
+            raise StoreError(f"{name} has no permission {f'on {on} of policy {policy}' if on else ''}".rstrip())
+        access.remove_entry(name, policy, resource)
     show([{"removed": on or "all", "user": name}], as_json=as_json)
 
 
+@with_target
 def may(
-    words: Words, on: On, action: Actions,
+    *, name: Name, on: On, action: Actions,
     source: Annotated[str, typer.Option("--from", metavar="ADDRESS", help="Address of the client.")] = "127.0.0.1",
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
+    target: Target, as_json: AsJson = False,
 ) -> None:
     """Report whether a user may do something, and which entry decides.
 
@@ -317,22 +283,20 @@ def may(
     from tailrace.auth.model import ACTIONS, resource_of  # noqa: PLC0415
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
-    with errors():
-        target, name = _split(words, broker, namesrv, context, tls)
-        resource = resource_of(on)
-        wanted = next((mask for one, mask in ACTIONS.items() if one.lower() == action.lower()), None)
-        if wanted is None or action.lower() == "all":
-            raise usage(f"--action {action!r} is not one of {', '.join(one for one in ACTIONS if one != 'All')}")
-        if not resource.kind or resource.prefixed:
-            raise usage(f"--on {on} is not one name, such as Topic:orders")
-        if "/" in source or addresses_problem([source]):
-            raise usage(f"--from {source!r} is not an address")
-        with access_of(target, look=True) as access:
-            users = {user.name: user for user in access.users()}
-            if name not in users:
-                raise no_such("user", name, users, target.store or target.broker or target.namesrv)
-            acl = next((one for one in access.acls() if one.name == name), None)
-        verdict = decide(users[name], acl, Access(resource.kind, resource.name, wanted), source)
+    resource = resource_of(on)
+    wanted = next((mask for one, mask in ACTIONS.items() if one.lower() == action.lower()), None)
+    if wanted is None or action.lower() == "all":
+        raise usage(f"--action {action!r} is not one of {', '.join(one for one in ACTIONS if one != 'All')}")
+    if not resource.kind or resource.prefixed:
+        raise usage(f"--on {on} is not one name, such as Topic:orders")
+    if "/" in source or addresses_problem([source]):
+        raise usage(f"--from {source!r} is not an address")
+    with access_of(target, look=True) as access:
+        users = {user.name: user for user in access.users()}
+        if name not in users:
+            raise no_such("user", name, users, str(target))
+        acl = next((one for one in access.acls() if one.name == name), None)
+    verdict = decide(users[name], acl, Access(resource.kind, resource.name, wanted), source)
     by = f"{verdict.entry} ({verdict.policy})" if verdict.entry else verdict.reason
     show([{"user": name, "action": action, "resource": on, "from": source,
            "verdict": "allowed" if verdict.allowed else "denied", "by": by}], as_json=as_json)
@@ -340,10 +304,11 @@ def may(
         raise typer.Exit(1)
 
 
+@with_target
 def import_plain(
-    words: Annotated[list[str], typer.Argument(
+    *, name: Annotated[str, typer.Argument(
         metavar="[STORE] FILE", help="A store directory, if no server is named, and the plain_acl.yml.")],
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
+    target: Target, as_json: AsJson = False,
 ) -> None:
     """Import users and permissions from RocketMQ 4.x (plain_acl.yml).
 
@@ -354,29 +319,27 @@ def import_plain(
     from tailrace.auth.plain_acl import from_plain_acl  # noqa: PLC0415
     from tailrace.cli.access import access_of  # noqa: PLC0415
 
-    with errors():
-        target, file = _split(words, broker, namesrv, context, tls)
-        try:
-            import yaml  # noqa: PLC0415 - the extra acl
-        except ModuleNotFoundError:
-            raise MissingPackageError("files of plain_acl.yml", "pyyaml", "acl") from None
-        try:
-            imported = from_plain_acl(yaml.safe_load(Path(file).read_text("utf-8")))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
-        except ConfigError as error:
-            raise ConfigError(f"{file}: {error}") from None
-        lines = []
-        acls = {acl.name: acl for acl in imported.acls}
-        with access_of(target) as access:
-            there = {user.name for user in access.users()}
-            for user in imported.users:
-                if user.name not in there:
-                    access.add_user(user)
-                    if user.name in acls:
-                        access.update_acl(acls[user.name])
-                lines.append({**_shown(user), "entries": len(_lines(acls[user.name])) if user.name in acls else 0,
-                              "done": "left as it is" if user.name in there else "imported"})
+    try:
+        import yaml  # noqa: PLC0415 - the extra acl
+    except ModuleNotFoundError:
+        raise MissingPackageError("files of plain_acl.yml", "pyyaml", "acl") from None
+    try:
+        imported = from_plain_acl(yaml.safe_load(Path(name).read_text("utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    lines = []
+    acls = {acl.name: acl for acl in imported.acls}
+    with access_of(target) as access:
+        there = {user.name for user in access.users()}
+        for user in imported.users:
+            if user.name not in there:
+                access.add_user(user)
+                if user.name in acls:
+                    access.update_acl(acls[user.name])
+            lines.append({**_shown(user), "entries": len(_lines(acls[user.name])) if user.name in acls else 0,
+                          "done": "left as it is" if user.name in there else "imported"})
     for text in imported.left_out:
         complain(f"not imported: {text}")
     show(lines, as_json=as_json, empty="the file has no account")

@@ -7,6 +7,7 @@ request goes to that server, whose address is in a file of the directory (the se
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.cli.contexts import Target
@@ -17,11 +18,37 @@ from tailrace.node.serve_hint import serve_hint
 if TYPE_CHECKING:
     from tailrace.client.admin import AdminClient
 
-__all__ = ["TOPIC_NOT_EXIST", "ask", "explain_default", "server_of", "topic_or_nearest"]
+__all__ = ["TOPIC_NOT_EXIST", "administer", "ask", "explain_default", "server_of", "topic_or_nearest"]
 
 TOPIC_NOT_EXIST = 17
 """Response code for a topic that a server does not have."""
 _Result = TypeVar("_Result")
+_Admin = TypeVar("_Admin")
+
+
+def administer(
+    target: Target, opened: Callable[[str], AbstractContextManager[_Admin]],
+    question: Callable[[AdminClient | _Admin], Awaitable[_Result]],
+) -> _Result:
+    """Return the result of ``question`` for a directory if no server has it open, else for the target's servers.
+
+    ``opened`` opens a directory, and raises StoreLockedError if a server has it open. Raises StoreError.
+    """
+    import asyncio  # noqa: PLC0415 - help and complaints need none
+
+    with ExitStack() as stack:
+        if target.store:
+            try:
+                directory = stack.enter_context(opened(target.store))
+            except StoreLockedError as error:
+                target = Target(broker=server_of(target.store, error), tls=target.tls)
+            else:
+                return asyncio.run(_result(question(directory)))
+        return ask(target, question)
+
+
+async def _result(answer: Awaitable[_Result]) -> _Result:
+    return await answer
 
 
 def server_of(store: str, error: StoreLockedError) -> str:
@@ -73,4 +100,4 @@ def topic_or_nearest(target: Target, topic: str, error: RemotingCommandError) ->
     if error.code != TOPIC_NOT_EXIST:
         return error
     names = ask(target, lambda admin: admin.topic_names())
-    return no_such("topic", topic, names, target.store or target.broker or target.namesrv)
+    return no_such("topic", topic, names, str(target))

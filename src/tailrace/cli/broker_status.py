@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tailrace.cli.admin import ask
-from tailrace.cli.arguments import AsJson, Broker, Context, Namesrv, Tls, errors
-from tailrace.cli.contexts import target_of
+from tailrace.cli.arguments import AsJson
+from tailrace.cli.contexts import Target, with_target
 from tailrace.cli.output import print_fields, print_lines, wants_table
 
 __all__ = ["FIGURES", "fields_of", "status"]
@@ -20,16 +20,14 @@ FIGURES: Final = (
 _CAPACITY: Final = re.compile(r"Total : (.+?), Free : (.+?)\.$")
 
 
-def status(
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
-) -> None:
+@with_target
+def status(*, server: Target, as_json: AsJson = False) -> None:
     """Show the figures of one broker, or of every broker of a name server.
 
     The table has the most important figures; with --json all of them are printed, as by mqadmin brokerStatus. Rates
     are those of the last 10 seconds, minute and 10 minutes.
     """
-    with errors():
-        found = ask(target_of([], broker, namesrv, context, tls=tls), lambda admin: admin.runtime_info())
+    found = ask(server, lambda admin: admin.runtime_info())
     if not wants_table(as_json=as_json):
         print_lines({"broker": address, **table} for address, table in found.items())
         return

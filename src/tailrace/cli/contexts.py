@@ -19,14 +19,17 @@ is true or false; ``TAILRACE_TLS_TRUST_CERT_PATH`` and others set the members.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-from tailrace.cli.arguments import usage
+from tailrace.cli.arguments import Broker, Context, Namesrv, Tls, Where, errors, usage
 from tailrace.errors import ConfigError
 from tailrace.spellings import meant
 
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CREDENTIALS", "DEFAULT_NAMESRV", "Target", "change_context", "contexts_file", "contexts_of_file", "select_context",
-    "target_of", "tls_of",
+    "target_of", "tls_of", "with_target",
 ]
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
@@ -60,6 +63,44 @@ class Target(NamedTuple):
     """What selected the server if the command did not name one, for errors."""
     tls: TlsOptions | None = None
     """TLS settings of connections to it; None for connections without TLS."""
+
+    def __str__(self) -> str:
+        return self.store or self.broker or self.namesrv
+
+
+_SERVER: Final = {"broker": (Broker, ""), "namesrv": (Namesrv, ""), "context": (Context, ""), "tls": (Tls, None)}
+
+
+def with_target(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the arguments that name its target, in place of its parameter ``target``, see `Target`.
+
+    A parameter ``name`` of the command gets the last word of ``[STORE] NAME``. Without that parameter the command
+    has the argument STORE, unless it calls its target ``server``. Errors are printed as one line, see `errors`.
+    """
+    wanted: dict[str, tuple[Any, Any]] = {}
+    given = inspect.signature(command).parameters
+    for name, parameter in given.items():
+        if name in {"target", "server"}:
+            wanted |= ({"store": (Where, "")} if "name" not in given and name == "target" else {}) | _SERVER
+        elif name == "name":
+            wanted["words"] = Annotated[list[str], parameter.annotation.__metadata__[0]], parameter.default
+        else:
+            wanted[name] = parameter.annotation, parameter.default
+    place = "server" if "server" in given else "target"
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        server = {option: values.pop(option) for option in _SERVER}
+        directory = [store] if (store := values.pop("store", "")) else []
+        if "words" in values:
+            *directory, values["name"] = values.pop("words")
+        with errors():
+            command(**{place: target_of(directory, **server)}, **values)
+
+    call.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for name, (annotation, default) in wanted.items()])
+    return call
 
 
 def target_of(

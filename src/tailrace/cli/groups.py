@@ -1,27 +1,14 @@
 """``tailrace group``: consumer groups of a directory or of a running broker."""
 
-from typing import Annotated, Any, Optional
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from tailrace.cli import completion
-from tailrace.cli.admin import ask
-from tailrace.cli.arguments import (
-    AsJson,
-    Broker,
-    Context,
-    Create,
-    Every,
-    Namesrv,
-    Tls,
-    Where,
-    Yes,
-    confirm,
-    errors,
-    key_values,
-    usage,
-)
-from tailrace.cli.contexts import Target, target_of
+from tailrace.cli.admin import administer, ask
+from tailrace.cli.arguments import AsJson, Create, Every, Yes, confirm, key_values, usage
+from tailrace.cli.contexts import Target, with_target
 from tailrace.cli.output import (
     deleted_line,
     local_time,
@@ -35,34 +22,37 @@ from tailrace.cli.output import (
 from tailrace.cli.problems import no_such
 from tailrace.cli.topics import milliseconds
 from tailrace.config import whole_number
+from tailrace.errors import StoreError
+
+if TYPE_CHECKING:
+    from tailrace.cli.listings import Administration
+    from tailrace.client.admin import GroupQueue
 
 __all__ = ["create", "delete", "list_all", "reset", "show_one"]
 
-Words = Annotated[list[str], typer.Argument(
+Name = Annotated[str, typer.Argument(
     metavar="[STORE] GROUP", help="A store directory, if no server is named, and the name of a consumer group.",
     autocompletion=completion.words_of_groups)]
 
 
-def _groups(target: Target) -> dict[str, list[Any]]:
-    """Return every group with the queues that it has consumed."""
-    from tailrace.cli.offline_groups import groups_of_directory  # noqa: PLC0415 - NumPy
+def _checked(target: Target, group: str) -> "tuple[list[GroupQueue], list[dict[str, Any]]]":
+    """Return the queues and the members of a group. Raises StoreError with the most similar name if it does not exist.
 
-    found = groups_of_directory(target.store) if target.store else None
-    return ask(target, lambda admin: admin.groups()) if found is None else found.queues
+    Members are those of a running broker.
+    """
+    from tailrace.cli.store_admin import to_read  # noqa: PLC0415 - NumPy and the store
+
+    async def found(admin: "Administration") -> "tuple[list[GroupQueue], list[dict[str, Any]]]":
+        groups = await admin.groups()
+        if group not in groups:
+            raise no_such("group", group, groups, str(target))
+        return groups[group], await admin.members(group)
+
+    return administer(target, to_read, found)
 
 
-def _checked(target: Target, group: str) -> list[Any]:
-    """Return the queues of a group. Raises StoreError with the most similar name if the group does not exist."""
-    found = _groups(target)
-    if group not in found:
-        raise no_such("group", group, found, target.store or target.broker or target.namesrv)
-    return found[group]
-
-
-def list_all(
-    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
-    every: Every = False, as_json: AsJson = False,
-) -> None:
+@with_target
+def list_all(*, target: Target, every: Every = False, as_json: AsJson = False) -> None:
     """List groups with lag, dead letters, members and topics.
 
     The lag is the number of messages that the group has not consumed yet. Only a running broker knows the members.
@@ -72,27 +62,18 @@ def list_all(
     """
     from tailrace.cli.listings import group_listing, group_row  # noqa: PLC0415
 
-    with errors():
-        found = group_listing(target_of([store] if store else [], broker, namesrv, context, tls=tls))
-    show_listing("group", found, group_row, every=every, as_json=as_json)
+    show_listing("group", group_listing(target), group_row, every=every, as_json=as_json)
 
 
-def show_one(
-    words: Words,
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
-) -> None:
+@with_target
+def show_one(*, name: Name, target: Target, as_json: AsJson = False) -> None:
     """Show the queues and members of a group.
 
     For each queue: the offset and the lag of the group. Only a running broker knows the members.
 
     Nothing in STORE changes.
     """
-    *directory, name = words
-    with errors():
-        target = target_of(directory, broker, namesrv, context, tls=tls)
-        queues = _checked(target, name)
-        served = not target.store or _is_served(target.store)
-        members = ask(target, lambda admin: admin.members(name)) if served else []
+    queues, members = _checked(target, name)
     lines = [{
         "topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id,
         "brokerOffset": queue.broker_offset, "consumerOffset": queue.consumer_offset, "lag": queue.lag,
@@ -114,9 +95,9 @@ def show_one(
         for member in members], "no member is connected")
 
 
+@with_target
 def create(
-    words: Words,
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
+    *, name: Name, target: Target,
     retries: Annotated[Optional[int], typer.Option(  # noqa: UP045
         min=0, max=(1 << 31) - 1, help="Retries before a message becomes a dead letter; 16 for a new group.")] = None,
     enabled: Annotated[Optional[bool], typer.Option(  # noqa: UP045
@@ -136,16 +117,15 @@ def create(
 
     This command writes to STORE.
     """
-    from tailrace.cli.group_changes import save_group  # noqa: PLC0415
+    from tailrace.cli.store_admin import to_change  # noqa: PLC0415 - NumPy and the store
 
-    *directory, name = words
     changes = {
         member: value for member, value in (
             ("retryMaxTimes", retries), ("consumeEnable", enabled), ("consumeMessageOrderly", in_order))
         if value is not None}
-    with errors():
-        target = target_of(directory, broker, namesrv, context, tls=tls)
-        made = save_group(name, target, changes, key_values(attribute or [], "--attribute"), create=create)
+    attributes = {f"+{key}": value for key, value in key_values(attribute or [], "--attribute").items()}
+    made = administer(
+        target, partial(to_change, create=create), lambda admin: _save(admin, name, changes, attributes))
     if wants_table(as_json=as_json):
         print_fields({
             "group": name, "mayConsume": made["consumeEnable"], "inOrder": made["consumeMessageOrderly"],
@@ -154,24 +134,38 @@ def create(
         print_lines([made])
 
 
-def _is_served(store: str) -> bool:
-    from tailrace.env.filesystem import OsFileSystem  # noqa: PLC0415
-    from tailrace.formats.filenames import LOCK  # noqa: PLC0415
-    from tailrace.node.serve_hint import serve_hint  # noqa: PLC0415
+async def _save(
+    admin: "Administration", name: str, changes: dict[str, Any], attributes: dict[str, str]
+) -> dict[str, Any]:
+    """Create a group, or change these members and attributes of it; return all members. Raises StoreError."""
+    from tailrace.node.subscription_group import (  # noqa: PLC0415
+        SubscriptionGroupConfig,
+        merged_group_attributes,
+        validate_group,
+    )
 
-    return OsFileSystem().lock_holder(f"{store}/{LOCK}") is not None and "broker" in serve_hint(store)
+    if reason := validate_group(name):
+        raise StoreError(reason)
+    present = await admin.group_configs()
+    before = SubscriptionGroupConfig.from_json(present.get(name, {}), name).to_json()
+    try:
+        merged = merged_group_attributes(before["attributes"], attributes, creating=name not in present)
+    except ValueError as error:
+        raise StoreError(str(error)) from None
+    await admin.save_group({**before, **changes, "attributes": attributes})  # changes of attributes, not all of them
+    return {**before, "attributes": merged, **changes}
 
 
+@with_target
 def reset(
-    words: Words,
+    *, name: Name,
     topic: Annotated[str, typer.Option(
         "--topic", help="Offsets of this topic.", autocompletion=completion.topics)],
     to: Annotated[
         str, typer.Option("--to", help="first, last, an offset (with --queue), or a time: 2026-01-31T12:00 or "
                           "time:MILLISECONDS since 1970.", autocompletion=completion.one_of("first", "last"))],
     queue: Annotated[Optional[int], typer.Option(min=0, help="Only this queue.")] = None,  # noqa: UP045
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, yes: Yes = False,
-    as_json: AsJson = False,
+    target: Target, yes: Yes = False, as_json: AsJson = False,
 ) -> None:
     """Set the offsets of a group.
 
@@ -180,14 +174,11 @@ def reset(
 
     This command writes to STORE, through its server.
     """
-    *directory, name = words
     offset, timestamp = _place(to, queue)
-    with errors():
-        target = target_of(directory, broker, namesrv, context, tls=tls)
-        _checked(target, name)
-        confirm(f"set the offsets of {name} in {topic} to {to}", yes=yes)
-        done = ask(target, lambda admin: admin.reset_group(
-            name, topic, timestamp_ms=timestamp, queue_id=-1 if queue is None else queue, offset=offset))
+    _checked(target, name)
+    confirm(f"set the offsets of {name} in {topic} to {to}", yes=yes)
+    done = ask(target, lambda admin: admin.reset_group(
+        name, topic, timestamp_ms=timestamp, queue_id=-1 if queue is None else queue, offset=offset))
     show(({"group": name, "topic": topic, "brokerName": broker_name, "queueId": queue_id, "offset": place}
           for (broker_name, queue_id), place in sorted(done.items())), as_json=as_json)
 
@@ -203,11 +194,11 @@ def _place(to: str, queue: int | None) -> tuple[int | None, int]:
     return None, milliseconds(to.removeprefix("time:"), "--to")
 
 
+@with_target
 def delete(
-    words: Words,
+    *, name: Name,
     keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep the offsets of the group.")] = False,
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, yes: Yes = False,
-    as_json: AsJson = False,
+    target: Target, yes: Yes = False, as_json: AsJson = False,
 ) -> None:
     """Delete a group with its offsets, its retries and its dead letters.
 
@@ -216,10 +207,7 @@ def delete(
 
     This command writes to STORE, through its server.
     """
-    *directory, name = words
-    with errors():
-        target = target_of(directory, broker, namesrv, context, tls=tls)
-        _checked(target, name)
-        confirm(f"delete group {name}", yes=yes)
-        done = ask(target, lambda admin: admin.delete_group(name, keep_offsets=keep_offsets))
+    _checked(target, name)
+    confirm(f"delete group {name}", yes=yes)
+    done = ask(target, lambda admin: admin.delete_group(name, keep_offsets=keep_offsets))
     show([deleted_line(name, done)], as_json=as_json)

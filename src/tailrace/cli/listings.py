@@ -11,25 +11,23 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from tailrace.cli.admin import ask, server_of
+from tailrace.cli.admin import administer
 from tailrace.cli.contexts import Target
-from tailrace.cli.messages import looked_at
 from tailrace.cli.output import About, local_time
+from tailrace.cli.store_admin import StoreAdmin, to_read
 from tailrace.client.admin import AdminClient, GroupQueue, TopicTotals
-from tailrace.env.clock import SystemClock
-from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import RemotingCommandError, StoreLockedError
+from tailrace.errors import RemotingCommandError
 from tailrace.formats.names import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
     SYSTEM_TOPIC_PREFIX,
 )
-from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import is_system_group
 from tailrace.node.topic_config import SYSTEM_TOPICS
 
 __all__ = ["COUNTED_MAX", "Listing", "group_listing", "group_row", "topic_listing", "topic_row"]
 
+Administration = AdminClient | StoreAdmin
 COUNTED_MAX: Final = 1_000
 """Topics or groups of a server that are counted."""
 _READ_AND_WRITE: Final = 6
@@ -53,34 +51,15 @@ def _is_hidden(name: str, system: Iterable[str], messages: int) -> bool:
 
 def topic_listing(target: Target) -> Listing:
     """Return the topics of a directory, or of the server that has it open. Raises StoreError."""
-    if not target.store:
-        return ask(target, _topics_of_server)
-    try:
-        with looked_at(target.store) as opened:
-            configs = sorted((one.to_json() for one in opened.topics.items()), key=lambda one: str(one["topicName"]))
-            system = {one["topicName"] for one in configs if opened.topics.is_system_topic(one["topicName"])}
-            queues = opened.queues()
-            totals = {str(one["topicName"]): TopicTotals(0, 0, 0, size_is_exact=True) for one in configs}
-            for topic, queue_id, low, high in queues:
-                if topic in totals and high > max(low, 0):
-                    size, before = opened.queue_size(topic, queue_id), totals[topic]
-                    totals[topic] = TopicTotals(
-                        before.messages + high - max(low, 0),
-                        max(before.last_update_timestamp,
-                            opened.get_message_store_timestamp(topic, queue_id, high - 1)),
-                        (before.size_bytes or 0) + size.size_bytes, before.size_is_exact and size.is_exact)
-            offsets = ConsumerOffsetManager.of_stopped(OsFileSystem(), opened.config_dir, SystemClock())
-            offsets.load()
-            ends = {(topic, queue_id): (max(low, 0), high) for topic, queue_id, low, high in queues}
-            consumed = [
-                (group, topic, max(ends[topic, queue_id][1] - max(offset, ends[topic, queue_id][0]), 0))
-                for topic, group, queue_id, offset in offsets.entries() if (topic, queue_id) in ends]
-            return Listing(_topic_lines(configs, system, totals, _largest_lags(consumed)), 0)
-    except StoreLockedError as error:
-        return ask(Target(broker=server_of(target.store, error), tls=target.tls), _topics_of_server)
+    return administer(target, to_read, _topics)
 
 
-async def _topics_of_server(admin: AdminClient) -> Listing:
+def _counted(admin: Administration, names: list[str]) -> list[str]:
+    """Return the names that get counts: the first `COUNTED_MAX` of a server, all of a directory."""
+    return names[:COUNTED_MAX] if isinstance(admin, AdminClient) else names
+
+
+async def _topics(admin: Administration) -> Listing:
     configs, system = await admin.topic_configs(), set[str]()
     groups: dict[str, list[GroupQueue]] = {}
     with contextlib.suppress(RemotingCommandError):  # a user who may list topics need not see everything else
@@ -88,9 +67,10 @@ async def _topics_of_server(admin: AdminClient) -> Listing:
     with contextlib.suppress(RemotingCommandError):
         groups = await admin.groups()
     names = sorted((str(one["topicName"]) for one in configs), key=lambda name: _is_hidden(name, system, 1))
-    totals = await admin.topic_totals(names[:COUNTED_MAX])
+    counted = _counted(admin, names)
+    totals = await admin.topic_totals(counted)
     lags = _largest_lags((group, queue.topic, queue.lag) for group, queues in groups.items() for queue in queues)
-    return Listing(_topic_lines(configs, system, totals, lags), max(len(names) - COUNTED_MAX, 0))
+    return Listing(_topic_lines(configs, system, totals, lags), len(names) - len(counted))
 
 
 def _largest_lags(consumed: Iterable[tuple[str, str, int]]) -> dict[str, int]:
@@ -135,18 +115,12 @@ def topic_row(line: dict[str, Any]) -> dict[str, Any]:
 
 def group_listing(target: Target) -> Listing:
     """Return the groups of a directory, or of the server that has it open. Raises StoreError."""
-    from tailrace.cli.offline_groups import groups_of_directory  # noqa: PLC0415 - NumPy
-
-    found = groups_of_directory(target.store) if target.store else None
-    if found is None:
-        return ask(target, _groups_of_server)
-    return Listing([
-        _group_line(name, queues, dead=found.dead_letters.get(name, 0)) for name, queues in found.queues.items()], 0)
+    return administer(target, to_read, _groups)
 
 
-async def _groups_of_server(admin: AdminClient) -> Listing:
+async def _groups(admin: Administration) -> Listing:
     groups, dead = await admin.groups(), dict[str, TopicTotals]()
-    names = sorted(groups, key=is_system_group)[:COUNTED_MAX]
+    names = _counted(admin, sorted(groups, key=is_system_group))
     with contextlib.suppress(RemotingCommandError):
         topics = set(await admin.topic_names())
         dead = await admin.topic_totals(
@@ -156,7 +130,7 @@ async def _groups_of_server(admin: AdminClient) -> Listing:
         _group_line(name, queues, dead=found.messages if (found := dead.get(DLQ_GROUP_TOPIC_PREFIX + name)) else 0,
                     members=members.get(name))
         for name, queues in groups.items()]
-    return Listing(lines, max(len(groups) - COUNTED_MAX, 0))
+    return Listing(lines, len(groups) - len(names))
 
 
 def _group_line(name: str, queues: list[GroupQueue], *, dead: int, members: int | None = None) -> dict[str, Any]:

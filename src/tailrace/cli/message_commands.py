@@ -21,14 +21,13 @@ from tailrace.cli.arguments import (
     Namesrv,
     Tls,
     Topic,
-    Where,
     complain,
     duration,
     errors,
     key_values,
     usage,
 )
-from tailrace.cli.contexts import target_of
+from tailrace.cli.contexts import Target, target_of, with_target
 from tailrace.cli.output import Progress, print_lines, print_message, show, wants_table
 from tailrace.cli.signals import Stopped
 from tailrace.cli.topics import milliseconds
@@ -202,10 +201,9 @@ def send(
             show(sent([source.read() if whole else body.encode(errors="surrogateescape")]), as_json=as_json)
 
 
+@with_target
 def tail(
-    topic: Topic,
-    store: Where = "",
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
+    *, topic: Topic, target: Target,
     tags: Annotated[str, typer.Option(help='Only messages with these tags, such as "new || paid".')] = "*",
     start: Annotated[str, typer.Option(
         "--from", help="first, last or an offset.", autocompletion=completion.one_of("first", "last"))] = "last",
@@ -237,20 +235,16 @@ def tail(
         Subscription.of(topic, tags)
     except ValueError as error:
         raise usage(str(error).replace("tags=", "--tags: ", 1)) from None
-    with errors():
-        target = target_of([store] if store else [], broker, namesrv, context, tls=tls)
-        table = wants_table(as_json=as_json)
-        try:
-            for number, line in enumerate(
-                tail_messages(topic, target, begin, tags, follow=follow), 1
-            ):
-                _print_message(line, table=table)
-                if number == most:
-                    return
-        except RemotingCommandError as error:
-            raise topic_or_nearest(target, topic, error) from error
-        except (KeyboardInterrupt, Stopped):  # the usual end of a command that follows
-            return
+    table = wants_table(as_json=as_json)
+    try:
+        for number, line in enumerate(tail_messages(topic, target, begin, tags, follow=follow), 1):
+            _print_message(line, table=table)
+            if number == most:
+                return
+    except RemotingCommandError as error:
+        raise topic_or_nearest(target, topic, error) from error
+    except (KeyboardInterrupt, Stopped):  # the usual end of a command that follows
+        return
 
 
 def _since_ms(text: str) -> int:

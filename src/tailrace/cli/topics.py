@@ -1,27 +1,15 @@
 """``tailrace topic``: topics of a directory or of a running broker."""
 
+import sys
+from functools import partial
 from typing import Annotated, Optional
 
 import typer
 
 from tailrace.cli import completion
-from tailrace.cli.admin import ask, topic_or_nearest
-from tailrace.cli.arguments import (
-    AsJson,
-    Broker,
-    Context,
-    Create,
-    Every,
-    Namesrv,
-    Tls,
-    Where,
-    Yes,
-    confirm,
-    errors,
-    key_values,
-    usage,
-)
-from tailrace.cli.contexts import target_of
+from tailrace.cli.admin import administer, ask, topic_or_nearest
+from tailrace.cli.arguments import AsJson, Create, Every, Yes, confirm, key_values, usage
+from tailrace.cli.contexts import Target, with_target
 from tailrace.cli.output import (
     deleted_line,
     local_time,
@@ -31,12 +19,12 @@ from tailrace.cli.output import (
     show_listing,
     wants_table,
 )
-from tailrace.errors import RemotingCommandError
+from tailrace.errors import RemotingCommandError, StoreError
 from tailrace.spellings import time_ms
 
 __all__ = ["create", "delete", "list_all", "milliseconds", "purge", "stats"]
 
-Words = Annotated[list[str], typer.Argument(
+Name = Annotated[str, typer.Argument(
     metavar="[STORE] TOPIC", help="A store directory, if no server is named, and the name of a topic.",
     autocompletion=completion.words_of_topics)]
 
@@ -49,10 +37,8 @@ def milliseconds(text: str, option: str = "--before") -> int:
         raise usage(str(error)) from None
 
 
-def list_all(
-    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
-    every: Every = False, as_json: AsJson = False,
-) -> None:
+@with_target
+def list_all(*, target: Target, every: Every = False, as_json: AsJson = False) -> None:
     """List topics with messages, size and lag.
 
     The lag is that of the group with the largest one. A size with ~ is an estimate from the last messages. A table
@@ -62,21 +48,18 @@ def list_all(
     """
     from tailrace.cli.listings import topic_listing, topic_row  # noqa: PLC0415
 
-    with errors():
-        found = topic_listing(target_of([store] if store else [], broker, namesrv, context, tls=tls))
-    show_listing("topic", found, topic_row, every=every, as_json=as_json)
+    show_listing("topic", topic_listing(target), topic_row, every=every, as_json=as_json)
 
 
+@with_target
 def create(
-    words: Words,
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
+    *, name: Name, target: Target,
     queues: Annotated[int, typer.Option(min=1, max=1024, help="Number of queues.")] = 4,
     attribute: Annotated[
         Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="Attribute of the topic, "  # noqa: UP045
                                           "such as message.type=FIFO or reserve.time=48 (hours); may be repeated.")
     ] = None,
-    create: Create = False,
-    as_json: AsJson = False,
+    create: Create = False, as_json: AsJson = False,
 ) -> None:
     """Create or change a topic.
 
@@ -86,32 +69,36 @@ def create(
 
     This command writes to STORE.
     """
-    from tailrace.cli.messages import create_topic  # noqa: PLC0415
+    from tailrace.cli.store_admin import to_change  # noqa: PLC0415 - NumPy and the store
+    from tailrace.node.topic_config import check_attribute, validate_topic  # noqa: PLC0415
 
-    *directory, name = words
-    with errors():
-        target = target_of(directory, broker, namesrv, context, tls=tls)
-        show([create_topic(name, target, queues, key_values(attribute or [], "--attribute"), create=create)],
-             as_json=as_json)
+    attributes = key_values(attribute or [], "--attribute")
+    if reason := validate_topic(name):
+        raise StoreError(reason)
+    try:
+        for one in attributes.items():
+            check_attribute(*one)
+    except ValueError as error:
+        raise StoreError(str(error)) from None
+    made, notes = administer(
+        target, partial(to_change, create=create), lambda admin: admin.create_topic(name, queues, attributes))
+    for note in notes:
+        print(note, file=sys.stderr)
+    show([made], as_json=as_json)
 
 
-def stats(
-    words: Words,
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, as_json: AsJson = False,
-) -> None:
+@with_target
+def stats(*, name: Name, target: Target, as_json: AsJson = False) -> None:
     """Show offsets and messages of each queue.
 
     Nothing in STORE changes.
     """
-    from tailrace.cli.messages import topic_stats  # noqa: PLC0415
+    from tailrace.cli.store_admin import to_read  # noqa: PLC0415 - NumPy and the store
 
-    *directory, name = words
-    with errors():
-        target = target_of(directory, broker, namesrv, context, tls=tls)
-        try:
-            found = topic_stats(name, target)
-        except RemotingCommandError as error:
-            raise topic_or_nearest(target, name, error) from error
+    try:
+        found = administer(target, to_read, lambda admin: admin.topic_queues(name))
+    except RemotingCommandError as error:
+        raise topic_or_nearest(target, name, error) from error
     lines = [{
         "topic": name, "brokerName": queue.broker_name, "queueId": queue.queue_id, "minOffset": queue.min_offset,
         "maxOffset": queue.max_offset, "messages": queue.max_offset - queue.min_offset,
@@ -128,11 +115,8 @@ def stats(
         print_lines(lines)
 
 
-def delete(
-    words: Words,
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None, yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
+@with_target
+def delete(*, name: Name, target: Target, yes: Yes = False, as_json: AsJson = False) -> None:
     """Delete a topic with its queues.
 
     The records stay in the log until their files are deleted, but no command or broker shows them again. Everything
@@ -141,22 +125,19 @@ def delete(
 
     This command writes to STORE.
     """
-    from tailrace.cli.messages import delete_topic  # noqa: PLC0415
+    from tailrace.cli.store_admin import to_change  # noqa: PLC0415 - NumPy and the store
 
-    *directory, name = words
-    with errors():
-        target = target_of(directory, broker, namesrv, context, tls=tls)
-        confirm(f"delete topic {name} and its messages", yes=yes)
-        try:
-            done = delete_topic(name, target)
-        except RemotingCommandError as error:
-            raise topic_or_nearest(target, name, error) from error
+    confirm(f"delete topic {name} and its messages", yes=yes)
+    try:
+        done = administer(target, to_change, lambda admin: admin.delete_topic(name))
+    except RemotingCommandError as error:
+        raise topic_or_nearest(target, name, error) from error
     show([deleted_line(name, done)], as_json=as_json)
 
 
+@with_target
 def purge(
-    words: Words,
-    broker: Broker = "", namesrv: Namesrv = "", context: Context = "", tls: Tls = None,
+    *, name: Name, target: Target,
     queue: Annotated[Optional[int], typer.Option(min=0, help="Only this queue.")] = None,  # noqa: UP045
     before: Annotated[
         str, typer.Option(metavar="TIME", help="Only messages that were stored before: 2026-01-31T12:00 or "
@@ -171,17 +152,11 @@ def purge(
 
     This command writes to STORE.
     """
-    from tailrace.cli.messages import purge_topic  # noqa: PLC0415
+    from tailrace.cli.store_admin import to_change  # noqa: PLC0415 - NumPy and the store
 
-    *directory, name = words
     before_ms = milliseconds(before) if before else None
-    with errors():
-        target = target_of(directory, broker, namesrv, context, tls=tls)
-        if not target.store and not target.broker:
-            [address, *more] = ask(target, lambda admin: admin.brokers()) or [""]
-            if more or not address:
-                raise usage(f"{target.namesrv} has {1 + len(more) if address else 0} brokers: name one with --broker")
-            target = target._replace(namesrv="", broker=address)
-        done = purge_topic(name, target, queue, before_ms)
+    if target.namesrv and len(brokers := ask(target, lambda admin: admin.brokers())) != 1:
+        raise usage(f"{target.namesrv} has {len(brokers)} brokers: name one with --broker")
+    done = administer(target, to_change, lambda admin: admin.purge_topic(name, queue, before_ms))
     show(({"topic": name, "queueId": queue_id, "from": low, "to": high, "purged": high - low}
           for queue_id, (low, high) in sorted(done.items())), as_json=as_json, empty=f"{name} has no queue")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar, final
 
@@ -12,12 +12,13 @@ from tailrace.auth.signature import Credentials
 from tailrace.client.arguments import Duration, check_address, in_ms
 from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import BROKER_PORT, NAMESRV_PORT
-from tailrace.client.routes import masters
+from tailrace.client.routes import masters, topic_header
 from tailrace.errors import (
     ConfigError,
     RemotingCommandError,
     RemotingConnectError,
     RemotingTimeoutError,
+    StoreError,
 )
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -190,6 +191,41 @@ class AdminClient:
             await self._ask(
                 address, RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequestHeader(topic))
         return _deleted([address for address, _ in answers], done)
+
+    async def create_topic(
+        self, topic: str, queues: int, attributes: Mapping[str, str]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Create a topic on every broker, or change it on those that have it; return its configuration, and notes.
+
+        For the notes of the brokers see `AsyncProducer.create_topic`.
+        """
+        brokers = await self.brokers()
+        having = [address for address in brokers if len(brokers) > 1 and await self._has(address, topic)]
+        header = topic_header(topic, queues, attributes)
+        answers = [
+            await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header) for address in having or brokers]
+        made = {"topicName": topic, "readQueueNums": queues, "writeQueueNums": queues, "attributes": attributes}
+        return made, [answer.remark for answer in answers if answer.remark]
+
+    async def _has(self, address: str, topic: str) -> bool:
+        with contextlib.suppress(RemotingCommandError):  # a Java broker of RocketMQ 4, or a user without permission
+            await self._ask(address, RequestCode.GET_TOPIC_CONFIG, b.GetTopicConfigRequestHeader(topic))
+            return True
+        return False
+
+    async def purge_topic(
+        self, topic: str, queue_id: int | None, before_ms: int | None
+    ) -> dict[int, tuple[int, int]]:
+        """Drop messages of a topic of one broker; return for each queue id its least offset before and after."""
+        [address] = await self.brokers()
+        try:
+            answer = await self._ask(
+                address, RequestCode.PURGE_TOPIC, b.PurgeTopicRequestHeader(topic, queue_id, before_ms))
+        except RemotingCommandError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise StoreError(f"the broker at {address} is not Tailrace, it cannot purge") from None
+            raise
+        return {int(queue): (low["from"], low["to"]) for queue, low in fastjson.loads(answer.body or b"{}").items()}
 
     # --- users and permissions
 

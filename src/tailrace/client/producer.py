@@ -18,7 +18,7 @@ from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import InstanceShare, Target
 from tailrace.client.pending import Pending, ThreadRoom, Turns
 from tailrace.client.request_reply import Requests, is_reply, reply_to
-from tailrace.client.routes import DEFAULT_QUEUES, MessageQueue, Routes
+from tailrace.client.routes import DEFAULT_QUEUES, MessageQueue, Routes, topic_header
 from tailrace.client.send_result import SendResult
 from tailrace.client.sender import QueueSelector, Sender, Tries, by_key
 from tailrace.client.telemetry import Telemetry
@@ -46,7 +46,6 @@ from tailrace.formats.commitlog import SysFlag, encode_batch
 from tailrace.formats.copied_properties import COPY_ROOM, fitting
 from tailrace.formats.recall_handle import parse_handle
 from tailrace.formats.remoting import RequestCode, ResponseCode
-from tailrace.formats.requests.broker_headers import CreateTopicRequestHeader
 from tailrace.formats.requests.message_headers import (
     RecallMessageRequestHeader,
     RecallMessageResponseHeader,
@@ -482,9 +481,7 @@ class AsyncProducer:
         read. A Java broker gives no notes.
         """
         addresses = await self._routes.brokers(topic)
-        header = CreateTopicRequestHeader(
-            topic, N.AUTO_CREATE_TOPIC_KEY_TOPIC, queues, queues, 6, "SINGLE_TAG", topic_sys_flag=0,
-            attributes=",".join(f"+{k}={v}" for k, v in attributes.items()) if attributes else None)
+        header = topic_header(topic, queues, attributes or {})
         notes = []
         for address in addresses:
             answer = await self._remoting.invoke(

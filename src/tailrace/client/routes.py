@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -16,6 +16,7 @@ from tailrace.formats import fastjson
 from tailrace.formats.names import AUTO_CREATE_TOPIC_KEY_TOPIC
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
+    CreateTopicRequestHeader,
     GetAllTopicConfigRequestHeader,
     GetTopicConfigRequestHeader,
 )
@@ -23,7 +24,7 @@ from tailrace.formats.requests.name_server_headers import GetRouteInfoRequestHea
 from tailrace.remoting.client import RemotingClient
 from tailrace.spellings import meant
 
-__all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes", "readable"]
+__all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes", "masters", "readable", "topic_header"]
 
 DEFAULT_QUEUES = 4
 """Number of queues that a send requests if it creates its topic; it must not choose a queue beyond them."""
@@ -300,6 +301,13 @@ def readable(address: str) -> Iterator[None]:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RemotingError(f"{address}: its answer cannot be read: {error!r}") from error
+
+
+def topic_header(topic: str, queues: int, attributes: Mapping[str, str]) -> CreateTopicRequestHeader:
+    """Return the header of the request that creates a topic, or changes its queues and attributes."""
+    return CreateTopicRequestHeader(
+        topic, AUTO_CREATE_TOPIC_KEY_TOPIC, queues, queues, 6, "SINGLE_TAG", topic_sys_flag=0,
+        attributes=",".join(f"+{k}={v}" for k, v in attributes.items()) or None)
 
 
 def masters(cluster: dict[str, Any]) -> list[str]:
