@@ -5,7 +5,8 @@ PY := $(VENV)/bin/python
 SOURCES := setup.py pyproject.toml $(wildcard src/tailrace/kernels/*.py src/tailrace/kernels/shared/*.p*)
 SEED ?= 1
 RUNS ?= 300
-CODE := src tests tools benchmarks deploy setup.py
+FRAMEWORKS := $(dir $(wildcard packages/*/pyproject.toml))
+CODE := src packages tests tools benchmarks deploy setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs test long release-check check fmt golden crash sim soak fuzz audit mutants interop bench bench-client \
@@ -35,8 +36,9 @@ $(VENV)/.compiled: $(VENV)/.tools $(SOURCES)
 	@touch $@
 
 # Kernels are compiled while packages are loaded.
-$(VENV)/.installed: requirements/dev.txt $(VENV)/.tools $(SOURCES)
+$(VENV)/.installed: requirements/dev.txt $(VENV)/.tools $(SOURCES) $(FRAMEWORKS:%=%pyproject.toml)
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.packages $(VENV)/.compiled
+	$(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation $(FRAMEWORKS:%=-e ./%)
 	@$(PY) tools/point_spark_here.py
 	@touch $@
 
@@ -170,8 +172,9 @@ gen: $(VENV)/.installed  ## Write docs/reference and the pictures again
 console-pictures: $(VENV)/.installed  ## Take the pictures of the console again, with a browser from npm
 	$(PY) tools/console_pictures.py
 
-dist: $(VENV)/.audit  ## sdist, wheel and bill of materials (CycloneDX)
+dist: $(VENV)/.audit  ## sdist, wheel and bill of materials (CycloneDX); wheels of the packages for frameworks
 	$(PY) -m build --no-isolation
+	for package in $(FRAMEWORKS); do $(PY) -m build --no-isolation --wheel --outdir dist $$package || exit 1; done
 	$(PY) tools/sbom.py
 
 clean:  ## Remove what was built

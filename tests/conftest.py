@@ -3,11 +3,9 @@
 import os
 import pathlib
 import signal
-from collections import Counter
 
 import pytest
-
-from tailrace.env.supervision import FAILURES
+from caught import nothing_is_caught_silently  # noqa: F401 - a fixture for all tests
 
 # A JVM lives for seconds here: the second compiler and the threads of G1 cost more than they save.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -33,21 +31,12 @@ def signals_are_not_ignored():
     signal.signal(signal.SIGINT, interrupt)
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_caught_silently(request):
-    """A loop that continues after an error must not hide the error from a test that does not expect it."""
-    before = Counter(FAILURES)
-    yield
-    if request.node.get_closest_marker("caught") is None:
-        assert before == FAILURES, "a loop met an error; its traceback is in the log"
-
-
 def pytest_collection_modifyitems(items):
     """Put the longest files first, and skip those of ``make long``."""
     here = pathlib.Path(__file__).parent
 
     def rank(item):
-        name = item.path.relative_to(here).as_posix()
+        name = os.path.relpath(item.path, here)  # that of a package begins with ..
         return next((number for number, start in enumerate(LONGEST) if name.startswith(start)), len(LONGEST))
 
     items.sort(key=rank)

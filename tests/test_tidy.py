@@ -18,8 +18,9 @@ from tailrace.formats import names
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+PACKAGES = sorted((ROOT / "packages").glob("*/src/**/*.py"))
 PYTHON = [
-    path for folder in ("src", "tests", "tools", "benchmarks")
+    path for folder in ("src", "packages", "tests", "tools", "benchmarks")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if not {"conformance", "reference"} & set(path.relative_to(ROOT).parts[:-1])
 ]
@@ -74,7 +75,7 @@ SINGLE_TASKS = {
         "self._popping.extend_always(self._queue, message)": "ends with the message, and says why"},
     "client/routes.py": {"self._fetch(asked, topic)": "one request, awaited by those that asked"},
     "client/push_consumer.py": {"consuming.work()": "each message is caught"},
-    "frameworks/faststream/subscriber.py": {"self.consume(incoming)": "one message"},
+    "tailrace_faststream/subscriber.py": {"self.consume(incoming)": "one message"},
     "proxy/receive.py": {"run()": "one call, caught"},
     "proxy/renewal.py": {"self.give_back(client)": "one client, each message is caught"},
     "proxy/telemetry.py": {
@@ -203,13 +204,15 @@ def _tasks(path: Path) -> Iterator[str]:
 def test_every_loop_of_asyncio_continues_after_an_error() -> None:
     """A task that no other one awaits ends without a word at the first error."""
     package = ROOT / "src" / "tailrace"
-    rooms = {"broker", "client", "console", "frameworks", "proxy", "remoting"}
-    sources = [
-        path for path in SOURCES if path.is_relative_to(package) and path.relative_to(package).parts[0] in rooms]
-    found = {str(path.relative_to(package)): set(_tasks(path)) for path in sources}
+    rooms = {"broker", "client", "console", "proxy", "remoting"}
+    sources = {
+        str(path.relative_to(package)): path
+        for path in SOURCES if path.is_relative_to(package) and path.relative_to(package).parts[0] in rooms}
+    sources |= {str(path.relative_to(path.parents[1])): path for path in PACKAGES}
+    found = {name: set(_tasks(path)) for name, path in sources.items()}
     assert {name: tasks for name, tasks in found.items() if tasks} == {
         name: set(tasks) for name, tasks in SINGLE_TASKS.items()}
-    for path in sources:
+    for path in sources.values():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.AsyncFunctionDef):
                 endless = [one.lineno for one in ast.walk(node)
@@ -259,7 +262,7 @@ def test_only_segments_move_the_positions_of_files() -> None:
 
 WITHOUT_NAMES = ("formats/names.py", "kernels/", "model.py", "timer/")  # kernels and model are below formats
 OTHER_NAMES = {  # words that are also the name of a property
-    "console/topics.py": "DELAY", "node/topic_config.py": "DELAY", "frameworks/faststream/message.py": "CORRELATION_ID",
+    "console/topics.py": "DELAY", "node/topic_config.py": "DELAY", "tailrace_faststream/message.py": "CORRELATION_ID",
 }
 
 
@@ -267,8 +270,9 @@ def test_names_of_properties_and_topics_are_declared_once() -> None:
     """Code that writes such a name again would not change with ``formats.names``."""
     known = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
     again = []
-    for path in sorted((ROOT / "src/tailrace").rglob("*.py")):
-        place = str(path.relative_to(ROOT / "src/tailrace"))
+    places = {str(path.relative_to(ROOT / "src/tailrace")): path for path in (ROOT / "src/tailrace").rglob("*.py")}
+    places |= {str(path.relative_to(path.parents[1])): path for path in PACKAGES}
+    for place, path in sorted(places.items()):
         if place.startswith(WITHOUT_NAMES):
             continue
         for node in ast.walk(ast.parse(path.read_text())):

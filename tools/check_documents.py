@@ -178,7 +178,7 @@ def _labelled(path: Path) -> str:
 
 
 def _python() -> Iterator[Path]:
-    for folder in ("src", "tests", "tools", "benchmarks"):
+    for folder in ("src", "packages", "tests", "tools", "benchmarks"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             if not {"conformance", "reference"} & set(path.relative_to(ROOT).parts[:-1]):
                 yield path

@@ -115,8 +115,8 @@ def files() -> list[Path]:
     """Return every file that is searched."""
     found = [ROOT / "Makefile", ROOT / "mkdocs.yml", *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     found += [path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}]
-    found += (ROOT / "examples").rglob("*.md")
-    for folder in ("src", "tests", "tools", "benchmarks", "deploy", "examples"):
+    found += [*(ROOT / "examples").rglob("*.md"), *(ROOT / "packages").rglob("*.md")]
+    for folder in ("src", "packages", "tests", "tools", "benchmarks", "deploy", "examples"):
         found += [
             path for path in (ROOT / folder).rglob("*.py")
             if not {"conformance", "reference"} & set(path.relative_to(ROOT).parts[:-1])]
@@ -127,7 +127,7 @@ def for_users(path: Path) -> bool:
     """Return whether users read the texts of a file: documents outside ``contributing``, and all of ``src``."""
     folder = path.relative_to(ROOT).parts[0] if path.is_relative_to(ROOT) else ""
     return (
-        folder in {"src", "docs", "deploy", "examples", "README.md", "SECURITY.md", "CHANGELOG.md"}
+        folder in {"src", "docs", "deploy", "examples", "packages", "README.md", "SECURITY.md", "CHANGELOG.md"}
         and "contributing" not in path.parts)
 
 

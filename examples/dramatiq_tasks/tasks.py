@@ -4,7 +4,7 @@ import os
 
 import dramatiq
 
-from tailrace.frameworks.dramatiq import RocketmqBroker
+from tailrace_dramatiq import RocketmqBroker
 
 broker = RocketmqBroker(namesrv=os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876"))
 dramatiq.set_broker(broker)

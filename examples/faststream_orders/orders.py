@@ -5,7 +5,7 @@ import os
 from faststream import FastStream
 from pydantic import BaseModel
 
-from tailrace.frameworks.faststream import RocketmqBroker
+from tailrace_faststream import RocketmqBroker
 
 broker = RocketmqBroker(namesrv=os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876"))
 app = FastStream(broker)

@@ -4,7 +4,7 @@ import asyncio
 
 from orders import Order, broker, pack, ship
 
-from tailrace.frameworks.faststream import TestRocketmqBroker
+from tailrace_faststream import TestRocketmqBroker
 
 
 def test_an_order_is_packed_and_sent() -> None:

@@ -220,11 +220,15 @@ class LockLostError(FatalStorageError):
 
 
 class MissingPackageError(StoreError, ImportError):
-    """An optional package is not installed; ``extra`` is the extra of tailrace that installs it."""
+    """An optional package is not installed.
+
+    ``extra`` is the extra of tailrace that installs it; empty for a package of the repository's folder ``packages``.
+    """
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         self.what, self.package, self.extra = what, package, extra
-        super().__init__(f"{what} need the package {package}: pip install '.[{extra}]' in the checkout")
+        installed = f"'.[{extra}]'" if extra else f". ./packages/{package}"
+        super().__init__(f"{what} need the package {package}: pip install {installed} in the checkout")
 
     def __reduce__(self) -> tuple[type[MissingPackageError], tuple[str, str, str]]:
         return MissingPackageError, (self.what, self.package, self.extra)

@@ -103,8 +103,6 @@ def test_the_example_of_the_fixture_is_a_test(tailrace_broker: TailraceBroker) -
 
 
 def test_the_examples_of_frameworks_run(tailrace_broker: TailraceBroker, tmp_path: Path) -> None:
-    for package in ("dramatiq", "faststream"):
-        pytest.importorskip(package, reason=f"the extra {package} is not installed")
     shown = [
         sorted(run(found.text.replace("127.0.0.1:9876", tailrace_broker.namesrv), tmp_path).splitlines())
         for found in blocks((DOCS / "how-to" / "programs" / "frameworks.md").read_text()) if found.language == "python"]

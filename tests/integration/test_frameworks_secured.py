@@ -34,8 +34,9 @@ def secured(tmp_path_factory):
 
 
 def test_tasks_of_dramatiq_run(secured):
-    dramatiq = pytest.importorskip("dramatiq", reason="the extra dramatiq is not installed")
-    from tailrace.frameworks.dramatiq import RocketmqBroker
+    import dramatiq
+
+    from tailrace_dramatiq import RocketmqBroker
 
     broker, ran = RocketmqBroker(**secured, topic_prefix="secured_"), threading.Event()
 
@@ -56,8 +57,7 @@ def test_tasks_of_dramatiq_run(secured):
 
 
 def test_handlers_of_faststream_run(secured):
-    pytest.importorskip("faststream", reason="the extra faststream is not installed")
-    from tailrace.frameworks.faststream import RocketmqBroker
+    from tailrace_faststream import RocketmqBroker
 
     async def test():
         broker, ran = RocketmqBroker(**secured), asyncio.Event()

@@ -27,7 +27,8 @@ def pyright() -> str:
 def said(pyright: str, path: Path) -> list[str]:
     """What pyright finds in the programs below ``path``, a line each."""
     (path / "pyrightconfig.json").write_text(json.dumps({
-        "extraPaths": [str(ROOT / "src")], "typeCheckingMode": "strict", "pythonVersion": "3.11",
+        "extraPaths": [str(path) for path in (ROOT / "src", *ROOT.glob("packages/*/src"))],
+        "typeCheckingMode": "strict", "pythonVersion": "3.11",
         "reportUnnecessaryTypeIgnoreComment": True}))
     done = subprocess.run(
         [pyright, "-p", str(path), "--pythonpath", sys.executable, "--outputjson"],

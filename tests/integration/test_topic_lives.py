@@ -17,9 +17,9 @@ from patience import until
 
 from tailrace import Message, Producer, PullConsumer, PushConsumer
 from tailrace.client.instance import Target
+from tailrace.client.pop_groups import pop_mode
 from tailrace.errors import RemotingCommandError, RemotingError
 from tailrace.formats.requests.message_headers import PullMessageRequestHeader
-from tailrace.frameworks.pop_groups import pop_mode
 from tailrace.pytest_plugin import SMALL_FILES, TailraceBroker
 from tailrace.remoting.client import RemotingClient
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import dramatiq
 import pytest
+from faststream.exceptions import NackMessage
 from java_peer import java_broker, java_name_server
 from patience import PATIENCE_S, until
 
 from tailrace import Producer
 from tailrace.errors import RemotingError
-
-dramatiq = pytest.importorskip("dramatiq", reason="the extra dramatiq is not installed")
-pytest.importorskip("faststream", reason="the extra faststream is not installed")
-from faststream.exceptions import NackMessage  # noqa: E402
-
-from tailrace.frameworks.dramatiq import RocketmqBroker as DramatiqBroker  # noqa: E402
-from tailrace.frameworks.faststream import RocketmqBroker  # noqa: E402
+from tailrace_dramatiq import RocketmqBroker as DramatiqBroker
+from tailrace_faststream import RocketmqBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
 

@@ -51,9 +51,6 @@ CONSUMER_CLOSED: Final = event(
 CONSUMER_CLOSED_BEFORE_ITS_LISTENERS_ENDED: Final = event(
     "warning", "consumer closed before its listeners ended", "group listeners",
     "Messages of these listeners are redelivered.", do="Raise `close_timeout_s`.")
-MESSAGE_IS_NOT_ONE_OF_DRAMATIQ: Final = event(
-    "error", "message is not one of Dramatiq, it becomes a dead letter", "topic queue offset reason",
-    "Another program sends to this topic.", do="Stop that program.")
 QUEUE_ASSIGNED: Final = event(
     "info", "queue assigned", "group topic broker queue offset",
     "This member consumes the queue from this offset.")

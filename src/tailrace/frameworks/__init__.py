@@ -1,5 +1,5 @@
-"""Brokers for frameworks, on Tailrace's client: `tailrace.frameworks.dramatiq` and `tailrace.frameworks.faststream`.
+"""Former names of the brokers for frameworks, which are packages of their own: tailrace-dramatiq, tailrace-faststream.
 
-Each needs its extra, ``tailrace[dramatiq]`` or ``tailrace[faststream]``. Importing one without the framework raises
-MissingPackageError.
+`tailrace.frameworks.dramatiq` gives the names of `tailrace_dramatiq`, and `tailrace.frameworks.faststream` those of
+`tailrace_faststream`. Without the package the import raises MissingPackageError.
 """

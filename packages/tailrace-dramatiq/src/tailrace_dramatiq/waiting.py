@@ -11,7 +11,7 @@ from tailrace.env.clock import Clock
 from tailrace.errors import RemotingCommandError
 from tailrace.formats.pop import pop_retry_topics
 from tailrace.formats.remoting import ResponseCode
-from tailrace.frameworks.dramatiq.connection import Clients
+from tailrace_dramatiq.connection import Clients
 
 __all__ = ["Sent", "Waiting"]
 

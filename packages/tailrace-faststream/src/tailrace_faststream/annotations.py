@@ -6,7 +6,7 @@ from typing import Annotated
 
 from faststream import Context
 
-from tailrace.frameworks.faststream import message as _message
+from tailrace_faststream import message as _message
 
 __all__ = ["RocketmqMessage"]
 

@@ -14,21 +14,21 @@ from faststream.exceptions import SetupError
 from faststream.middlewares import AckPolicy
 
 from tailrace.client.arguments import in_s
-from tailrace.frameworks.faststream.config import (
+from tailrace.spellings import Duration
+from tailrace_faststream.config import (
     RocketmqBrokerConfig,
     RocketmqPublisherConfig,
     RocketmqPublisherSpecificationConfig,
     RocketmqSubscriberConfig,
     RocketmqSubscriberSpecificationConfig,
 )
-from tailrace.frameworks.faststream.message import Incoming
-from tailrace.frameworks.faststream.publisher import RocketmqPublisher
-from tailrace.frameworks.faststream.specification import (
+from tailrace_faststream.message import Incoming
+from tailrace_faststream.publisher import RocketmqPublisher
+from tailrace_faststream.specification import (
     RocketmqPublisherSpecification,
     RocketmqSubscriberSpecification,
 )
-from tailrace.frameworks.faststream.subscriber import RocketmqSubscriber
-from tailrace.spellings import Duration
+from tailrace_faststream.subscriber import RocketmqSubscriber
 
 __all__ = ["RocketmqRegistrator", "RocketmqRouter"]
 

@@ -7,7 +7,7 @@ from faststream._internal.endpoint.subscriber import SubscriberSpecification
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, PublisherSpec, SubscriberSpec
 
-from tailrace.frameworks.faststream.config import (
+from tailrace_faststream.config import (
     RocketmqBrokerConfig,
     RocketmqPublisherSpecificationConfig,
     RocketmqSubscriberSpecificationConfig,

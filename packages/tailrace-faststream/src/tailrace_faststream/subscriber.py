@@ -10,20 +10,20 @@ from faststream._internal.endpoint.subscriber import SubscriberUsecase
 from faststream.exceptions import FeatureNotSupportedException
 
 from tailrace.client.listening import RetryLater
+from tailrace.client.pop_groups import ensure_topic, pop_mode
 from tailrace.client.push_consumer import AsyncPushConsumer
 from tailrace.client.subscription import Sql, Subscription
 from tailrace.formats.names import REPLY_TO_CLIENT
-from tailrace.frameworks.faststream.config import RocketmqSubscriberConfig
-from tailrace.frameworks.faststream.message import (
+from tailrace.model import MessageExt
+from tailrace_faststream.config import RocketmqSubscriberConfig
+from tailrace_faststream.message import (
     Incoming,
     decode,
     decode_batch,
     parse,
     parse_batch,
 )
-from tailrace.frameworks.faststream.publisher import ReplyPublisher
-from tailrace.frameworks.pop_groups import ensure_topic, pop_mode
-from tailrace.model import MessageExt
+from tailrace_faststream.publisher import ReplyPublisher
 
 __all__ = ["RocketmqSubscriber"]
 

@@ -10,11 +10,11 @@ from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream.response.publish_type import PublishType
 
 from tailrace.client.send_result import SendResult
-from tailrace.frameworks.faststream.config import RocketmqPublisherConfig
-from tailrace.frameworks.faststream.message import RocketmqMessage
-from tailrace.frameworks.faststream.response import RocketmqPublishCommand
 from tailrace.model import MessageExt
 from tailrace.spellings import Duration, Time
+from tailrace_faststream.config import RocketmqPublisherConfig
+from tailrace_faststream.message import RocketmqMessage
+from tailrace_faststream.response import RocketmqPublishCommand
 
 __all__ = ["ReplyPublisher", "RocketmqPublisher"]
 

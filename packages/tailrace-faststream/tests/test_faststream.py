@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
-
-faststream = pytest.importorskip("faststream", reason="the extra faststream is not installed")
-from faststream import AckPolicy  # noqa: E402
-from faststream.exceptions import (  # noqa: E402
+from faststream import AckPolicy
+from faststream.exceptions import (
     FeatureNotSupportedException,
     IncorrectState,
     NackMessage,
     SetupError,
     SubscriberNotFound,
 )
-from faststream.specification import AsyncAPI  # noqa: E402
-from pydantic import BaseModel  # noqa: E402
+from faststream.specification import AsyncAPI
+from pydantic import BaseModel
 
-from tailrace.errors import ConfigError, MessageIllegalError  # noqa: E402
-from tailrace.frameworks.faststream import (  # noqa: E402
+from tailrace.errors import ConfigError, MessageIllegalError
+from tailrace.model import MessageExt
+from tailrace_faststream import (
     RocketmqBroker,
     RocketmqMessage,
     RocketmqResponse,
@@ -29,7 +26,6 @@ from tailrace.frameworks.faststream import (  # noqa: E402
     TestRocketmqBroker,
     message,
 )
-from tailrace.model import MessageExt  # noqa: E402
 
 
 class Order(BaseModel):
@@ -199,22 +195,6 @@ def test_the_schema_names_topics_and_payloads(broker):
         assert "shipments" in text
         assert "number" in text
         assert "Ship an order." in text
-
-
-MISSING = """
-import sys
-sys.modules["faststream"] = None
-try:
-    import tailrace.frameworks.faststream
-except ImportError as error:
-    print(type(error).__name__, error)
-"""
-
-
-def test_without_the_package_the_error_names_the_extra():
-    shown = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True, check=True).stdout
-    assert shown.startswith("MissingPackageError")
-    assert "pip install '.[faststream]' in the checkout" in shown
 
 
 def test_a_batch_subscriber_gets_lists(broker):

@@ -14,13 +14,13 @@ from faststream.exceptions import FeatureNotSupportedException, SubscriberNotFou
 from tailrace.client.arguments import in_s
 from tailrace.client.send_result import SendResult
 from tailrace.formats.names import KEYS, TAGS, UNIQ_KEY
-from tailrace.frameworks.faststream.broker import RocketmqBroker
-from tailrace.frameworks.faststream.message import Incoming
-from tailrace.frameworks.faststream.producer import BaseProducer
-from tailrace.frameworks.faststream.publisher import RocketmqPublisher
-from tailrace.frameworks.faststream.response import RocketmqPublishCommand
-from tailrace.frameworks.faststream.subscriber import RocketmqSubscriber
 from tailrace.model import Message, MessageExt, refuse_conflicts
+from tailrace_faststream.broker import RocketmqBroker
+from tailrace_faststream.message import Incoming
+from tailrace_faststream.producer import BaseProducer
+from tailrace_faststream.publisher import RocketmqPublisher
+from tailrace_faststream.response import RocketmqPublishCommand
+from tailrace_faststream.subscriber import RocketmqSubscriber
 
 __all__ = ["TestRocketmqBroker"]
 

@@ -15,7 +15,8 @@ from tailrace.client.producer import AsyncProducer
 from tailrace.client.request_reply import reply_to
 from tailrace.client.send_result import SendResult
 from tailrace.errors import MessageIllegalError
-from tailrace.frameworks.faststream.message import (
+from tailrace.model import Message
+from tailrace_faststream.message import (
     CONTENT_TYPE,
     CORRELATION_ID,
     REPLY_TO,
@@ -24,8 +25,7 @@ from tailrace.frameworks.faststream.message import (
     decode,
     parse,
 )
-from tailrace.frameworks.faststream.response import RocketmqPublishCommand
-from tailrace.model import Message
+from tailrace_faststream.response import RocketmqPublishCommand
 
 __all__ = ["BaseProducer", "RocketmqProducer"]
 

@@ -22,7 +22,7 @@ from faststream.middlewares import AckPolicy
 
 from tailrace.client.instance import Target
 from tailrace.client.telemetry import Telemetry
-from tailrace.frameworks.faststream.producer import RocketmqProducer
+from tailrace_faststream.producer import RocketmqProducer
 
 __all__ = ["RocketmqBrokerConfig", "RocketmqPublisherConfig", "RocketmqSubscriberConfig", "make_rocketmq_logger_state"]
 

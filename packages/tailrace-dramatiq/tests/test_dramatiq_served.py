@@ -11,16 +11,15 @@ import time
 import uuid
 from pathlib import Path
 
+import dramatiq
 import pytest
+from dramatiq.errors import ConnectionClosed, QueueJoinTimeout
 from patience import PATIENCE_S, until
 
-dramatiq = pytest.importorskip("dramatiq", reason="the extra dramatiq is not installed")
-from dramatiq.errors import ConnectionClosed, QueueJoinTimeout  # noqa: E402
+from tailrace import PullConsumer
+from tailrace_dramatiq import RocketmqBroker, delays
 
-from tailrace import PullConsumer  # noqa: E402
-from tailrace.frameworks.dramatiq import RocketmqBroker, delays  # noqa: E402
-
-pytestmark = [pytest.mark.slow, pytest.mark.integration]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.flaky(reruns=1)]
 JOIN_MS = PATIENCE_S * 1000
 
 
@@ -101,7 +100,7 @@ def test_tasks_run_at_once_delayed_retried_limited_and_end_as_dead_letters(broke
 WORKER = """
 import os, sys, time
 import dramatiq
-from tailrace.frameworks.dramatiq import RocketmqBroker
+from tailrace_dramatiq import RocketmqBroker
 broker = RocketmqBroker(namesrv=sys.argv[1], topic_prefix=sys.argv[2], invisible_s=5)
 @dramatiq.actor(broker=broker)
 def slow(number):
@@ -206,7 +205,7 @@ def test_what_is_no_task_becomes_a_dead_letter(broker, work, tailrace_session_br
 
 
 def test_the_example_runs_with_the_command_of_dramatiq(tailrace_session_broker):
-    folder = Path(__file__).parents[2] / "examples" / "dramatiq_tasks"
+    folder = Path(__file__).parents[3] / "examples" / "dramatiq_tasks"
     environment = dict(os.environ, NAMESRV_ADDR=tailrace_session_broker.namesrv, PYTHONUNBUFFERED="1")
     command = [sys.executable, "-m", "dramatiq", "--path", str(folder), "--processes", "1", "--threads", "2", "tasks"]
     # The command writes what its workers print to stderr.

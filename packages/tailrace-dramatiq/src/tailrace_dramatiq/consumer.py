@@ -11,19 +11,23 @@ from typing import Any, Final, final
 import dramatiq
 from dramatiq.errors import DecodeError
 
-from tailrace import events
 from tailrace.client.listening import RetryLater
+from tailrace.client.pop_groups import ensure_topic, pop_mode
 from tailrace.client.push_consumer import AsyncPushConsumer
 from tailrace.env.clock import Clock, SystemClock
-from tailrace.frameworks.dramatiq.connection import Clients
-from tailrace.frameworks.dramatiq.delays import at_its_time, left_ms
-from tailrace.frameworks.pop_groups import ensure_topic, pop_mode
+from tailrace.events.declaration import event
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
+from tailrace_dramatiq.connection import Clients
+from tailrace_dramatiq.delays import at_its_time, left_ms
 
 __all__ = ["Delivery", "QueueConsumer"]
 
-_log = get_logger(__name__)
+_log = get_logger("tailrace.frameworks.dramatiq.consumer")  # below "tailrace", which programs configure
+
+NOT_OF_DRAMATIQ: Final = event(
+    "error", "message is not one of Dramatiq, it becomes a dead letter", "topic queue offset reason",
+    "Another program sends to this topic.", do="Stop that program.")
 
 SOON_S: Final = 1.0
 """Seconds until a message that a worker gives back can be popped again."""
@@ -111,7 +115,7 @@ class QueueConsumer(dramatiq.Consumer):
         try:
             delivery = Delivery(dramatiq.Message.decode(message.body), asyncio.get_running_loop())
         except DecodeError as error:
-            events.MESSAGE_IS_NOT_ONE_OF_DRAMATIQ.log(
+            NOT_OF_DRAMATIQ.log(
                 _log, topic=message.topic, queue=message.queue_id, offset=message.queue_offset,
                 reason=repr(error.error))
             raise RetryLater(delay_level=-1) from None

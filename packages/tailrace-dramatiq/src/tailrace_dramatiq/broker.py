@@ -16,13 +16,13 @@ from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import Target
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.errors import ConfigError
-from tailrace.frameworks.dramatiq.connection import Connection
-from tailrace.frameworks.dramatiq.consumer import Delivery, QueueConsumer
-from tailrace.frameworks.dramatiq.delays import later
-from tailrace.frameworks.dramatiq.waiting import Sent, Waiting
 from tailrace.model import Message
 from tailrace.remoting.tls import TlsOptions, options_of
 from tailrace.spellings import Duration
+from tailrace_dramatiq.connection import Connection
+from tailrace_dramatiq.consumer import Delivery, QueueConsumer
+from tailrace_dramatiq.delays import later
+from tailrace_dramatiq.waiting import Sent, Waiting
 
 __all__ = ["RocketmqBroker"]
 

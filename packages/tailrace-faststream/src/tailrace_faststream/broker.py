@@ -26,13 +26,13 @@ from tailrace.client.send_result import SendResult
 from tailrace.client.telemetry import Telemetry
 from tailrace.errors import MessageIllegalError, RemotingCommandError, RemotingError
 from tailrace.formats.names import AUTO_CREATE_TOPIC_KEY_TOPIC
-from tailrace.frameworks.faststream.config import RocketmqBrokerConfig, make_rocketmq_logger_state
-from tailrace.frameworks.faststream.message import Incoming, RocketmqMessage
-from tailrace.frameworks.faststream.producer import RocketmqProducer
-from tailrace.frameworks.faststream.registrator import RocketmqRegistrator
-from tailrace.frameworks.faststream.response import RocketmqPublishCommand
 from tailrace.remoting.tls import TlsOptions, options_of
 from tailrace.spellings import Duration, Time
+from tailrace_faststream.config import RocketmqBrokerConfig, make_rocketmq_logger_state
+from tailrace_faststream.message import Incoming, RocketmqMessage
+from tailrace_faststream.producer import RocketmqProducer
+from tailrace_faststream.registrator import RocketmqRegistrator
+from tailrace_faststream.response import RocketmqPublishCommand
 
 __all__ = ["RocketmqBroker"]
 

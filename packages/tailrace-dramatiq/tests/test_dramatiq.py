@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
+import dramatiq
 import pytest
+from dramatiq.errors import ConnectionClosed, QueueNotFound
 
-dramatiq = pytest.importorskip("dramatiq", reason="the extra dramatiq is not installed")
-from dramatiq.errors import ConnectionClosed, QueueNotFound  # noqa: E402
-
-from tailrace.errors import ConfigError, MissingPackageError  # noqa: E402
-from tailrace.frameworks.dramatiq import RocketmqBroker  # noqa: E402
-from tailrace.frameworks.dramatiq.delays import DUE, STEP_MS, at_its_time, later, left_ms  # noqa: E402
-from tailrace.model import Message, MessageExt  # noqa: E402
-from tailrace.testing.sim_clock import SimClock  # noqa: E402
+from tailrace.errors import ConfigError
+from tailrace.model import Message, MessageExt
+from tailrace.testing.sim_clock import SimClock
+from tailrace_dramatiq import RocketmqBroker
+from tailrace_dramatiq.delays import DUE, STEP_MS, at_its_time, later, left_ms
 
 
 @pytest.fixture
@@ -92,19 +88,3 @@ def test_a_long_delay_goes_in_steps_and_a_short_one_at_once():
     assert left_ms(stored(message), clock) == 0
     second = at_its_time(arrived, clock)
     assert (second.body, second.tags, second.keys) == (b"x", "actor", ["id"])
-
-
-MISSING = """
-import sys
-sys.modules["dramatiq"] = None
-try:
-    import tailrace.frameworks.dramatiq
-except ImportError as error:
-    print(type(error).__name__, error)
-"""
-
-
-def test_without_the_package_the_error_names_the_extra():
-    shown = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True, check=True).stdout
-    assert shown.startswith(MissingPackageError.__name__)
-    assert "pip install '.[dramatiq]' in the checkout" in shown
