@@ -14,8 +14,9 @@ for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS
 os.environ.setdefault("ROCKETMQ_JAVA_OPTS", f"-Xms256m -Xmx1g {JVM}")
 
 LONGEST = (
-    "integration/test_pages_run.py", "integration/test_odd_files.py", "crash/test_store_failures.py", "spark/",
-    "integration/test_dist.py", "integration/test_documents.py", "crash/", "integration/")
+    "spark/", "interop/", "integration/test_pages_run.py", "integration/test_odd_files.py",
+    "integration/test_dist.py", "integration/test_documents.py", "crash/test_store_failures.py", "crash/",
+    "integration/")
 """Files that take longest start first, so that no worker waits for the other one at the end."""
 
 

@@ -63,7 +63,7 @@ def view(store):
     return queues, keys
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["clean", "killed"])
+@pytest.fixture(scope="module", params=[pytest.param(True, marks=pytest.mark.long), False], ids=["clean", "killed"])
 def directory(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("store") / "s"
     make(path, close=request.param)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNELS = {path.stem for path in (ROOT / "src/tailrace/kernels").glob("[a-z]*.py")} - {"interpreted"} | {"append"}
 # The check of dependencies would run setup.py, and with it Cython, once more for each build.
 BUILD = [sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check"]
-pytestmark = [pytest.mark.slow, pytest.mark.integration]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.integration]
 
 
 def copy_tree(tree: Path) -> None:

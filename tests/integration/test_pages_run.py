@@ -23,8 +23,8 @@ WITH_COMMANDS = {
     path.relative_to(ROOT).as_posix(): [block for block in blocks(path.read_text()) if block.language == "console"]
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]}
 PAGES = sorted(page for page, found in WITH_COMMANDS.items() if not all(block.reason for block in found))
-ALSO_IN_A_PIPE = {"README.md", "docs/tutorials/first-broker.md", "docs/how-to/operate/users.md"}
-"""Pages whose second form runs in each run of the tests; `make long` runs those of all pages."""
+IN_EACH_RUN = {"README.md", "docs/tutorials/first-broker.md", "docs/how-to/operate/users.md"}
+"""Pages that run in each run of the tests, on a terminal and in a pipe; `make long` runs all."""
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
@@ -58,9 +58,9 @@ BEFORE: dict[str, Callable[[Path], dict[str, str]]] = {
 }
 
 
-FORMS = [pytest.param(page, True, id=f"{page}-terminal") for page in PAGES] + [
-    pytest.param(page, False, id=f"{page}-pipe", marks=() if page in ALSO_IN_A_PIPE else pytest.mark.long)
-    for page in PAGES]
+FORMS = [
+    pytest.param(page, terminal, id=f"{page}-{form}", marks=() if page in IN_EACH_RUN else pytest.mark.long)
+    for form, terminal in (("terminal", True), ("pipe", False)) for page in PAGES]
 
 
 @pytest.mark.parametrize(("page", "terminal"), FORMS)

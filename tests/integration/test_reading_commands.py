@@ -194,7 +194,7 @@ def test_reads_beside_a_writer_are_of_what_was_put_in_order(tmp_path):
 ])
 def test_a_method_that_writes_says_why_it_does_not(tmp_path, change):
     path = tmp_path / "s"
-    with MessageStore.open(path) as store:
+    with MessageStore.open(path, config=StoreConfig(mapped_file_size_commit_log=1 << 18)) as store:
         store.put(Message(topic="orders", body=b"x"))
     before = snapshot(path)
     with MessageStore.open(path, read_only=True) as store, pytest.raises(

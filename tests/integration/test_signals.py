@@ -173,12 +173,13 @@ def test_closed_standard_streams_are_not_given_to_files_of_the_store(tmp_path):
     process = subprocess.Popen(
         [*TAILRACE, "serve", str(store), *PORTS], preexec_fn=close, close_fds=False)
     try:
-        hint = store / "tailrace" / "serve"
+        hint = store / SERVE
         done = threading.Event()
         for _ in range(600):
             if hint.exists() or process.poll() is not None:
                 break
             done.wait(0.05)
+        assert hint.exists()
         targets = [os.readlink(f"/proc/{process.pid}/fd/{n}") for n in range(3)]
         assert targets == ["/dev/null"] * 3
     finally:

@@ -123,7 +123,8 @@ def came(store):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("form", ["handle", "made up", "SAME", "orders+SAME"])
+@pytest.mark.parametrize("form", [
+    "handle", *(pytest.param(form, marks=pytest.mark.long) for form in ("made up", "SAME", "orders+SAME"))])
 def test_a_handle_takes_back_a_timer_of_its_own_topic_only(tmp_path, form):
     wanted = [b"orders", b"others"] if form == "made up" else [b"others"]
     with MessageStore.open(tmp_path / "s") as store:

@@ -119,7 +119,8 @@ class Reading:
             kind: (len(expected), Counter()) for kind in self.seen}
 
 
-@pytest.mark.parametrize(("pause_s", "count", "queues"), [(0, 40, 2), (4, 250, 3)])
+@pytest.mark.parametrize(("pause_s", "count", "queues"), [
+    (0, 40, 2), pytest.param(4, 250, 3, marks=pytest.mark.long)])
 def test_every_kind_of_consumer_reads_the_new_topic_once(broker, producer, tmp_path, pause_s, count, queues):
     topic = tmp_path.name
     producer.create_topic(topic, 2)

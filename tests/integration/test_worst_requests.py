@@ -20,6 +20,7 @@ def probe(monkeypatch):
     return module
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_code_holds_a_small_server_for_seconds(probe, tmp_path, capsys):
     """The bound is generous: a busy machine delays everything. Without a bound some took minutes."""

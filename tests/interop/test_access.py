@@ -159,6 +159,7 @@ def test_our_broker_registers_at_a_name_server_with_access_control(tmp_path):
                 assert ("username cannot be null" in log.read_text()) != registered
 
 
+@pytest.mark.long
 def test_a_java_broker_registers_with_its_inner_credentials_and_keeps_its_name(reference, tmp_path):
     """A user that may update the cluster, but is not its user, does not change it."""
     (tmp_path / "one").mkdir()

@@ -98,7 +98,8 @@ def tell_topic(path: Path) -> None:
     shutil.copy(path.parent / "scratch" / "config" / "topics.json", path / "config" / "topics.json")
 
 
-@pytest.mark.parametrize(("kill", "told"), [(False, True), (True, False)], ids=["stopped", "killed-no-topics"])
+@pytest.mark.parametrize(("kill", "told"), [
+    pytest.param(False, True, marks=pytest.mark.long), (True, False)], ids=["stopped", "killed-no-topics"])
 def test_a_java_store_is_read_and_its_units_are_rebuilt(reference, tmp_path, kill, told):
     path, conf, count = tmp_path / "s", properties(tmp_path / "c.properties", CONF), 300
     puts, seen = java(reference, path, conf, 0, count, kill=kill)
@@ -124,6 +125,7 @@ def test_a_java_store_is_read_and_its_units_are_rebuilt(reference, tmp_path, kil
     assert java(reference, path, conf, count, 0)[1] == wanted(count)
 
 
+@pytest.mark.long
 def test_a_java_store_comes_back_from_the_archive(reference, tmp_path):
     """Archived, restored and recovered without topics.json; then the reference sees what it has put."""
     pytest.importorskip("pyspark")
@@ -235,6 +237,7 @@ def test_the_reference_does_not_pop_inner_batches(reference, tmp_path):
     assert [inner for _, inner, _ in decode_batch(body)] == [b"body-0", b"body-1", b"body-2"]
 
 
+@pytest.mark.long
 def test_a_java_consumer_that_asks_for_pop_is_refused_and_pulls(reference, tmp_path):
     ours = TailraceBroker(tmp_path / "s", "--config", str(properties(tmp_path / "ours.conf", CONF)))
     ours.start()

@@ -72,7 +72,7 @@ def findings(root):
     return list(Verification(StoreDirectory(str(root), raw=True)).findings())
 
 
-@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_new_life_goes_to_a_java_broker_and_back(reference, tmp_path, kill):
     root = tmp_path / "s"
     with tailrace(root, kill=kill) as address:
@@ -96,6 +96,7 @@ def test_a_new_life_goes_to_a_java_broker_and_back(reference, tmp_path, kill):
     assert findings(root) == []
 
 
+@pytest.mark.long
 def test_a_queue_that_a_java_broker_began_again_keeps_its_messages(reference, tmp_path):
     root = tmp_path / "s"
     with tailrace(root, kill=False) as address:

@@ -33,6 +33,7 @@ def node(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_the_node_client_sends_receives_filters_delays_and_settles_transactions(node, tmp_path):
     with grpc_broker(tmp_path) as broker:
         done = subprocess.run(

@@ -64,7 +64,7 @@ def wanted(ours, theirs):
     return sorted([f"ours{n}" for n in ours] + [f"key{n}" for n in theirs])
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("kill", [False, pytest.param(True, marks=pytest.mark.long)], ids=["stopped", "killed"])
 def test_what_java_puts_between_is_there(reference, tmp_path, kill):
     path = tmp_path / "s"
     put_ours(path)
@@ -99,7 +99,8 @@ def test_what_java_truncates_between_stays_away(reference, tmp_path):
         assert not store.query_message(f"Topic{(OURS - 1) % 8}", f"ours{OURS - 1}")
 
 
-@pytest.mark.parametrize("what", ["stopped", "killed", "cut"])
+@pytest.mark.parametrize("what", [
+    pytest.param("stopped", marks=pytest.mark.long), "killed", pytest.param("cut", marks=pytest.mark.long)])
 def test_java_is_not_misled_by_our_checkpoint(reference, tmp_path, what):
     path = tmp_path / "s"
     put_ours(path)

@@ -31,6 +31,7 @@ def test_push_consumers_share_queues_at_once_and_take_over_and_keep_order(
         name: ["true"] for name in names}
 
 
+@pytest.mark.long
 def test_push_consumers_whose_queues_the_broker_allocates_get_every_message(
     reference, tailrace_broker
 ):
@@ -39,6 +40,7 @@ def test_push_consumers_whose_queues_the_broker_allocates_get_every_message(
         name: ["true"] for name in names}
 
 
+@pytest.mark.long
 def test_push_consumers_in_mode_pop_get_every_message_once_and_what_failed_again(reference, tailrace_broker):
     names = ("started", "all", "retried", "once", "takes-over", "done")
     assert said_by(reference, "pop-clients", tailrace_broker, "popped") == {name: ["true"] for name in names}

@@ -94,6 +94,7 @@ def left(reference, tmp_path_factory):
     return root
 
 
+@pytest.mark.long
 def test_nothing_is_left_that_is_not_served(left, caplog):
     config = StoreConfig.from_properties({name: str(size) for name, size in SIZES.items()})
     for _ in range(2):

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
 SECONDS = 8
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_java_producer_takes_back_a_timer_of_its_topic_only(reference, tailrace_broker, killed):
     done = subprocess.run(
         [reference, "recall", tailrace_broker.namesrv, "orders", "others", str(SECONDS)],

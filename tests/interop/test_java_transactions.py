@@ -71,7 +71,8 @@ def test_a_java_producer_commits_rolls_back_and_answers_checks(reference, tmp_pa
     assert delivered(tmp_path) == numbered("t", 0, 2)
 
 
-@pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("kill", [False, True])
 def test_open_transactions_go_to_a_java_broker_and_back(reference, tmp_path, kill):
     with tailrace(tmp_path, PATIENT, kill=kill) as namesrv:
         tell(reference, namesrv, "t", COUNT, 1, "none")

@@ -98,7 +98,7 @@ def put_ours(store: MessageStore, first: int, count: int) -> None:
             queue_id=n % 3)
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.long), True], ids=["stopped", "killed"])
 def test_units_of_a_java_store_stay_and_are_rebuilt(reference, tmp_path, kill, caplog):
     path, conf = tmp_path / "s", properties(tmp_path / "c.properties", CONF)
     java_put(reference, path, conf, 0, COUNT, kill=kill)
@@ -123,6 +123,7 @@ def test_units_of_a_java_store_stay_and_are_rebuilt(reference, tmp_path, kill, c
     assert java_sees(reference, path, conf, tmp_path) == wanted(range(COUNT))
 
 
+@pytest.mark.long
 def test_both_go_on_at_the_right_queue_offsets(reference, tmp_path):
     path, conf = tmp_path / "s", properties(tmp_path / "c.properties", CONF)
     at = 0

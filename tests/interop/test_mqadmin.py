@@ -45,6 +45,7 @@ def test_topics_offsets_and_messages_are_administered(mqadmin, tailrace_broker):
     assert sent.msg_id in [line[0] for line in mqadmin("queryMsgByKey", "-t", "orders", "-k", "k9") if line]
 
 
+@pytest.mark.long
 def test_a_master_without_slaves_is_shown(mqadmin, tailrace_broker):
     """A Java broker without a controller answers the same."""
     broker = tailrace_broker.broker

@@ -106,8 +106,8 @@ def all_of(address, wanted, seconds):
     return found + pop(address, 60_000)
 
 
-@pytest.mark.parametrize(
-    "kill", [pytest.param(False, marks=pytest.mark.long), True], ids=["stopped", "killed"])
+@pytest.mark.long
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("first", ["java", "tailrace"])
 def test_what_one_broker_popped_comes_back_with_the_other(reference, tmp_path, first, kill):
     root = tmp_path / "store"
@@ -136,7 +136,9 @@ def test_what_one_broker_popped_comes_back_with_the_other(reference, tmp_path, f
     assert {times for body, _, times in found if body in unacknowledged} == {1}
 
 
-@pytest.mark.parametrize(("first", "v2"), [("java", False), ("java", True), ("tailrace", False)])
+@pytest.mark.parametrize(("first", "v2"), [
+    ("java", True), pytest.param("java", False, marks=pytest.mark.long),
+    pytest.param("tailrace", False, marks=pytest.mark.long)])
 def test_retries_that_wait_are_delivered_by_the_other_broker(reference, tmp_path, first, v2):
     """By Tailrace to their own group, whichever form of the retry topic a Java broker was set to use.
 

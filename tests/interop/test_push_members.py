@@ -93,6 +93,7 @@ def test_a_java_member_and_ours_share_queues_and_all_is_consumed_once(reference,
         assert all(numbers == sorted(numbers) for numbers in order.values())
 
 
+@pytest.mark.long
 def test_ours_work_against_a_java_broker(reference, tmp_path):
     with java_name_server(reference, tmp_path) as namesrv, java_broker(reference, tmp_path / "store", {
         "namesrvAddr": namesrv, "autoCreateTopicEnable": "true", "traceTopicEnable": "true", "brokerIP1": "127.0.0.1",

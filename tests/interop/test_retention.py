@@ -86,6 +86,7 @@ def test_the_same_files_go_as_by_the_reference(reference, tmp_path, ages_h, batc
     assert dump(reference, ours, conf, tmp_path / "dump.jsonl") == (low, queues)
 
 
+@pytest.mark.long
 def test_the_reference_opens_a_log_with_our_trash_in_it_and_an_empty_last_file(reference, tmp_path):
     """As a kill leaves a log that is on a device of its own: its files go by way of a trash inside it."""
     store, conf = tmp_path / "store", tmp_path / "store.properties"
@@ -106,6 +107,7 @@ def test_the_reference_opens_a_log_with_our_trash_in_it_and_an_empty_last_file(r
     assert dump(reference, store, conf, tmp_path / "dump.jsonl") == (3 * SIZE, queues)
 
 
+@pytest.mark.long
 def test_several_paths_and_a_purge_as_the_reference_sees_them(reference, tmp_path):
     store = tmp_path / "store"
     paths = f"{tmp_path}/disk1,{tmp_path}/disk2,{tmp_path}/disk3"

@@ -35,6 +35,7 @@ def send_timers(address):
             time.sleep(0.5)
 
 
+@pytest.mark.long
 def test_no_message_and_no_timer_is_missing(reference, tmp_path, caplog):
     root = tmp_path / "store"
     with java_broker(reference, root, BROKER) as address:

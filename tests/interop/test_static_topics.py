@@ -47,6 +47,7 @@ def test_pull_consumers_of_the_reference_use_a_static_topic(reference, tailrace_
     assert (said["woken"], said["waits"], said["done"]) == (["FOUND [-1]"], ["true"], ["true"])
 
 
+@pytest.mark.long
 def test_push_consumers_of_the_reference_use_a_static_topic(reference, tailrace_broker):
     """Shared queues, a member that leaves, order with locks."""
     mqadmin(reference, tailrace_broker.namesrv, "updateStaticTopic", "-t", "pushed", "-qn", 4, "-c", "DefaultCluster")

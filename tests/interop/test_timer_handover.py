@@ -14,12 +14,11 @@ from releases import REFERENCE
 PROGRAM = pathlib.Path(__file__).with_name("timer_handover.py")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.interop
 @pytest.mark.parametrize(("stop", "release"), [
-    ("kill", REFERENCE), pytest.param("clean", "5.3.3", marks=pytest.mark.long),
-    pytest.param("clean", REFERENCE, marks=pytest.mark.long),
-    pytest.param("kill", "5.3.3", marks=pytest.mark.long)])
+    ("kill", REFERENCE), ("clean", "5.3.3"), ("clean", REFERENCE), ("kill", "5.3.3")])
 def test_every_timer_arrives(tmp_path, release, stop):
     for program in ("mvn", "javac"):
         if shutil.which(program) is None:

@@ -82,7 +82,9 @@ def has_broker(reference, ours, settings):
     return any(ours.broker in cluster_list(reference, ours.namesrv, settings) for _ in range(4))
 
 
-@pytest.mark.parametrize(("mode", "encrypted"), [("permissive", True), ("permissive", False), ("enforcing", True)])
+@pytest.mark.parametrize(("mode", "encrypted"), [
+    pytest.param("permissive", True, marks=pytest.mark.long),
+    pytest.param("permissive", False, marks=pytest.mark.long), ("enforcing", True)])
 def test_clients_of_the_reference_work_in_each_mode(mode, encrypted, reference, ca, files, tmp_path):
     with served_process(tmp_path, server_settings(files, mode)) as ours:
         pull_clients(reference, ours.namesrv, tmp_path, client_settings(ca) if encrypted else {"tls.enable": "false"})
@@ -90,6 +92,7 @@ def test_clients_of_the_reference_work_in_each_mode(mode, encrypted, reference, 
         assert not re.findall(r"before a request .* reason=(?!closed by the client)", ours.log())
 
 
+@pytest.mark.long
 def test_clients_of_the_reference_that_do_not_fit_the_mode_are_closed(reference, ca, files, tmp_path):
     for mode, client, reason in (
         ("enforcing", {"tls.enable": "false"}, "not encrypted"), ("disabled", client_settings(ca), "tls is disabled"),
@@ -99,6 +102,7 @@ def test_clients_of_the_reference_that_do_not_fit_the_mode_are_closed(reference,
             assert ours.log().count(f"reason={reason} ") == 1, ours.log()
 
 
+@pytest.mark.long
 def test_clients_of_the_reference_show_their_certificate_when_it_is_required(reference, ca, files, tmp_path):
     settings = server_settings(files, "enforcing", **{
         "tls.server.need.client.auth": "require", "tls.server.authClient": "true", "tls.server.trustCertPath": ca.path})

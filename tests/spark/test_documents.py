@@ -12,7 +12,7 @@ from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
-pytestmark = [pytest.mark.slow, pytest.mark.spark]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.spark]
 COUNT = 20
 
 

@@ -10,7 +10,8 @@ from tailrace.cli.app import app
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[
+    kind if kind == "torn" else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS])
 def store(request, tmp_path_factory):
     return KINDS[request.param](tmp_path_factory.mktemp("looking") / "store")
 

@@ -62,6 +62,7 @@ def in_log(consumer, topic):
         return 0
 
 
+@pytest.mark.long
 def test_a_stream_is_sent_once_over_kills(spark, broker, tmp_path):
     fill(tmp_path / "s", COUNT)
 

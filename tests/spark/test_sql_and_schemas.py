@@ -98,6 +98,7 @@ def test_a_checkpoint_that_a_setting_names_is_the_sinks(spark, store, tmp_path, 
     assert copied.count() == 20, "once each, also when the query is started again"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_session_whose_workers_run_another_python_needs_a_call(store):
     done = subprocess.run(

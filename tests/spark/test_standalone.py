@@ -103,6 +103,7 @@ def cluster(spark_home, tmp_path):
             one.stop()
 
 
+@pytest.mark.long
 def test_a_standalone_cluster_reads_a_store(cluster, spark_home, tmp_path):
     with MessageStore.open(str(tmp_path / "store"), config=StoreConfig(
         mapped_file_size_commit_log=4096, commit_log_allocate_step=4096)) as store:

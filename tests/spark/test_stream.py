@@ -182,6 +182,7 @@ DRIVER = textwrap.dedent("""
 """)
 
 
+@pytest.mark.long
 def test_a_killed_driver_goes_on_with_the_same_batches(spark, tmp_path):
     path, out = tmp_path / "store", tmp_path / "out"
     fill(path, 0, 150)

@@ -1,4 +1,4 @@
-"""``make test`` and ``make long``: both parts run, what needs other programs is tried again, and the end names what failed."""
+"""``make test`` and ``make long``: both parts run, some tests have a second try, and the end names what failed."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def test_it():
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a function that runs the tool over the given tests: its exit code and its lines from the summary on."""
+    """Return a function that runs the tool over tests; it returns the exit code and the lines of the summary."""
 
     def over(tests, *options):
         for room in (*BYTES, *MORE_BYTES):

@@ -57,6 +57,7 @@ def joined(text):
     return " ".join(text.split())
 
 
+@pytest.mark.long
 def test_a_typo_is_one_sentence_and_the_start_of_spark_is_quiet(shell, tmp_path):
     (tmp_path / "query.py").write_text(ONE_QUERY)
     shell.send("python query.py")
