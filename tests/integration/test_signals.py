@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from tailrace.client import Producer
+from tailrace.formats.filenames import SERVE
 from tailrace.model import Message
 
 pytestmark = pytest.mark.integration
