@@ -12,11 +12,11 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-__all__ = ["BASE_LABELS", "METRICS", "Histogram", "Metric", "MetricKind"]
+__all__ = ["BASE_LABELS", "METRICS", "STORAGE", "Histogram", "Metric", "MetricKind"]
 
 BASE_LABELS: Final = ("cluster", "node_type", "node_id")
 """On every sample: name of the cluster, ``broker``, name of the broker."""
-_STORAGE: Final = ("storage_type", "storage_medium")
+STORAGE: Final = ("storage_type", "storage_medium")
 _IN: Final = ("topic", "message_type", "is_system")
 _OUT: Final = ("topic", "consumer_group", "is_system")
 _LAG: Final = ("consumer_group", "topic", "is_retry", "is_system")
@@ -32,7 +32,11 @@ class MetricKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric. ``labels`` follow `BASE_LABELS`; ``buckets`` are upper bounds."""
+    """One metric. ``labels`` follow `BASE_LABELS`; ``buckets`` are upper bounds.
+
+    ``stat`` is the statistic of the store that has its value, or its values by the last label, see
+    `MessageStore.stats`; empty for a metric that `tailrace.broker.exposition` takes from elsewhere.
+    """
 
     name: str
     kind: MetricKind
@@ -40,6 +44,7 @@ class Metric:
     unit: str = ""
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    stat: str = ""
 
     @property
     def exposed(self) -> str:
@@ -70,15 +75,15 @@ class Histogram:
         return {"counts": list(self.counts), "sum": self.sum}
 
 
-def _counter(name: str, description: str, labels: tuple[str, ...]) -> Metric:
-    return Metric(name=name, kind=MetricKind.COUNTER, description=description, labels=labels)
+def _counter(name: str, description: str, labels: tuple[str, ...], *, stat: str = "") -> Metric:
+    return Metric(name=name, kind=MetricKind.COUNTER, description=description, labels=labels, stat=stat)
 
 
 def _gauge(
-    name: str, description: str, labels: tuple[str, ...] = (), *, unit: str = ""
+    name: str, description: str, labels: tuple[str, ...] = (), *, unit: str = "", stat: str = ""
 ) -> Metric:
     return Metric(
-        name=name, kind=MetricKind.GAUGE, description=description, labels=labels, unit=unit)
+        name=name, kind=MetricKind.GAUGE, description=description, labels=labels, unit=unit, stat=stat)
 
 
 PROXY_UP: Final = _gauge(
@@ -174,42 +179,45 @@ QUEUEING_LATENCY: Final = _gauge(
 READY_MESSAGES: Final = _gauge(
     "rocketmq_consumer_ready_messages", "Messages that were not sent to a consumer yet.", _LAG)
 STORAGE_SIZE: Final = _gauge(
-    "rocketmq_storage_size", "Bytes in use on the file system of the store.", _STORAGE, unit="bytes")
+    "rocketmq_storage_size", "Bytes in use on the file system of the store.", STORAGE, unit="bytes")
 FLUSH_BEHIND: Final = _gauge(
-    "rocketmq_storage_flush_behind_bytes", "Bytes of the log that are not synced yet.", _STORAGE,
+    "rocketmq_storage_flush_behind_bytes", "Bytes of the log that are not synced yet.", STORAGE,
     unit="bytes")
 LOG_SYNC: Final = Metric(
     name="tailrace_log_sync", kind=MetricKind.HISTOGRAM, unit="milliseconds",
     description="Time of a sync of the CommitLog.", buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000))
 DISPATCH_BEHIND: Final = _gauge(
     "rocketmq_storage_dispatch_behind_bytes", "Bytes of the log that cannot be read by queue yet.",
-    _STORAGE, unit="bytes")
+    STORAGE, unit="bytes")
 STORE_TIME_AHEAD: Final = _gauge(
     "tailrace_store_time_ahead_milliseconds",
-    "How far the last store time is ahead of the wall clock; 0 if it is not.", unit="milliseconds")
+    "How far the last store time is ahead of the wall clock; 0 if it is not.", unit="milliseconds",
+    stat="storeTimeAheadMs")
 RESERVE_TIME: Final = _gauge(
-    "rocketmq_storage_message_reserve_time", "Age of the oldest message of the log.", _STORAGE,
+    "rocketmq_storage_message_reserve_time", "Age of the oldest message of the log.", STORAGE,
     unit="milliseconds")
 TIMER_ENQUEUE_LAG: Final = _gauge(
-    "rocketmq_timer_enqueue_lag", "Timer messages that are not in the wheel yet.", _STORAGE)
+    "rocketmq_timer_enqueue_lag", "Timer messages that are not in the wheel yet.", STORAGE, stat="timerOffsetBehind")
 TIMER_DEQUEUE_LAG: Final = _gauge(
-    "rocketmq_timer_dequeue_lag", "Timers that were read from the wheel and are not delivered yet.", _STORAGE)
+    "rocketmq_timer_dequeue_lag", "Timers that were read from the wheel and are not delivered yet.", STORAGE,
+    stat="timerWaiting")
 TIMER_DEQUEUE_LATENCY: Final = _gauge(
     "rocketmq_timer_dequeue_latency", "Time from the slot of the wheel that is read next until now.",
-    _STORAGE, unit="milliseconds")
-TIMING_MESSAGES: Final = _gauge("rocketmq_timing_messages", "Pending timers.", ("topic",))
-TIMERS_OVERDUE: Final = _gauge("tailrace_timers_overdue", "Pending timers whose time has passed.", ())
+    STORAGE, unit="milliseconds", stat="timerReadBehindMs")
+TIMING_MESSAGES: Final = _gauge("rocketmq_timing_messages", "Pending timers.", ("topic",), stat="timerPendingByTopic")
+TIMERS_OVERDUE: Final = _gauge(
+    "tailrace_timers_overdue", "Pending timers whose time has passed.", (), stat="timerOverdue")
 TIMER_SNAPSHOT: Final = _gauge(
     "rocketmq_timer_message_snapshot",
     "Pending timers by the time until they are due: up to the bound, above the one before.",
-    (*_STORAGE, "timer_bound_s"))
+    (*STORAGE, "timer_bound_s"), stat="timerPendingWithin")
 TIMER_LATENESS: Final = Metric(
     name="tailrace_timer_lateness", kind=MetricKind.HISTOGRAM, labels=("kind",), unit="milliseconds",
     description="Put time minus due time of timers (`timer`) and of delay levels (`level`).",
     buckets=(1, 2, 5, 10, 20, 50, 100, 150, 250, 500, 1000, 2000, 5000, 60_000),
 )
 LEVEL_PENDING: Final = _gauge(
-    "tailrace_delay_level_pending", "Messages that wait in a delay level.", ("level",))
+    "tailrace_delay_level_pending", "Messages that wait in a delay level.", ("level",), stat="schedulePendingByLevel")
 TIMER_EVENTS: Final = _counter(
     "tailrace_timer_events_total",
     "Events of timers and of messages with a delay level (delivered, rolled, parked and others).", ("event",))
@@ -271,24 +279,26 @@ SENDS_REFUSED: Final = _counter(
     "lmq_quota, illegal, unknown.", ("reason",))
 HINT_SYNC_FAILURES: Final = _counter(
     "tailrace_hint_sync_failures_total",
-    "Failed syncs of hint files, which an open does not need; the log has their names.", ())
+    "Failed syncs of hint files, which an open does not need; the log has their names.", (), stat="hintSyncFailures")
 LOOP_FAILURES: Final = _counter(
     "tailrace_loop_failures_total",
     "Unexpected errors in the loops and callbacks of the event loop, which continue after them; the log has the "
     "first one a minute.", ("name",))
 UNREADABLE_RECORDS: Final = _counter(
     "tailrace_unreadable_records_total",
-    "Records of the log that the disk could not read in several tries, and that are left out since then.", ())
+    "Records of the log that the disk could not read in several tries, and that are left out since then.", (),
+    stat="unreadableRecords")
 READ_ONLY: Final = _gauge(
     "tailrace_store_read_only",
     "1 if the store was opened read-only because its directory could not be written; until it is opened again.")
 OPEN_FILES: Final = _gauge(
-    "tailrace_open_segment_files", "Descriptors and mappings of segment files that are open.")
+    "tailrace_open_segment_files", "Descriptors and mappings of segment files that are open.", stat="openSegmentFiles")
 OPEN_FILES_MAX: Final = _gauge(
-    "tailrace_open_segment_files_max", "Number above which idle segment files are closed (maxOpenFiles).")
+    "tailrace_open_segment_files_max", "Number above which idle segment files are closed (maxOpenFiles).",
+    stat="openSegmentFilesMax")
 LOCK_MADE_AGAIN: Final = _counter(
     "tailrace_store_lock_made_again_total",
-    "How often the lock file was deleted while the server ran, and made again.", ())
+    "How often the lock file was deleted while the server ran, and made again.", (), stat="lockMadeAgain")
 CONNECTIONS: Final = _gauge(
     "tailrace_connections", "Open connections of all ports, also of clients that have not registered.")
 CONNECTIONS_MAX: Final = _gauge(
@@ -313,42 +323,47 @@ CONNECTIONS_REFUSED: Final = _counter(
 RETENTION_DELETED: Final = _counter(
     "tailrace_retention_deleted_files_total", "CommitLog files that retention deleted.", ("forced",))
 RETENTION_LOST: Final = _counter(
-    "tailrace_retention_forced_messages_total", "Messages that were deleted before they expired.", ())
+    "tailrace_retention_forced_messages_total", "Messages that were deleted before they expired.", (),
+    stat="forcedDeletedMessages")
 RETENTION_FRUITLESS: Final = _counter(
     "tailrace_retention_fruitless_passes_total",
-    "Passes for lack of space that deleted no file; the log has the reason.", ())
+    "Passes for lack of space that deleted no file; the log has the reason.", (), stat="fruitlessCleanPasses")
 RETENTION_TRASH: Final = _gauge(
-    "tailrace_retention_trash_bytes", "Bytes of deleted files that are not freed yet.")
+    "tailrace_retention_trash_bytes", "Bytes of deleted files that are not freed yet.", stat="trashBytes")
 RETENTION_LOST_TIMERS: Final = _counter(
     "tailrace_retention_forced_timers_total",
-    "Pending timers that were deleted with their file and could not be written again.", ())
+    "Pending timers that were deleted with their file and could not be written again.", (), stat="forcedDeletedTimers")
 RETENTION_QUEUE_FILES: Final = _counter(
-    "tailrace_retention_deleted_queue_files_total", "Files of queues that retention deleted.", ())
+    "tailrace_retention_deleted_queue_files_total", "Files of queues that retention deleted.", (),
+    stat="deletedQueueFiles")
 COMPACTION_PASSES: Final = _counter(
-    "tailrace_compaction_passes_total", "Compactions of a queue that replaced files.", ())
+    "tailrace_compaction_passes_total", "Compactions of a queue that replaced files.", (), stat="compactionPasses")
 COMPACTION_DROPPED: Final = _counter(
-    "tailrace_compaction_dropped_messages_total", "Messages that compaction removed.", ())
+    "tailrace_compaction_dropped_messages_total", "Messages that compaction removed.", (), stat="compactionDropped")
 COMPACTION_DAMAGED: Final = _counter(
     "tailrace_compaction_damaged_messages_total",
-    "Damaged messages of compaction logs that were found since the start, each counted once.", ())
+    "Damaged messages of compaction logs that were found since the start, each counted once.", (),
+    stat="compactionDamaged")
 COMPACTION_FAILURES: Final = _counter(
-    "tailrace_compaction_failures_total", "Attempts to copy or to compact a queue that failed.", ())
+    "tailrace_compaction_failures_total", "Attempts to copy or to compact a queue that failed.", (),
+    stat="compactionFailures")
 RETENTION_INDEX_FILES: Final = _counter(
-    "tailrace_retention_deleted_index_files_total", "Index files that retention deleted.", ())
+    "tailrace_retention_deleted_index_files_total", "Index files that retention deleted.", (), stat="deletedIndexFiles")
 RETENTION_HUNG: Final = _gauge(
     "tailrace_retention_hung_files", "1 while the oldest CommitLog file is to be deleted and readers still hold it.")
 DISK_USED: Final = _gauge(
-    "tailrace_disk_used_percent", "Use of the disk of a path, as the last check of retention saw it.", ("path",))
+    "tailrace_disk_used_percent", "Use of the disk of a path, as the last check of retention saw it.", ("path",),
+    stat="diskUsedPercent")
 DISK_LIMIT: Final = _gauge(
     "tailrace_disk_limit_percent",
     "Use of a disk above which files are deleted early (`delete`), the oldest files before they expire "
     "(`delete_unexpired`), and puts are refused (`refuse_puts`), computed for the disk if the limit is in bytes.",
     ("path", "limit"))
-DISK_FULL: Final = _gauge("tailrace_disk_full", "1 while puts are refused because a disk is too full.")
+DISK_FULL: Final = _gauge("tailrace_disk_full", "1 while puts are refused because a disk is too full.", stat="diskFull")
 ARCHIVE_LAG: Final = _gauge(
     "tailrace_archive_lag_bytes",
     "Bytes of full CommitLog files that are not in the archive (archiveDirectory), as the last pass of retention "
-    "saw it; 0 without an archive.", unit="bytes")
+    "saw it; 0 without an archive.", unit="bytes", stat="archiveLagBytes")
 LOOP_LAG: Final = Metric(
     name="tailrace_event_loop_lag", kind=MetricKind.HISTOGRAM, unit="seconds",
     description="How late a timer of the event loop ran, 50 times a second: so long no client was "

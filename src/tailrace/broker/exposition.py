@@ -149,6 +149,7 @@ class Exposition(Collector):
                 yield self._family(metrics.RECOVERED_RATIO, {(): self.progress})
             return
         stats = broker.store.stats()
+        yield from (self._of_stats(metric, stats) for metric in metrics.METRICS if metric.stat)
         yield from self._store(broker, stats)
         yield from self._timers(stats)
         yield from self._transactions(broker)
@@ -170,6 +171,14 @@ class Exposition(Collector):
         for labels, value in in_steps(samples.items(), STEP, self._pause):
             family.add_metric([*self._base, *labels], float(value))
         return family
+
+    def _of_stats(self, metric: Metric, stats: Mapping[str, Any]) -> Family:
+        """Return the metric whose source is a statistic of the store: a number, or numbers by the last label."""
+        known = _LOCAL_DISK if metric.labels[:2] == metrics.STORAGE else ()
+        if metric.labels[len(known):]:
+            table: Mapping[Any, float] = stats.get(metric.stat, {})
+            return self._family(metric, {(*known, str(key)): value for key, value in table.items()})
+        return self._family(metric, {known: stats.get(metric.stat, 0)})
 
     def _histogram(self, metric: Metric, samples: Mapping[Labels, tuple[Iterable[float], float]]) -> Family:
         """``samples`` has the numbers of values by bucket, and the sum of the values."""
@@ -211,11 +220,8 @@ class Exposition(Collector):
         yield self._family(metrics.WRITEABLE, {(): writeable and not store.refused_puts.failing})
         refused = store.refused_puts.counts
         yield self._family(metrics.SENDS_REFUSED, {(reason,): refused[reason] for reason in REASONS})
-        yield self._family(metrics.HINT_SYNC_FAILURES, {(): stats.get("hintSyncFailures", 0)})
         yield self._family(metrics.LOOP_FAILURES, {(name,): n for name, n in list(supervision.FAILURES.items())})
-        yield self._family(metrics.UNREADABLE_RECORDS, {(): stats.get("unreadableRecords", 0)})
         yield self._family(metrics.READ_ONLY, {(): bool(store.read_only)})
-        yield self._family(metrics.LOCK_MADE_AGAIN, {(): stats.get("lockMadeAgain", 0)})
         yield self._family(metrics.BROKER_PERMISSION, {(): 6 if writeable else 4})
         yield self._family(metrics.TOPIC_NUMBER, {(): len(broker.topics.table)})
         yield self._family(metrics.GROUP_NUMBER, {(): len(broker.groups.items())})
@@ -225,50 +231,18 @@ class Exposition(Collector):
         syncs = stats.get("logSyncMs")
         yield self._histogram(metrics.LOG_SYNC, {} if syncs is None else {(): (syncs["counts"], syncs["sum"])})
         yield self._family(metrics.DISPATCH_BEHIND, {_LOCAL_DISK: store.dispatch_behind_bytes})
-        yield self._family(metrics.STORE_TIME_AHEAD, {(): stats.get("storeTimeAheadMs", 0)})
         forced = stats.get("forcedDeletedFiles", 0)
         yield self._family(metrics.RETENTION_DELETED, {
             ("false",): stats.get("deletedFiles", 0) - forced, ("true",): forced})
-        yield self._family(
-            metrics.RETENTION_LOST, {(): stats.get("forcedDeletedMessages", 0)})
-        yield self._family(
-            metrics.RETENTION_FRUITLESS, {(): stats.get("fruitlessCleanPasses", 0)})
-        yield self._family(metrics.RETENTION_TRASH, {(): stats.get("trashBytes", 0)})
-        yield self._family(metrics.RETENTION_LOST_TIMERS, {(): stats.get("forcedDeletedTimers", 0)})
-        yield self._family(metrics.RETENTION_QUEUE_FILES, {(): stats.get("deletedQueueFiles", 0)})
-        yield self._family(metrics.COMPACTION_PASSES, {(): stats.get("compactionPasses", 0)})
-        yield self._family(metrics.COMPACTION_DROPPED, {(): stats.get("compactionDropped", 0)})
-        yield self._family(metrics.COMPACTION_DAMAGED, {(): stats.get("compactionDamaged", 0)})
-        yield self._family(metrics.COMPACTION_FAILURES, {(): stats.get("compactionFailures", 0)})
-        yield self._family(metrics.RETENTION_INDEX_FILES, {(): stats.get("deletedIndexFiles", 0)})
         yield self._family(metrics.RETENTION_HUNG, {(): bool(stats.get("hangedFile"))})
-        yield self._family(metrics.DISK_USED, {
-            (path,): percent for path, percent in stats.get("diskUsedPercent", {}).items()})
         yield self._family(metrics.DISK_LIMIT, {
             (path, limit): percent for path, limits in stats.get("diskLimitsPercent", {}).items()
             for limit, percent in limits.items()})
-        yield self._family(metrics.DISK_FULL, {(): stats.get("diskFull", False)})
-        yield self._family(metrics.ARCHIVE_LAG, {(): stats.get("archiveLagBytes", 0)})
-        yield self._family(metrics.OPEN_FILES, {(): stats.get("openSegmentFiles", 0)})
-        yield self._family(metrics.OPEN_FILES_MAX, {(): stats.get("openSegmentFilesMax", 0)})
         if earliest > 0:
             yield self._family(
                 metrics.RESERVE_TIME, {_LOCAL_DISK: max(0, broker.clock.now_ms() - earliest)})
 
     def _timers(self, stats: Mapping[str, Any]) -> Iterator[Family]:
-        for metric, name in (
-            (metrics.TIMER_ENQUEUE_LAG, "timerOffsetBehind"),
-            (metrics.TIMER_DEQUEUE_LAG, "timerWaiting"),
-            (metrics.TIMER_DEQUEUE_LATENCY, "timerReadBehindMs"),
-        ):
-            yield self._family(metric, {_LOCAL_DISK: stats.get(name, 0)})
-        yield self._family(metrics.TIMING_MESSAGES, {
-            (topic,): count for topic, count in stats.get("timerPendingByTopic", {}).items()})
-        yield self._family(metrics.TIMERS_OVERDUE, {(): stats.get("timerOverdue", 0)})
-        yield self._family(metrics.TIMER_SNAPSHOT, {
-            (*_LOCAL_DISK, str(bound)): count for bound, count in stats.get("timerPendingWithin", {}).items()})
-        yield self._family(metrics.LEVEL_PENDING, {
-            (str(level),): n for level, n in stats.get("schedulePendingByLevel", {}).items()})
         yield self._family(metrics.TIMER_EVENTS, {
             (event,): stats[event] for event in _TIMER_EVENTS if event in stats})
         yield self._histogram(metrics.TIMER_LATENESS, {
