@@ -194,7 +194,10 @@ def test_reads_beside_a_writer_are_of_what_was_put_in_order(tmp_path):
 ])
 def test_a_method_that_writes_says_why_it_does_not(tmp_path, change):
     path = tmp_path / "s"
-    with MessageStore.open(path, config=StoreConfig(mapped_file_size_commit_log=1 << 18)) as store:
+    small = StoreConfig(
+        mapped_file_size_commit_log=1 << 18, mapped_file_size_consume_queue=20_000, max_hash_slot_num=16,
+        max_index_num=64)
+    with MessageStore.open(path, config=small) as store:
         store.put(Message(topic="orders", body=b"x"))
     before = snapshot(path)
     with MessageStore.open(path, read_only=True) as store, pytest.raises(

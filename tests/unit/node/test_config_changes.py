@@ -12,7 +12,7 @@ import pytest
 
 from tailrace import Message, MessageStore
 from tailrace.broker.kv_config import KVConfigManager
-from tailrace.config import BrokerConfig
+from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import StoreError
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.store_opening import StoreParts
@@ -261,14 +261,16 @@ def test_a_large_file_has_the_same_text_as_one_that_is_written_in_one_piece(tmp_
 @pytest.mark.parametrize("error", [0, errno.ENOSPC])
 def test_topics_that_only_have_queues_are_there_after_an_open_whatever_the_limit_and_the_disk(error):
     disk = CrashFileSystem()
-    with MessageStore.open("/s", parts=StoreParts(file_system=disk, services=False, clock=SimClock())) as store:
+    small = StoreConfig(mapped_file_size_commit_log=1 << 16, max_hash_slot_num=16, max_index_num=64)
+    with MessageStore.open(
+            "/s", config=small, parts=StoreParts(file_system=disk, services=False, clock=SimClock())) as store:
         for name in ("a", "b", "c"):
             store.put(Message(topic=name, body=b"x"))
     for name in ("topics.json", "topics.json.bak"):
         disk.remove(f"/s/config/{name}")
     files = FaultyFileSystem(disk, lambda _, name, path: error if path.endswith("topics.json.tmp") else 0)
-    with MessageStore.open("/s", parts=StoreParts(file_system=files, services=False, clock=SimClock()),
-                           broker_config=BrokerConfig(max_topics=1)) as store:
+    with MessageStore.open("/s", config=small, broker_config=BrokerConfig(max_topics=1),
+                           parts=StoreParts(file_system=files, services=False, clock=SimClock())) as store:
         assert {"a", "b", "c"} <= set(store.topics.table)
         assert store.topics.writes == (0 if error else 1)
         with pytest.raises(StoreError, match="over the limit maxTopics=1"):
