@@ -8,20 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailrace.cli.contexts import tls_of
-from tailrace.client.credentials import credentials_of
+from tailrace.cli.admin import ask
+from tailrace.cli.contexts import Target, tls_of
+from tailrace.client.admin import AdminClient
 from tailrace.config import StoreConfig
 from tailrace.doctor.retention import RetentionView, explain_directory, plan_free
 from tailrace.env import OsFileSystem, SystemClock
-from tailrace.errors import RemotingCommandError, StoreLockedError
-from tailrace.formats import fastjson
-from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.errors import StoreLockedError
 from tailrace.formats.requests.broker_headers import FreeBytesRequestHeader
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.serve_hint import serve_hint
 from tailrace.node.store_opening import StoreParts
-from tailrace.remoting.client import RemotingClient
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.directory_format import remembered
 from tailrace.store.log_paths import log_paths
@@ -49,7 +47,9 @@ def delete_now(store: str, config: StoreConfig) -> tuple[list[str], str]:
     """
     before = _log_files(store, config)
     if StoreDirectory(store, config=config).is_live:
-        by = _ask_server(store)
+        address = _server_of(store)
+        ask(Target(broker=address, tls=tls_of()), lambda admin: admin.delete_expired_files())
+        by = f"the server at {address}"
         _wait_until_done(store, config, before)
     else:
         by = _UNDER_THE_LOCK
@@ -66,7 +66,8 @@ def free(store: str, config: StoreConfig, wanted_bytes: int, *, dry_run: bool) -
     """
     if StoreDirectory(store, config=config).is_live:
         address = _server_of(store)
-        return asyncio.run(_free_by_server(address, FreeBytesRequestHeader(wanted_bytes, dry_run))), (
+        header = FreeBytesRequestHeader(wanted_bytes, dry_run)
+        return ask(Target(broker=address, tls=tls_of()), lambda admin: _free_by_server(admin, header)), (
             f"the server at {address}")
     if dry_run:
         return plan_free(store, config, SystemClock(), OsFileSystem(), wanted_bytes), _UNDER_THE_LOCK
@@ -86,21 +87,14 @@ def _opened(store: str, config: StoreConfig) -> Iterator[MessageStore]:
         yield opened
 
 
-async def _free_by_server(address: str, header: FreeBytesRequestHeader) -> FreeRequest:
+async def _free_by_server(admin: AdminClient, header: FreeBytesRequestHeader) -> FreeRequest:
     """Send the request, then ask for its state until it has ended."""
-    client = RemotingClient(tls=tls_of(), credentials=credentials_of(None))
-    try:
-        while True:
-            answer = await client.invoke(address, RequestCode.FREE_BYTES, header.to_ext())
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingCommandError(answer.code, answer.remark or "", address)
-            request = FreeRequest.from_json(fastjson.loads(answer.body or b""))
-            if request.ended:
-                return request
-            header = FreeBytesRequestHeader()
-            await asyncio.sleep(_WAIT_S)
-    finally:
-        await client.close()
+    while True:
+        request = FreeRequest.from_json(await admin.free_bytes(header))
+        if request.ended:
+            return request
+        header = FreeBytesRequestHeader()
+        await asyncio.sleep(_WAIT_S)
 
 
 def _wait_until_done(store: str, config: StoreConfig, before: list[str]) -> None:
@@ -123,22 +117,6 @@ def _server_of(store: str) -> str:
         raise StoreLockedError(
             store, "a process that is not a Tailrace server; for a Java broker use mqadmin "
             "deleteExpiredCommitLog") from None
-
-
-def _ask_server(store: str) -> str:
-    address = _server_of(store)
-
-    async def ask() -> None:
-        client = RemotingClient(tls=tls_of(), credentials=credentials_of(None))
-        try:
-            answer = await client.invoke(address, RequestCode.DELETE_EXPIRED_COMMITLOG, {})
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingCommandError(answer.code, answer.remark or "", address)
-        finally:
-            await client.close()
-
-    asyncio.run(ask())
-    return f"the server at {address}"
 
 
 def _log_files(store: str, config: StoreConfig) -> list[str]:

@@ -363,6 +363,16 @@ class AdminClient:
         for address in await self.brokers():
             await self._ask(address, RequestCode.SYNC_STORE)
 
+    async def delete_expired_files(self) -> None:
+        """Let brokers delete the files that may be deleted."""
+        for address in await self.brokers():
+            await self._ask(address, RequestCode.DELETE_EXPIRED_COMMITLOG)
+
+    async def free_bytes(self, header: b.FreeBytesRequestHeader) -> dict[str, Any]:
+        """Let a broker free bytes, or ask for the state of that request; return the members of FreeRequest."""
+        [address] = await self.brokers()
+        return dict(fastjson.loads((await self._ask(address, RequestCode.FREE_BYTES, header)).body or b""))
+
     async def runtime_info(self) -> dict[str, dict[str, str]]:
         """Return the figures of every broker, by its address."""
         return {
