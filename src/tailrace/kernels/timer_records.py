@@ -16,7 +16,7 @@ from tailrace.kernels.shared.fnv import FNV_MASK, FNV_PRIME, FNV_START, fnv_on
 from tailrace.kernels.shared.java_hash import java_hash_of
 from tailrace.kernels.shared.names import known_name
 from tailrace.kernels.shared.record_walk import next_property
-from tailrace.kernels.shared.unit_reading import body_at, topic_at
+from tailrace.kernels.shared.unit_reading import record_parts_at
 
 SOURCE_SHA256 = ""
 
@@ -158,16 +158,23 @@ def _properties(
 
 
 @cython.cfunc
+@cython.returns((cython.Py_ssize_t, cython.Py_ssize_t))
 @cython.nogil
 @cython.exceptval(check=False)
-def _properties_at(
+def _timer_at(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, phy_offset: cython.longlong,
-) -> cython.Py_ssize_t:
-    """Return the index of the properties of the record ``b[p:end]``, -1 if it is not one of the timer topic."""
-    q: cython.Py_ssize_t = topic_at(b, p, end - p, phy_offset)
-    if q < 0 or be32u(b, p + L.AT_MAGIC) != L.MAGIC_V1 or known_name(b, q + 1, b[q]) != L.NAME_TIMER_TOPIC:
-        return -1
-    return q + 1 + b[q] + L.PROPERTIES_LENGTH_SIZE
+):
+    """Return the starts of body and properties of the record ``b[p:end]``, -1 if it is not one of the timer topic."""
+    body: cython.Py_ssize_t
+    topic: cython.Py_ssize_t
+    q: cython.Py_ssize_t
+    _, body, topic, q = record_parts_at(b, p, end - p, phy_offset)
+    if (
+        q < 0 or be32u(b, p + L.AT_MAGIC) != L.MAGIC_V1
+        or known_name(b, topic, q - L.PROPERTIES_LENGTH_SIZE - topic) != L.NAME_TIMER_TOPIC
+    ):
+        return -1, -1
+    return body, q
 
 
 @cython.cfunc
@@ -186,7 +193,8 @@ def _record(
     sys_flag: cython.longlong
     length: cython.longlong
     q: cython.Py_ssize_t
-    properties: cython.Py_ssize_t = _properties_at(b, p, end, phy_offset)
+    properties: cython.Py_ssize_t
+    q, properties = _timer_at(b, p, end, phy_offset)
     if properties < 0 or end - properties + _TAIL > L.MAX_PROPERTIES:
         return False
     sys_flag = be32(b, p + L.AT_SYS_FLAG)
@@ -194,9 +202,7 @@ def _record(
         return False
     rows[n, C.T_POS] = p
     rows[n, C.T_BORN_LEN] = L.HOST_V6_SIZE if sys_flag & L.BORNHOST_V6 else L.HOST_V4_SIZE
-    q = body_at(b, p)
-    length = be32(b, q)
-    q += 4
+    length = be32(b, q - 4)
     rows[n, C.T_BODY_POS] = q
     rows[n, C.T_BODY_LEN] = length
     if length and (crc_of(b, q, q + cython.cast(cython.Py_ssize_t, length)) & _MASK_31) != be32(b, p + L.AT_BODY_CRC):
@@ -316,6 +322,6 @@ def read_enqueued(
             rows[n, C.E_KIND] = 0
             if p >= 0 and sizes[n] > 0 and p <= size and sizes[n] <= size - p:
                 end = cython.cast(cython.Py_ssize_t, p + sizes[n])
-                q = _properties_at(buf, cython.cast(cython.Py_ssize_t, p), end, phy_offsets[n])
+                _, q = _timer_at(buf, cython.cast(cython.Py_ssize_t, p), end, phy_offsets[n])
                 if q >= 0:
                     rows[n, C.E_KIND] = _enqueued(buf, q, end, rows, n)

@@ -28,7 +28,7 @@ from tailrace.kernels.shared.unit_reading import (
     load_record,
     located,
     look_ahead,
-    properties_at,
+    message_at,
 )
 from tailrace.model import GetMessageResult, GetMessageStatus
 
@@ -194,6 +194,7 @@ class UnitWindow:
         n: cython.Py_ssize_t = 0
         k: cython.Py_ssize_t
         at: cython.Py_ssize_t
+        body: cython.Py_ssize_t
         properties: cython.Py_ssize_t
         phy_offset: cython.longlong
         size: cython.longlong
@@ -239,7 +240,7 @@ class UnitWindow:
             if at < 0:
                 why = cython.cast(cython.int, -at)
                 break
-            properties = properties_at(
+            body, properties = message_at(
                 buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i)
             if properties < 0:
                 why = C.UNITS_DAMAGED
@@ -258,7 +259,7 @@ class UnitWindow:
                 if full:
                     why = C.UNITS_FULL
                     break
-            if not checksums_are_right(buf, at, properties, at + cython.cast(cython.Py_ssize_t, size)):
+            if not checksums_are_right(buf, at, body, properties, at + cython.cast(cython.Py_ssize_t, size)):
                 why = C.UNITS_DAMAGED
                 break
             if named:
@@ -396,19 +397,41 @@ class SeenPages:
 
 
 @cython.cclass
-class Answer:
+class Sink:
+    """Takes the messages of a read of a queue."""
+
+    left: int = cython.declare(cython.Py_ssize_t, visibility="public")  # number of messages that it may still take
+    count: int = cython.declare(cython.Py_ssize_t, visibility="readonly")  # number of messages that it has, if partial
+    partial: bool = cython.declare(cython.bint, visibility="readonly")
+    """True if the read may end early, at a record that the disk cannot read."""
+
+    @cython.ccall
+    def take(self, window: UnitWindow) -> cython.bint:
+        """Take messages of the next units from the window's buffer, at least one if there is one.
+
+        Return False if it takes no more.
+        """
+        raise NotImplementedError
+
+    @cython.ccall
+    def span(self, window: UnitWindow):
+        """Return the number of bytes to read from the disk in one call, from the record of the next unit onwards."""
+        raise NotImplementedError
+
+
+@cython.cclass
+class Answer(Sink):
     """Copies records to the answer of a read, up to ``left`` of them with ``room`` bytes together; one always fits.
 
     ``disk`` says how much to read from the disk, and loads ahead. With ``only_cached`` the answer ends instead before
     the first record that is not in the page cache.
     """
 
-    left = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
     is_cold = cython.declare(cython.bint, visibility="readonly")
-    partial = cython.declare(cython.bint, visibility="readonly")
-    _data: list
-    _places: list
+    data = cython.declare(bytes, visibility="readonly")  # the records, one after the other
+    places = cython.declare(bytes, visibility="readonly")
+    """Two native 64-bit numbers per record: its end in ``data`` and its queue offset."""
+    _more: list  # what ``data`` and ``places`` do not have yet, because the first buffer has all records of most reads
     _total: cython.longlong
     _room: cython.longlong
     _only_cached: cython.bint
@@ -419,17 +442,22 @@ class Answer:
     def _begin(self, most: cython.Py_ssize_t, room: cython.longlong, only_cached: cython.bint, disk):
         self.left, self._room, self._only_cached, self._disk = most, room, only_cached, disk
         self.count, self.is_cold, self.partial, self._asked = 0, False, True, None
-        self._data, self._places, self._total = [], [], 0
+        self.data, self.places, self._more, self._total = b"", b"", None, 0
 
     @cython.ccall
-    def take(self, window: UnitWindow):
-        """Take records from the buffer of a window. Return True if the answer may have more."""
+    def take(self, window: UnitWindow) -> cython.bint:
+        """Copy records from the buffer of a window. Return True if the answer may have more."""
         data: bytes
+        places: bytes
         window.find(self.left, self._room - self._total, self._total > 0)
         if window.count:
             data, places = window.copied(self._total)
-            self._data.append(data)
-            self._places.append(places)
+            if not self.count:
+                self.data, self.places = data, places
+            elif self._more is None:
+                self._more = [(self.data, self.places), (data, places)]
+            else:
+                self._more.append((data, places))
             self._total += len(data)
             self.count += window.count
             self.left -= window.count
@@ -444,19 +472,17 @@ class Answer:
                 self._disk.load_ahead(window, self.left)
         return self.left > 0
 
+    @cython.ccall
     def span(self, window: UnitWindow):
-        """Return the number of bytes to read from the disk in one call, from the record of the next unit onwards."""
+        """Return the number of bytes to read from the disk in one call."""
         return self._disk.span(window, self.left, self._room - self._total)
 
     @cython.cfunc
-    def data(self):
-        """The records, one after the other."""
-        return self._data[0] if len(self._data) == 1 else b"".join(self._data)
-
-    @cython.cfunc
-    def places(self):
-        """Two native 64-bit numbers per record: its end in ``data`` and its queue offset."""
-        return self._places[0] if len(self._places) == 1 else b"".join(self._places)
+    def _end(self):
+        """Complete ``data`` and ``places``."""
+        if self._more is not None:
+            self.data = b"".join([data for data, _ in self._more])
+            self.places = b"".join([places for _, places in self._more])
 
 
 def outside(offset, low, high):
@@ -476,19 +502,14 @@ class UnitReader:
     the CommitLog. ``disk`` is that of `Answer`. ``tell`` is called for each damaged record with its queue, its queue
     offset and its position.
     ``holds_unit`` returns true if a record belongs to a place in an LMQ queue.
-
-    A sink has ``take(window)``, which takes messages from the window's buffer and returns False if it needs no more.
-    ``span(window)`` is the number of bytes to read from the disk in one call. ``partial`` is
-    true if the read may end early, at a record that the disk cannot read; ``count`` is then the number of messages that
-    the sink has.
     """
 
     holds_unit = cython.declare(object, visibility="readonly")
     tell = cython.declare(object, visibility="readonly")
     _disk: object
-    _most: object
+    _most: cython.Py_ssize_t
     _room: object
-    _look: object
+    _look: cython.Py_ssize_t
     _log: object
     _files: object
     _file: object  # the file that was read last
@@ -502,17 +523,21 @@ class UnitReader:
         self._log, self._files, self._file = log, log.queue, None
         self._seen, self.tell, self.holds_unit = seen, tell, holds_unit
 
-    def get_message(self, queue, offset, max_msg_nums, max_bytes, codes, keep, only_cached):
+    def get_message(
+        self, queue, offset, max_msg_nums: cython.Py_ssize_t, max_bytes, codes, keep, only_cached: cython.bint
+    ):
         """Return the result of ``MessageReader.get_message`` for a queue that has messages."""
-        at: cython.Py_ssize_t
+        at: cython.longlong
         first: cython.longlong
         most: cython.Py_ssize_t
         count: cython.Py_ssize_t
         least: cython.Py_ssize_t
         low: cython.longlong = queue.min_offset
         high: cython.longlong = queue.max_offset
+        units: bytes
         if not low <= offset < high:
             return outside(offset, low, high)
+        at = offset
         most = max(min(max_msg_nums, self._most), 1)
         count, least = 2 * most, most
         if codes is not None:
@@ -523,28 +548,29 @@ class UnitReader:
         batches = None
         if queue.is_batch:
             batches = queue.window(offset, count, most, codes, only_cached=only_cached)
-            first, units = (batches.begin, batches.units) if batches is not None else (offset, None)
-            offset = first
+            first, units = (batches.begin, batches.units) if batches is not None else (at, None)
+            at = first
         else:
             version, first, units = queue.ahead
             if (
-                version != queue.version or first > offset
-                or len(units) < L.UNIT_SIZE * (offset - first + min(least, high - offset))
+                version != queue.version or first > at
+                or len(units) < L.UNIT_SIZE * (at - first + min(least, high - at))
             ):
-                first, units = offset, queue.units_ahead(offset, count, only_cached=only_cached)
+                first, units = at, queue.units_ahead(offset, count, only_cached=only_cached)
         if not units:
             if units is None:
-                return GetMessageResult(_NO_MATCHED_MESSAGE, offset, low, high, is_cold=True)
-            return GetMessageResult(_OFFSET_FOUND_NULL, queue.offset_after_file(offset), low, high)
-        at = offset - first
+                return GetMessageResult(_NO_MATCHED_MESSAGE, at, low, high, is_cold=True)
+            return GetMessageResult(_OFFSET_FOUND_NULL, queue.offset_after_file(at), low, high)
+        at -= first
         window: UnitWindow = UnitWindow.__new__(UnitWindow)
         window._begin(queue, units, first, at, at + count, codes, keep, _LOOK_BYTES)
         answer: Answer = Answer.__new__(Answer)
         answer._begin(most, min(max_bytes, self._room), only_cached, self._disk)
         self.read(window, answer)
+        answer._end()
         result = GetMessageResult(
             _FOUND if answer.count else _MESSAGE_WAS_REMOVING if window.removed else _NO_MATCHED_MESSAGE,
-            first + window.at, low, high, answer.data(), answer.count, answer.places())
+            first + window.at, low, high, answer.data, answer.count, answer.places)
         if answer.is_cold:
             result.is_cold = answer.count == 0 and window.at == at
         if batches is not None:
@@ -553,7 +579,7 @@ class UnitReader:
 
     @cython.cfunc
     def _enter(
-        self, window: UnitWindow, phy_offset: cython.longlong, size: cython.longlong, sink, mapped: cython.bint
+        self, window: UnitWindow, phy_offset: cython.longlong, size: cython.longlong, sink: Sink, mapped: cython.bint
     ):
         """Give the window a buffer with the record at a position. Return the file to release, or None."""
         at: cython.longlong
@@ -581,7 +607,7 @@ class UnitReader:
         return file
 
     @cython.ccall
-    def read(self, window: UnitWindow, sink):
+    def read(self, window: UnitWindow, sink: Sink):
         """Let ``sink`` take the messages of the window's units until it has enough, and move ``window.at``."""
         first: cython.Py_ssize_t
         size: cython.longlong

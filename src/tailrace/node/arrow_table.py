@@ -15,7 +15,7 @@ from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
-from tailrace.kernels.unit_records import Packer, UnitWindow
+from tailrace.kernels.unit_records import Packer, Sink, UnitWindow
 from tailrace.store.reading import MessageReader
 
 if TYPE_CHECKING:
@@ -55,15 +55,13 @@ def arrow_table(
 
 
 @final
-class _Pack:
+class _Pack(Sink):
     """Rows for a record batch, and the bytes that they need.
 
     A record is read once, while the processor's caches still have it from its verification: its body is copied to
     Arrow's memory, its texts close to those of other records. Columns are made of many records, so that the time of
     the calls is small.
     """
-
-    partial = False
 
     def __init__(self, schema: pa.Schema, label: str, count: int, within: tuple[int, int] | None) -> None:
         """``within`` is given for a queue whose records may have several messages: offsets [first, end)."""
@@ -82,7 +80,6 @@ class _Pack:
         return self._batches
 
     def take(self, window: UnitWindow) -> bool:
-        """Take messages from the buffer of a window, see ``reading.Sink``."""
         if self._within is not None:
             return self._take_batches(window, *self._within)
         longest, more = 0, True
@@ -119,7 +116,6 @@ class _Pack:
         return self.left > 0
 
     def span(self, window: UnitWindow) -> int:
-        """Return the number of bytes to read from the disk in one call."""
         return _READ
 
     def _begin(self, size: int, longest: int) -> Packer:

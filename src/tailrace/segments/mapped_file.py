@@ -412,8 +412,9 @@ class MappedFile:
 
     def advance(self, n: int) -> None:
         """Publish ``n`` bytes that were stored through ``buffer``."""
-        assert self.wrote_position + n <= self.size, "M1"
-        self.wrote_position += n
+        end = self.wrote_position + n
+        assert end <= self.size, "M1"
+        self.wrote_position = end
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write ``data`` after the last byte. Return its position, or -1 if it does not fit."""

@@ -456,7 +456,8 @@ class Appender:
         began: cython.longlong = self._monotonic_ns()
         self._acquire()
         try:
-            now = max(self._now_ms(), self.last_store_timestamp)
+            now = self._now_ms()
+            now = max(now, self.last_store_timestamp)  # of two C numbers
             writer.store_timestamp = writer._common.now = now
             writer._common.store_host = self.store_host
             writer._common.append_crc = self._append_crc

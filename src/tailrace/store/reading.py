@@ -7,7 +7,7 @@ are skipped, and each is logged once (W14: readers check what they return).
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import STORE_TIME_HEAD, decode_message, store_timestamp_of
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
-from tailrace.kernels.unit_records import SeenPages, UnitReader, UnitWindow, outside
+from tailrace.kernels.unit_records import SeenPages, Sink, UnitReader, UnitWindow, outside
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
 from tailrace.store.commit_log import CommitLog
@@ -31,7 +31,7 @@ from tailrace.store.multi_dispatch import holds_unit
 from tailrace.store.queue_search import first_stored
 from tailrace.store.walk.scan import has_unit, is_record
 
-__all__ = ["MessageReader", "Sink"]
+__all__ = ["MessageReader"]
 
 _log = get_logger(__name__)
 _UNIT: Final = CQ_UNIT.size
@@ -48,26 +48,6 @@ _GAP_AHEAD: Final = 64 << 10
 """Two records with at most this many bytes between them are read ahead in one piece for a consumer that reads on."""
 _AHEAD_BYTES: Final = 2 << 20
 """Bytes that are read ahead at most."""
-
-
-class Sink(Protocol):
-    """Takes the messages of ``MessageReader.scan``."""
-
-    left: int
-    """Number of messages that it may still take."""
-    partial: bool
-    """True if the read may end early, at a record that the disk cannot read."""
-
-    def take(self, window: UnitWindow) -> bool:
-        """Take messages of the next units from the window's buffer, at least one if there is one.
-
-        Return False if it takes no more.
-        """
-        ...
-
-    def span(self, window: UnitWindow) -> int:
-        """Return the number of bytes to read from the disk in one call, from the record of the next unit onwards."""
-        ...
 
 
 @final

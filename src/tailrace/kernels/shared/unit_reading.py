@@ -12,7 +12,7 @@ from tailrace.kernels.shared import layouts as L
 if cython.compiled:
     from cython.cimports.posix.mman import mincore
 
-from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
+from tailrace.kernels.shared.big_endian import be32, be32u, be64
 from tailrace.kernels.shared.copying import load_early
 from tailrace.kernels.shared.crc32 import crc_of, own_crc_is_wrong
 from tailrace.kernels.shared.record_walk import parts_at
@@ -26,41 +26,30 @@ EARLY = cython.declare(cython.Py_ssize_t, 6)  # records that are loaded while on
 
 
 @cython.cfunc
+@cython.inline
+@cython.returns((cython.Py_ssize_t, cython.Py_ssize_t, cython.Py_ssize_t, cython.Py_ssize_t))
 @cython.nogil
 @cython.exceptval(check=False)
-def body_at(b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return the index of the body length field of the record at ``at``."""
-    sys_flag: cython.longlong = be32(b, at + L.AT_SYS_FLAG)
-    return (
-        at + L.HEAD_SIZE + (L.HOST_V6_SIZE if sys_flag & L.BORNHOST_V6 else L.HOST_V4_SIZE) + L.STORE_TIME_SIZE
-        + (L.HOST_V6_SIZE if sys_flag & L.STOREHOST_V6 else L.HOST_V4_SIZE) + L.AT_BODY_LENGTH)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def topic_at(
+def record_parts_at(
     b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, size: cython.Py_ssize_t, phy_offset: cython.longlong
-) -> cython.Py_ssize_t:
-    """Return the index of the topic length of the record ``b[at:at + size]``, -1 if it is not one at ``phy_offset``.
+):
+    """Return ``parts_at`` of the record ``b[at:at + size]``. All are -1 if it is not one at ``phy_offset``.
 
     Magic, lengths and position are checked. Checksums are not checked.
     """
-    topic: cython.Py_ssize_t
     magic: cython.longlong
-    if size < L.MIN_RECORD_SIZE or be32(b, at) != size or be64(b, at + L.AT_PHY_OFFSET) != phy_offset:
-        return -1
-    magic = be32u(b, at + L.AT_MAGIC)
-    if magic != L.MAGIC_V1 and magic != L.MAGIC_V2:
-        return -1
-    topic = parts_at(b, at, at + size)[2]
-    return -1 if topic < 0 else topic - (2 if magic == L.MAGIC_V2 else 1)
+    if size >= L.MIN_RECORD_SIZE and be32(b, at) == size and be64(b, at + L.AT_PHY_OFFSET) == phy_offset:
+        magic = be32u(b, at + L.AT_MAGIC)
+        if magic == L.MAGIC_V1 or magic == L.MAGIC_V2:
+            return parts_at(b, at, at + size)
+    return -1, -1, -1, -1
 
 
 @cython.cfunc
+@cython.returns((cython.Py_ssize_t, cython.Py_ssize_t))
 @cython.nogil
 @cython.exceptval(check=False)
-def properties_at(
+def message_at(
     b: cython.const[cython.uchar][::1],
     at: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
@@ -68,39 +57,39 @@ def properties_at(
     topic: cython.const[cython.uchar][::1],
     queue_id: cython.longlong,
     queue_offset: cython.longlong,
-) -> cython.Py_ssize_t:
-    """Return the index of the properties of the record ``b[at:at + size]``, -1 if it is not the expected record.
+):
+    """Return the starts of body and properties of the record ``b[at:at + size]``, -1 if it is not the expected one.
 
-    What ``topic_at`` checks is checked, and topic, queue id and queue offset unless ``topic`` is empty.
+    What ``record_parts_at`` checks is checked, and topic, queue id and queue offset unless ``topic`` is empty.
     """
-    p: cython.Py_ssize_t = topic_at(b, at, size, phy_offset)
+    body: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    properties: cython.Py_ssize_t
     k: cython.Py_ssize_t
-    n: cython.Py_ssize_t
-    if p < 0:
-        return -1
-    n = be16(b, p) if be32u(b, at + L.AT_MAGIC) == L.MAGIC_V2 else b[p]
-    p += 2 if be32u(b, at + L.AT_MAGIC) == L.MAGIC_V2 else 1
-    if len(topic):
-        if n != len(topic) or be32(b, at + L.AT_QUEUE_ID) != queue_id:
-            return -1
-        if be64(b, at + L.AT_QUEUE_OFFSET) != queue_offset:
-            return -1
-        for k in range(n):
-            if b[p + k] != topic[k]:
-                return -1
-    return p + n + 2
+    _, body, p, properties = record_parts_at(b, at, size, phy_offset)
+    if properties < 0 or not len(topic):
+        return body, properties
+    if (
+        properties - L.PROPERTIES_LENGTH_SIZE - p != len(topic) or be32(b, at + L.AT_QUEUE_ID) != queue_id
+        or be64(b, at + L.AT_QUEUE_OFFSET) != queue_offset
+    ):
+        return -1, -1
+    for k in range(len(topic)):
+        if b[p + k] != topic[k]:
+            return -1, -1
+    return body, properties
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def checksums_are_right(
-    b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, properties: cython.Py_ssize_t, end: cython.Py_ssize_t
+    b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, body: cython.Py_ssize_t, properties: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
 ) -> cython.bint:
     """Return True if the checksums of a record match; its lengths were checked before."""
-    p: cython.Py_ssize_t = body_at(b, at)
-    length: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, be32(b, p))
-    if length and (crc_of(b, p + 4, p + 4 + length) & _MASK_31) != be32(b, at + L.AT_BODY_CRC):
+    length: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, be32(b, body - 4))
+    if length and (crc_of(b, body, body + length) & _MASK_31) != be32(b, at + L.AT_BODY_CRC):
         return False
     return not own_crc_is_wrong(b, at, properties, end)
 
