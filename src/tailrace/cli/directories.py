@@ -261,12 +261,13 @@ def disk_usage(store: Store, as_json: AsJson = False, config: Config = None) -> 
     from tailrace.doctor.disk_usage import disk_usage as measure  # noqa: PLC0415
     from tailrace.env import OsFileSystem  # noqa: PLC0415
     from tailrace.errors import NotAStoreError  # noqa: PLC0415
-    from tailrace.store.directory_format import remembered  # noqa: PLC0415
+    from tailrace.store.directory_format import read_format, remembered  # noqa: PLC0415
     from tailrace.store.log_paths import log_paths  # noqa: PLC0415
 
     with errors():
         root = str(store.absolute())
-        settings = remembered(OsFileSystem(), root, StoreConfig.from_properties(read_properties(config)))
+        kept = read_format(OsFileSystem(), root)
+        settings = remembered(kept, root, StoreConfig.from_properties(read_properties(config)))
         if not any(Path(path).is_dir() for path in log_paths(settings, root).all):
             raise NotAStoreError(str(store), "it has no commitlog")
         found = measure(OsFileSystem(), root, settings)

@@ -21,7 +21,7 @@ from tailrace.node.message_store import MessageStore
 from tailrace.node.serve_hint import serve_hint
 from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
-from tailrace.store.directory_format import remembered
+from tailrace.store.directory_format import read_format, remembered
 from tailrace.store.log_paths import log_paths
 from tailrace.store.retention.free_request import FreeRequest
 
@@ -122,5 +122,5 @@ def _server_of(store: str) -> str:
 def _log_files(store: str, config: StoreConfig) -> list[str]:
     root = str(Path(store).absolute())
     return sorted(
-        found.name for path in log_paths(remembered(OsFileSystem(), root, config), root).all
+        found.name for path in log_paths(remembered(read_format(OsFileSystem(), root), root, config), root).all
         for found in Path(path).glob("[0-9]*") if found.stat().st_size)

@@ -50,11 +50,12 @@ def store_report(file_system: FileSystem, root: str, settings: StoreConfig) -> d
     """
     if not file_system.stat(root).is_dir:
         raise NotADirectoryError(20, "Not a directory", root)
-    config = remembered(file_system, root, settings)
+    kept = read_format(file_system, root)
+    config = remembered(kept, root, settings)
     parts: Mapping[str, Callable[[], Any]] = {
         "state": lambda: _state(file_system, root),
         "checkpoint": lambda: read_checkpoint(file_system, f"{root}/{filenames.CHECKPOINT}")._asdict(),
-        "settingsOfDirectory": lambda: shown_settings(read_format(file_system, root).settings, changed_only=True),
+        "settingsOfDirectory": lambda: shown_settings(kept.settings, changed_only=True),
         "files": lambda: _files(file_system, root, config),
         "log": lambda: _log(file_system, root, config),
         "queues": lambda: _queues(file_system, root),

@@ -43,7 +43,7 @@ from tailrace.node.synced_directory import open_synced
 from tailrace.node.timers import Timers
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.store.directory_format import remembered, write_format
+from tailrace.store.directory_format import DirectoryFormat, read_format, remembered, write_format
 from tailrace.store.geometry import recognise
 from tailrace.store.queue_types import read_batch_topics
 from tailrace.store.recovery.passes import MakeWalk, RecoveryOptions
@@ -108,7 +108,7 @@ def open_store(
         raise ConfigError(f"config is a StoreConfig, not {given!r}; StoreConfig.from_properties takes a dict")
     root = os.path.abspath(os.fspath(path))
     file_system = parts.file_system or OsFileSystem()
-    config = remembered(file_system, root, config or StoreConfig())
+    config = remembered(read_format(file_system, root), root, config or StoreConfig())
     if read_only:  # a recovery mode refuses to open, not to show
         create, config = False, replace(config, recovery_mode=RecoveryMode.TOLERATE_ANY)
     check_directory(file_system, root, config, create=create)
@@ -185,12 +185,13 @@ class _Opening:
     def _open(self, lock: LockHandle) -> OpenStore:
         root, parts = self.root, self.parts
         clock, entropy = parts.clock or SystemClock(), parts.entropy or SystemEntropy()
-        config = recognise(self.file_system, root, self.config)  # may refuse; nothing is changed yet
+        kept = read_format(self.file_system, root)  # again, because the last writer may have changed it in the meantime
+        config = recognise(self.file_system, root, kept, self.config)  # may refuse; nothing is changed yet
         while self.on_lock:
             self.on_lock.pop()()
         self._batch_topics = read_batch_topics(self.file_system, root)
         store = self._store = DefaultMessageStore(clock, self.file_system, config, root, self._is_batch)
-        self._recover(store)
+        self._recover(store, kept)
         file_system = store.file_system  # rule F6 (a failed sync is final) holds for all later writes
         topics = self._topics = load_topics(file_system, root, self.broker, clock, store)
         store.compaction.load(topics.compacted())
@@ -214,7 +215,7 @@ class _Opening:
             file_system=file_system, clock=clock, entropy=entropy, scheduler=self._scheduler,
             read_only=self.read_only)
 
-    def _recover(self, store: DefaultMessageStore) -> None:
+    def _recover(self, store: DefaultMessageStore, kept: DirectoryFormat) -> None:
         file_system, root, parts = store.file_system, self.root, self.parts
         options = RecoveryOptions(
             last_exit_ok=not self.file_system.exists(f"{root}/{filenames.ABORT}"), read_only=self.read_only,
@@ -224,7 +225,7 @@ class _Opening:
         write_abort(file_system, root)
         make_log_directories(file_system, root, store.config)
         store.load(options)
-        write_format(file_system, root, store.config)
+        write_format(file_system, root, kept, store.config)
 
     def _is_batch(self, topic: str) -> bool:
         """Return True if new queues of a topic are batch queues; before the topics are loaded, by their file."""

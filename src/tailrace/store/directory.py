@@ -37,7 +37,7 @@ from tailrace.segments import MappedFile, MappedFileQueue
 from tailrace.store.batch_consume_queue import BatchConsumeQueue
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.store.directory_format import remembered
+from tailrace.store.directory_format import read_format, remembered
 from tailrace.store.geometry import recognise
 from tailrace.store.index_service import find_by_key
 from tailrace.store.lives import EndedLives, end_of_life, has_ended
@@ -93,7 +93,8 @@ class StoreDirectory:
             raise NotAStoreError(self.path, "it does not exist")
         if not self.file_system.stat(self.path).is_dir:
             raise NotAStoreError(self.path, "it is a file")
-        config = remembered(self.file_system, self.path, config or StoreConfig())
+        kept = read_format(self.file_system, self.path)
+        config = remembered(kept, self.path, config or StoreConfig())
         self.log_paths = log_paths(config, self.path)
         if not any(self.file_system.exists(path) for path in self.log_paths.all):
             raise NotAStoreError(self.path, "it has no commitlog, here or where storePathCommitLog says")
@@ -101,7 +102,7 @@ class StoreDirectory:
             if self.file_system.exists(place) and not self.file_system.stat(place).is_dir:
                 raise OddFileError(place, "is not a directory")
         check_queue_types(self.file_system, self.path)
-        self.config = recognise(self.file_system, self.path, config)
+        self.config = recognise(self.file_system, self.path, kept, config)
         self.lives = EndedLives(whole_units(self.config.mapped_file_size_consume_queue, _UNIT) // _UNIT)
         """The topics that were deleted, and where their queues begin again."""
         self.lives.load(read_ended(self.file_system, self.path))

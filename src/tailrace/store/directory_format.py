@@ -126,9 +126,9 @@ def _read(file_system: FileSystem, path: str, kind: type[T], damaged: T) -> T | 
         return damaged
 
 
-def remembered(file_system: FileSystem, root: str, config: StoreConfig) -> StoreConfig:
+def remembered(kept: DirectoryFormat, root: str, config: StoreConfig) -> StoreConfig:
     """Return ``config`` with the stored settings of the directory at ``root`` that ``config`` was not given."""
-    kept, path = read_format(file_system, root), f"{root}/{filenames.FORMAT}"
+    path = f"{root}/{filenames.FORMAT}"
     given = config.given | {f.name for f in dataclasses.fields(StoreConfig) if getattr(config, f.name) != f.default}
     values = kept.of(_FORMATS - given | (_PLACES if kept.root == root and not _PLACES & given else set()))
     found = fitting(config, values, lambda error: events.SETTINGS_OF_THE_DIRECTORY_CANNOT_BE_READ.log(
@@ -155,12 +155,12 @@ def fitting(
     return config
 
 
-def write_format(file_system: FileSystem, root: str, config: StoreConfig) -> None:
-    """Write the settings of an open store if they have changed, and remove the files of earlier releases.
+def write_format(file_system: FileSystem, root: str, kept: DirectoryFormat, config: StoreConfig) -> None:
+    """Write the settings of an open store if they differ from ``kept``, and remove the files of earlier releases.
 
     The file is durable on return. An OSError, such as a full disk, is logged and not raised. Raises FatalStorageError.
     """
-    path, kept = f"{root}/{filenames.FORMAT}", read_format(file_system, root)
+    path = f"{root}/{filenames.FORMAT}"
     values = {name: getattr(config, field) for field, name in _NAMES.items()}
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
     made = msgspec.structs.replace(kept, root=root, settings=texts)

@@ -13,7 +13,7 @@ from tailrace.formats import filenames
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
 from tailrace.logs import get_logger
-from tailrace.store.directory_format import SIZES, fitting, read_format
+from tailrace.store.directory_format import SIZES, DirectoryFormat, fitting
 from tailrace.store.log_paths import check_log_paths, log_paths
 
 __all__ = ["recognise"]
@@ -29,14 +29,13 @@ _QUEUE_FILES: Final = (
 _ENTRIES_PER_SLOT: Final = 4
 
 
-def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreConfig:
+def recognise(file_system: FileSystem, root: str, kept: DirectoryFormat, config: StoreConfig) -> StoreConfig:
     """Return ``config`` with the file sizes that the directory at ``root`` has.
 
-    The size in `DirectoryFormat` counts if a file has its size, or if all files are shorter (cut off). Otherwise the
+    The size in ``kept`` counts if a file has its size, or if all files are shorter (cut off). Otherwise the
     distance of two file names or the most frequent length counts. Raises ConfigError if the settings leave
     out a part of the CommitLog.
     """
-    kept = read_format(file_system, root)
     hint = {name: whole_number(text) or 0 for name, text in kept.of(SIZES).items()}
     found: dict[str, int] = {}
     directories = log_paths(config, root)
