@@ -27,7 +27,7 @@ import base64
 import hmac
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -280,16 +280,15 @@ class HttpStatusServer:
             async with asyncio.timeout(self._timeout_s):
                 head = await reader.readuntil(b"\r\n\r\n")
             connection.served, connection.last_active = True, loop.time()
-            if not head.startswith((b"GET /metrics", b"HEAD /metrics")):
-                await self._write(writer, await self._answer(head, connection))
-            elif self._scrapers >= SCRAPERS_MAX:
+            scraper = head.startswith((b"GET /metrics", b"HEAD /metrics"))
+            if scraper and self._scrapers >= SCRAPERS_MAX:
                 await self._write(writer, _busy(f"{self._scrapers} scrapers read already"))
-            else:
-                self._scrapers += 1
-                try:
-                    await self._write(writer, await self._answer(head, connection))
-                finally:
-                    self._scrapers -= 1
+                return
+            self._scrapers += scraper
+            try:
+                await self._write(writer, await self._answer(head, connection))
+            finally:
+                self._scrapers -= scraper
         except asyncio.LimitOverrunError:
             writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"head too long\n"))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
@@ -357,20 +356,13 @@ class HttpStatusServer:
         if page is None and path not in {"/ready", "/metrics"}:
             return _response(HTTPStatus.NOT_FOUND, b"known are /ready, /metrics and /console/\n")
         if method not in {"GET", "HEAD"}:
-            return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n", allow=True)
-        try:
-            if page is not None:
-                kind = path.removeprefix("/console/").partition("/")[0]
-                made = await self._turns.make(kind, page)
-            else:
-                made = self._ready() if path == "/ready" else await self._texts.get(format_of(_accepted(head)))
-        except (RefusalError, TimeoutError) as error:
-            made = _busy(str(error) or "the page takes too long")
-        except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-            events.STATUS_REQUEST_FAILED.log(_log, target=target[:100], reason=repr(error))
-            made = _response(
-                HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
-        return made if method == "GET" else _without_body(made)
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n", headers={"Allow": "GET, HEAD"})
+        if page is not None:
+            return await _made(method, target, self._turns.make(path.removeprefix("/console/").partition("/")[0], page))
+        return await _made(method, target, self._status(path, head))
+
+    async def _status(self, path: str, head: bytes) -> bytes:
+        return self._ready() if path == "/ready" else await self._texts.get(format_of(_accepted(head)))
 
     async def _act(
         self, actions: Actions, method: str, target: str, head: bytes, user: User, connection: _HttpConnection,
@@ -390,16 +382,13 @@ class HttpStatusServer:
         elif method not in {"GET", "HEAD"}:
             return _response(
                 HTTPStatus.METHOD_NOT_ALLOWED, b"only GET, HEAD and POST\n", headers={"Allow": "GET, HEAD, POST"})
-        try:
+        asked = Asked(method, target, form, user, connection.place)
+
+        async def take() -> bytes:
             async with asyncio.timeout(PAGE_S):
-                made = await actions(Asked(method, target, form, user, connection.place))
-        except (RefusalError, TimeoutError) as error:
-            return _busy(str(error) or "the page takes too long")
-        except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-            events.STATUS_REQUEST_FAILED.log(_log, target=target[:100], reason=repr(error))
-            return _response(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
-        answer = _response(made.status, made.body, made.content_type, headers=made.headers)
-        return _without_body(answer) if method == "HEAD" else answer
+                return _response(*await actions(asked))
+
+        return await _made(method, target, take())
 
     def _may(self, user: User | None, connection: _HttpConnection) -> May:
         if user is None or self._control is None:
@@ -465,8 +454,7 @@ class HttpStatusServer:
 
     def _page(self, target: str, may: May) -> bytes:
         assert self._pages is not None
-        made = self._pages(target, self._exposition.broker, self._state, may)
-        return _response(made.status, made.body, made.content_type, headers=made.headers)
+        return _response(*self._pages(target, self._exposition.broker, self._state, may))
 
     def _metrics(self, content_type: str) -> bytes:
         self._exposition.progress = self._done()
@@ -518,8 +506,16 @@ def _busy(why: str) -> bytes:
                      headers={"Retry-After": "5"})
 
 
-def _without_body(answer: bytes) -> bytes:
-    return answer[: answer.index(b"\r\n\r\n") + 4]
+async def _made(method: str, target: str, making: Awaitable[bytes]) -> bytes:
+    """Return the answer that ``making`` returns, or that to its error; for HEAD without the body."""
+    try:
+        answer = await making
+    except (RefusalError, TimeoutError) as error:
+        answer = _busy(str(error) or "the page takes too long")
+    except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
+        events.STATUS_REQUEST_FAILED.log(_log, target=target[:100], reason=repr(error))
+        answer = _response(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
+    return answer[: answer.index(b"\r\n\r\n") + 4] if method == "HEAD" else answer
 
 
 def _names_this_machine(head: bytes) -> bool:
@@ -541,14 +537,11 @@ def _names_this_machine(head: bytes) -> bool:
 
 
 def _response(
-    status: HTTPStatus, body: bytes, content_type: str = TEXT, *, allow: bool = False,
-    headers: Mapping[str, str] | None = None,
+    status: HTTPStatus, body: bytes, content_type: str = TEXT, headers: Mapping[str, str] | None = None,
 ) -> bytes:
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Type: {content_type}",
         f"Content-Length: {len(body)}", "Connection: close",
+        *(f"{name}: {value}" for name, value in (headers or {}).items()),
     ]
-    if allow:
-        lines.append("Allow: GET, HEAD")
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     return "\r\n".join((*lines, "", "")).encode("latin-1") + body
