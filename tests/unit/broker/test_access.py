@@ -18,9 +18,10 @@ from tailrace.broker import http_status
 from tailrace.broker.http_status import Answer, HttpStatusServer
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import ConfigError, RemotingError, StoreError
+from tailrace.errors import ConfigError, RefusalError, RemotingError, StoreError
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, decode_frame, encode
 from tailrace.formats.remoting import RequestCode as Code
+from tailrace.response_codes import ResponseCode
 
 
 def test_users_and_permissions_live_in_two_private_files(tmp_path, kit):
@@ -496,3 +497,26 @@ def test_clients_that_guess_passwords_do_not_keep_probes_out(monkeypatch):
         await server.stop()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_an_action_that_fails_is_answered_and_head_gets_no_body(tmp_path, kit, method):
+    async def fail(asked):
+        raise RefusalError(ResponseCode.SYSTEM_BUSY, "enough is done already")
+
+    async def scenario():
+        async with running(tmp_path, kit) as controller:
+            server = HttpStatusServer(BrokerConfig(), pages=Shown())
+            host, port = await server.start("127.0.0.1", 0)
+            server.serving(controller.broker, controller.access.enforced, fail)
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write("\r\n".join((
+                f"{method} /console/actions HTTP/1.1", "Host: 127.0.0.1", basic("root", "root-secret"), "", "",
+            )).encode())
+            head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+            writer.close()
+            assert int(head.split()[1]) == 503
+            assert body == ("the broker is busy: enough is done already\n" if method == "GET" else "")
+            await server.stop()
+
+    asyncio.run(scenario())
