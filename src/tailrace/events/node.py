@@ -30,6 +30,9 @@ A_JAVA_BROKER_LEFT_WHAT_IS_NOT_SERVED: Final = event(
 CANNOT_LOOK_AT_WHAT_A_JAVA_BROKER_LEFT: Final = event(
     "warning", "cannot look at what a Java broker left", "path cause",
     "The open continues; some of it may not be logged.", do="Check the permissions of `path`.")
+A_SEND_CREATES_A_TOPIC: Final = event(
+    "info", "a send creates a topic", "topic queues default_topic",
+    "Its producer may have misspelled the name. `autoCreateTopicEnable=false` refuses such a send.")
 A_TOPIC_HAS_QUEUES_AND_NO_CONFIG: Final = event(
     "warning", "a topic has queues and no config, it gets one", "topic queues",
     "`config/topics.json` was lost or is old.", do="Check the topic's queues and permissions.")

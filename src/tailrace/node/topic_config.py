@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from tailrace import events
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats import names as N
+from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager, Draft, Owned, members_of
 from tailrace.node.topic_queue_mapping import TopicQueueMappingManager
 from tailrace.store.queue_types import BATCH_CQ, CLEANUP_POLICY, COMPACTION, QUEUE_TYPE
@@ -32,6 +34,7 @@ __all__ = [
     "validate_topic",
 ]
 
+_log = get_logger(__name__)
 PERM_INHERIT: Final = 1
 PERM_WRITE: Final = 2
 PERM_READ: Final = 4
@@ -290,6 +293,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
                 topic_sys_flag=topic_sys_flag,
             )
             self.put_all(draft, [made])
+            events.A_SEND_CREATES_A_TOPIC.log(_log, topic=topic, queues=queues, default_topic=default_topic)
             return made
 
         return create

@@ -156,6 +156,15 @@ def test_a_send_creates_its_topic_from_the_template(files, directory):
     assert created_in_send(manager, "T", "nothing", 1) is made
 
 
+def test_a_topic_that_a_send_creates_is_logged_once(files, directory, caplog):
+    caplog.set_level("INFO")
+    manager = topics(files, directory)
+    manager.ensure_system_topics()
+    created_in_send(manager, "ordres", "TBW102", 4)
+    created_in_send(manager, "ordres", "TBW102", 4)
+    assert caplog.text.count("a send creates a topic topic=ordres queues=4 default_topic=TBW102") == 1
+
+
 def test_without_auto_creation_a_send_creates_nothing(files, directory):
     manager = topics(files, directory, auto_create_topic_enable=False)
     manager.ensure_system_topics()
