@@ -6,6 +6,11 @@ import signal
 
 import pytest
 from caught import nothing_is_caught_silently  # noqa: F401 - a fixture for all tests
+from hypothesis import settings
+
+# An example has no time limit: the first one of a run imports modules, and the machine may be busy.
+settings.register_profile("tailrace", deadline=None)
+settings.load_profile("tailrace")
 
 # A JVM lives for seconds here: the second compiler and the threads of G1 cost more than they save.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -20,8 +20,8 @@ from pathlib import Path
 
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 WITH_OTHER_PROGRAMS = ("tests/browser/", "tests/integration/", "tests/interop/", "tests/spark/")
-BYTES = ["tests/property", "tests/unit/formats", "tests/unit/kernels"]
-"""What compares the two forms of a kernel, and what holds each form to the formats: in every run."""
+BYTES = ["tests/unit/formats", "tests/unit/kernels"]
+"""What holds kernels to the formats: in every run. tests/property compares both forms of a kernel in the first part."""
 MORE_BYTES = ["tests/unit/spark", "tests/unit/store", "tests/unit/timer"]
 """Rooms that use kernels: only the long run has their tests with interpreted kernels."""
 WORKERS = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile", "--no-loadscope-reorder")

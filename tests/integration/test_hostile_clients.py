@@ -144,7 +144,8 @@ def pull(topic, opaque, count=32, suspend=0, offset=0):
         "expressionType": "TAG", "maxMsgBytes": str(64 * MIB)}, opaque=opaque))
 
 
-@pytest.mark.parametrize("tls", [(), ("--grpc-tls", "self-signed")], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    "tls", [pytest.param((), marks=pytest.mark.long), ("--grpc-tls", "self-signed")], ids=["plain", "tls"])
 def test_idle_connections_of_grpc_do_not_exhaust_descriptors(serve, tls):
     """1,100 idle connections at a limit of 1,024 stopped the store, all ports and /ready."""
     pytest.importorskip("rocketmq.grpc_protocol")
@@ -223,7 +224,7 @@ def test_a_shortage_of_descriptors_ends_without_a_restart(serve, tmp_path):
     assert not (tmp_path / "s" / "abort").exists()
 
 
-@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+@pytest.mark.parametrize("cold", [pytest.param(False, marks=pytest.mark.long), True], ids=["warm", "cold"])
 def test_answers_that_are_not_read_take_bounded_memory(serve, cold):
     """1,000 pipelined requests of 44 bytes took 1.9 GB: every answer was made at once."""
     server = serve(cold=cold, serverChannelStallTimeoutSeconds=4)
@@ -279,7 +280,7 @@ def test_a_client_that_reads_late_gets_every_answer(serve, cold):
     assert server.stop() == 0
 
 
-@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+@pytest.mark.parametrize("cold", [pytest.param(False, marks=pytest.mark.long), True], ids=["warm", "cold"])
 def test_held_pulls_are_not_all_answered_at_once(serve, cold):
     """One message of 1 MB for 1,000 held pulls of a client that does not read: 1 GB of answers."""
     server = serve(cold=cold, serverChannelStallTimeoutSeconds=60)

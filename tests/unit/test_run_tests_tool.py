@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TOOL = Path(__file__).parents[2] / "tools" / "run_tests.py"
-BYTES = ("property", "unit/formats", "unit/kernels")
+BYTES = ("unit/formats", "unit/kernels")
 MORE_BYTES = ("unit/spark", "unit/store", "unit/timer")
 PASSES = """
 import pytest

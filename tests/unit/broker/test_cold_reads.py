@@ -93,10 +93,11 @@ def test_an_error_is_the_answer_and_closed_connections_are_not_read_for(kit):
 @pytest.mark.caught
 def test_an_answer_that_fails_does_not_stop_the_others(kit):
     async def test():
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         service, gate, answers = service_of(), Gate(), []
+        failed = []
 
         def fail(result):
+            failed.append(result)
             raise ValueError
 
         for _ in range(5):
@@ -104,6 +105,9 @@ def test_an_answer_that_fails_does_not_stop_the_others(kit):
         service.submit(cold(kit.FakeChannel(), gate.of("good"), answers.append))
         gate.open.set()
         await until_async(lambda: answers)
+        assert [answer.record_count for answer in answers] == [1]
+        await until_async(lambda: len(failed) == 5)
+        assert (sorted(gate.read), service.pending) == (["bad"] * 5 + ["good"], 0)
         await service.stop()
 
     asyncio.run(test())
