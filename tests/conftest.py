@@ -48,4 +48,4 @@ def pytest_collection_modifyitems(items):
     items.sort(key=rank)
     for item in items:
         if item.get_closest_marker("long") is not None and not os.environ.get("TAILRACE_LONG"):
-            item.add_marker(pytest.mark.skip(reason="takes long, another case is run here: make long"))
+            item.add_marker(pytest.mark.skip(reason="takes long: make long runs it"))
