@@ -16,8 +16,8 @@ from tailrace.errors import OddFileError, StoreError
 from tailrace.logs import get_logger
 
 __all__ = [
-    "WHOLE_FILE_MAX", "is_directory", "json_lines", "open_hint", "open_new", "read_file", "read_hint", "read_if_there",
-    "replace_file", "write_file",
+    "WHOLE_FILE_MAX", "is_directory", "json_lines", "open_hint", "open_new", "overwrite_file", "read_file", "read_hint",
+    "read_if_there", "replace_file", "write_file",
 ]
 
 _log = get_logger(__name__)
@@ -160,7 +160,7 @@ def replace_file(
         except OSError as error:
             if error.errno != errno.EBUSY or not in_place:
                 raise
-            _overwrite(file_system, path, data)
+            overwrite_file(file_system, path, data)
             file_system.remove(temporary)
         file_system.sync_dir(path.rpartition("/")[0])
     except (OSError, StoreError):
@@ -169,12 +169,18 @@ def replace_file(
         raise
 
 
-def _overwrite(file_system: FileSystem, path: str, data: bytes) -> None:
-    """Write the bytes into a file that exists; they are durable on return."""
-    file = file_system.open(path, writable=True)
+def overwrite_file(file_system: FileSystem, path: str, data: bytes, *, sync: bool = True) -> None:
+    """Write the bytes into a file in place, creating it as `open_hint` does; with ``sync`` they are durable on return.
+
+    The name of a new file is durable after a sync of its directory. A crash may leave old and new bytes.
+    Raises OSError.
+    """
+    file = open_hint(file_system, path)
     try:
         file.pwrite(data, 0)
-        file.truncate(len(data))
-        file.sync_data()
+        if file.size() != len(data):
+            file.truncate(len(data))
+        if sync:
+            file.sync_data()
     finally:
         file.close()

@@ -20,7 +20,7 @@ import orjson
 from isal import isal_zlib
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import open_hint, read_hint
+from tailrace.env.whole_files import overwrite_file, read_hint
 from tailrace.formats.checkpoint import CHECKPOINT
 from tailrace.formats.filenames import PROGRESS
 from tailrace.store.commit_log import CommitLog
@@ -145,14 +145,7 @@ class ProgressFile:
         path = self._paths[seq % _SLOTS]
         self._file_system.makedirs(self._directory)
         made = not self._file_system.exists(path)
-        file = open_hint(self._file_system, path)
-        try:
-            file.pwrite(data, 0)
-            if file.size() != len(data):
-                file.truncate(len(data))
-            file.sync_data()
-        finally:
-            file.close()
+        overwrite_file(self._file_system, path, data)
         if made:
             self._file_system.sync_dir(self._directory)
         self._seq = seq

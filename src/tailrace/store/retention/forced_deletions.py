@@ -12,7 +12,7 @@ import orjson
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import json_lines, open_hint, read_hint
+from tailrace.env.whole_files import json_lines, overwrite_file, read_hint
 from tailrace.formats.filenames import FORCED_DELETIONS
 from tailrace.logs import get_logger
 
@@ -40,12 +40,6 @@ class ForcedDeletions:
             known = (read_hint(self._file_system, self._path) or b"").splitlines()
             lines = [*known[1 - _MOST_LINES :], orjson.dumps(entry)]
             self._file_system.makedirs(self._path.rpartition("/")[0])
-            file = open_hint(self._file_system, self._path)
-            try:
-                data = b"\n".join(lines) + b"\n"
-                file.pwrite(data, 0)
-                file.truncate(len(data))
-            finally:
-                file.close()
+            overwrite_file(self._file_system, self._path, b"\n".join(lines) + b"\n", sync=False)
         except OSError as error:
             events.A_FORCED_DELETION_IS_NOT_ON_RECORD.log(_log, file=self._path, cause=error)
