@@ -171,8 +171,8 @@ class DefaultMessageStore:
     def _recovery(self, options: RecoveryOptions) -> Recovery:
         self.lives.load(read_ended(self._file_system, self.root))
         return Recovery(
-            self._clock, self._file_system, self.commit_log, self.queues, self.index, self.dispatcher,
-            self._quarantine(), self.checkpoint, self.progress, self.lives, self.config, options)
+            self._clock, self._file_system, self.commit_log, self.queues, self.index, self._quarantine(),
+            self.checkpoint, self.progress, self.lives, self.config, options)
 
     def _quarantine(self) -> Quarantine:
         return Quarantine(

@@ -1,21 +1,19 @@
-"""Write queue units and index entries for records. Live dispatch and recovery use the same code.
+"""Write queue units and index entries for records. Dispatching a record twice changes nothing.
 
-Dispatching a record twice changes nothing.
+``recovery.rebuild_dispatcher`` has the rules for records that do not continue their queue.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from tailrace import events
 from tailrace.config import MESSAGE_DELAY_LEVEL
 from tailrace.formats.commitlog import SysFlag
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
 from tailrace.formats.names import SCHEDULE_TOPIC
 from tailrace.kernels import queue_units
 from tailrace.kernels.shared import constants as C
@@ -25,15 +23,13 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
-from tailrace.store.lives import EndedLives, begin_after, has_ended
+from tailrace.store.lives import EndedLives
 from tailrace.store.record_batch import RecordBatch
 from tailrace.store.sealing import sealed_rows
-from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import Rows
 
 __all__ = [
-    "SCHEDULE_TOPIC", "Dispatcher", "NextOffset", "damaged_unit", "deliver_time_codes",
-    "parse_delay_levels",
+    "SCHEDULE_TOPIC", "Dispatcher", "Run", "deliver_time_codes", "parse_delay_levels",
 ]
 
 _log = get_logger(__name__)
@@ -43,8 +39,6 @@ _MAX_NAME: Final = 255
 """Longest name of a directory in bytes."""
 _MOST_NAMES: Final = 10_000
 """Number of topics whose names are kept decoded."""
-NextOffset = Callable[[str, int, int], int]
-"""(topic, queue id, position): queue offset of the queue's first record at or after a position, -1 if not near."""
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -63,7 +57,7 @@ def deliver_time_codes(data: Any, rows: Rows, levels: list[int]) -> None:
             rows[row, C.TAGS_CODE] = stored + levels[min(level, len(levels)) - 1]
 
 
-class _Run(NamedTuple):
+class Run(NamedTuple):
     """Records of a queue whose queue offsets follow each other."""
 
     chosen: Rows
@@ -74,11 +68,16 @@ class _Run(NamedTuple):
     """Queue offset after the last message."""
     units: memoryview
     """Units of the records as they are stored."""
+    following: int
+    """Queue offset of the first message of the queue's next run, -1 without one."""
 
 
-@final
 class Dispatcher:
-    """Writes the queue units and the index entries of records."""
+    """Writes the queue units and the index entries of records that follow those dispatched before.
+
+    A recovery ends queues and index at the end of the log, and a put takes its queue offset from there. So a record
+    continues its queue, except in a dispatch that is repeated because it failed.
+    """
 
     def __init__(
         self, queues: ConsumeQueueStore, index: IndexService | None, levels: list[int], lives: EndedLives,
@@ -88,25 +87,7 @@ class Dispatcher:
         self._index = index
         self._levels = levels
         self._topics: dict[bytes, str] = {}
-        self._damage: dict[int, Damage] = {}
-        """Damage by its position, in the order of the log."""
-        self._newest = 0
-        self._next_offset: NextOffset | None = None
-        """Set while a recovery rebuilds queues."""
         self.listener: MessageArrivingListener | None = None
-
-    @contextlib.contextmanager
-    def rebuilding(self, next_offset: NextOffset) -> Iterator[None]:
-        """Context in which records of a recovery are dispatched.
-
-        Units that are on disk after the end of a queue are compared, and written only if they differ.
-        ``next_offset`` looks ahead in the log if the next record of the queue must decide about a record.
-        """
-        self._next_offset = next_offset
-        try:
-            yield
-        finally:
-            self._next_offset = None
 
     def new_batch(self) -> RecordBatch:
         """Return an empty batch for ``add``."""
@@ -128,25 +109,9 @@ class Dispatcher:
 
         Raises DiskFullError or OSError; the same records may then be dispatched again.
         """
-        self._damage.update((damage.phy_offset, damage) for damage in batch.sealed)
         self._write_units(batch)
         if self._index is not None:
             self._index.put(batch)
-
-    def note_damage(self, damage: Damage) -> None:
-        """Note damage, so that units of messages that are missing after it cover the damaged bytes.
-
-        If the damaged record still names its queue and offset and is the next one of that queue, its unit
-        is written immediately.
-        """
-        self._damage[damage.phy_offset] = damage
-        claim = damage.claim
-        if claim is not None and claim.has_unit and damage.phy_offset >= self._lives.deleted_up_to(claim.topic):
-            queue = self._queues.get(claim.topic, claim.queue_id)
-            if queue is not None and queue.files.files and queue.max_offset == claim.queue_offset:
-                queue.write_one(claim.queue_offset, damaged_unit(damage), claim.count)
-                queue.last_phy_offset = damage.phy_offset
-                self._queues.dirty.add(queue)
 
     def _write_units(self, batch: RecordBatch) -> None:
         rows = batch.rows
@@ -169,15 +134,13 @@ class Dispatcher:
                         batch.inner_counts.get(int(order[last - 1]), 1)
                         if batch.inner_counts and queue.record_topic else 1)
                     end = newest + count
-                    self._write_run(queue, rows, _Run(order[first:last], start, end, part), following)
+                    self._write_run(queue, rows, Run(order[first:last], start, end, part, following))
                     if count > 1 and queue.max_offset == end - count + 1:
                         # An inner batch whose topic is not known to have batch queues: keep the places of its messages.
                         queue.continue_at(end)
             for number, queue in enumerate(queues):
                 if queue is not None and queue.is_batch:
                     self._write_batches(queue, batch, order[bounds[number] : bounds[number + 1]])
-        if len(rows):
-            self._newest = max(self._newest, int(rows[-1, C.STORE_TIMESTAMP]))
 
     def _without_ended(
         self, rows: Rows, order: Rows, bounds: Rows, known: list[tuple[bytes, int]]
@@ -203,7 +166,7 @@ class Dispatcher:
             part = memoryview(units)[first * queue.unit_size : last * queue.unit_size]
             following = int(offsets[last]) if last < len(chosen) else -1
             self._write_run(
-                queue, rows, _Run(chosen[first:last], int(offsets[first]), int(ends[last - 1]), part), following)
+                queue, rows, Run(chosen[first:last], int(offsets[first]), int(ends[last - 1]), part, following))
 
     def _queue_of(self, raw: bytes, queue_id: int, rows: Rows, chosen: Rows) -> ConsumeQueue | None:
         """Return the queue of a topic (bytes), or None if the topic cannot be the name of a directory."""
@@ -222,107 +185,34 @@ class Dispatcher:
             topic = self._topics[raw] = raw.decode("utf-8", "replace")
         return topic
 
-    def _write_run(self, queue: ConsumeQueue, rows: Rows, run: _Run, following: int) -> None:
-        """Write the units of a run. ``following`` is the first queue offset of the queue's next run, -1 without."""
-        chosen, units = run.chosen, run.units
-        start = run.start
-        skip = 0
-        if 0 <= start < queue.max_offset:
-            skip = self._known(queue, rows, run, following)
-        if skip >= len(chosen) or start < 0:
-            return
-        if skip:
-            units = units[skip * queue.unit_size :]
-            start = int(rows[chosen[skip], C.QUEUE_OFFSET])
-        gap = PRE_BLANK
-        if start > queue.max_offset and queue.files.files and self._is_next_life(queue, start):
-            queue.remove_files()  # a crash left them: their removal was not durable
-        if start > queue.max_offset and queue.files.files:
-            phy_offset = int(rows[chosen[skip], C.PHY])
-            gap = self._gap_unit(queue, phy_offset)
-            events.MAYBE_LOGIC_QUEUE_ORDER_WRONG.log(
-                _log, topic=queue.topic, queue_id=queue.queue_id, expected=queue.max_offset, actual=start)
-            room = phy_offset - queue.last_phy_offset
-            is_new_life = start == begin_after(queue.max_offset, self._queues.units_per_file)
-            if (start - queue.max_offset > room // queue.least_bytes and not is_new_life) or (
-                self._next_offset is not None and queue.follows(phy_offset)
-            ):
-                # The log has no room for that many messages, or the queue has its unit at another offset:
-                # the queue offset in the record is damaged. Without room a queue moves only to the offset at which
-                # its next life begins, if the note of a deletion is lost or could not be written.
-                return
-        if self._next_offset is not None and start == queue.max_offset:
-            units = units[queue.skip_written(units) :]
-            start = queue.max_offset
-        if units:
-            queue.write(start, units, gap=gap)
+    def _write_run(self, queue: ConsumeQueue, rows: Rows, run: Run) -> None:
+        """Write the units of a run. Those below the end of the queue were written by a dispatch that has failed."""
+        skip = self._below_end(queue, rows, run) if run.start < queue.max_offset else 0
+        if run.start >= 0 and skip < len(run.chosen):
+            self._write(queue, rows, run, skip, PRE_BLANK)
+
+    @staticmethod
+    def _below_end(queue: ConsumeQueue, rows: Rows, run: Run) -> int:
+        """Return the number of records of a run whose queue offset is below the end of the queue."""
+        return int(np.searchsorted(rows[run.chosen, C.QUEUE_OFFSET], queue.max_offset))
+
+    def _write(self, queue: ConsumeQueue, rows: Rows, run: Run, skip: int, gap: bytes) -> None:
+        """Write the units of a run but the first ``skip``, and ``gap`` for messages that are missing before them."""
+        chosen = run.chosen[skip:]
+        if len(chosen):
+            start = int(rows[chosen[0], C.QUEUE_OFFSET])
+            if start > queue.max_offset and queue.files.files:
+                self._log_gap(queue, start)
+            queue.write(start, run.units[skip * queue.unit_size :], gap=gap)
         self._queues.dirty.add(queue)
-        last = rows[chosen[-1]].tolist()
+        last = rows[run.chosen[-1]].tolist()
         queue.last_store_timestamp = last[C.STORE_TIMESTAMP]
         queue.last_phy_offset = last[C.PHY]
         if self.listener is not None:
-            codes, size = queue_units.codes_and_size(rows, chosen[skip:])
+            codes, size = queue_units.codes_and_size(rows, chosen)
             self.listener.arriving(queue.topic, queue.queue_id, queue.max_offset, codes, size)
 
-    def _is_next_life(self, queue: ConsumeQueue, start: int) -> bool:
-        """Return True if the unit at ``start`` is of the next life of a queue that has only the ended one's units."""
-        ended = self._lives.table.get(queue.topic)
-        return (
-            ended is not None and queue.max_offset <= ended.begins.get(queue.queue_id, 0) <= start
-            and has_ended(queue, ended, queue.queue_id))
-
-    def _known(self, queue: ConsumeQueue, rows: Rows, run: _Run, following: int) -> int:
-        """Return the number of records of the run whose unit exists; 0 if the queue was deleted and starts again."""
-        chosen, start = run.chosen, run.start
-        skip = int(np.searchsorted(rows[chosen, C.QUEUE_OFFSET], queue.max_offset))
-        if not queue.files.files:
-            return 0
-        phy_offset = int(rows[chosen[0], C.PHY])
-        if self._next_offset is not None and following < 0 and start == 0 and len(chosen) == 1:
-            # The last record of its queue in these rows: look ahead in the log for the next one.
-            following = self._next_offset(
-                queue.topic, queue.queue_id, phy_offset + int(rows[chosen[0], C.SIZE]))
-        # One record that the next run does not continue, or whose unit is the next one: its offset is damaged.
-        rotted = len(chosen) == 1 and (following > run.end or queue.follows(phy_offset))
-        if start < queue.first_offset and not rotted:
-            events.THE_FIRST_FILES_OF_A_QUEUE_ARE_GONE.log(_log, topic=queue.topic, queue_id=queue.queue_id)
-            queue.remove_files()
-            return 0
-        there = queue.unit(max(start, queue.first_offset))
-        assert there is not None
-        if there.size != PRE_BLANK_SIZE and there.phy_offset >= phy_offset:
-            return skip
-        hole = there.size == PRE_BLANK_SIZE or there.phy_offset in self._damage
-        # A queue that is created again starts with offsets 0 and 1. Other records have a damaged offset, or
-        # they are stale: older than the records before them and left after an earlier end of the log.
-        rotted = rotted or (len(chosen) == 1 and start > 0)
-        if start < queue.first_offset or (
-            not hole and (rotted or self._is_stale(rows, int(chosen[0])))
-        ):
-            events.RECORDS_HAVE_NO_PLACE_IN_THEIR_QUEUE.log(
-                _log, topic=queue.topic, queue_id=queue.queue_id, queue_offset=start, count=len(chosen),
-                phy_offset=phy_offset)
-            return len(chosen)
-        # The topic was deleted and created again: the log still has the messages of the old queue.
-        events.QUEUE_STARTS_AGAIN.log(
-            _log, topic=queue.topic, queue_id=queue.queue_id, queue_offset=start, phy_offset=phy_offset)
-        queue.truncate(start)
-        return 0
-
-    def _is_stale(self, rows: Rows, number: int) -> bool:
-        """Return True if a record has an older store time than a record before it in the log."""
-        before = rows[:number, C.STORE_TIMESTAMP]
-        newest = max(self._newest, int(before.max()) if number else 0)
-        return int(rows[number, C.STORE_TIMESTAMP]) < newest
-
-    def _gap_unit(self, queue: ConsumeQueue, phy_offset: int) -> bytes:
-        """Return the unit for messages that are missing before the record at ``phy_offset``."""
-        for damage in self._damage.values():
-            if queue.last_phy_offset < damage.phy_offset < phy_offset:
-                return damaged_unit(damage)
-        return PRE_BLANK
-
-
-def damaged_unit(damage: Damage) -> bytes:
-    """Return a unit that covers damaged bytes. A reader finds no valid record there."""
-    return CQ_UNIT.pack(damage.phy_offset, min(damage.size, PRE_BLANK_SIZE - 1), 0)
+    @staticmethod
+    def _log_gap(queue: ConsumeQueue, start: int) -> None:
+        events.MAYBE_LOGIC_QUEUE_ORDER_WRONG.log(
+            _log, topic=queue.topic, queue_id=queue.queue_id, expected=queue.max_offset, actual=start)

@@ -6,6 +6,7 @@ Modules, in the order to read them:
   start       pass 2: where the walk starts; where queues continue after segments were lost; the report
   coverage    whether the queues have a unit for every record
   quarantine  keeps the bytes that are cut off or stepped over
+  rebuild_dispatcher  units and entries, where units on disk or damage disagree with the log
 
-``store.walk`` finds the records. ``store.dispatch`` writes units and entries, as in a running store.
+``store.walk`` finds the records.
 """

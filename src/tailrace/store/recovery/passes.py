@@ -43,15 +43,16 @@ from tailrace.logs import get_logger
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue_store import ConsumeQueueStore
-from tailrace.store.dispatch import Dispatcher
+from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.index_service import IndexService
 from tailrace.store.lives import EndedLives, end_of_life, has_ended
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.record_batch import RecordBatch, rows_by_queue
 from tailrace.store.recovery.quarantine import Quarantine
+from tailrace.store.recovery.rebuild_dispatcher import RebuildDispatcher
 from tailrace.store.recovery.start import RecoveryReport, RecoveryStart, is_next, lost_ends
-from tailrace.store.recovery.table import StartDecision, StopDecision, checks_of, decide_stop
+from tailrace.store.recovery.table import StartDecision, StopDecision, decide_stop
 from tailrace.store.sealing import placeholder
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.walk.log_walk import Damage, NextOf, Walk
@@ -63,6 +64,7 @@ __all__ = ["MakeWalk", "Recovery", "RecoveryOptions", "RecoveryReport"]
 _log = get_logger(__name__)
 _BODY: Final = C.CHECK_BODY_CRC
 _PLACE: Final = C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
+_TORN: Final = record.REASON_NAMES[C.REASON_TORN]
 _LAST_QUEUE_FILES: Final = 2
 _SMALL: Final = 64 << 20
 _RECENT_ROWS: Final = 4096
@@ -107,7 +109,6 @@ class Recovery:
     _commit_log: CommitLog
     _queues: ConsumeQueueStore
     _index: IndexService | None
-    _dispatcher: Dispatcher
     _quarantine: Quarantine
     _checkpoint: StoreCheckpoint
     _progress: ProgressFile
@@ -118,6 +119,8 @@ class Recovery:
     def __post_init__(self) -> None:
         config = self._config
         self._mode = config.recovery_mode
+        self._dispatcher = RebuildDispatcher(
+            self._queues, self._index, parse_delay_levels(config.message_delay_level), self._lives, self._next_offset)
         self._sync_log = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._last_record = (-1, 0, 0)
         self._recent: list[int] = []
@@ -272,8 +275,7 @@ class Recovery:
         if self._index is not None and until - report.start > _SMALL and not report.read_only:
             self._index.build()
         try:
-            with self._dispatcher.rebuilding(self._next_offset):
-                self._take_all(walk, until)
+            self._take_all(walk, until)
         finally:
             if self._index is not None:
                 self._index.end_build()
@@ -369,7 +371,7 @@ class Recovery:
         self, what: str, reason: str, refused: str, path: str, phy_offset: int, *, later: bool, files: bool, data: bool
     ) -> StopDecision:
         """Return the decision of ``STOP_TABLE`` for a position. Raises CorruptionError if the mode refuses."""
-        decision = decide_stop(self._mode, {**checks_of(reason), "later": later, "files": files, "data": data})
+        decision = decide_stop(self._mode, {"torn": reason == _TORN, "later": later, "files": files, "data": data})
         if decision is StopDecision.REFUSE:
             raise CorruptionError(
                 f"{what}, recoveryMode {self._mode.value} refuses{refused}", path=path, phy_offset=phy_offset)

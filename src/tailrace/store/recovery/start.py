@@ -103,10 +103,9 @@ class RecoveryStart:
         files = log.queue.files
         if files:
             wrong = wrong or ("it is missing" if found is None else self.mismatch(found))
-        conditions = {
+        decision = decide_start({
             "log": bool(files), "progress": not wrong, "abort": not self._last_exit_ok,
-            "checkpoint": self.checkpoint_is_sane(), "covered": True}
-        decision = decide_start(conditions)
+            "checkpoint": self.checkpoint_is_sane()})
         if decision is StartDecision.NOTHING:
             return None
         report.mode = "normal" if self._last_exit_ok else "abnormal"
@@ -126,7 +125,7 @@ class RecoveryStart:
             start = log.min_offset
         report.start = self.moved_back(start)
         if report.start < start:
-            report.decision = decide_start({**conditions, "covered": False}).name
+            report.decision = StartDecision.REBUILD_PART.name
         if not self._last_exit_ok:
             report.why += ", after a kill"
         if found is not None:
