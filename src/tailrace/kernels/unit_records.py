@@ -402,15 +402,11 @@ class Sink:
 
     left: int = cython.declare(cython.Py_ssize_t, visibility="public")  # number of messages that it may still take
     count: int = cython.declare(cython.Py_ssize_t, visibility="readonly")  # number of messages that it has, if partial
-    partial: bool = cython.declare(cython.bint, visibility="readonly")
-    """True if the read may end early, at a record that the disk cannot read."""
+    partial: bool = cython.declare(cython.bint, visibility="readonly")  # it may end at a record that is unreadable
 
     @cython.ccall
     def take(self, window: UnitWindow) -> cython.bint:
-        """Take messages of the next units from the window's buffer, at least one if there is one.
-
-        Return False if it takes no more.
-        """
+        """Take messages of the next units from the buffer, at least one if there is one. Return False if it is full."""
         raise NotImplementedError
 
     @cython.ccall
@@ -428,10 +424,7 @@ class Answer(Sink):
     """
 
     is_cold = cython.declare(cython.bint, visibility="readonly")
-    data = cython.declare(bytes, visibility="readonly")  # the records, one after the other
-    places = cython.declare(bytes, visibility="readonly")
-    """Two native 64-bit numbers per record: its end in ``data`` and its queue offset."""
-    _more: list  # what ``data`` and ``places`` do not have yet, because the first buffer has all records of most reads
+    _parts: list
     _total: cython.longlong
     _room: cython.longlong
     _only_cached: cython.bint
@@ -442,23 +435,17 @@ class Answer(Sink):
     def _begin(self, most: cython.Py_ssize_t, room: cython.longlong, only_cached: cython.bint, disk):
         self.left, self._room, self._only_cached, self._disk = most, room, only_cached, disk
         self.count, self.is_cold, self.partial, self._asked = 0, False, True, None
-        self.data, self.places, self._more, self._total = b"", b"", None, 0
+        self._parts, self._total = [], 0
 
     @cython.ccall
     def take(self, window: UnitWindow) -> cython.bint:
         """Copy records from the buffer of a window. Return True if the answer may have more."""
-        data: bytes
-        places: bytes
+        part: tuple
         window.find(self.left, self._room - self._total, self._total > 0)
         if window.count:
-            data, places = window.copied(self._total)
-            if not self.count:
-                self.data, self.places = data, places
-            elif self._more is None:
-                self._more = [(self.data, self.places), (data, places)]
-            else:
-                self._more.append((data, places))
-            self._total += len(data)
+            part = window.copied(self._total)
+            self._parts.append(part)
+            self._total += len(part[0])
             self.count += window.count
             self.left -= window.count
         if window.why == C.UNITS_FULL:
@@ -478,11 +465,11 @@ class Answer(Sink):
         return self._disk.span(window, self.left, self._room - self._total)
 
     @cython.cfunc
-    def _end(self):
-        """Complete ``data`` and ``places``."""
-        if self._more is not None:
-            self.data = b"".join([data for data, _ in self._more])
-            self.places = b"".join([places for _, places in self._more])
+    def _whole(self) -> tuple:
+        """Return the records, and two native 64-bit numbers per record: its end in them and its queue offset."""
+        if len(self._parts) == 1:
+            return self._parts[0]
+        return b"".join([data for data, _ in self._parts]), b"".join([places for _, places in self._parts])
 
 
 def outside(offset, low, high):
@@ -567,10 +554,10 @@ class UnitReader:
         answer: Answer = Answer.__new__(Answer)
         answer._begin(most, min(max_bytes, self._room), only_cached, self._disk)
         self.read(window, answer)
-        answer._end()
+        data, places = answer._whole()
         result = GetMessageResult(
             _FOUND if answer.count else _MESSAGE_WAS_REMOVING if window.removed else _NO_MATCHED_MESSAGE,
-            first + window.at, low, high, answer.data, answer.count, answer.places)
+            first + window.at, low, high, data, answer.count, places)
         if answer.is_cold:
             result.is_cold = answer.count == 0 and window.at == at
         if batches is not None:
