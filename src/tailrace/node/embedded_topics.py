@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, final
 
@@ -37,12 +37,8 @@ DISPATCH_MS: Final = 10_000
 class EmbeddedTopics:
     """Creates topics for the puts of an embedded program, and chooses queues."""
 
-    def __init__(
-        self, topics: TopicConfigManager, store: DefaultMessageStore,
-        left_over: Callable[[Mapping[str, int]], dict[str, list[LeftOverQueue]]],
-    ) -> None:
+    def __init__(self, topics: TopicConfigManager, store: DefaultMessageStore) -> None:
         self._topics = topics
-        self._left_over = left_over
         self._store = store
         self._turn = itertools.count()
 
@@ -71,8 +67,16 @@ class EmbeddedTopics:
             raise ConfigError(f"{topic} has {unsupported}, which is not supported")
         self._topics.update(made)
         if present is not None and queues < present.read_queue_nums:
-            log_left_over(topic, queues, self._left_over({topic: queues}).get(topic, []), {})
+            log_left_over(topic, queues, self.left_over_queues({topic: queues}).get(topic, []), {})
         return made
+
+    def left_over_queues(self, topics: Mapping[str, int]) -> dict[str, list[LeftOverQueue]]:
+        """Return the queues with messages that are not read, see ``MessageStore.left_over_queues``."""
+        found: dict[str, list[LeftOverQueue]] = {}
+        for (topic, queue_id), queue in list(self._store.queues.table.items()):
+            if queue_id >= topics.get(topic, queue_id + 1) and queue.max_offset > max(0, queue.min_offset):
+                found.setdefault(topic, []).append(LeftOverQueue(queue_id, max(0, queue.min_offset), queue.max_offset))
+        return {topic: sorted(queues) for topic, queues in found.items()}
 
     def check_known(self, topic: str) -> None:
         """Raise UnknownTopicError for a topic that has neither a config nor a queue, TypeError for another type.

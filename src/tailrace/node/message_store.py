@@ -86,7 +86,7 @@ class MessageStore:
         self.retention = opened.retention
         """The service that deletes expired files and checks the disks."""
         self.inner, self._plain_writer, self._append = store, store.plain_writer, store.append
-        self._embedded = EmbeddedTopics(opened.topics, store, self.left_over_queues)
+        self._embedded = EmbeddedTopics(opened.topics, store)
         self.queue_offsets = QueueOffsets(store, self._check_open)
         """Offsets of queues for a broker, to which an unknown topic is empty."""
         self.refused_puts = store.refused_puts
@@ -244,11 +244,7 @@ class MessageStore:
 
         ``topics`` has the number of queues to read of each topic. Takes time that grows with all queues of the store.
         """
-        found: dict[str, list[LeftOverQueue]] = {}
-        for (topic, queue_id), queue in list(self.inner.queues.table.items()):
-            if queue_id >= topics.get(topic, queue_id + 1) and queue.max_offset > max(0, queue.min_offset):
-                found.setdefault(topic, []).append(LeftOverQueue(queue_id, max(0, queue.min_offset), queue.max_offset))
-        return {topic: sorted(queues) for topic, queues in found.items()}
+        return self._embedded.left_over_queues(topics)
 
     def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
         """Set the listener that the dispatch thread calls after messages can be read; None removes it."""
@@ -312,12 +308,9 @@ class MessageStore:
                     raise_refused(results[-1])
         except StoreNotWritableError as error:
             raise_partial(error, sum(one.msg_num for one in results), f"of {len(messages)} messages")
-        if (
-            results and self.inner.sync_flush
-            and any(message.wait_store_msg_ok for message in messages)
-        ):
+        if results and self.inner.sync_flush and any(message.wait_store_msg_ok for message in messages):
             self._wait(results[-1].until, timeout_ms)
-        if results:
+        elif results:
             self.inner.let_dispatch_follow(results[-1].until)
         return PutResults(results, order)
 
