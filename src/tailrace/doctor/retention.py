@@ -54,7 +54,7 @@ from tailrace.store.retention.topic_rules import (
 )
 from tailrace.timer.properties import out_ms
 
-__all__ = ["RetentionView", "explain_directory", "plan_free"]
+__all__ = ["RetentionView", "explain_directory", "local_time", "plan_free"]
 
 
 @final
@@ -271,7 +271,7 @@ def _first_timer(directory: StoreDirectory, now_ms: int) -> list[Pin]:
                 continue
             due = out_ms(properties)
             if due is not None and due > now_ms and N.TIMER_DEL_UNIQKEY not in properties:
-                holder = f"of {properties.get(N.REAL_TOPIC)} due {_time(due)}"
+                holder = f"of {properties.get(N.REAL_TOPIC)} due {local_time(due)}"
                 return [Pin(PinKind.TIMER, unit.phy_offset, holder)]
     return []
 
@@ -287,9 +287,10 @@ def _first_of_levels(directory: StoreDirectory, clock: Clock) -> Iterator[Pin]:
             unit = message_from(queue, max(offsets.query(level), queue.min_offset))
             if unit is not None:  # its tags code is its deliver time
                 yield Pin(PinKind.TIMER, unit.phy_offset,
-                          f"of delay level {level} due {_time(unit.tags_code)}")
+                          f"of delay level {level} due {local_time(unit.tags_code)}")
 
 
-def _time(ms: int) -> str:
+def local_time(ms: int) -> str:
+    """Return a time in ms in the zone of this machine, to the second."""
     when = datetime.fromtimestamp(ms / 1000)  # noqa: DTZ006 - for people at this machine
     return f"{when:%Y-%m-%d %H:%M:%S}"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 from tailrace.config import StoreConfig
-from tailrace.doctor.retention import RetentionView
+from tailrace.doctor.retention import RetentionView, local_time
 from tailrace.spellings import size_text
 from tailrace.store.directory import DirectoryState
 from tailrace.store.retention import Pin, Rule, SegmentVerdict
@@ -47,7 +46,7 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
                 lost += f", {entry['timersLost']} pending timers"
             if entry.get("timersRewritten"):
                 lost += f"; {entry['timersRewritten']} pending timers were written again"
-            yield (f"  {entry.get('file')} at {_time(entry.get('time', 0))}: {entry.get('reason')}; "
+            yield (f"  {entry.get('file')} at {local_time(entry.get('time', 0))}: {entry.get('reason')}; "
                    f"lost: {lost or 'no messages'}")
     if view.state is DirectoryState.UNCLEAN:
         yield "the directory was not closed; this is what recovery would leave"
@@ -123,7 +122,7 @@ def _why_nothing(view: RetentionView) -> str:
     if oldest.rule is Rule.LAST_FILE:
         return "the log has one file, which is still written"
     if oldest.rule is Rule.NOT_EXPIRED:
-        return f"the oldest file is kept until {_time(oldest.expires_ms)}"
+        return f"the oldest file is kept until {local_time(oldest.expires_ms)}"
     return f"the oldest file stays, {oldest.rule.value}{_pins(oldest.pins)}"
 
 
@@ -139,8 +138,8 @@ def _why(view: RetentionView) -> str:
 
 def _verdict(verdict: SegmentVerdict, view: RetentionView, config: StoreConfig) -> str:
     facts, rule = verdict.facts, verdict.rule
-    when = _time(verdict.expires_ms)
-    source = f"{facts.time_source} {_time(facts.time_ms)} + {config.file_reserved_time:g} h"
+    when = local_time(verdict.expires_ms)
+    source = f"{facts.time_source} {local_time(facts.time_ms)} + {config.file_reserved_time:g} h"
     # A pin keeps all files from its position onwards, but only the file with that position names it.
     held = _pins(tuple(p for p in verdict.pins if p.phy_offset >= facts.file_from_offset))
     if rule is Rule.EXPIRED:
@@ -170,8 +169,3 @@ def _pins(pins: tuple[Pin, ...]) -> str:
 
 def _level(percent: float, free_bytes: int) -> str:
     return f"{percent:g} %" if not free_bytes else f"the point where {size_text(free_bytes)} are free"
-
-
-def _time(ms: int) -> str:
-    when = datetime.fromtimestamp(ms / 1000)  # noqa: DTZ006 - for people at this machine
-    return when.strftime("%Y-%m-%d %H:%M:%S")
