@@ -49,17 +49,10 @@ LONG_FUNCTIONS = {
 }
 SINGLE_TASKS = {
     # Tasks that are no loops, or are loops that catch what one of their items raises. A new loop is `supervised`.
-    "broker/answers_later.py": {"answer()": "one request, answered on any error",
-                                "self._work(loop)": "each request is answered on any error"},
     "broker/lite/dispatcher.py": {"self._look_at_all(group, config.lite_bind_topic)": "one search, caught"},
-    "broker/processors/admin.py": {"run()": "one request, answered on any error"},
-    "broker/processors/client_offsets.py": {
-        "self._collect(channel, request, members, ext)": "one request, answered on any error"},
     "broker/processors/end_transaction.py": {"self._work()": "each request is answered on any error"},
-    "broker/processors/reply.py": {
-        "self._push_and_store(channel, request, push)": "one request, answered on any error"},
+    "broker/reply.py": {"run()": "one request, answered on any error"},
     "broker/static_topics/cleaning.py": {"self._run()": "one pass, caught; a timer starts the next one"},
-    "broker/static_topics/other_brokers.py": {"run()": "one request, answered on any error"},
     "broker/transactions/checks.py": {"self._run()": "one pass, caught; a timer starts the next one"},
     "client/assigned_queues.py": {
         "self._pull(made)": "each pull is caught", "self._pop(made)": "each pop is caught",

@@ -3,8 +3,7 @@
 from dataclasses import fields
 from typing import NamedTuple
 
-from tailrace.broker import cold_reads, heartbeat, name_server, registration_body, settings
-from tailrace.broker.answers_later import WAITING_BYTES_MAX, WAITING_MAX, WAITING_OF_CHANNEL_MAX
+from tailrace.broker import heartbeat, name_server, registration_body, settings
 from tailrace.broker.executors import LOOK_UPS_MAX
 from tailrace.broker.filters import compilation
 from tailrace.broker.http_status import CONNECTIONS_MAX, SCRAPERS_MAX
@@ -14,6 +13,13 @@ from tailrace.broker.lite.subscriptions import ENTRIES_MAX, NAMES_MAX
 from tailrace.broker.pop.ack import ACKS_MAX
 from tailrace.broker.processors import _shapes, admin_topics, client_manage, pull, reply, send
 from tailrace.broker.rebalance_lock import LOCKS_MAX
+from tailrace.broker.worker import (
+    READS_MAX,
+    READS_OF_CHANNEL_MAX,
+    WAITING_BYTES_MAX,
+    WAITING_MAX,
+    WAITING_OF_CHANNEL_MAX,
+)
 from tailrace.config import BrokerConfig, StoreConfig, option_name
 from tailrace.formats import fastjson
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
@@ -122,8 +128,8 @@ GROUPS: dict[str, list[Limit]] = {
               f"{number(WAITING_MAX)}; {number(WAITING_OF_CHANNEL_MAX)}; {size(WAITING_BYTES_MAX)}", _BUSY),
         Limit("look-ups in index and queues that wait", number(LOOK_UPS_MAX), _BUSY),
         Limit("pulls that wait for the disk; of one connection; memory",
-              f"{number(cold_reads.WAITING_MAX)}; {number(cold_reads.WAITING_OF_CHANNEL_MAX)}; "
-              f"{size(cold_reads.WAITING_BYTES_MAX)}", _BUSY),
+              f"{number(READS_MAX)}; {number(READS_OF_CHANNEL_MAX)}; "
+              f"{size(WAITING_BYTES_MAX)}", _BUSY),
         Limit("replies that wait for their producer; of one connection",
               f"{number(reply.PUSHES_MAX)}, {size(reply.BYTES_MAX)}; {number(reply.PUSHES_OF_CHANNEL_MAX)}, "
               f"{size(reply.BYTES_OF_CHANNEL_MAX)}", _BUSY),

@@ -11,7 +11,7 @@ import served_broker
 from patience import until_async
 
 from tailrace.broker import controller as controller_module
-from tailrace.broker.cold_reads import THREADS
+from tailrace.broker.worker import READ_THREADS
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.model import GetMessageResult, GetMessageStatus, Message
@@ -72,7 +72,7 @@ def test_nobody_waits_for_a_read_from_the_disk(tmp_path, monkeypatch):
                 disk = Disk(patch)
                 for opaque in range(2, 8):
                     reading.send(11, PULL, opaque)
-                await until_async(lambda: len(disk.reading) == THREADS)
+                await until_async(lambda: len(disk.reading) == READ_THREADS)
                 for opaque in range(50):
                     assert (await other.ask(310, SEND, opaque, b"x")).code == 0
                 beside = await reading.ask(28, {}, 100)
@@ -124,13 +124,13 @@ def test_a_connection_that_closes_during_the_read_leaves_nothing(tmp_path, monke
             limits = next(server.limits for server in controller._servers)
             assert limits.bytes > 100 * 2048
             reading.writer.close()
-            await until_async(lambda: cold.pending == THREADS)
+            await until_async(lambda: cold.pending == READ_THREADS)
             assert limits.bytes < 2048
             other.send(11, PULL, 7)
             disk.go_on.set()
             assert (await other.receive()).opaque == 7
             await until_async(lambda: cold.pending == 0)
-            assert len(disk.reading) == THREADS + 1
+            assert len(disk.reading) == READ_THREADS + 1
 
     asyncio.run(test())
 

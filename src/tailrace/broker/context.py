@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tailrace.auth.check import REASONS, AccessControl
-from tailrace.broker.answers_later import Change, ConfigChanges, MissingConfigError, RequestWorker
 from tailrace.broker.asked import AskedQuestions
 from tailrace.broker.audit_log import AuditLog
 from tailrace.broker.broker_stats import BrokerStatsManager
 from tailrace.broker.client_ids import ClientIds
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.cold_data import ColdDataFlowControl
-from tailrace.broker.cold_reads import ColdReadService
+from tailrace.broker.config_changes import Change, ConfigChanges, MissingConfigError
 from tailrace.broker.creations import Creations
 from tailrace.broker.deletion import BrokerState
 from tailrace.broker.executors import Executors
@@ -29,6 +28,7 @@ from tailrace.broker.static_topics.other_brokers import OtherBrokers
 from tailrace.broker.static_topics.questions import Questions
 from tailrace.broker.traffic import Traffic
 from tailrace.broker.transactions.service import TransactionService
+from tailrace.broker.worker import RequestWorker, cold_reads
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
@@ -98,7 +98,7 @@ class BrokerContext:
     """Says which topics and groups a user may create."""
     worker: RequestWorker = field(init=False)
     """Runs requests whose work grows with their input or the store."""
-    cold_reads: ColdReadService = field(init=False)
+    cold_reads: RequestWorker = field(init=False)
     """Runs pulls that read from the disk."""
     cold_data: ColdDataFlowControl = field(init=False)
     """Reports which groups have read too much from the disk."""
@@ -125,7 +125,7 @@ class BrokerContext:
         executors = self.executors
         self.worker = RequestWorker(self.loop, executors.worker("requests"))
         self.changes = ConfigChanges(self.loop, self.worker, executors.files)
-        self.cold_reads = ColdReadService(self.loop, executors.cold_reads)
+        self.cold_reads = cold_reads(self.loop, executors.cold_reads)
         self.changes.creations = self.creations = Creations(self)
         self.cold_data = ColdDataFlowControl(self.clock, self.config)
         self.static_topics = StaticTopics(self.topics.mappings, self.config.broker_name)

@@ -430,12 +430,12 @@ class BrokerController:
             await self._registration.stop()
         for server in self._servers:
             server.draining = True
-        waiting = [(pull.channel, pull.request) for pull in self._pull.hold.release_all()]
-        waiting += [(pop.channel, pop.request) for pop in (*self._pop.release_all(), *self._lite.release_all())]
-        waiting += [(pull.channel, pull.request) for pull in self._broker.cold_reads.release_all()]
-        for channel, request in waiting:
-            if request.version > VERSION_V5_3_1:
-                channel.answer(request, request.answer(ResponseCode.GO_AWAY, "please go away"))
+        for reply in (
+            *self._pull.hold.release_all(), *self._pop.release_all(), *self._lite.release_all(),
+            *self._broker.cold_reads.release_all(),
+        ):
+            if reply.request.version > VERSION_V5_3_1:
+                reply.send(reply.request.answer(ResponseCode.GO_AWAY, "please go away"))
         await self._wait_durable()
         await self._close_servers()
         await self._end_writing()

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from tailrace.auth.accesses import GROUP, TOPIC, Access
-from tailrace.broker.answers_later import Change
+from tailrace.broker.config_changes import Change
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, sender_of

@@ -18,6 +18,7 @@ from tailrace.auth.model import Acl, User
 from tailrace.broker.client_manager import ConsumerManager
 from tailrace.broker.mailbox import LoopMailbox
 from tailrace.broker.rebalance_lock import RebalanceLockManager
+from tailrace.broker.reply import Reply
 from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
@@ -27,7 +28,7 @@ from tailrace.logs import get_logger
 from tailrace.node.access import AclManager, UserManager
 from tailrace.remoting import Channel, RemotingServer
 
-__all__ = ["Departures", "Held", "Holds"]
+__all__ = ["Departures", "Holds"]
 
 _log = get_logger(__name__)
 
@@ -36,25 +37,11 @@ ANSWER_S: Final = 0.5
 IsWanted = Callable[[Channel, RemotingCommand], bool]
 
 
-class Held(Protocol):
-    """A request that waits."""
-
-    @property
-    def channel(self) -> Channel:
-        """The connection of the request."""
-        ...
-
-    @property
-    def request(self) -> RemotingCommand:
-        """The request."""
-        ...
-
-
 class Holds(Protocol):
     """A place where requests wait."""
 
-    def release(self, is_wanted: IsWanted) -> Iterable[Held]:
-        """Drop and return the requests for which ``is_wanted`` returns True."""
+    def release(self, is_wanted: IsWanted) -> Iterable[Reply]:
+        """Drop the requests for which ``is_wanted`` returns True; return their replies."""
         ...
 
 
@@ -151,9 +138,9 @@ class Departures:
             return request in refusals
 
         for hold in self.holds:
-            for held in hold.release(is_refused):
-                if (refusal := refusals.get(held.request)) is not None:
-                    held.channel.answer(held.request, held.request.refused(refusal))
+            for reply in hold.release(is_refused):
+                if (refusal := refusals.get(reply.request)) is not None:
+                    reply.fail(refusal)
 
     def _end(self, channel: Channel) -> None:
         if channel in self.acting:

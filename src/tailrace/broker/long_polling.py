@@ -18,7 +18,7 @@ from typing import Final, final
 
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.mailbox import LoopMailbox
-from tailrace.broker.waiting import memory_of
+from tailrace.broker.reply import Answer, Reply
 from tailrace.env.supervision import caught, failed
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.remoting import Channel
@@ -37,8 +37,7 @@ _Arrival = tuple[tuple[str, int], int, Sequence[int]]
 class HeldPull:
     """A pull that waits for a message that matches ``wanted``. ``deadline`` is a time of the event loop."""
 
-    channel: Channel
-    request: RemotingCommand
+    reply: Reply
     topic: str
     queue_id: int
     offset: int
@@ -46,12 +45,9 @@ class HeldPull:
     wanted: MessageFilter
     looked: int = field(init=False)
     """Offset up to which no message matches its property filter."""
-    size: int = field(init=False)
-    """Memory of the request in bytes."""
 
     def __post_init__(self) -> None:
         self.looked = self.offset
-        self.size = memory_of(self.request)
 
 
 @final
@@ -67,7 +63,7 @@ class PullRequestHoldService:
         self,
         loop: asyncio.AbstractEventLoop,
         max_offset: Callable[[str, int], int],
-        run_again: Callable[[HeldPull], None],
+        run_again: Callable[[HeldPull], Answer],
         has_match: Callable[[HeldPull], bool],
         is_readable: Callable[[str, int], bool],
     ) -> None:
@@ -89,7 +85,7 @@ class PullRequestHoldService:
         """Hold a pull; it may run again before this call returns."""
         key = pull.topic, pull.queue_id
         self._held.setdefault(key, []).append(pull)
-        pull.channel.hold(1, pull.size)
+        pull.reply.park()
         if self._timer is None:
             self._next_recheck = self._loop.time() + RECHECK_S
             self._timer = self._loop.call_later(TICK_S, self._tick)
@@ -110,22 +106,22 @@ class PullRequestHoldService:
         if self._held:
             self._changed.put(None)
 
-    def release(self, is_wanted: Callable[[Channel, RemotingCommand], bool]) -> list[HeldPull]:
-        """Drop and return the held pulls for which ``is_wanted`` returns True."""
-        found: list[HeldPull] = []
+    def release(self, is_wanted: Callable[[Channel, RemotingCommand], bool]) -> list[Reply]:
+        """Drop the held pulls for which ``is_wanted`` returns True; return their replies."""
+        found: list[Reply] = []
         for key, pulls in list(self._held.items()):
-            wanted = {pull for pull in pulls if is_wanted(pull.channel, pull.request)}
-            found += wanted
+            wanted = {pull for pull in pulls if is_wanted(pull.reply.channel, pull.reply.request)}
+            found += [pull.reply for pull in wanted]
             if kept := [pull for pull in pulls if pull not in wanted]:
                 self._held[key] = kept
             else:
                 del self._held[key]
-        for pull in found:
-            pull.channel.hold(-1, -pull.size)
+        for reply in found:
+            reply.unpark()
         return found
 
-    def release_all(self) -> list[HeldPull]:
-        """Drop and return all held pulls, for a stop."""
+    def release_all(self) -> list[Reply]:
+        """Drop all held pulls and return their replies, for a stop."""
         if self._timer is not None:
             self._timer.cancel()
         return self.release(lambda *_: True)
@@ -166,13 +162,9 @@ class PullRequestHoldService:
             del self._held[key]
         for pull in pulls:
             try:
-                pull.channel.when_reading(partial(self._answer, pull))
+                pull.reply.finish_when_reading(partial(self._run_again, pull))
             except Exception:  # noqa: BLE001 - the other pulls are answered
                 failed(_NAME)
-
-    def _answer(self, pull: HeldPull) -> None:
-        pull.channel.hold(-1, -pull.size)
-        self._run_again(pull)
 
     def _tick(self) -> None:
         self._timer = None
@@ -187,7 +179,7 @@ class PullRequestHoldService:
                     key,
                     [
                         p for p in self._held[key]
-                        if p.deadline <= now or grown > p.offset or p.channel.closed
+                        if p.deadline <= now or grown > p.offset or p.reply.channel.closed
                     ],
                 )
         if self._held and self._timer is None:

@@ -17,7 +17,7 @@ from typing import Any, Final, final
 
 from tailrace import events
 from tailrace.auth.check import AccessControl
-from tailrace.broker.answers_later import Answer, Change, ConfigChanges, RequestWorker
+from tailrace.broker.config_changes import Change, ConfigChanges
 from tailrace.broker.executors import Executors
 from tailrace.broker.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
 from tailrace.broker.processors._bodies import (
@@ -27,7 +27,9 @@ from tailrace.broker.processors._bodies import (
     text_in,
 )
 from tailrace.broker.registration_body import Registered, read_registration
+from tailrace.broker.reply import Answer
 from tailrace.broker.route_rights import RouteRights
+from tailrace.broker.worker import RequestWorker
 from tailrace.config import NameServerConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError, StoreError

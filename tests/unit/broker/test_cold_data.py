@@ -8,9 +8,10 @@ import pytest
 
 from tailrace.broker import cold_data
 from tailrace.broker.cold_data import ColdDataFlowControl
-from tailrace.broker.cold_reads import ColdRead, ColdReadService
 from tailrace.broker.processors import pull as pull_module
 from tailrace.broker.processors.pull import PullMessageProcessor
+from tailrace.broker.reply import Reply
+from tailrace.broker.worker import cold_reads
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
@@ -111,7 +112,7 @@ def test_a_push_consumer_is_refused_and_a_pull_consumer_waits_for_one_message(
 
     async def test():
         loop = asyncio.get_running_loop()
-        broker.cold_reads, broker.cold_data = ColdReadService(loop), ColdDataFlowControl(broker.clock, broker.config)
+        broker.cold_reads, broker.cold_data = cold_reads(loop), ColdDataFlowControl(broker.clock, broker.config)
         processor = kit.served(PullMessageProcessor(broker))
         if kind:
             broker.groups.change(broker.groups.creation("g"))
@@ -149,9 +150,9 @@ def test_a_push_consumer_is_refused_and_a_pull_consumer_waits_for_one_message(
 @pytest.mark.parametrize("leaves", [True, False])
 def test_a_delayed_pull_that_was_given_up_is_not_read(kit, leaves):
     async def test():
-        service, channel, read = ColdReadService(asyncio.get_running_loop()), kit.FakeChannel(), []
-        pull = ColdRead(channel, RemotingCommand(11, EXT), "g", lambda: read.append(1), print)
-        service.submit(pull, 0.02)
+        service, channel, read = cold_reads(asyncio.get_running_loop()), kit.FakeChannel(), []
+        pull = Reply(channel, RemotingCommand(11, EXT))
+        service.submit(pull, lambda: read.append(1), print, "g", 0.02)
         assert (service.pending, channel.held) == (1, 1)
         if leaves:
             service.closed(channel)

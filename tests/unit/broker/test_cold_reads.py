@@ -10,10 +10,9 @@ import weakref
 import pytest
 from patience import until_async
 
-from tailrace.broker import cold_reads
-from tailrace.broker.cold_reads import ColdRead, ColdReadService
+from tailrace.broker import worker
 from tailrace.broker.processors.pull import PullMessageProcessor
-from tailrace.broker.waiting import memory_of
+from tailrace.broker.reply import Reply, memory_of
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.model import GetMessageResult, GetMessageStatus, MessageExtBrokerInner, places_of
@@ -47,11 +46,12 @@ class Gate:
 
 
 def cold(channel, read, answer=print, group="g", body=b""):
-    return ColdRead(channel, RemotingCommand(11, EXT, body), group, read, answer)
+    """The arguments of `RequestWorker.submit`."""
+    return Reply(channel, RemotingCommand(11, EXT, body)), read, answer, group
 
 
 def service_of():
-    return ColdReadService(asyncio.get_running_loop())
+    return worker.cold_reads(asyncio.get_running_loop())
 
 
 def test_groups_and_connections_take_turns_and_the_loop_goes_on(kit):
@@ -59,9 +59,9 @@ def test_groups_and_connections_take_turns_and_the_loop_goes_on(kit):
         service, gate, answers = service_of(), Gate(), []
         many, other, few = kit.FakeChannel(), kit.FakeChannel(), kit.FakeChannel()
         for number in range(6):
-            service.submit(cold(many, gate.of(f"many{number}"), answers.append))
-        service.submit(cold(other, gate.of("other"), answers.append))
-        service.submit(cold(few, gate.of("few"), answers.append, group="few"))
+            service.submit(*cold(many, gate.of(f"many{number}"), answers.append))
+        service.submit(*cold(other, gate.of("other"), answers.append))
+        service.submit(*cold(few, gate.of("few"), answers.append, group="few"))
         assert (service.pending, answers, gate.read, many.held) == (8, [], [], 4)
         gate.open.set()
         await until_async(lambda: len(answers) == 8)
@@ -80,10 +80,12 @@ def test_an_error_is_the_answer_and_closed_connections_are_not_read_for(kit):
         gate.open.set()
         gone = kit.FakeChannel()
         gone.closed = True
-        service.submit(cold(gone, gate.of("gone"), answers.append))
-        service.submit(cold(kit.FakeChannel(), gate.of("bad", OSError(5, "no")), answers.append))
-        await until_async(lambda: answers)
-        assert [type(answer) for answer in answers] == [OSError]
+        service.submit(*cold(gone, gate.of("gone"), answers.append))
+        failing = kit.FakeChannel()
+        service.submit(*cold(failing, gate.of("bad", OSError(5, "no")), answers.append))
+        await until_async(lambda: failing.sent)
+        assert [(answer.code, answer.remark) for answer in failing.sent] == [(1, "[Errno 5] no")]
+        assert answers == []
         assert (gate.read, service.pending) == (["bad"], 0)
         await service.stop()
 
@@ -101,8 +103,8 @@ def test_an_answer_that_fails_does_not_stop_the_others(kit):
             raise ValueError
 
         for _ in range(5):
-            service.submit(cold(kit.FakeChannel(), gate.of("bad"), fail))
-        service.submit(cold(kit.FakeChannel(), gate.of("good"), answers.append))
+            service.submit(*cold(kit.FakeChannel(), gate.of("bad"), fail))
+        service.submit(*cold(kit.FakeChannel(), gate.of("good"), answers.append))
         gate.open.set()
         await until_async(lambda: answers)
         assert [answer.record_count for answer in answers] == [1]
@@ -120,8 +122,8 @@ def test_nothing_is_read_for_a_client_that_does_not_read(kit, monkeypatch):
         paused = kit.FakeChannel()
         monkeypatch.setattr(paused, "when_reading", later.append)
         for number in range(4):
-            service.submit(cold(paused, gate.of(f"paused{number}"), answers.append))
-        service.submit(cold(kit.FakeChannel(), gate.of("other"), answers.append))
+            service.submit(*cold(paused, gate.of(f"paused{number}"), answers.append))
+        service.submit(*cold(kit.FakeChannel(), gate.of("other"), answers.append))
         await until_async(lambda: answers)
         assert (gate.read, service.pending, len(later)) == (["other"], 4, 4), "they wait, and count"
         monkeypatch.undo()
@@ -139,10 +141,10 @@ def test_a_connection_that_closes_leaves_nothing(kit, monkeypatch):
         service, gate, answers = service_of(), Gate(), []
         channel, other, paused = kit.FakeChannel(), kit.FakeChannel(), kit.FakeChannel()
         for number in range(5):
-            service.submit(cold(channel, gate.of(number), answers.append))
-        service.submit(cold(other, gate.of("other"), answers.append))
+            service.submit(*cold(channel, gate.of(number), answers.append))
+        service.submit(*cold(other, gate.of("other"), answers.append))
         monkeypatch.setattr(paused, "when_reading", lambda go_on: None)
-        service.submit(cold(paused, gate.of("paused"), answers.append))
+        service.submit(*cold(paused, gate.of("paused"), answers.append))
         assert service.pending == 7
         for one in (channel, paused):
             one.closed = True
@@ -164,7 +166,7 @@ def test_a_connection_that_closes_leaves_nothing(kit, monkeypatch):
 def taken(service, pull):
     """Whether the service takes the pull."""
     try:
-        service.submit(pull)
+        service.submit(*pull)
     except RefusalError as refusal:
         assert refusal.code == ResponseCode.SYSTEM_BUSY
         return False
@@ -172,14 +174,14 @@ def taken(service, pull):
 
 
 @pytest.mark.parametrize(("limit", "accepted"), [
-    ("WAITING_MAX", [True] * 5 + [False] * 3), ("WAITING_OF_CHANNEL_MAX", [True] * 5 + [False] * 3)])
+    ("READS_MAX", [True] * 5 + [False] * 3), ("READS_OF_CHANNEL_MAX", [True] * 5 + [False] * 3)])
 def test_too_many_are_refused(kit, monkeypatch, limit, accepted):
-    monkeypatch.setattr(cold_reads, limit, 3)
+    monkeypatch.setattr(worker, limit, 3)
 
     async def test():
         service, gate, channel = service_of(), Gate(), kit.FakeChannel()
         assert [taken(service, cold(channel, gate.of(n))) for n in range(8)] == accepted, "two are being read"
-        assert taken(service, cold(kit.FakeChannel(), gate.of("other"))) is (limit != "WAITING_MAX")
+        assert taken(service, cold(kit.FakeChannel(), gate.of("other"))) is (limit != "READS_MAX")
         gate.open.set()
         await until_async(lambda: service.pending == 0)
         assert taken(service, cold(channel, gate.of("again")))
@@ -190,14 +192,14 @@ def test_too_many_are_refused(kit, monkeypatch, limit, accepted):
 
 def test_the_bytes_of_the_requests_are_bounded(kit, monkeypatch):
     """A pull needs no body, but may have one of 16 MB."""
-    monkeypatch.setattr(cold_reads, "WAITING_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(worker, "WAITING_BYTES_MAX", 1_000_000)
 
     async def test():
         service, gate, channel = service_of(), Gate(), kit.FakeChannel()
         pulls = [cold(channel, gate.of(n), body=bytes(400_000)) for n in range(6)]
         assert [taken(service, pull) for pull in pulls] == [True] * 4 + [False] * 2
-        assert (channel.held, channel.held_bytes) == (2, 2 * pulls[0].size)
-        assert pulls[0].size > 400_000
+        assert (channel.held, channel.held_bytes) == (2, 2 * pulls[0][0].size)
+        assert pulls[0][0].size > 400_000
         gate.open.set()
         await service.stop()
 
@@ -209,8 +211,8 @@ def test_a_stop_gives_back_those_that_wait_and_ends_after_those_that_are_read(ki
         service, gate, answers, channel = service_of(), Gate(), [], kit.FakeChannel()
         pulls = [cold(channel, gate.of(n), answers.append) for n in range(5)]
         for pull in pulls:
-            service.submit(pull)
-        assert set(service.release_all()) == set(pulls[2:])
+            service.submit(*pull)
+        assert set(service.release_all()) == {reply for reply, *_ in pulls[2:]}
         assert not taken(service, cold(channel, gate.of("late")))
         stopping = asyncio.ensure_future(service.stop())
         await asyncio.sleep(0.01)
@@ -251,7 +253,7 @@ def answered(broker, processor, channel, request, source, meanwhile=lambda: None
     """The answer to a pull that waits for the disk; ``meanwhile`` is called before it was read."""
 
     async def test():
-        broker.cold_reads = ColdReadService(asyncio.get_running_loop())
+        broker.cold_reads = worker.cold_reads(asyncio.get_running_loop())
         assert processor.pull(channel, request) is None
         meanwhile()
         source.open.set()
@@ -310,10 +312,10 @@ def test_what_changes_during_the_read_counts(broker, store, processor, channel, 
 def test_a_pull_that_is_one_too_many_is_told_to_come_back(broker, store, processor, channel, kit, monkeypatch):
     processor.pull(channel, kit.request(11, EXT, opaque=4))
     source = Cold(store, monkeypatch)
-    monkeypatch.setattr(cold_reads, "WAITING_MAX", 1)
+    monkeypatch.setattr(worker, "READS_MAX", 1)
 
     async def test():
-        broker.cold_reads = ColdReadService(asyncio.get_running_loop())
+        broker.cold_reads = worker.cold_reads(asyncio.get_running_loop())
         answers = [processor.pull(channel, kit.request(11, EXT, opaque=n)) for n in range(5, 9)]
         assert answers[:3] == [None] * 3
         size = memory_of(kit.request(11, EXT))
@@ -331,12 +333,12 @@ def test_pulls_that_are_released_are_not_read_and_the_others_are(kit):
     async def test():
         service, gate, answers = service_of(), Gate(), []
         for place in range(2):  # both threads
-            service.submit(cold(kit.FakeChannel(), gate.of(f"busy {place}"), answers.append, group="other"))
+            service.submit(*cold(kit.FakeChannel(), gate.of(f"busy {place}"), answers.append, group="other"))
         channel = kit.FakeChannel()
         pulls = [cold(channel, gate.of(str(number)), answers.append) for number in range(4)]
         for pull in pulls:
-            service.submit(pull)
-        gone = {pulls[0].request, pulls[2].request}
+            service.submit(*pull)
+        gone = {pulls[0][0].request, pulls[2][0].request}
         assert {pull.request for pull in service.release(lambda _, request: request in gone)} == gone
         gate.open.set()
         await until_async(lambda: len(answers) == 4)
@@ -352,7 +354,7 @@ def test_a_pull_that_is_released_while_its_client_does_not_read_is_not_read_late
         service, gate, later = service_of(), Gate(), []
         channel = kit.FakeChannel()
         channel.when_reading = later.append
-        service.submit(cold(channel, gate.of("0")))
+        service.submit(*cold(channel, gate.of("0")))
         assert len(service.release(lambda *_: True)) == 1
         later.pop()()
         assert (service.pending, gate.read) == (0, [])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tailrace.broker.answers_later import MissingConfigError
+from tailrace.broker.config_changes import MissingConfigError
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor

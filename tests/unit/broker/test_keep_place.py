@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
@@ -110,9 +112,9 @@ def test_a_pull_commits_when_it_comes_and_not_again_when_it_has_waited(group, br
     assert waiting is None
     assert group.query().ext["offset"] == "3"
     group.commit(4)  # by another request, while the pull waits
-    (pull,) = group.pulls.hold.release_all()
     group.send(1)
-    group.pulls.run_again(pull)
+    group.pulls.hold.arriving("orders", 0, 6, [0], 1)
+    broker.loop.run_until_complete(asyncio.sleep(0))
     assert group.channel.sent.pop().code == 0
     assert group.query().ext["offset"] == "4"
 

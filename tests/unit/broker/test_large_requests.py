@@ -14,7 +14,7 @@ import zlib
 import pytest
 from flat_open import flat_open
 
-from tailrace.broker import answers_later
+from tailrace.broker import config_changes, worker
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.name_server import KVConfigManager, NameServer
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
@@ -132,7 +132,8 @@ def test_many_changes_share_a_write_and_hold_nobody_up_while_the_disk_works(tmp_
 
 
 def test_requests_that_wait_are_counted_with_their_headers(tmp_path, monkeypatch):
-    monkeypatch.setattr(answers_later, "WAITING_BYTES_MAX", 1 << 20)
+    for module in (config_changes, worker):
+        monkeypatch.setattr(module, "WAITING_BYTES_MAX", 1 << 20)
     files, long = SlowSyncs(), "x" * 100_000
 
     async def test(controller, store, peer):

@@ -11,7 +11,7 @@ from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.processors import reply as reply_module
 from tailrace.broker.processors.reply import ReplyMessageProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
-from tailrace.broker.waiting import memory_of
+from tailrace.broker.reply import memory_of
 from tailrace.config import BrokerConfig
 from tailrace.errors import RemotingTimeoutError, StoreError
 from tailrace.formats.commitlog import decode_message, decode_properties

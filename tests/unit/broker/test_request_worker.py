@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tailrace.broker.answers_later import RequestWorker
+from tailrace.broker.worker import RequestWorker
 from tailrace.formats.remoting import RemotingCommand
 
 
@@ -23,7 +23,10 @@ def reader(kit):
             return self.reads
 
         def when_reading(self, answer):
-            self.later.append(answer)
+            if self.reads:
+                answer()
+            else:
+                self.later.append(answer)
 
         def read(self):
             self.reads = True
@@ -48,7 +51,7 @@ def run(steps):
                 worker.in_thread(serve)(channel, RemotingCommand(21, opaque=number))
 
         async def done():
-            while worker._task is not None:
+            while worker.pending > worker._bounds.count or len(worker._turns):
                 await asyncio.sleep(0)
             found, served[:] = list(served), []
             return found

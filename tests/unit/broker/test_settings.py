@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from tailrace.broker.answers_later import RequestWorker
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.processors.settings import SettingsProcessor
 from tailrace.broker.settings import (
@@ -16,6 +15,7 @@ from tailrace.broker.settings import (
     properties_in,
     settings_of,
 )
+from tailrace.broker.worker import RequestWorker
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.broker.waiting import FIELD_BYTES, WaitingRequests, memory_of
+from tailrace.broker.reply import FIELD_BYTES, WaitingRequests, memory_of
 from tailrace.errors import RefusalError
 
 

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, final
 
-from tailrace.broker.answers_later import NotPreparedError
+from tailrace.broker.config_changes import NotPreparedError
 from tailrace.broker.executors import no_pause, pause
 from tailrace.broker.filters.sql_expression import SqlExpression
 from tailrace.errors import FilterExpressionError, RefusalError

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.consumer_checks import check_allowed, existing_topic, no_group
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import MessageFilter
@@ -32,6 +31,7 @@ from tailrace.broker.pop.requests import (
     check_numbers,
     read_cold,
 )
+from tailrace.broker.reply import Reply
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import lite_queue, parent_of
@@ -92,10 +92,10 @@ class PopLiteMessageProcessor:
         self._free_timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
         config = broker.config
         self.polling = PopLongPollingService(
-            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.run_again,
+            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.pop,
             has_match=lambda _wanted, _arrival: True)
         self.notifications = PopLongPollingService(
-            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self._notify_again,
+            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.notification,
             has_match=lambda _wanted, _arrival: True)
         """Notifications that wait, by client."""
         dispatcher.wake = self._wake
@@ -105,25 +105,12 @@ class PopLiteMessageProcessor:
         """Register the request that this processor serves."""
         server.register(self.pop, RequestCode.POP_LITE_MESSAGE)
 
-    def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Return messages, or hold the pop until there is one: request 200070."""
-        return self._pop(channel, request)
-
-    def run_again(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> None:
-        """Answer a pop that has waited, or hold it again."""
-        try:
-            answer = self._pop(channel, request, cold)
-            if answer is not None:
-                channel.answer(request, answer)
-        except Exception as error:  # noqa: BLE001 - the outermost step of a held request
-            answer_failure(channel, request, error)
-
     def _wake(self, client_id: str, group: str) -> None:
         self.polling.notify(client_id, group, LMQ_QUEUE_ID)
         self.notifications.notify(client_id, group, LMQ_QUEUE_ID)
 
-    def release_all(self) -> list[Waiting]:
-        """Drop and return the requests that wait, for a stop."""
+    def release_all(self) -> list[Reply]:
+        """Drop the requests that wait and return their replies, for a stop."""
         self._order.when_free = None
         for timer in self._free_timers.values():
             timer.cancel()
@@ -139,26 +126,17 @@ class PopLiteMessageProcessor:
         found, result = self._dispatcher.has_events(header.client_id), PollResult.TIMEOUT
         if not found and header.poll_time > 0:
             result = self.notifications.poll(
-                Waiting(channel, request, header.client_id, header.consumer_group, LMQ_QUEUE_ID, _EVERYTHING),
+                Waiting(Reply(channel, request), header.client_id, header.consumer_group, LMQ_QUEUE_ID, _EVERYTHING),
                 arrived_ms(self._broker, request) + header.poll_time,
                 lambda: self._dispatcher.has_events(header.client_id))
         if result is PollResult.WAITS:
             return None
         return request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL).to_ext())
 
-    def _notify_again(self, channel: Channel, request: RemotingCommand) -> None:
-        try:
-            answer = self.notification(channel, request)
-            if answer is not None:
-                channel.answer(request, answer)
-        except Exception as error:  # noqa: BLE001 - the outermost step of a held request
-            answer_failure(channel, request, error)
-
     # -- a pop
 
-    def _pop(
-        self, channel: Channel, request: RemotingCommand, cold: Cold | None = None
-    ) -> RemotingCommand | None:
+    def pop(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> RemotingCommand | None:
+        """Return messages, or hold the pop until there is one: request 200070."""
         pop = self._read(request)
         now = check_in_time(self._broker, pop)
         self._check(channel, request, pop)
@@ -181,7 +159,7 @@ class PopLiteMessageProcessor:
         if failure is not None:
             raise failure
         if made.needs_disk is not None:
-            read_cold(self._broker, channel, request, made.needs_disk, self.run_again)
+            read_cold(self._broker, channel, request, made.needs_disk, self.pop)
             return None
         return self._empty(channel, request, made)
 
@@ -293,7 +271,7 @@ class PopLiteMessageProcessor:
         pop, result = made.pop, PollResult.TIMEOUT
         if pop.poll_time > 0:
             result = self.polling.poll(
-                Waiting(channel, request, pop.client_id, pop.consumer_group, LMQ_QUEUE_ID, _EVERYTHING),
+                Waiting(Reply(channel, request), pop.client_id, pop.consumer_group, LMQ_QUEUE_ID, _EVERYTHING),
                 pop.born_time + pop.poll_time, lambda: self._dispatcher.has_events(pop.client_id))
         if result is PollResult.WAITS:
             return None

@@ -12,7 +12,7 @@ from tailrace.broker.lite.lifecycle import LiteLifecycle
 from tailrace.broker.lite.pop_lite import LiteAcks, PopLiteMessageProcessor
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.lite.subscriptions import LiteSubscriptionProcessor
-from tailrace.broker.pop.polling import Waiting
+from tailrace.broker.reply import Reply
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
@@ -63,8 +63,8 @@ class LiteTopics:
         self.pops.polling.drop_closed()
         self.pops.notifications.drop_closed()
 
-    def release_all(self) -> list[Waiting]:
-        """Drop and return the requests that wait, for a stop."""
+    def release_all(self) -> list[Reply]:
+        """Drop the requests that wait and return their replies, for a stop."""
         return self.pops.release_all()
 
     def _clean(self) -> None:

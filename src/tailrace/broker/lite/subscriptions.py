@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, final
 
-from tailrace.broker.answers_later import Answer, NotPreparedError
+from tailrace.broker.config_changes import NotPreparedError
 from tailrace.broker.consumer_checks import check_allowed
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.heartbeat import CLIENT_ID_MAX
@@ -19,6 +19,7 @@ from tailrace.broker.processors._bodies import (
     objects_in,
     text_in,
 )
+from tailrace.broker.reply import Answer
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import is_lite_name, lite_queue

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol, final
 
-from tailrace.broker.answers_later import Answer, failure_of
 from tailrace.broker.consumer_checks import check_queue, existing_topic, no_group
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
@@ -18,6 +17,7 @@ from tailrace.broker.pop.fields import check_writable, receipt_of
 from tailrace.broker.pop.polling import PopLongPollingService
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.processors._bodies import json_object, number_in, objects_in, text_in
+from tailrace.broker.reply import Answer, failure_of
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, final
 
-from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
 from tailrace.broker.filters.retry_owner import own_messages, refuse_shared
@@ -19,7 +18,7 @@ from tailrace.broker.pop.polling import (
     has_match,
 )
 from tailrace.broker.pop.requests import arrived_ms, retry_topics
-from tailrace.broker.turns import in_turns
+from tailrace.broker.reply import Answer, Reply, in_turns
 from tailrace.errors import RefusalError
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import POP_MAX, pop_retry_topics
@@ -60,7 +59,7 @@ class PopInspectProcessor:
         self._pops = pops
         config = broker.config
         self.polling = PopLongPollingService(
-            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.run_again,
+            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.notification,
             notify_last=True, has_match=partial(has_match, broker.store))
         self.lite: Callable[[Channel, RemotingCommand], Answer] | None = None
         """Serves the notifications of clients of Lite topics."""
@@ -75,15 +74,6 @@ class PopInspectProcessor:
     def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Answer whether a group has messages, or wait for one: request 200054."""
         return self._broker.changes.serve(channel, request, self._notification)
-
-    def run_again(self, channel: Channel, request: RemotingCommand) -> None:
-        """Answer a notification that has waited, or hold it again."""
-        try:
-            answer = self.notification(channel, request)
-            if isinstance(answer, RemotingCommand):
-                channel.answer(request, answer)
-        except Exception as error:  # noqa: BLE001 - the outermost step of a held request
-            answer_failure(channel, request, error)
 
     def polling_info(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Answer how many pops wait: request 200055."""
@@ -142,7 +132,7 @@ class PopInspectProcessor:
             full = False
             if not found and header.poll_time > 0:
                 result = self.polling.poll(
-                    Waiting(channel, request, topic, group, queue_id, wanted),
+                    Waiting(Reply(channel, request), topic, group, queue_id, wanted),
                     born_ms + header.poll_time, lambda: self._arrivals(group, topic) != arrivals)
                 if result is PollResult.WAITS:
                     return None

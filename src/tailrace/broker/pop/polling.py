@@ -14,13 +14,13 @@ import asyncio
 import enum
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, final
 
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.mailbox import LoopMailbox
-from tailrace.broker.waiting import memory_of
+from tailrace.broker.reply import Reply, Serve
 from tailrace.env.clock import Clock
 from tailrace.env.supervision import caught, failed
 from tailrace.formats.pop import pop_retry_topics
@@ -71,28 +71,23 @@ class PollResult(enum.Enum):
 class Waiting:
     """A request that waits for messages that match ``wanted``."""
 
-    channel: Channel
-    request: RemotingCommand
+    reply: Reply
     topic: str
     group: str
     queue_id: int
     wanted: MessageFilter
-    size: int = field(init=False)
     timer: asyncio.TimerHandle | None = None
     has_expired: bool = False
     """True if its time is over, so that it was not woken for a message."""
 
-    def __post_init__(self) -> None:
-        self.size = memory_of(self.request)
-
 
 @final
 class PopLongPollingService:
-    """Holds requests. ``run_again(channel, request)`` answers a woken request, or holds it again."""
+    """Holds requests. ``run_again(channel, request)`` returns the answer of a woken request, or holds it again."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, of_key_max: int, all_max: int,
-        run_again: Callable[[Channel, RemotingCommand], None], *, notify_last: bool = False,
+        run_again: Serve, *, notify_last: bool = False,
         has_match: Callable[[MessageFilter, Arrival], bool],
     ) -> None:
         self._loop = loop
@@ -135,7 +130,7 @@ class PopLongPollingService:
         self._count += 1
         for retry in pop_retry_topics(waiting.topic, waiting.group):
             self._retries.setdefault(retry, {})[waiting.topic, waiting.group] = None
-        waiting.channel.hold(1, waiting.size)
+        waiting.reply.park()
         waiting.timer = self._loop.call_later(left_ms / 1000, self._expire, waiting)
         if has_grown():
             self._wake(waiting)
@@ -153,7 +148,7 @@ class PopLongPollingService:
         evaluated = 0
         for waiting in reversed(of_key) if self._notify_last else of_key:
             wanted = waiting.wanted
-            if waiting.channel.closed:
+            if waiting.reply.channel.closed:
                 continue
             if arrival is not None and not wanted.matches_codes(arrival.codes):
                 continue
@@ -192,29 +187,29 @@ class PopLongPollingService:
             if waiting.topic in gone:
                 self._wake(waiting)
 
-    def release(self, is_wanted: Callable[[Channel, RemotingCommand], bool]) -> list[Waiting]:
-        """Drop and return the requests for which ``is_wanted`` returns True."""
-        held = [waiting for waiting in self._all() if is_wanted(waiting.channel, waiting.request)]
+    def release(self, is_wanted: Callable[[Channel, RemotingCommand], bool]) -> list[Reply]:
+        """Drop the requests for which ``is_wanted`` returns True; return their replies."""
+        held = [waiting for waiting in self._all() if is_wanted(waiting.reply.channel, waiting.reply.request)]
         for waiting in held:
             self._forget(waiting)
-        ready = {waiting for waiting in self._ready if is_wanted(waiting.channel, waiting.request)}
+        ready = {waiting for waiting in self._ready if is_wanted(waiting.reply.channel, waiting.reply.request)}
         for waiting in ready:
             self._ready.remove(waiting)
         held += ready
         for waiting in held:
-            waiting.channel.hold(-1, -waiting.size)
-        return held
+            waiting.reply.unpark()
+        return [waiting.reply for waiting in held]
 
-    def release_all(self) -> list[Waiting]:
-        """Drop and return all requests, for a stop."""
+    def release_all(self) -> list[Reply]:
+        """Drop all requests and return their replies, for a stop."""
         return self.release(lambda *_: True)
 
     def drop_closed(self) -> None:
         """Drop the requests of connections that have closed; called periodically."""
         for waiting in self._all():
-            if waiting.channel.closed:
+            if waiting.reply.channel.closed:
                 self._forget(waiting)
-                waiting.channel.hold(-1, -waiting.size)
+                waiting.reply.drop()
 
     def _all(self) -> list[Waiting]:
         return [
@@ -251,13 +246,14 @@ class PopLongPollingService:
         for _ in range(min(SERVED_AT_ONCE, len(self._ready))):
             waiting = self._ready.popleft()
             try:
-                if waiting.channel.closed:
-                    waiting.channel.hold(-1, -waiting.size)
+                reply = waiting.reply
+                if reply.channel.closed:
+                    reply.drop()
                     self._pass_on(waiting)
                 else:
-                    if not waiting.channel.is_reading():
+                    if not reply.channel.is_reading():
                         self._pass_on(waiting)
-                    waiting.channel.when_reading(partial(self._answer, waiting))
+                    reply.finish_when_reading(partial(self._run_again, reply.channel, reply.request))
             except Exception:  # noqa: BLE001 - or the requests after it would wait for ever
                 failed(_NAME)
         if self._ready:
@@ -270,10 +266,6 @@ class PopLongPollingService:
         """
         if not waiting.has_expired:
             self.notify(waiting.topic, waiting.group, waiting.queue_id)
-
-    def _answer(self, waiting: Waiting) -> None:
-        waiting.channel.hold(-1, -waiting.size)
-        self._run_again(waiting.channel, waiting.request)
 
     def _forget(self, waiting: Waiting) -> None:
         topic, group = waiting.topic, waiting.group

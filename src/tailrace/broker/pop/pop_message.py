@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
@@ -39,7 +38,7 @@ from tailrace.broker.pop.requests import (
     retry_topics,
 )
 from tailrace.broker.pop.revive_log import ReviveLog
-from tailrace.broker.turns import in_turns
+from tailrace.broker.reply import Answer, Reply, in_turns
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import pop as formats
 from tailrace.formats.commitlog import MESSAGE_HEAD
@@ -118,25 +117,16 @@ class PopMessageProcessor:
         self._number = 0
         config = broker.config
         self.polling = PopLongPollingService(
-            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.run_again,
+            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.pop,
             has_match=partial(has_match, broker.store))
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
         server.register(self.pop, RequestCode.POP_MESSAGE)
 
-    def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Return messages, or hold the pop until one arrives."""
-        return self._broker.changes.serve(channel, request, self._pop)
-
-    def run_again(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> None:
-        """Answer a pop that has waited, or hold it again."""
-        try:
-            answer = self._broker.changes.serve(channel, request, partial(self._pop, cold=cold))
-            if isinstance(answer, RemotingCommand):
-                channel.answer(request, answer)
-        except Exception as error:  # noqa: BLE001 - the outermost step of a held request
-            answer_failure(channel, request, error)
+    def pop(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> Answer:
+        """Return messages, or hold the pop until one arrives. ``cold`` are messages that were read from the disk."""
+        return self._broker.changes.serve(channel, request, partial(self._pop, cold=cold))
 
     def _pop(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> Answer:
         pop = self._read(request)
@@ -166,7 +156,7 @@ class PopMessageProcessor:
         if made.count:
             return self._found(channel, request, made)
         if made.needs_disk is not None:
-            read_cold(self._broker, channel, request, made.needs_disk, self.run_again)
+            read_cold(self._broker, channel, request, made.needs_disk, self.pop)
             return None
         if made.failure is not None:
             raise made.failure
@@ -402,7 +392,7 @@ class PopMessageProcessor:
         pop, result = made.pop, PollResult.TIMEOUT
         if pop.poll_time > 0:
             result = self.polling.poll(
-                Waiting(channel, request, pop.topic, pop.consumer_group, pop.queue_id, made.wanted),
+                Waiting(Reply(channel, request), pop.topic, pop.consumer_group, pop.queue_id, made.wanted),
                 pop.born_time + pop.poll_time, lambda: made.rest > 0 or self._arrivals(pop) != made.arrivals)
         if result is PollResult.WAITS:
             return None

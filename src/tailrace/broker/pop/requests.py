@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tailrace.broker.answers_later import answer_failure
-from tailrace.broker.cold_reads import ColdRead
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.reply import Answer, Reply
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import POP_MAX, pop_retry_topics
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
@@ -90,14 +89,9 @@ def check_in_time(broker: BrokerContext, pop: _Pop) -> int:
 
 def read_cold(
     broker: BrokerContext, channel: Channel, request: RemotingCommand, cold: Cold,
-    run_again: Callable[[Channel, RemotingCommand, Cold], None],
+    run_again: Callable[[Channel, RemotingCommand, Cold], Answer],
 ) -> None:
     """Have messages read in a thread, then run the pop again. Raises RefusalError if too many reads wait."""
-
-    def answer(result: GetMessageResult | Exception) -> None:
-        if isinstance(result, Exception):
-            answer_failure(channel, request, result)
-        else:
-            run_again(channel, request, cold._replace(result=result))
-
-    broker.cold_reads.submit(ColdRead(channel, request, request.ext["consumerGroup"], cold.read, answer))
+    broker.cold_reads.submit(
+        Reply(channel, request), cold.read,
+        lambda result: run_again(channel, request, cold._replace(result=result)), request.ext["consumerGroup"])

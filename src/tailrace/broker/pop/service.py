@@ -11,10 +11,10 @@ from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.mailbox import LoopMailbox
 from tailrace.broker.pop.ack import AckMessageProcessor
 from tailrace.broker.pop.inspect import PopInspectProcessor
-from tailrace.broker.pop.polling import Waiting
 from tailrace.broker.pop.pop_message import PopMessageProcessor
 from tailrace.broker.pop.revive import PopReviveService
 from tailrace.broker.pop.revive_log import ReviveLog
+from tailrace.broker.reply import Reply
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
@@ -111,8 +111,8 @@ class PopConsumption:
         """Write what was prepared; any thread may call. Raises OSError or FatalStorageError."""
         self.order.write_prepared()
 
-    def release_all(self) -> list[Waiting]:
-        """Drop and return the requests that wait, for a stop."""
+    def release_all(self) -> list[Reply]:
+        """Drop the requests that wait and return their replies, for a stop."""
         for timer in self._free_timers.values():
             timer.cancel()
         self._free_timers.clear()

@@ -25,8 +25,9 @@ from tailrace.auth.model import (
     with_end,
 )
 from tailrace.broker.access import Access
-from tailrace.broker.answers_later import Answer, Change, ConfigChanges, Serve
+from tailrace.broker.config_changes import Change, ConfigChanges
 from tailrace.broker.processors._bodies import json_object
+from tailrace.broker.reply import Answer, Serve, failure_of
 from tailrace.errors import ConfigError, RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, sender_of
@@ -102,12 +103,16 @@ class AccessProcessor:
         acting = departures.acting
         acting.add(channel)
 
-        def done(_: Exception | None = None) -> RemotingCommand:
+        def done() -> RemotingCommand:
             acting.discard(channel)
             return request.answer()
 
+        def failed(channel: Channel, request: RemotingCommand, error: Exception) -> RemotingCommand:
+            acting.discard(channel)
+            return failure_of(channel, request, error)
+
         try:
-            return self._changes.apply(channel, request, [change], done, lambda error: acting.discard(channel))
+            return self._changes.apply(channel, request, [change], done, failed)
         except BaseException:
             acting.discard(channel)
             raise

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Coroutine
 from typing import Any, Final, final
 
 from tailrace.auth.signature import without_proof
-from tailrace.broker.answers_later import RequestWorker, answer_failure
 from tailrace.broker.client_manager import ClientInfo
-from tailrace.broker.cold_reads import with_record
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.records import require_record
+from tailrace.broker.reply import Reply, ReplyTasks, as_it_is
 from tailrace.broker.runtime_info import RuntimeInfo
+from tailrace.broker.worker import RequestWorker, with_record
 from tailrace.errors import (
     CorruptionError,
     RefusalError,
@@ -52,7 +50,7 @@ class AdminProcessor:
     def __init__(self, broker: BrokerContext, runtime: RuntimeInfo) -> None:
         self._broker = broker
         self._runtime = runtime
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = ReplyTasks(broker.loop)
         # A thread of its own, because a sync may take seconds on a busy disk.
         self._syncs = RequestWorker(broker.loop, broker.executors.worker("sync"))
 
@@ -176,40 +174,25 @@ class AdminProcessor:
         if len(self._tasks) >= FORWARDS_MAX:
             raise RefusalError(
                 ResponseCode.SYSTEM_BUSY, f"{FORWARDS_MAX} requests wait for consumers already")
-        self._start(channel, request, self._forwarded(channel, request, group, client, RemotingCommand(
-            request.code, ext, body, version=MQ_VERSION,
-        )))
+        self._tasks.start(Reply(channel, request), self._forwarded(
+            request, group, client, RemotingCommand(request.code, ext, body, version=MQ_VERSION)), as_it_is)
 
     async def _forwarded(
-        self, channel: Channel, request: RemotingCommand, group: str, client: ClientInfo,
-        forwarded: RemotingCommand,
-    ) -> None:
+        self, request: RemotingCommand, group: str, client: ClientInfo, forwarded: RemotingCommand,
+    ) -> RemotingCommand:
         try:
             found = await client.channel.request(forwarded, FORWARD_TIMEOUT_MS)
         except RemotingTimeoutError:
-            answer = request.answer(
+            return request.answer(
                 ResponseCode.CONSUME_MSG_TIMEOUT,
                 f"consumer <{group}> <{client.client_id}> did not answer in time",
             )
         except RemotingConnectError:
-            answer = request.answer(
+            return request.answer(
                 ResponseCode.SYSTEM_ERROR,
                 f"The Consumer <{group}> <{client.client_id}> not online",
             )
-        else:
-            answer = request.answer(found.code, found.remark, found.ext, found.body)
-        channel.answer(request, answer)
-
-    def _start(self, channel: Channel, request: RemotingCommand, work: Coroutine[Any, Any, None]) -> None:
-        async def run() -> None:
-            try:
-                await work
-            except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-                answer_failure(channel, request, error)
-
-        task = self._broker.loop.create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        return request.answer(found.code, found.remark, found.ext, found.body)
 
     def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return units of a queue: request 321."""

@@ -9,11 +9,12 @@ from typing import Any, Final, final
 
 from tailrace import events
 from tailrace.auth.accesses import topic_access
-from tailrace.broker.answers_later import Answer, Change, ConfigChanges, creates_missing
+from tailrace.broker.config_changes import Change, ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.deletion import deleted_answer
 from tailrace.broker.processors._bodies import json_object, objects_in, texts_in
 from tailrace.broker.processors._shapes import check_shape, unreadable_by_java
+from tailrace.broker.reply import Answer
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import LMQ_QUEUE_ID

@@ -8,15 +8,13 @@ from typing import Any, Final, final
 from tailrace import events
 from tailrace.auth.accesses import TOPIC
 from tailrace.auth.check import AccessControl
-from tailrace.broker.answers_later import (
-    Answer,
+from tailrace.broker.client_manager import TAG, SubscriptionData
+from tailrace.broker.config_changes import (
     Change,
     ConfigChanges,
     MissingConfigError,
-    answer_failure,
     creates_missing,
 )
-from tailrace.broker.client_manager import TAG, SubscriptionData
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.heartbeat import CLIENT_ID_MAX, NAME_MAX, Heartbeat, read_heartbeat
 from tailrace.broker.processors._bodies import (
@@ -26,6 +24,7 @@ from tailrace.broker.processors._bodies import (
     objects_in,
     text_in,
 )
+from tailrace.broker.reply import Answer, in_turns
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
@@ -54,8 +53,6 @@ IN_MEMORY_BYTES: Final = 24 * 1024**3 * 4 // 10
 UNIT_SYS_FLAG: Final = 3
 INT32 = 1 << 31
 Edit = Callable[[Any], Any]
-TURN_S: Final = 0.005
-"""Seconds for which one turn of the event loop registers groups of a heartbeat."""
 LOCKED_MAX: Final = 5_000
 """Number of queues that one request may lock or unlock."""
 
@@ -102,12 +99,10 @@ class ClientManageProcessor:
             begun_ns = self._broker.clock.monotonic_ns()
             self._broker.producers.register(channel, request, beat.client_id, group)
             self._registered("PRODUCER_REGISTER_TIME", begun_ns)
-        steps = self._register_consumers(channel, request, beat)
-        done, changed = self._register_some(steps, False)
-        if done:
-            return _beat_answer(request, sub_changed=changed)
-        self._broker.loop.call_soon(self._go_on, channel, request, steps, changed)
-        return None
+        changed: list[bool] = []
+        steps = map(changed.append, self._register_consumers(channel, request, beat))
+        return in_turns(
+            self._broker.loop, channel, request, steps, lambda: _beat_answer(request, sub_changed=any(changed)))
 
     def _admitted(
         self, control: AccessControl, channel: Channel, request: RemotingCommand, beat: Heartbeat
@@ -150,32 +145,6 @@ class ClientManageProcessor:
                     retry_topic, retry_queues, UNIT_SYS_FLAG if consumer.get("unitMode") else 0).edit
         if changes := [_creation(*one) for one in ((broker.groups, groups), (broker.topics, topics)) if one[1]]:
             raise MissingConfigError(*changes)
-
-    def _go_on(
-        self, channel: Channel, request: RemotingCommand, steps: Iterator[bool], changed: bool
-    ) -> None:
-        """Register the next groups of a large heartbeat, after the event loop has served other connections."""
-        if channel.closed:
-            return
-        try:
-            done, changed = self._register_some(steps, changed)
-        except Exception as error:  # noqa: BLE001 - the outermost step of a request that works on
-            answer_failure(channel, request, error)
-            return
-        if done:
-            channel.answer(request, _beat_answer(request, sub_changed=changed))
-        else:
-            self._broker.loop.call_soon(self._go_on, channel, request, steps, changed)
-
-    def _register_some(self, steps: Iterator[bool], changed: bool) -> tuple[bool, bool]:
-        """Register groups for `TURN_S`; return whether all are done, and whether a step or ``changed`` is True."""
-        loop = self._broker.loop
-        until = loop.time() + TURN_S if loop.is_running() else float("inf")
-        for step in steps:
-            changed |= step
-            if loop.time() > until:
-                return False, changed
-        return True, changed
 
     def _register_consumers(
         self, channel: Channel, request: RemotingCommand, beat: Heartbeat

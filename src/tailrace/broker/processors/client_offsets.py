@@ -10,9 +10,9 @@ import asyncio
 from typing import Any, Final, final
 
 from tailrace import events
-from tailrace.broker.answers_later import answer_failure
 from tailrace.broker.client_manager import ClientInfo
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.reply import Reply, ReplyTasks, as_it_is
 from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError, RemotingError
 from tailrace.formats import fastjson
@@ -54,7 +54,7 @@ class ClientOffsetsProcessor:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = ReplyTasks(broker.loop)
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -75,32 +75,20 @@ class ClientOffsetsProcessor:
                 f"{len(members)} consumers are to be asked, the limit is {MEMBERS_MAX}; {len(self._tasks)} such "
                 f"requests wait, the limit is {PENDING_MAX}; name one consumer with clientAddr, or try again later")
         ext = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group).to_ext()
-        task = self._broker.loop.create_task(self._collect(channel, request, members, ext))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(Reply(channel, request), self._collected(request, members, ext), as_it_is)
         return None
 
-    async def _collect(
-        self, channel: Channel, request: RemotingCommand, members: list[ClientInfo], ext: dict[str, str]
-    ) -> None:
-        try:
-            await self._answer(channel, request, members, ext)
-        except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-            answer_failure(channel, request, error)
-
-    async def _answer(
-        self, channel: Channel, request: RemotingCommand, members: list[ClientInfo], ext: dict[str, str]
-    ) -> None:
+    async def _collected(
+        self, request: RemotingCommand, members: list[ClientInfo], ext: dict[str, str]
+    ) -> RemotingCommand:
         tables = await asyncio.gather(*(self._ask(member, ext) for member in members))
         found = {m.client_id: t for m, t in zip(members, tables, strict=True) if t is not None}
         if (size := sum(map(len, found.values()))) > ANSWER_MAX:
-            channel.answer(request, request.answer(
+            return request.answer(
                 ResponseCode.SYSTEM_ERROR, f"the tables of {len(found)} consumers have {size} bytes, over the limit "
-                f"of {ANSWER_MAX}; name one consumer with clientAddr"))
-            return
+                f"of {ANSWER_MAX}; name one consumer with clientAddr")
         parts = [b"%b:%b" % (fastjson.dumps(name), table) for name, table in found.items()]
-        channel.answer(request, request.answer(
-            body=b'{"consumerTable":{%b},"messageQueueTable":{}}' % b",".join(parts)))
+        return request.answer(body=b'{"consumerTable":{%b},"messageQueueTable":{}}' % b",".join(parts))
 
     async def _ask(self, member: ClientInfo, ext: dict[str, str]) -> bytes | None:
         """Return the table of a consumer; None if the consumer did not return one."""

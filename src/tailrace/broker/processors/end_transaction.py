@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.auth.accesses import TOPIC, topic_access
-from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.processors.send import BUSY, CODES, REMARKS
 from tailrace.broker.records import require_record
+from tailrace.broker.reply import Answer, Reply, WaitingRequests
 from tailrace.broker.transactions.half_messages import (
     FreshHalf,
     immunity_ms,
@@ -25,7 +26,6 @@ from tailrace.broker.transactions.half_messages import (
 )
 from tailrace.broker.transactions.half_queue import FRESH, UNKNOWN
 from tailrace.broker.transactions.service import Found
-from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag
@@ -58,8 +58,7 @@ LOOKS: Final = 64
 
 
 class _Waiting(NamedTuple):
-    channel: Channel
-    request: RemotingCommand
+    reply: Reply
     header: EndTransactionRequestHeader
 
 
@@ -126,11 +125,11 @@ class EndTransactionProcessor:
             except RefusalError as error:
                 raise self._missing(channel, request, error) from None
             return self._end(channel, request, header, found)
-        self._wait(_Waiting(channel, request, header))
+        self._wait(_Waiting(Reply(channel, request), header))
         return None
 
     def _wait(self, one: _Waiting) -> None:
-        self._bounds.add(one.channel, memory_of(one.request))
+        one.reply.park(self._bounds, held=False)
         self._waiting.append(one)
         self._service.ending[one.header.tran_state_table_offset] += 1
         if self._task is None:
@@ -154,7 +153,7 @@ class EndTransactionProcessor:
         """Remove and return the first ``n`` requests that wait."""
         part = [self._waiting.popleft() for _ in range(n)]
         for one in part:
-            self._bounds.remove(one.channel, memory_of(one.request))
+            one.reply.unpark()
         return part
 
     def _look(self, part: list[_Waiting]) -> list[Found | Exception]:
@@ -176,17 +175,11 @@ class EndTransactionProcessor:
         self._service.ending[offset] -= 1
         if not self._service.ending[offset]:
             del self._service.ending[offset]
-        try:
-            if isinstance(found, Exception):
-                raise self._missing(one.channel, one.request, found)
-            answer = self._end(one.channel, one.request, one.header, found)
-        except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-            answer_failure(one.channel, one.request, error)
-            return
-        if isinstance(answer, RemotingCommand):
-            one.channel.answer(one.request, answer)
-        elif answer is not None and not one.request.is_oneway:
-            one.channel.write(answer)
+        channel, request = one.reply.channel, one.reply.request
+        if isinstance(found, Exception):
+            one.reply.fail(self._missing(channel, request, found))
+        else:
+            one.reply.finish(partial(self._end, channel, request, one.header, found))
 
     def _missing(self, channel: Channel, request: RemotingCommand, error: Exception) -> Exception:
         """Return the error of a search. A user gets the same answer for a missing half message as for a forbidden one.

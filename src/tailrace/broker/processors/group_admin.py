@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace.auth.accesses import group_access
-from tailrace.broker.answers_later import Answer
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.reply import Answer
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode

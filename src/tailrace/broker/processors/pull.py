@@ -7,9 +7,8 @@ from functools import partial
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.answers_later import MissingConfigError, NotPreparedError
 from tailrace.broker.client_manager import TAG, SubscriptionData
-from tailrace.broker.cold_reads import ColdRead
+from tailrace.broker.config_changes import MissingConfigError, NotPreparedError
 from tailrace.broker.consumer_checks import (
     check_allowed,
     consuming_group,
@@ -21,6 +20,7 @@ from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.filters.retry_owner import own_messages, reader_of
 from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
+from tailrace.broker.reply import Answer, Reply
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalPull
 from tailrace.errors import RefusalError
 from tailrace.formats.lite import lite_queue
@@ -86,20 +86,15 @@ class PullMessageProcessor:
         try:
             return self._pull(channel, request, first=True)
         except (MissingConfigError, NotPreparedError) as missing:
-            return self._broker.changes.serve_again(
-                channel, request, missing,
-                lambda channel, request: self._pull(channel, request, first=True))
+            return self._broker.changes.provide(
+                channel, request, missing, lambda channel, request: self._pull(channel, request, first=True))
 
-    def run_again(self, pull: HeldPull) -> None:
-        """Answer a pull that has waited, with or without messages."""
+    def run_again(self, pull: HeldPull) -> Answer:
+        """Return the answer to a pull that has waited, with or without messages; None if it comes later."""
         if pull.looked > pull.offset:  # messages that its filter has excluded are not read twice
-            offset = int(pull.request.ext["queueOffset"])  # a logical offset if the topic has a mapping
-            pull.request.ext["queueOffset"] = str(offset + pull.looked - pull.offset)
-        try:
-            self._answer_later(pull.channel, pull.request, first=False)
-        except Exception as error:  # noqa: BLE001 - the outermost step of a held request
-            events.HELD_PULL_FAILED.log(_log, topic=pull.topic, queue=pull.queue_id, reason=repr(error))
-            self._failed(pull.channel, pull.request, error)
+            offset = int(pull.reply.request.ext["queueOffset"])  # a logical offset if the topic has a mapping
+            pull.reply.request.ext["queueOffset"] = str(offset + pull.looked - pull.offset)
+        return self._pull(pull.reply.channel, pull.reply.request, first=False)
 
     def has_match(self, pull: HeldPull) -> bool:
         """Return whether a held pull with a property filter runs again; called when its queue has grown.
@@ -122,36 +117,11 @@ class PullMessageProcessor:
         return config is not None and config.readable and queue_id < config.read_queue_nums
 
     def _answer_cold(
-        self, channel: Channel, request: RemotingCommand, result: GetMessageResult | Exception, *, first: bool,
-        begun_ns: int,
-    ) -> None:
-        """Answer a pull whose messages were read from the disk."""
-        try:
-            if isinstance(result, Exception):
-                raise result
-            self._broker.cold_data.count(request.ext["consumerGroup"], len(result.data))
-            self._answer_later(channel, request, first=first, result=result, begun_ns=begun_ns)
-        except Exception as error:  # noqa: BLE001 - the outermost step of a request that waited
-            events.COLD_PULL_FAILED.log(
-                _log, topic=request.ext["topic"], queue=request.ext["queueId"], reason=repr(error))
-            self._failed(channel, request, error)
-
-    def _answer_later(
-        self, channel: Channel, request: RemotingCommand, *, first: bool, result: GetMessageResult | None = None,
-        begun_ns: int = 0,
-    ) -> None:
-        try:
-            answer = self._pull(channel, request, first=first, result=result, begun_ns=begun_ns)
-        except MissingConfigError:  # the group was deleted while the pull waited, and is not created again
-            answer = request.refused(no_group(request.ext["consumerGroup"]))
-        except RefusalError as refusal:
-            answer = request.refused(refusal)
-        if answer is not None:
-            channel.answer(request, answer)
-
-    def _failed(self, channel: Channel, request: RemotingCommand, error: Exception) -> None:
-        channel.answer(request, request.answer(
-            ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
+        self, channel: Channel, request: RemotingCommand, first: bool, begun_ns: int, result: GetMessageResult,
+    ) -> Answer:
+        """Return the answer to a pull whose messages were read from the disk; None if it comes later."""
+        self._broker.cold_data.count(request.ext["consumerGroup"], len(result.data))
+        return self._pull(channel, request, first=first, result=result, begun_ns=begun_ns)
 
     def _pull(
         self, channel: Channel, request: RemotingCommand, *, first: bool, result: GetMessageResult | None = None,
@@ -187,8 +157,7 @@ class PullMessageProcessor:
             result = self._read(header, wanted)(only_cached=True)
             if result.is_cold:
                 self._read_cold(
-                    channel, request, header, wanted,
-                    partial(self._answer_cold, channel, request, first=first, begun_ns=begun_ns))
+                    channel, request, header, wanted, partial(self._answer_cold, channel, request, first, begun_ns))
                 return None
         code = CODES.get(result.status)
         if code is None:  # the queue does not exist yet, or is empty
@@ -229,7 +198,7 @@ class PullMessageProcessor:
 
     def _read_cold(
         self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader, wanted: MessageFilter,
-        answer: Callable[[GetMessageResult | Exception], None],
+        then: Callable[[GetMessageResult], Answer],
     ) -> None:
         """Have the messages of a pull read from the disk; only one, and later, if its group is over its threshold.
 
@@ -243,7 +212,8 @@ class PullMessageProcessor:
                     ResponseCode.SYSTEM_BUSY, "This consumer group is reading cold data. It has been flow control")
             header.max_msg_nums, delay_s = 1, LIMITED_DELAY_S
         self._broker.cold_reads.submit(
-            ColdRead(channel, request, group, self._read(header, wanted), answer), delay_s)
+            Reply(channel, request, partial(_failure, was_cold=True)), self._read(header, wanted), then,
+            group, delay_s)
 
     def _read(self, header: PullMessageRequestHeader, wanted: MessageFilter) -> Read:
         """Return the function that reads the messages of a pull; any thread may call it."""
@@ -280,8 +250,8 @@ class PullMessageProcessor:
             hold_ms = header.suspend_timeout_millis
         self.hold.hold(
             HeldPull(
-                channel, request, header.topic, header.queue_id, header.queue_offset,
-                self._broker.loop.time() + hold_ms / 1000, wanted,
+                Reply(channel, request, partial(_failure, was_cold=False)), header.topic, header.queue_id,
+                header.queue_offset, self._broker.loop.time() + hold_ms / 1000, wanted,
             )
         )
 
@@ -346,6 +316,22 @@ def _header(
     if delta is not None:
         header["offsetDelta"] = str(delta)
     return header
+
+
+def _failure(
+    channel: Channel, request: RemotingCommand, error: Exception, *, was_cold: bool
+) -> RemotingCommand:
+    """Log the error of a pull that has waited for the disk or for a message, and return it as an answer."""
+    if isinstance(error, MissingConfigError):  # the group was deleted while the pull waited, and is not created again
+        error = no_group(request.ext["consumerGroup"])
+    if isinstance(error, RefusalError):
+        return request.refused(error)
+    topic, queue = request.ext["topic"], request.ext["queueId"]
+    if was_cold:
+        events.COLD_PULL_FAILED.log(_log, topic=topic, queue=queue, reason=repr(error))
+    else:
+        events.HELD_PULL_FAILED.log(_log, topic=topic, queue=queue, reason=repr(error))
+    return request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
 
 def _own_subscription(header: PullMessageRequestHeader) -> SubscriptionData:

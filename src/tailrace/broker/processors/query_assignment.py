@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, final
 
-from tailrace.broker.answers_later import Answer, Change, creates_missing
 from tailrace.broker.client_manager import BROADCASTING
+from tailrace.broker.config_changes import Change, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.pop.fields import not_poppable
 from tailrace.broker.pop.polling import ALL_QUEUES
 from tailrace.broker.processors._bodies import json_object, number_in, text_in
+from tailrace.broker.reply import Answer
 from tailrace.errors import StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX

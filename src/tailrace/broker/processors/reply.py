@@ -11,11 +11,10 @@ question that its user may consume (`AskedQuestions`).
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, NamedTuple, final
 
 from tailrace import events
-from tailrace.broker.answers_later import Answer, MissingConfigError, answer_failure
+from tailrace.broker.config_changes import MissingConfigError
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.processors.send import (
@@ -23,9 +22,9 @@ from tailrace.broker.processors.send import (
     SendMessageProcessor,
     plain_sys_flag,
 )
+from tailrace.broker.reply import Answer, Reply, ReplyTasks, WaitingRequests, as_it_is
 from tailrace.broker.sent_properties import check_named
 from tailrace.broker.traffic import message_type
-from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import RefusalError, RemotingConnectError, RemotingTimeoutError
 from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, decode_properties
 from tailrace.formats.names import MSG_REGION, PUSH_REPLY_TIME, REPLY_TO_CLIENT, TRACE_ON, WAIT
@@ -81,7 +80,7 @@ class ReplyMessageProcessor:
         self._broker = broker
         self._send = send
         self._durable = durable
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = ReplyTasks(broker.loop)
         self._under_way = WaitingRequests(
             "replies", PUSHES_MAX, PUSHES_OF_CHANNEL_MAX, BYTES_MAX, BYTES_OF_CHANNEL_MAX)
         """Pushes under way, counted for the connections of their producers."""
@@ -101,11 +100,7 @@ class ReplyMessageProcessor:
 
     async def stop(self) -> None:
         """End the pushes that are under way. Their connections have been closed before."""
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=STOP_S)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await self._tasks.stop(STOP_S)
 
     def reply(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Push and store a reply with long field names: request 324."""
@@ -120,16 +115,13 @@ class ReplyMessageProcessor:
     ) -> Answer:
         try:
             push = self._checked(channel, request, header)
-            self._under_way.add(push.producer, memory_of(request))
+            reply = Reply(channel, request).park(self._under_way, push.producer, held=False)
         except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
-            return self._broker.changes.serve_again(
-                channel, request, missing,
-                lambda channel, request: self._reply(channel, request, header))
-        task = self._broker.loop.create_task(self._push_and_store(channel, request, push))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            return self._broker.changes.provide(
+                channel, request, missing, lambda channel, request: self._reply(channel, request, header))
+        self._tasks.start(reply, self._push_and_store(channel, request, push), as_it_is)
         return None
 
     def _checked(
@@ -192,16 +184,8 @@ class ReplyMessageProcessor:
             store_timestamp=self._broker.clock.now_ms(), properties=properties,
             reconsume_times=header.reconsume_times, unit_mode=bool(header.unit_mode))
 
-    async def _push_and_store(self, channel: Channel, request: RemotingCommand, push: _Push) -> None:
-        try:
-            ok = await self._push(push)
-            answer = self._store(channel, request, push, ok=ok)
-            if answer is not None:
-                channel.answer(request, answer)
-        except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-            answer_failure(channel, request, error)
-        finally:
-            self._under_way.remove(push.producer, memory_of(request))
+    async def _push_and_store(self, channel: Channel, request: RemotingCommand, push: _Push) -> RemotingCommand | None:
+        return self._store(channel, request, push, ok=await self._push(push))
 
     async def _push(self, push: _Push) -> bool:
         try:

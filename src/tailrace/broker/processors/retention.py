@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import final
 
-from tailrace.broker.answers_later import RequestWorker
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.deletion import deleted_answer
+from tailrace.broker.worker import RequestWorker
 from tailrace.errors import RefusalError, StoreError, UnknownTopicError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode

@@ -9,9 +9,10 @@ from typing import Final, final
 
 import orjson
 
-from tailrace.broker.answers_later import Change, MissingConfigError
+from tailrace.broker.config_changes import Change, MissingConfigError
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.reply import failure_of
 from tailrace.broker.sent_properties import check_properties
 from tailrace.broker.traffic import NORMAL, is_delayed, message_type, type_of
 from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
@@ -168,9 +169,9 @@ class SendMessageProcessor:
         except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
-            return self._broker.changes.serve_again(
+            return self._broker.changes.provide(
                 channel, request, missing, lambda channel, request: self._send(channel, request, header),
-                on_failure=self._not_created)
+                failure=self._not_created)
         store, begun_ns = self._store, self._broker.clock.monotonic_ns()
         inner = message.sys_flag & INNER_BATCH_BITS
         result = store.put_inner(message) if inner or not batch else store.inner.put_batch(message, request.body)
@@ -202,10 +203,11 @@ class SendMessageProcessor:
         self._took(message.topic, queue_id, begun_ns)
         return answer
 
-    def _not_created(self, error: Exception) -> None:
-        """Count a send whose topic could not be created."""
+    def _not_created(self, channel: Channel, request: RemotingCommand, error: Exception) -> RemotingCommand:
+        """Count a send whose topic could not be created, and return the answer."""
         if not isinstance(error, RefusalError):
             self._store.refused_puts.count(NO_TOPIC, str(error))
+        return failure_of(channel, request, error)
 
     def _took(self, topic: str, queue_id: int, begun_ns: int, _: object = None) -> None:
         self._traffic.put_took(topic, queue_id, self._broker.clock.monotonic_ns() - begun_ns)

@@ -6,8 +6,9 @@ from typing import final
 
 from tailrace.auth.accesses import CLUSTER, Access
 from tailrace.auth.check import AccessControl
-from tailrace.broker.answers_later import Answer, RequestWorker
+from tailrace.broker.reply import Answer
 from tailrace.broker.settings import RunningSettings, properties_in
+from tailrace.broker.worker import RequestWorker
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, sender_of
 from tailrace.formats.requests.broker_headers import GetBrokerConfigResponseHeader

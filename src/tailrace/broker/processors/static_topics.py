@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import final
 
 from tailrace import events
-from tailrace.broker.answers_later import Answer, Change
+from tailrace.broker.config_changes import Change
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object
 from tailrace.broker.processors._shapes import check_shape
 from tailrace.broker.processors.admin_topics import check_topic_name
+from tailrace.broker.reply import Answer
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import CreateTopicRequestHeader

@@ -6,13 +6,11 @@ The addresses come from the name servers. The wait for an answer is limited by `
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, final
 
 from tailrace.auth.signature import without_proof
-from tailrace.broker.answers_later import failure_of
-from tailrace.broker.waiting import WaitingRequests, memory_of
+from tailrace.broker.reply import Reply, ReplyTasks, WaitingRequests, as_it_is
 from tailrace.client.routes import Routes
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
@@ -51,7 +49,7 @@ class OtherBrokers:
         self._routes: Routes | None = None
         self._bounds = WaitingRequests(
             "requests about logical queues", WAITING_MAX, WAITING_OF_CHANNEL_MAX, WAITING_BYTES_MAX)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = ReplyTasks(loop)
 
     @property
     def pending(self) -> int:
@@ -59,24 +57,10 @@ class OtherBrokers:
         return self._bounds.count
 
     def answer_later(
-        self, channel: Channel, request: RemotingCommand, work: Callable[[], Awaitable[RemotingCommand]]
+        self, channel: Channel, request: RemotingCommand, work: Callable[[], Coroutine[Any, Any, RemotingCommand]]
     ) -> None:
         """Answer a request with the result of ``work``. Raises RefusalError (SYSTEM_BUSY) if too many wait."""
-        size = memory_of(request)
-        self._bounds.add(channel, size)
-
-        async def run() -> None:
-            try:
-                answer = await work()
-            except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-                answer = failure_of(channel, request, error)
-            finally:
-                self._bounds.remove(channel, size)
-            channel.when_reading(functools.partial(channel.answer, request, answer))
-
-        task = self._loop.create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(Reply(channel, request).park(self._bounds, held=False), work(), as_it_is)
 
     async def ask(self, broker_name: str, topic: str, code: int, ext: dict[str, str]) -> RemotingCommand:
         """Send a request about a topic to another broker; return its answer, with any code.
@@ -135,8 +119,6 @@ class OtherBrokers:
 
     async def stop(self) -> None:
         """End the requests that are under way and close the connections."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         if self._client is not None:
             await self._client.close()

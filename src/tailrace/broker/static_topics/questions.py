@@ -5,12 +5,12 @@ Each request is sent with physical numbers to the broker that has the part of th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
-from tailrace.broker.answers_later import Answer
 from tailrace.broker.executors import BoundedExecutor
+from tailrace.broker.reply import Answer
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalQueue, StaticTopics
 from tailrace.broker.static_topics.other_brokers import OtherBrokers
 from tailrace.errors import RefusalError
@@ -40,7 +40,7 @@ class _Question(NamedTuple):
 
     request: RemotingCommand
     queue: LogicalQueue
-    ask: Callable[..., Awaitable[RemotingCommand]]
+    ask: Callable[..., Coroutine[Any, Any, RemotingCommand]]
     """Takes a part and changed fields, and optionally another request code. Raises RefusalError."""
 
 
@@ -55,7 +55,7 @@ class Questions:
         self._static_topics = static_topics
         self._others = others
         self._physical: dict[int, Serve] = {}
-        self._steps: dict[int, Callable[[_Question], Awaitable[RemotingCommand]]] = {
+        self._steps: dict[int, Callable[[_Question], Coroutine[Any, Any, RemotingCommand]]] = {
             RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,

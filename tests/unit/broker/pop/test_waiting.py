@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.pop.polling import PollResult, PopLongPollingService, Waiting
+from tailrace.broker.reply import Reply
 from tailrace.broker.traffic import CountedArrivals, Traffic
 from tailrace.config import BrokerConfig
 from tailrace.formats.commitlog import decode_message
@@ -143,7 +144,8 @@ def test_many_woken_pops_take_turns_with_other_requests(loop, clock, kit):
     channel = kit.FakeChannel()
     for _ in range(1000):
         found = polling.poll(
-            Waiting(channel, RemotingCommand(1), "t", "g", -1, MessageFilter()), clock.now_ms() + 60_000, lambda: True)
+            Waiting(Reply(channel, RemotingCommand(1)), "t", "g", -1, MessageFilter()), clock.now_ms() + 60_000,
+            lambda: True)
         assert found is PollResult.WAITS
     loop.run_until_complete(asyncio.sleep(0))
     assert 0 < len(served) <= 256
@@ -306,16 +308,16 @@ def test_a_pop_whose_run_fails_holds_up_no_other(world, waiting_pop, turns, monk
     def runs(channel, request):
         if request.opaque == broken:
             raise OSError(5, "input/output error")
-        run_again(channel, request)
+        return run_again(channel, request)
 
     monkeypatch.setattr(polling, "_run_again", runs)
     arrive(world)
     turns()
-    assert [answer.code for answer in world.channel.sent] == [0]
+    assert [answer.code for answer in world.channel.sent] == [1, 0], "the one whose run fails gets the error"
     waiting_pop(consumerGroup="h")
     arrive(world)
     turns()
-    assert [answer.code for answer in world.channel.sent] == [0, 0]
+    assert [answer.code for answer in world.channel.sent] == [1, 0, 0]
 
 
 @pytest.mark.caught
@@ -331,7 +333,7 @@ def test_a_look_that_fails_wakes_the_request(world, loop, turns):
     sql = MessageFilter(properties=object())
     for opaque, group in ((1, "g"), (2, "h")):
         polling.poll(Waiting(
-            world.channel, RemotingCommand(200_050, {}, opaque=opaque), "orders", group, -1, sql),
+            Reply(world.channel, RemotingCommand(200_050, {}, opaque=opaque)), "orders", group, -1, sql),
             world.clock.now_ms() + 9_000, lambda: False)
     polling.arriving("orders", 0, 1, [0], 10)
     turns()
