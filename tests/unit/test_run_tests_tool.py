@@ -49,7 +49,7 @@ def run(tmp_path):
         (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\nmarkers = long\n")
         done = subprocess.run(
             [sys.executable, TOOL, *options], cwd=tmp_path, env={**os.environ, "PYTEST_XDIST_AUTO_NUM_WORKERS": "0"},
-            capture_output=True, text=True, check=False, timeout=60)
+            capture_output=True, text=True, check=False, timeout=300)
         start = "\nlong tests:" if "--long" in options else "\nall tests:"
         return done.returncode, done.stdout[done.stdout.rindex(start):].strip().splitlines()
 
