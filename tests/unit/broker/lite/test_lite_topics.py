@@ -227,10 +227,10 @@ def test_messages_of_the_disk_are_read_by_a_thread(world, monkeypatch):
 
     monkeypatch.setattr(type(world.store), "get_message", lambda self, *a, **k: get_message(*a, **k))
     submitted = []
-    world.broker.cold_reads.submit = submitted.append
+    world.broker.cold_reads.submit = lambda *cold: submitted.append(cold)
     assert world.pop_answer() is None
-    read, = submitted
-    read.answer(read.read())
+    (reply, read, then, _), = submitted
+    reply.finish(lambda: then(read()))
     answer, = world.channel().sent
     assert answer.code == 0
     reads += ["%LMQ%$parent$a", "%LMQ%$parent$b"]
@@ -289,10 +289,10 @@ def test_a_read_from_the_disk_that_ends_without_messages_keeps_the_event(world, 
 
     monkeypatch.setattr(type(world.store), "get_message", get_message)
     submitted = []
-    world.broker.cold_reads.submit = submitted.append
+    world.broker.cold_reads.submit = lambda *cold: submitted.append(cold)
     assert world.pop_answer("c1") is None
     if ends == "fails":
-        submitted[0].answer(OSError(5, "the read failed"))
+        submitted[0][0].fail(OSError(5, "the read failed"))
         answer, = world.channel("c1").sent
         assert answer.code == 1
     cold[0] = False

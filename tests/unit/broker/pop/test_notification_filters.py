@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tailrace.broker import turns as turns_module
+from tailrace.broker import reply
 from tailrace.broker.filters import compilation
 from tailrace.broker.pop import polling
 from tailrace.broker.traffic import CountedArrivals
@@ -101,7 +101,7 @@ def test_other_requests_are_served_while_many_queues_are_looked_at(world, loop, 
     world.broker.group("g") if world.broker.groups.select("g") else world.pop()
     for queue_id in (3, 499):
         world.send(b"%d" % queue_id, topic="wide", queue_id=queue_id)
-    monkeypatch.setattr(turns_module, "TURN_S", 0.0)
+    monkeypatch.setattr(reply, "TURN_S", 0.0)
     others = []
 
     async def ask():
@@ -131,7 +131,7 @@ def test_a_pop_of_a_connection_that_has_closed_takes_no_more_messages(world, loo
     world.pop()
     for queue_id in range(100):
         world.send(topic="wide", queue_id=queue_id)
-    monkeypatch.setattr(turns_module, "TURN_S", 0.0)
+    monkeypatch.setattr(reply, "TURN_S", 0.0)
 
     async def ask():
         assert world.pop_answer(topic="wide", maxMsgNums=32) is None
