@@ -248,7 +248,7 @@ class ReplyTasks:
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self, patience_s: float = 0) -> None:
-        """Wait for the tasks for so many seconds, then cancel those that still run."""
+        """Wait for the tasks for `patience_s` seconds, then cancel those that still run."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=patience_s)
             for task in late:

@@ -54,7 +54,7 @@ READS_OF_CHANNEL_MAX: Final = 1_000
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """What waits. ``work`` runs in a thread, ``then`` makes the answer of its result on the event loop."""
+    """Work that waits. ``work`` runs in a thread, ``then`` makes the answer of its result on the event loop."""
 
     reply: Reply
     group: str
@@ -177,7 +177,7 @@ class RequestWorker:
         self._executor.stop()
 
     def _forget(self, one: _Work) -> None:
-        """Remove work from what waits, and from its counts."""
+        """Remove work from the waiting work, and from its counts."""
         mine = self._waiting[one.reply.channel]
         mine.remove(one)
         if not mine:
