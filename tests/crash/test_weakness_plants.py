@@ -24,10 +24,10 @@ from tailrace.segments.mapped_file_queue import MappedFileQueue
 from tailrace.store import consume_queue
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
 from tailrace.store.reading import MessageReader
 from tailrace.store.recovery import passes
+from tailrace.store.recovery.rebuild_dispatcher import RebuildDispatcher
 from tailrace.store.recovery.start import RecoveryStart
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.walk.log_walk import Walk
@@ -82,11 +82,11 @@ def w4_a_whole_record_counts_whenever_it_was_stored(patch):
 
 
 def w4_a_unit_goes_wherever_its_record_says(patch):
-    def truncate(_self, queue, _rows, run, _following):
+    def truncate(_self, queue, _rows, run):
         queue.truncate(run.start)
         return 0
 
-    patch.setattr(Dispatcher, "_known", truncate)
+    patch.setattr(RebuildDispatcher, "_known", truncate)
 
 
 def w4_the_physical_offset_is_not_compared(patch):
