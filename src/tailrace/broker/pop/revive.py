@@ -86,7 +86,7 @@ class _Queue:
     queue_id: int
     next_offset: int
     known_until: int
-    """End of the queue when it was opened. Messages of earlier records may already be in the retry topic."""
+    """End of the queue at the start of the service. Messages of earlier records may already be in the retry topic."""
     checkpoints: dict[tuple[object, ...], tuple[int, PopCheckPoint]]
     """Offset and checkpoint, in the order of offsets. A namesake of another one has its offset in its key."""
     failures: int = 0
@@ -123,6 +123,8 @@ class PopReviveService:
         self._metrics = metrics
         self._topic = revive_log.topic
         self._queues: dict[int, _Queue] = {}
+        self._ends_at_start = {
+            queue_id: store.queue_offsets.max(self._topic, queue_id) for queue_id in range(self._queue_count())}
         self._noted = (0, 0)
         """Time of the last pass (ms), and the end of the timer queue at that time."""
         self.revived = 0
@@ -195,7 +197,8 @@ class PopReviveService:
     def _opened(self, queue_id: int) -> _Queue:
         end = self._store.queue_offsets.max(self._topic, queue_id)
         done = self._offsets.query(REVIVE_GROUP, self._topic, queue_id)
-        made = self._queues[queue_id] = _Queue(queue_id, min(done + 1, end), end, {})
+        made = self._queues[queue_id] = _Queue(
+            queue_id, min(done + 1, end), self._ends_at_start.get(queue_id, 0), {})
         return made
 
     def _read(self, queue: _Queue) -> bool:
