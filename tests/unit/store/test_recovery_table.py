@@ -281,3 +281,9 @@ def test_a_missing_segment_with_records_after_it_is_a_gap(source, mode):
     low, high = int(middle), int(middle) + SMALL
     left = {r.place: r.data for r in source.records if not low <= r.at < high}
     assert source.look(files) == left
+
+
+def test_bytes_of_a_log_can_reach_every_row():
+    """A torn record and a later one are bytes that are not zero, so ``data`` is True for them."""
+    reachable = [values for values in inputs(STOPS) if values["data"] or not (values["torn"] or values["later"])]
+    assert {row for row in STOP_TABLE for values in reachable if fits(row, values)} == set(STOP_TABLE)
