@@ -46,7 +46,7 @@ def queue_lags(
     store, offsets = broker.store, broker.offsets
     for topic, group, queue_id, consumed in in_steps(offsets.entries() if entries is None else entries, step, pause):
         config = broker.topics.select(topic)
-        until = max(0, store.queue_offsets.max(topic, queue_id))
+        until = store.queue_offsets.max(topic, queue_id)
         # A queue that the topic has lost counts while it holds messages.
         if config is None or consumed < 0 or not (0 <= queue_id < config.read_queue_nums or until):
             continue

@@ -35,6 +35,10 @@ class QueueOffsets:
         readable = self._store.queue_of(topic, queue_id).max
         return readable if committed else max(readable, self._store.next_queue_offset(topic, queue_id))
 
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the offset of the first message of a queue, and the one after its last."""
+        return self.min(topic, queue_id), self.max(topic, queue_id)
+
     def by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:

@@ -258,7 +258,7 @@ class RemotingClient:
         except OSError as error:
             # asyncio's own text would repeat the address.
             text = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise RemotingConnectError(address, text) from error
+            raise RemotingConnectError(address, text) from None
         self._connections[address] = made
         return made
 

@@ -221,6 +221,9 @@ class FakeStore:
     def min(self, topic, queue_id):
         return 0
 
+    def bounds(self, topic, queue_id):
+        return self.min(topic, queue_id), self.max(topic, queue_id)
+
     def max(self, topic, queue_id, *, committed=True):
         return len(self.queues_of.get((topic, queue_id), ()))
 

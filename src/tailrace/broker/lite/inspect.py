@@ -108,7 +108,7 @@ class LiteManagerProcessor:
         start, end = 0, end_of(self._store, queue)
         stored_ms = 0
         if end > 0:
-            start = max(0, self._store.queue_offsets.min(queue, LMQ_QUEUE_ID))
+            start = self._store.queue_offsets.min(queue, LMQ_QUEUE_ID)
             stored_ms = self._store.queue_offsets.store_timestamp(queue, LMQ_QUEUE_ID, end - 1)
         return request.answer(body=fastjson.dumps({
             "liteTopic": header.lite_topic, "parentTopic": parent,

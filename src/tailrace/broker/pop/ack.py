@@ -94,7 +94,7 @@ class AckMessageProcessor:
         group, topic, queue_id, offset = self._named(header)
         if header.lite_topic:
             return self._lite().ack(request, header)
-        low, high = self._bounds(topic, queue_id)
+        low, high = self._store.queue_offsets.bounds(topic, queue_id)
         if not low <= offset <= high:
             raise RefusalError(
                 ResponseCode.NO_MESSAGE,
@@ -159,7 +159,7 @@ class AckMessageProcessor:
         self._check_names(group, topic, queue_id)
         if existing_topic(self._broker, topic).is_lite:
             raise RefusalError(ResponseCode.ILLEGAL_OPERATION, "batch ack lite is not supported.")
-        low, high = self._bounds(topic, queue_id)
+        low, high = self._store.queue_offsets.bounds(topic, queue_id)
         ack = Ack(
             tuple(offset for offset in offsets if low <= offset <= high), start, pop_time, queue_id, topic, group,
             broker_name, batch=True)
@@ -213,7 +213,7 @@ class AckMessageProcessor:
                 f"invisibleTime is {invisible_time} ms, it may be 0 to {limit_ms} ms (timerMaxDelaySec)")
         if header.lite_topic:
             return self._lite().change(request, header)
-        low, high = self._bounds(topic, queue_id)
+        low, high = self._store.queue_offsets.bounds(topic, queue_id)
         if not low <= offset < high:
             raise RefusalError(
                 ResponseCode.NO_MESSAGE,
@@ -281,11 +281,6 @@ class AckMessageProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"extraInfo is the receipt of queue {receipt.queue_id}, the request names queue {queue_id}")
         return receipt
-
-    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        return (
-            max(0, self._store.queue_offsets.min(topic, queue_id)),
-            max(0, self._store.queue_offsets.max(topic, queue_id)))
 
 
 def _stored(result: PutMessageResult, what: str) -> PutMessageResult:

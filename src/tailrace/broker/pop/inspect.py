@@ -106,7 +106,7 @@ class PopInspectProcessor:
 
     def _offset(self, group: str, topic: str, queue_id: int) -> int:
         offset = self._broker.offsets.query(group, topic, queue_id)
-        return max(0, self._store.queue_offsets.min(topic, queue_id)) if offset < 0 else offset
+        return self._store.queue_offsets.min(topic, queue_id) if offset < 0 else offset
 
     def _notification(self, channel: Channel, request: RemotingCommand) -> Answer:
         header = request.read(NotificationRequestHeader)

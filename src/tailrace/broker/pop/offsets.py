@@ -20,7 +20,7 @@ def init_offset(broker: BrokerContext, topic: str, queue_id: int, *, from_end: b
     With initPopOffsetByCheckMsgInMem a queue whose first message is in memory is read from its start.
     """
     store = broker.store
-    low = max(0, store.queue_offsets.min(topic, queue_id))
+    low = store.queue_offsets.min(topic, queue_id)
     if not from_end or (
         low == store.queue_offsets.begin_of_life(topic, queue_id) and broker.config.init_pop_offset_by_check_msg_in_mem
         and not store.get_message(topic, queue_id, low, 1, only_cached=True).is_cold

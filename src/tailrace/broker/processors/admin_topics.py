@@ -306,7 +306,7 @@ class AdminTopicsProcessor:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         entries, size, is_exact = [], 0, True
         for queue_id in self._queue_ids(name, max(config.read_queue_nums, config.write_queue_nums)):
-            first, until = self._bounds(name, queue_id)
+            first, until = self._broker.store.queue_offsets.bounds(name, queue_id)
             timestamp = 0
             if until > 0:
                 timestamp = max(
@@ -332,13 +332,6 @@ class AdminTopicsProcessor:
         """Return the numbers below ``count``, and those of further queues of a topic that hold messages."""
         return [*range(count), *(
             queue.queue_id for queue in self._broker.store.left_over_queues({topic: count}).get(topic, ()))]
-
-    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        store = self._broker.store
-        return (
-            max(0, store.queue_offsets.min(topic, queue_id)),
-            max(0, store.queue_offsets.max(topic, queue_id)),
-        )
 
     def _queue(self, topic: str, queue_id: int) -> dict[str, Any]:
         return {
@@ -474,7 +467,7 @@ class AdminTopicsProcessor:
             return []
         offsets, entries = self._broker.offsets, []
         for queue_id in [*range(config.read_queue_nums), *(queue.queue_id for queue in left_over)]:
-            first, until = self._bounds(topic, queue_id)
+            first, until = self._broker.store.queue_offsets.bounds(topic, queue_id)
             # For a part of a logical queue -1 means that the group has its offset in another part.
             consumed = offsets.query(group, topic, queue_id)
             if consumed >= 0 or least == 0:
@@ -533,7 +526,7 @@ class AdminTopicsProcessor:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         now_ms, spans = self._broker.clock.now_ms(), []
         for queue_id in self._queue_ids(topic, config.write_queue_nums):
-            first, until = self._bounds(topic, queue_id)
+            first, until = self._broker.store.queue_offsets.bounds(topic, queue_id)
             place = max(first, self._broker.offsets.query(group, topic, queue_id))
             oldest = self._stored_at(topic, queue_id, first)
             waiting = self._stored_at(topic, queue_id, place)
@@ -548,7 +541,7 @@ class AdminTopicsProcessor:
         return request.answer(body=fastjson.dumps({"consumeTimeSpanSet": spans}))
 
     def _stored_at(self, topic: str, queue_id: int, offset: int) -> int:
-        first, until = self._bounds(topic, queue_id)
+        first, until = self._broker.store.queue_offsets.bounds(topic, queue_id)
         if not first <= offset < until:
             return -1
         stored: int = self._broker.store.queue_offsets.store_timestamp(topic, queue_id, offset)

@@ -233,8 +233,7 @@ class PullMessageProcessor:
         name, queue_id = header.topic, header.queue_id
         self._broker.offsets.commit_pull(header.consumer_group, name, queue_id, offset)
         place: tuple[int, ...] = (
-            offset, max(0, self._store.queue_offsets.min(name, queue_id)),
-            max(0, self._store.queue_offsets.max(name, queue_id)))
+            offset, *self._store.queue_offsets.bounds(name, queue_id))
         if logical is not None:
             place = logical.moved(*place)
         return request.answer(

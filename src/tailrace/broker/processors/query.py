@@ -138,7 +138,7 @@ class QueryProcessor:
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the least offset of a queue: request 31."""
         header = request.read(GetMinOffsetRequestHeader)
-        offset = max(0, self._store.queue_offsets.min(header.topic, header.queue_id))
+        offset = self._store.queue_offsets.min(header.topic, header.queue_id)
         if not offset and self._store.topics.has_batch_queues(header.topic) and (
             self._store.queue_offsets.max(header.topic, header.queue_id) <= 0
         ):

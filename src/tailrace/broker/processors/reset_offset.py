@@ -68,7 +68,7 @@ class ResetOffsetProcessor:
         elif asked == -1:
             offsets = {queue_id: self._at(topic, queue_id, header.timestamp)}
         else:
-            low, high = self._bounds(topic, queue_id)
+            low, high = self._broker.store.queue_offsets.bounds(topic, queue_id)
             if not low <= asked <= high:
                 raise RefusalError(
                     ResponseCode.SYSTEM_ERROR,
@@ -98,13 +98,7 @@ class ResetOffsetProcessor:
             for number, offset in offsets.items()])
         return request.answer(body=b'{"offsetTable":%b}' % table)
 
-    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        store = self._broker.store
-        return (
-            max(0, store.queue_offsets.min(topic, queue_id)),
-            max(0, store.queue_offsets.max(topic, queue_id)))
-
     def _at(self, topic: str, queue_id: int, timestamp: int) -> int:
         if timestamp < 0:
-            return self._bounds(topic, queue_id)[1]
+            return self._broker.store.queue_offsets.bounds(topic, queue_id)[1]
         return max(0, self._broker.store.queue_offsets.by_time(topic, queue_id, timestamp))

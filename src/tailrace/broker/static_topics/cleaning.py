@@ -104,8 +104,8 @@ class MappingCleaner:
         """Return whether the physical queue of an item has no message."""
         store = self._broker.store
         if item.bname == self._name:
-            until = max(0, store.queue_offsets.max(topic, item.queue_id))
-            return until == 0 or max(0, store.queue_offsets.min(topic, item.queue_id)) == until
+            first, until = store.queue_offsets.bounds(topic, item.queue_id)
+            return first == until
         found = []
         for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
             answer = await self._broker.other_brokers.ask(
