@@ -1,5 +1,6 @@
 """For all tests."""
 
+import logging
 import os
 import pathlib
 import signal
@@ -35,6 +36,23 @@ def signals_are_not_ignored():
     yield
     signal.signal(signal.SIGHUP, hang_up)
     signal.signal(signal.SIGINT, interrupt)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup():
+    """Forget PySpark's loggers after each phase.
+
+    pytest gives its handler to each logger that does not propagate, and a logger of PySpark changes the format of a
+    handler that it is given, so that later tests see their log as JSON.
+    """
+    try:
+        return (yield)
+    finally:
+        for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+            logging.root.manager.loggerDict.pop(name, None)
+
+
+pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
 
 def pytest_collection_modifyitems(items):

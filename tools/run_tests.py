@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
-WITH_OTHER_PROGRAMS = ("tests/browser/", "tests/integration/", "tests/interop/", "tests/spark/")
+WITH_OTHER_PROGRAMS = ("packages/", "tests/browser/", "tests/integration/", "tests/interop/", "tests/spark/")
 BYTES = ["tests/unit/formats", "tests/unit/kernels"]
 """What holds kernels to the formats: in every run. tests/property compares both forms of a kernel in the first part."""
 MORE_BYTES = ["tests/unit/spark", "tests/unit/store", "tests/unit/timer"]

@@ -89,7 +89,7 @@ def hash_only(controller: BrokerController, ext: dict[str, str]) -> None:
     def check(_: Channel, request: RemotingCommand) -> None:
         signatures.digest(key, content, request.body)
 
-    for server in controller._servers:
+    for server in controller.servers:
         server.check = check
 
 

@@ -36,7 +36,7 @@ def at(browser, console):
 
 def press(browser, text):
     """Press the button with this text, and wait for the next page."""
-    browser._events.clear()
+    browser.forget_events()
     assert browser.evaluate(f"""(() => {{
         const found = [...document.querySelectorAll('button')].find(one => one.textContent === {json.dumps(text)});
         if (found) found.click();
@@ -99,7 +99,7 @@ def test_an_error_is_read_first_and_the_form_stays_filled(browser, at):
 
 def test_chosen_dead_letters_are_sent_by_hand(browser, at, console):
     at("/console/groups/shipping")
-    browser._events.clear()
+    browser.forget_events()
     browser.evaluate("[...document.links].find(one => one.textContent === 'Send its dead letters again').click()")
     browser.wait_for("Page.loadEventFired")
     browser.evaluate("document.querySelector('input[value=\"0:1\"]').click()")
@@ -130,7 +130,7 @@ def test_a_page_of_another_site_reaches_no_action(browser, console, at, tmp_path
     foreign = tmp_path / "foreign.html"
     foreign.write_text(f"<form method=post action='http://{console.address}{ACTIONS}send-message'>{fields}</form>")
     browser.open(foreign.as_uri())
-    browser._events.clear()
+    browser.forget_events()
     browser.evaluate("document.forms[0].submit(); 0")
     browser.wait_for("Page.loadEventFired")
     assert "Origin" in browser.evaluate("document.body.innerText") or "another site" in browser.evaluate(

@@ -133,7 +133,7 @@ def test_texts_of_messages_stay_texts(browser, console):
     assert EVIL in browser.evaluate("document.body.textContent")
     number = browser.evaluate("[...document.querySelectorAll('.messages li')].findIndex("
                               "one => one.textContent.includes('onerror'))")
-    browser._events.clear()
+    browser.forget_events()
     browser.evaluate(f"document.querySelectorAll('.messages li')[{number}].querySelector('a').click()")
     browser.wait_for("Page.loadEventFired")
     assert browser.evaluate("document.querySelectorAll('img, script').length") == 0
@@ -175,7 +175,7 @@ def test_a_form_finds_a_message_by_its_key(browser, console):
     browser.open(f"{console}messages")
     browser.type("input[name=topic]", "orders")
     browser.type("input[name=key]", "k7")
-    browser._events.clear()
+    browser.forget_events()
     browser.press("Enter", 13)
     browser.wait_for("Page.loadEventFired")
     assert browser.evaluate("document.querySelector('.messages pre').textContent") == "7 apples"
@@ -187,7 +187,7 @@ def test_the_overview_reloads_itself_when_asked(browser, console):
     browser.open(console)
     href = browser.evaluate("[...document.links].find(one => one.textContent.startsWith('Reload every')).href")
     browser.open(href)
-    browser._events.clear()
+    browser.forget_events()
     browser.wait_for("Page.loadEventFired")  # comes by itself after 5 s
     assert browser.evaluate("document.querySelectorAll('svg polyline').length") == 2
 
@@ -206,7 +206,7 @@ def test_a_hundred_thousand_topics_are_pages_and_a_filter(browser, tmp_path):
     assert browser.open(f"http://{address}/console/topics?filter=topic-") == []
     assert "100,000 topics found" in browser.evaluate("document.body.textContent")
     assert browser.evaluate("document.querySelectorAll('tbody tr').length") == 200
-    browser._events.clear()
+    browser.forget_events()
     browser.evaluate("[...document.links].find(one => one.textContent === 'Next').click()")
     browser.wait_for("Page.loadEventFired")
     assert browser.evaluate("document.querySelector('tbody td').textContent") == "topic-000200"

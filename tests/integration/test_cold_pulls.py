@@ -78,7 +78,7 @@ def test_nobody_waits_for_a_read_from_the_disk(tmp_path, monkeypatch):
                 beside = await reading.ask(28, {}, 100)
                 assert beside.opaque == 100, "the same connection is served, too"
                 assert controller.broker.cold_reads.pending == 6
-                await asyncio.to_thread(controller._store.wait_dispatched)  # all reads find the same
+                await asyncio.to_thread(controller.broker.store.wait_dispatched)  # all reads find the same
                 disk.go_on.set()
                 answers = [await reading.receive() for _ in range(6)]
             assert sorted(a.opaque for a in answers) == list(range(2, 8))
@@ -99,7 +99,7 @@ def test_a_read_that_the_system_would_wait_for_is_made_in_a_thread(tmp_path, mon
         async with serving(tmp_path, file_system) as (controller, connect):
             client = await connect()
             warm = await client.ask(11, PULL, 1)
-            file = controller._store.inner.reader._queues.get("orders", 0).files.files[0]._open()
+            file = controller.broker.store.inner.reader._queues.get("orders", 0).files.files[0]._open()
             kind, real = type(file), type(file).pread
             monkeypatch.setattr(kind, "pread_cached", lambda *_: None)
             monkeypatch.setattr(
@@ -121,7 +121,7 @@ def test_a_connection_that_closes_during_the_read_leaves_nothing(tmp_path, monke
             for opaque in range(100):
                 reading.send(11, PULL, opaque)
             await until_async(lambda: cold.pending == 100)
-            limits = next(server.limits for server in controller._servers)
+            limits = next(server.limits for server in controller.servers)
             assert limits.bytes > 100 * 2048
             reading.writer.close()
             await until_async(lambda: cold.pending == READ_THREADS)

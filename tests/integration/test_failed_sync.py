@@ -49,7 +49,7 @@ def test_a_failed_sync_of_the_timer_files_ends_acknowledgements_and_is_told(tmp_
         await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
         server = HttpStatusServer(broker_config)
         address = await server.start("127.0.0.1", 0)
-        server.serving(controller._broker)
+        server.serving(controller.broker)
         assert (await ask(address, "/ready"))[0] == 200
 
         def produce():

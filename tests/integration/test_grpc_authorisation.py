@@ -353,7 +353,7 @@ async def attack(world, user):
             (names.topic == "own" and names.group == "own-g" and method in OWN_STATE) or request == producer())
         if code == Code.OK and not (own and user == "mallory"):
             wrong.append(("served", *what))
-        await asyncio.to_thread(world.controller._store.wait_dispatched)
+        await asyncio.to_thread(world.controller.broker.store.wait_dispatched)
         if (after := world.state()) != before:
             wrong.append(("changed", *what, {
                 key: (before[key], value) for key, value in after.items() if before[key] != value}))

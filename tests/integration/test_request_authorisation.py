@@ -80,7 +80,7 @@ class World:
         self.records, self.ids, self.handle, self.receipt = [], [], "", ""
 
     def caller(self, user, role=Role.BROKER):
-        servers = self.controller._servers
+        servers = self.controller.servers
         return Caller(servers[0] if role is Role.BROKER else servers[-1], user)
 
     async def set_up(self):

@@ -143,12 +143,16 @@ class Browser:
 
     def open(self, url):
         """Load a page, and return what the browser complained about: errors, blocked content, scripts, dialogs."""
-        self._events.clear()
+        self.forget_events()
         self.call("Page.navigate", url=url)
         self.wait_for("Page.loadEventFired")
         return [told for told in self._events if told.get("method") in {
             "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Network.loadingFailed",
             "Page.javascriptDialogOpening"}]
+
+    def forget_events(self):
+        """Forget the events so far; an error is looked for in those that follow."""
+        self._events.clear()
 
     def wait_for(self, event):
         """Wait until an event of the page has come."""

@@ -470,7 +470,7 @@ class _Broker:
             raise UndeclaredError(self.failures.found[0])
 
     async def _ask(self, code, ext, body):
-        for server in self.controller._servers:
+        for server in self.controller.servers:
             connection = InProcessConnection(server, ("127.0.0.1", 1))
             answer = connection.call(code, ext, body)
             for _ in range(3):

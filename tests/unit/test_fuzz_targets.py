@@ -89,7 +89,7 @@ def test_an_undeclared_error_of_a_request_is_found(monkeypatch):
         def fail(channel, request):
             raise KeyError("not declared")
 
-        monkeypatch.setitem(broker.controller._servers[0].processors, code, fail)
+        monkeypatch.setitem(broker.controller.servers[0].processors, code, fail)
         with pytest.raises(fuzz_targets.UndeclaredError, match="not declared"):
             broker.ask(code, {}, b"")
         monkeypatch.undo()

@@ -178,7 +178,7 @@ def test_names_that_come_over_the_wire_or_by_the_library_forge_nothing(tmp_path,
                 *"abcdefghi"), names)
             ext.update(brokerId="1", queueId="0", queueOffset="0", sysFlag="4", commitOffset="0")
             bodies = (json.dumps(beat).encode(), b"", zlib_registration(names))
-            for server in controller._servers:
+            for server in controller.servers:
                 for code, processor in server.processors.items():
                     for body in bodies:
                         try:

@@ -19,7 +19,7 @@ from patience import PATIENCE_S, until
 from tailrace import PullConsumer
 from tailrace_dramatiq import RocketmqBroker, delays
 
-pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.flaky(reruns=1)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 JOIN_MS = PATIENCE_S * 1000
 
 

@@ -24,7 +24,7 @@ from tailrace_faststream import (
     TestRocketmqBroker,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.flaky(reruns=1)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
 @pytest.fixture

@@ -142,7 +142,8 @@ class BrokerController:
         self._name_server_config = name_server_config or NameServerConfig()
         self._settings_file = SettingsFile(self._file_system, settings_file) if settings_file else None
         self._scheduler = scheduler or ThreadScheduler()
-        self._servers: list[RemotingServer] = []
+        self.servers: list[RemotingServer] = []
+        """The open ports, while the broker is started."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._registration: Registration | None = None
         self._tls = tls
@@ -261,7 +262,7 @@ class BrokerController:
             self.access.guard(server)
             self.audit.watch(server)
         listeners.serving()
-        self._servers = listeners.servers
+        self.servers = listeners.servers
         self.limits = self._broker.limits = listeners.limits
         self._store.set_message_arriving_listener(
             CountedArrivals(self._broker.traffic, self._pull.hold, self._pop, self._lite))
@@ -428,7 +429,7 @@ class BrokerController:
         self._store.set_message_arriving_listener(None)
         if self._registration is not None:
             await self._registration.stop()
-        for server in self._servers:
+        for server in self.servers:
             server.draining = True
         for reply in (
             *self._pull.hold.release_all(), *self._pop.release_all(), *self._lite.release_all(),
@@ -506,7 +507,7 @@ class BrokerController:
             self._broker.transactions.write_operations()
 
     async def _close_servers(self) -> None:
-        servers, self._servers = self._servers, []
+        servers, self.servers = self.servers, []
         await asyncio.gather(*(server.stop() for server in servers))
 
     def _client_gone(self, channel: Channel) -> None:

@@ -411,7 +411,7 @@ def test_a_guess_at_the_console_that_closes_early_is_counted(tmp_path, kit):
     async def scenario():
         async with running(tmp_path, kit) as controller:
             server = HttpStatusServer(BrokerConfig(), pages=lambda *_: Answer(HTTPStatus.OK, b"page", "text/plain", {}))
-            server.serving(controller._broker, controller.access.enforced)
+            server.serving(controller.broker, controller.access.enforced)
             address = await server.start("127.0.0.1", 0)
             for number in range(40):
                 word = base64.b64encode(f"root:{'root-secret' if number == 35 else number}".encode()).decode()
@@ -462,7 +462,7 @@ def test_a_recorded_question_for_a_route_does_not_delete_the_topic(tmp_path, kit
                 assert (await admin.ask(Code.UPDATE_AND_CREATE_TOPIC, **topic)).code == 0
                 recorded = sign({"acceptStandardJsonOnly": "true", "topic": "orders"}, b"", ROOT, MQ_VERSION)
                 assert (await stranger.ask(Code.DELETE_TOPIC_IN_BROKER, **recorded)).code == code
-                assert ("orders" in controller._broker.topics.table) == (code == 16)
+                assert ("orders" in controller.broker.topics.table) == (code == 16)
 
     asyncio.run(scenario())
 

@@ -125,7 +125,7 @@ def test_whatever_is_asked_the_broker_goes_on_and_its_files_stay_readable(tmp_pa
             await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
             store.put(Message(topic="orders", body=b"good", keys=["k"], tags="a"))
             store.wait_dispatched()
-            broker, names = controller._servers
+            broker, names = controller.servers
             channel = kit.FakeChannel()
             channel.request = None
             for request in itertools.islice(requests(kit, seed), 2500):

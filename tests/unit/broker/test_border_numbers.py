@@ -110,7 +110,7 @@ def test_a_number_at_a_border_gets_a_clear_answer(served, kit, caplog, code, hea
     async def ask():
         for name in names:
             for value in BORDERS:
-                for server in controller._servers:
+                for server in controller.servers:
                     request = kit.request(code, {**plausible(header), name: value}, b"{}", opaque=7)
                     began = time.monotonic()
                     answer = answer_of(server, channel, request)
@@ -139,7 +139,7 @@ def test_a_number_at_a_border_gets_a_clear_answer(served, kit, caplog, code, hea
 
 def lags(loop, controller, kit, channel):
     """No lag that the broker tells is negative."""
-    broker = controller._servers[0]
+    broker = controller.servers[0]
     for group in ("g", "CID_X"):
         answer = answer_of(broker, channel, kit.request(208, {"consumerGroup": group, "topic": "orders"}, opaque=7))
         if answer is None or isinstance(answer, str) or answer.code:
@@ -157,5 +157,5 @@ def test_an_offset_after_the_end_makes_no_lag_negative(served, kit, offset):
     controller.broker.offsets.commit("g", "orders", 0, offset)
     channel = kit.FakeChannel()
     lags(loop, controller, kit, channel)
-    answer = answer_of(controller._servers[0], channel, kit.request(317, {"isOrder": "false"}, opaque=7))
+    answer = answer_of(controller.servers[0], channel, kit.request(317, {"isOrder": "false"}, opaque=7))
     assert json.loads(answer.body.decode().split('"totalDiff":')[1].split(",")[0]) >= 0

@@ -102,7 +102,7 @@ class World:
         return found.client_ids() if found else [], len(broker.producers.members("vproducers"))
 
     def connections(self):
-        return sorted(name for channel in self.controller._servers[0].channels for name in channel.users)
+        return sorted(name for channel in self.controller.servers[0].channels for name in channel.users)
 
 
 @contextlib.asynccontextmanager
@@ -222,7 +222,7 @@ def test_a_user_that_has_left_has_no_subscriptions_to_lite_topics(tmp_path, how)
     async def scenario():
         async with world(tmp_path) as w:
             await w.ask(Code.QUERY_CONSUMER_OFFSET, by=w.temp, consumerGroup=GROUP, topic=TOPIC, queueId=0)
-            registry, channels = w.controller._lite.registry, w.controller._servers[0].channels
+            registry, channels = w.controller._lite.registry, w.controller.servers[0].channels
             for name, client_id in (("temp", "c1"), ("root", "c2")):
                 (channel,) = [one for one in channels if name in one.users]
                 registry.add_all(channel, client_id, GROUP, TOPIC, ["%LMQ%$secret$a"])

@@ -157,7 +157,7 @@ def test_connections_of_the_old_password_end_when_its_time_is_over(tmp_path, kit
             async with asking(controller, OLD) as old, asking(controller, NEW) as new:
                 assert (await old.ask(Code.GET_BROKER_CONFIG)).code == 0
                 assert (await new.ask(Code.GET_BROKER_CONFIG)).code == 0
-                connections = controller._servers[0].channels
+                connections = controller.servers[0].channels
                 mine = {channel.users["ann"].password: channel for channel in connections if "ann" in channel.users}
                 departures = controller.access.departures
                 async with asyncio.timeout(20):
