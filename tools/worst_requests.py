@@ -401,8 +401,10 @@ def registered_codes(directory):
         with MessageStore.open(directory, parts=StoreParts(services=False)) as store:
             controller = BrokerController(store)
             await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
-            codes = [set(server.processors) for server in controller._servers]
-            await controller.stop()
+            try:
+                codes = [set(server.processors) for server in controller.servers]
+            finally:
+                await controller.stop()
             return codes[0], codes[-1]
 
     return asyncio.run(find())
