@@ -106,7 +106,7 @@ def _in_directory(
     from tailrace.cli.store_admin import queues_of  # noqa: PLC0415
     from tailrace.client.subscription import Subscription  # noqa: PLC0415
 
-    queues = [(queue_id, max(low, 0), high) for queue_id, low, high in queues_of(opened, topic, store)]
+    queues = queues_of(opened, topic, store)
 
     def begin(queue_id: int, low: int, high: int) -> int:
         if start.last:

@@ -113,10 +113,10 @@ class StoreAdmin:
         """Return the totals of topics."""
         totals = {topic: TopicTotals(0, 0, 0, size_is_exact=True) for topic in topics}
         for topic, queue_id, low, high in self._opened.queues():
-            if topic in totals and high > max(low, 0):
+            if topic in totals and high > low:
                 size, before = self._opened.queue_size(topic, queue_id), totals[topic]
                 totals[topic] = TopicTotals(
-                    before.messages + high - max(low, 0),
+                    before.messages + high - low,
                     max(before.last_update_timestamp,
                         self._opened.get_message_store_timestamp(topic, queue_id, high - 1)),
                     (before.size_bytes or 0) + size.size_bytes, before.size_is_exact and size.is_exact)
@@ -160,7 +160,7 @@ class StoreAdmin:
 
     async def groups(self) -> dict[str, list[GroupQueue]]:
         """Return every group with the queues that it has consumed."""
-        queues = {(topic, queue_id): (max(low, 0), high) for topic, queue_id, low, high in self._opened.queues()}
+        queues = {(topic, queue_id): (low, high) for topic, queue_id, low, high in self._opened.queues()}
         found: dict[str, list[GroupQueue]] = {one.group_name: [] for one in self._groups().items()}
         for topic, group, queue_id, offset in self._offsets().entries():
             low, high = queues.get((topic, queue_id), (0, 0))

@@ -110,8 +110,8 @@ class Figures:
             found: dict[str, TopicSize] = {}
             for topic, queue_id, low, high in in_steps(self._broker.store.queues(), STEP, pause):
                 size = found.setdefault(topic, TopicSize())
-                size.messages += max(high - max(low, 0), 0)
-                size.queues.append((queue_id, max(low, 0), max(high, 0)))
+                size.messages += high - low
+                size.queues.append((queue_id, low, high))
             return found
         return self._get("topics", make)
 

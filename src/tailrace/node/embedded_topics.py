@@ -74,8 +74,8 @@ class EmbeddedTopics:
         """Return the queues with messages that are not read, see ``MessageStore.left_over_queues``."""
         found: dict[str, list[LeftOverQueue]] = {}
         for (topic, queue_id), queue in list(self._store.queues.table.items()):
-            if queue_id >= topics.get(topic, queue_id + 1) and queue.max_offset > max(0, queue.min_offset):
-                found.setdefault(topic, []).append(LeftOverQueue(queue_id, max(0, queue.min_offset), queue.max_offset))
+            if queue_id >= topics.get(topic, queue_id + 1) and queue.max_offset > queue.min_offset:
+                found.setdefault(topic, []).append(LeftOverQueue(queue_id, queue.min_offset, queue.max_offset))
         return {topic: sorted(queues) for topic, queues in found.items()}
 
     def check_known(self, topic: str) -> None:

@@ -71,7 +71,7 @@ class QueueReader:
     def size(self) -> QueueSize:
         """Return the bytes of the messages, an estimate if there are more than a thousand."""
         queue = self._queue
-        return queue_size(queue, max(0, self.min)) if queue is not None else QueueSize(0, is_exact=True)
+        return queue_size(queue, self.min) if queue is not None else QueueSize(0, is_exact=True)
 
 
 @final
@@ -90,7 +90,8 @@ class CompactedQueue(QueueReader):
     def min(self) -> int:
         """Offset of the first message, or of the first one to come if the queue is empty."""
         log, low = self._log, super().min
-        return min(low, log.min_offset) if log is not None else low
+        first = -1 if log is None else log.min_offset  # -1: its messages were removed since then
+        return min(low, first) if first >= 0 else low
 
     @property
     def max(self) -> int:

@@ -7,6 +7,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.model import BoundaryType, GetMessageStatus, MessageExtBrokerInner
 from tailrace.node.store_opening import StoreParts
+from tailrace.store.compaction.compaction_log import CompactionLog
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.queue_reader import CompactedQueue, QueueReader
 from tailrace.testing import SimClock
@@ -86,6 +87,12 @@ def test_a_queue_that_does_not_exist_is_empty(filled):
     assert unknown.by_time(now_ms) == 0
     assert unknown.store_timestamp(0) == -1
     assert unknown.size() == (0, True)
+
+
+def test_a_compaction_log_that_is_removed_during_the_question_makes_no_offset_negative(filled, monkeypatch):
+    _, queue, _ = filled
+    monkeypatch.setattr(CompactionLog, "min_offset", -1)  # its answer without a message
+    assert queue.min == 0
 
 
 def test_a_queue_that_was_deleted_begins_where_its_next_life_begins(filled):

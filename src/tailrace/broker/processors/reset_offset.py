@@ -100,5 +100,5 @@ class ResetOffsetProcessor:
 
     def _at(self, topic: str, queue_id: int, timestamp: int) -> int:
         if timestamp < 0:
-            return self._broker.store.queue_offsets.bounds(topic, queue_id)[1]
+            return self._broker.store.queue_offsets.max(topic, queue_id)
         return max(0, self._broker.store.queue_offsets.by_time(topic, queue_id, timestamp))
