@@ -1,13 +1,16 @@
 """Tailrace beside the reference, in one run on one machine. Needs Maven and a Java 17 JDK.
 
-Store: put, get, to_arrow and open of ``store.py`` beside StoreBench.java. Both sides get 32 messages a
-call and make no object of a message: ours returns verified copies of the stored records, the reference
-returns buffers over its mapped files. ``to_arrow`` is compared with the get of the reference, and every
-kind of put with its put. Wire: the reference's own Producer and BatchProducer programs against both
-brokers, and with ``--backlog N`` its Consumer program on N messages of 128 bytes that are there before it starts,
-with the processor time of the broker. One JSON line; ratios above 1 are in our favour, except for
-processor time and memory. ``--pair N`` runs everything N times, the sides taking turns to be first, and
-reports the median and the range of each ratio; the metrics are those of the run with the median get.
+Store: put, get, to_arrow and open of ``store.py`` beside StoreBench.java, both with ``--rounds`` in one process, of
+which the last half counts, so the JVM is warm. Both sides get 32 messages a call and make no object of a message:
+ours returns verified copies of the stored records; the reference copies the records of a call into one buffer, as its
+broker does, and ``get_references`` is its get of buffers over its mapped files, without a copy. ``to_arrow`` is
+compared with the get that copies, and every kind of put with its put. An open of the reference is in a JVM of its own
+and counts from its call to ``load``, so without the loading of most classes; ours counts none of Python's either.
+Wire: the reference's own Producer and BatchProducer programs against both brokers, and with ``--backlog N`` its
+Consumer program on N messages of 128 bytes that are there before it starts, with the processor time of the broker.
+One JSON line; ratios above 1 are in our favour, except for processor time and memory. ``--pair N`` runs everything N
+times, the sides taking turns to be first, and reports the median and the range of each ratio; the metrics are those
+of the run with the median get.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from results import ROOT, note, report
-from store import arguments_of, measure, rss_anon_mb, serving
+from store import arguments_of, measure, rss_anon_mb, serving, warm
 
 from tailrace.client import Producer, PullConsumer
 from tailrace.errors import RemotingError
@@ -67,24 +70,36 @@ def reference(*arguments: object) -> str:
     return done.stdout
 
 
-def reference_store(path: Path, count: int, size: int) -> dict[str, Any]:
-    """The reference's store in process."""
-    put = reference("store-bench", "put", path, FILE_SIZE, count, size, 1)
-    per_s = number_of(r"= (\d+)/s", put)
-    behind = number_of(r"caught up \+([\d.]+)s", put)
-    get = reference("store-bench", "get", path, FILE_SIZE)
-    clean = number_of(r"load ms ([\d.]+)", get)
-    metrics = {
-        "put": {"per_s": per_s, "per_s_caught_up": round(count / (count / per_s + behind))},
-        "get": {"per_s": number_of(r"= (\d+)/s", get)},
-        "open_clean": {"ms": clean},
-    }
+def reference_store(path: Path, count: int, size: int, rounds: int) -> dict[str, Any]:
+    """The reference's store in process; a figure is that of the last half of the rounds of one JVM."""
+    put = reference("store-bench", "put", path, FILE_SIZE, count, size, 1, rounds)
+    took = [count / float(per_s) for per_s in re.findall(r"= (\d+)/s", put)]
+    behind = [float(seconds) for seconds in re.findall(r"caught up \+([\d.]+)s", put)]
+    caught_up = [count / (each + late) for each, late in zip(took, behind, strict=True)]
+    metrics: dict[str, Any] = {
+        "put": {"per_s": round(warm([count / each for each in took])), "per_s_caught_up": round(warm(caught_up)),
+                "first_per_s": round(count / took[0])}}
+    for name, form in (("get", "copy"), ("get_references", "refer")):
+        get = reference("store-bench", "get", path, FILE_SIZE, rounds, form)
+        rates = [float(per_s) for per_s in re.findall(r"= (\d+)/s", get)]
+        metrics[name] = {"per_s": round(warm(rates)), "first_per_s": round(rates[0])}
+        metrics["open_clean"] = {"ms": number_of(r"load ms ([\d.]+)", get)}
     # One more message and no shutdown: an abort file, and a checkpoint that is current.
-    reference("store-bench", "put", path, FILE_SIZE, 1, size, 1, "kill")
+    reference("store-bench", "put", path, FILE_SIZE, 1, size, 1, 1, "kill")
     metrics["open_killed"] = {
         "ms": number_of(r"load ms ([\d.]+)", reference("store-bench", "open", path, FILE_SIZE))}
+    metrics["java"] = java_release()
     note(f"reference store: {metrics}")
     return metrics
+
+
+def java_release() -> dict[str, str]:
+    """Name, heap and collector of the JVM that runs the reference's store."""
+    options = os.environ.get("ROCKETMQ_JAVA_OPTS", "-Xms256m -Xmx1g").split()
+    flags = subprocess.run(
+        ["java", *options, "-XX:+PrintFlagsFinal", "-version"], capture_output=True, text=True, check=True)
+    collector = re.findall(r"Use(G1|Parallel|Serial|Shenandoah|Z)GC += true", flags.stdout)
+    return {"jdk": flags.stderr.splitlines()[0], "options": " ".join(options), "collector": ", ".join(collector)}
 
 
 def free_port() -> int:
@@ -266,6 +281,7 @@ def ratios(metrics: dict[str, Any]) -> dict[str, float]:
             found[name] = ours[name]["per_s_caught_up"] / theirs["put"]["per_s_caught_up"]
         for name in ("get", "to_arrow", "to_arrow_columns"):
             found[name] = ours[name]["per_s"] / theirs["get"]["per_s"]
+        found["get_references"] = ours["get"]["per_s"] / theirs["get_references"]["per_s"]
         for name in ("open_clean", "open_killed"):
             found[name] = theirs[name]["ms"] / ours[name]["ms"]
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
@@ -283,6 +299,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=int, default=20, help="of each program that sends, after 10 s of warm-up; 0 leaves these out")
     parser.add_argument("--backlog", type=int, default=0, metavar="N", help="messages for the Consumer program")
+    parser.set_defaults(rounds=6)
     parser.add_argument("--pair", type=int, default=1, metavar="N", help="run both sides N times, in turns")
     parser.add_argument("--skip-store", action="store_true")
     parser.add_argument("--skip-wire", action="store_true")
@@ -300,8 +317,8 @@ def main() -> int:
     metrics = summary(runs)
     note("\n".join(f"{name:32} {value}" for name, value in metrics["ratios"].items()))
     report("peer", {
-        "messages": arguments.messages, "body": arguments.body, "seconds": arguments.seconds,
-        "backlog": arguments.backlog, "pairs": len(runs), "file_size": FILE_SIZE,
+        "messages": arguments.messages, "body": arguments.body, "rounds": arguments.rounds,
+        "seconds": arguments.seconds, "backlog": arguments.backlog, "pairs": len(runs), "file_size": FILE_SIZE,
         "reference": reference_release(),
     }, metrics)
     return 0
@@ -320,10 +337,10 @@ def run(scratch: Path, arguments: argparse.Namespace, *, ours_first: bool) -> di
         store: dict[str, Any] = {}
         for side in ("tailrace", "reference") if ours_first else ("reference", "tailrace"):
             if side == "tailrace":
-                store[side] = measure(scratch, arguments.messages, arguments.body)
+                store[side] = measure(scratch, arguments.messages, arguments.body, arguments.rounds)
             else:
                 store[side] = reference_store(
-                    scratch / "store-java", arguments.messages, arguments.body)
+                    scratch / "store-java", arguments.messages, arguments.body, arguments.rounds)
                 shutil.rmtree(scratch / "store-java")
         metrics["store"] = store
     if not arguments.skip_wire:

@@ -128,20 +128,20 @@ def measure(
     return metrics
 
 
-def reference_open(act: str, path: Path) -> dict[str, Any]:
-    return {"ms": number_of(r"load ms ([\d.]+)", reference("store-bench", act, path, FILE_SIZE))}
+def reference_open(path: Path, act: str, *arguments: object) -> dict[str, Any]:
+    return {"ms": number_of(r"load ms ([\d.]+)", reference("store-bench", act, path, FILE_SIZE, *arguments))}
 
 
 def measure_reference(scratch: Path, count: int, size: int, rebuilds: int) -> dict[str, Any]:
     """The same opens by the reference's store."""
     path = scratch / "reference"
-    reference("store-bench", "put", path, FILE_SIZE, count, size, 1, "kill")
+    reference("store-bench", "put", path, FILE_SIZE, count, size, 1, 1, "kill")
     metrics: dict[str, Any] = {}
     for name in ("open_killed", "open_rebuild", "open_clean"):
         if name == "open_clean":
-            reference("store-bench", "get", path, FILE_SIZE)
-        act = "get" if name == "open_clean" else "open"
-        metrics[name] = opens(path, name, rebuilds, partial(reference_open, act, path))
+            reference("store-bench", "get", path, FILE_SIZE, 1, "refer")
+        act = ("get", 1, "refer") if name == "open_clean" else ("open",)
+        metrics[name] = opens(path, name, rebuilds, partial(reference_open, path, *act))
         note(f"reference {count} messages, {name}: {metrics[name]}")
     shutil.rmtree(path)
     return metrics

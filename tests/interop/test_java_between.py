@@ -31,12 +31,12 @@ def run(reference: Path, *arguments: object, killed: bool = False) -> str:
 
 
 def java_put(reference, path, *, kill):
-    run(reference, "put", path, SEGMENT, THEIRS, 700, 2, *(["kill"] if kill else []), killed=kill)
+    run(reference, "put", path, SEGMENT, THEIRS, 700, 2, 1, *(["kill"] if kill else []), killed=kill)
 
 
 def java_count(reference, path):
     """How many messages the reference sees."""
-    found = re.search(r"get (\d+) in", run(reference, "get", path, SEGMENT))
+    found = re.search(r"get (\d+) in", run(reference, "get", path, SEGMENT, 1, "refer"))
     assert found is not None
     return int(found[1])
 
