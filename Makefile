@@ -10,7 +10,7 @@ CODE := src packages tests tools benchmarks deploy setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs test long release-check check fmt golden crash sim soak fuzz audit mutants interop bench bench-client \
-	bench-peer bench-recovery bench-requests bench-retention bench-timers console-pictures gen dist clean
+	bench-field bench-peer bench-recovery bench-requests bench-retention bench-timers console-pictures gen dist clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -147,6 +147,13 @@ bench: $(VENV)/.installed  ## Our own figures, as JSON lines
 
 bench-peer: $(VENV)/.installed  ## The same beside the reference in one run: needs Maven and a JDK
 	$(PY) benchmarks/macro/peer.py
+
+$(VENV)/.field: requirements/field.txt $(VENV)/.installed
+	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/field.txt
+	@touch $@
+
+bench-field: $(VENV)/.field  ## Beside RocketMQ, Kafka, NATS, Redis, RabbitMQ, SQLite and LMDB, as far as this machine has them
+	$(PY) benchmarks/field/field.py
 
 bench-client: $(VENV)/.installed  ## The Python client against our server: send, push, latency, batches
 	$(PY) benchmarks/macro/client.py
