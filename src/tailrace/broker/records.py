@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tailrace.auth.accesses import GROUP, TOPIC, Access, topic_access
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.reply import Answer, Reply, Serve
+from tailrace.errors import RefusalError
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR
 from tailrace.formats.pop import retry_owner
@@ -23,7 +26,7 @@ from tailrace.model import MessageExt
 from tailrace.remoting import Channel
 from tailrace.timer.properties import PARKED_TOPIC
 
-__all__ = ["owners_of", "real_topic_of", "require", "require_record"]
+__all__ = ["owners_of", "real_topic_of", "require", "require_record", "with_record"]
 
 _HOLD_OTHERS: Final = frozenset({
     N.SCHEDULE_TOPIC, N.TIMER_TOPIC, PARKED_TOPIC, N.HALF_TOPIC, N.CHECK_MAX_TIME_TOPIC})
@@ -75,6 +78,40 @@ def require(broker: BrokerContext, channel: Channel, request: RemotingCommand, *
     control = broker.control
     if control is not None:
         _on_loop(broker.loop, lambda: control.require(channel, request, *accesses))
+
+
+def with_record(broker: BrokerContext, serve: Serve, place: Callable[[RemotingCommand], int | None]) -> Serve:
+    """Return a processor of requests that name a record: ``serve``, which never waits for the disk.
+
+    ``place`` returns the position of the record, None if the request names none. If the record is not in memory, a
+    thread reads it first; ``serve`` then finds it at hand. Topics and groups that the request lacks are created, as by
+    `creates_missing`. Errors of ``place`` are left to ``serve``.
+    """
+    store, loop = broker.store, broker.loop
+
+    def served(channel: Channel, request: RemotingCommand) -> Answer:
+        try:
+            at = place(request)
+        except (ValueError, RefusalError):
+            at = None
+        if at is None or at < 0 or not loop.is_running() or store.is_in_memory(at):
+            return broker.changes.serve(channel, request, serve)
+
+        def then(record: bytes | None) -> Answer:
+            def again(channel: Channel, request: RemotingCommand) -> Answer:
+                store.at_hand(at, record)
+                try:
+                    return serve(channel, request)
+                finally:
+                    store.at_hand(-1, None)
+
+            return broker.changes.serve(channel, request, again)
+
+        group = request.ext.get("group") or request.ext.get("consumerGroup") or ""
+        broker.cold_reads.submit(Reply(channel, request), partial(store.record_at, at), then, group)
+        return None
+
+    return served
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, check: Callable[[], None]) -> None:

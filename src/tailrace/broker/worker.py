@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 from tailrace.broker.executors import BoundedExecutor
 from tailrace.broker.reply import Answer, Reply, Serve, WaitingRequests, as_it_is
@@ -32,10 +32,7 @@ from tailrace.formats.requests.table import ADMINISTRATION
 from tailrace.model import GetMessageResult
 from tailrace.remoting import Channel
 
-if TYPE_CHECKING:
-    from tailrace.broker.context import BrokerContext
-
-__all__ = ["RequestWorker", "cold_reads", "with_record"]
+__all__ = ["RequestWorker", "cold_reads"]
 
 _Result = TypeVar("_Result")
 _NAME: Final = "RequestWorker"
@@ -254,37 +251,3 @@ def cold_reads(loop: asyncio.AbstractEventLoop, executor: BoundedExecutor | None
     bounds = WaitingRequests("pulls from the disk", READS_MAX, READS_OF_CHANNEL_MAX, WAITING_BYTES_MAX)
     return RequestWorker(
         loop, executor or BoundedExecutor("cold-reads", READ_THREADS, 0), READ_THREADS, bounds, held=True)
-
-
-def with_record(broker: BrokerContext, serve: Serve, place: Callable[[RemotingCommand], int | None]) -> Serve:
-    """Return a processor of requests that name a record: ``serve``, which never waits for the disk.
-
-    ``place`` returns the position of the record, None if the request names none. If the record is not in memory, a
-    thread reads it first; ``serve`` then finds it at hand. Topics and groups that the request lacks are created, as by
-    `creates_missing`. Errors of ``place`` are left to ``serve``.
-    """
-    store, loop = broker.store, broker.loop
-
-    def served(channel: Channel, request: RemotingCommand) -> Answer:
-        try:
-            at = place(request)
-        except (ValueError, RefusalError):
-            at = None
-        if at is None or at < 0 or not loop.is_running() or store.is_in_memory(at):
-            return broker.changes.serve(channel, request, serve)
-
-        def then(record: bytes | None) -> Answer:
-            def again(channel: Channel, request: RemotingCommand) -> Answer:
-                store.at_hand(at, record)
-                try:
-                    return serve(channel, request)
-                finally:
-                    store.at_hand(-1, None)
-
-            return broker.changes.serve(channel, request, again)
-
-        group = request.ext.get("group") or request.ext.get("consumerGroup") or ""
-        broker.cold_reads.submit(Reply(channel, request), partial(store.record_at, at), then, group)
-        return None
-
-    return served

@@ -8,10 +8,10 @@ from typing import Any, Final, final
 from tailrace.auth.signature import without_proof
 from tailrace.broker.client_manager import ClientInfo
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.records import require_record
+from tailrace.broker.records import require_record, with_record
 from tailrace.broker.reply import Reply, ReplyTasks, as_it_is
 from tailrace.broker.runtime_info import RuntimeInfo
-from tailrace.broker.worker import RequestWorker, with_record
+from tailrace.broker.worker import RequestWorker
 from tailrace.errors import (
     CorruptionError,
     RefusalError,

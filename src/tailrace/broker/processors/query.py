@@ -6,8 +6,7 @@ import sys
 from typing import Final, final
 
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.records import real_topic_of, require_record
-from tailrace.broker.worker import with_record
+from tailrace.broker.records import real_topic_of, require_record, with_record
 from tailrace.errors import CorruptionError, RefusalError
 from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR, decode_message
 from tailrace.formats.lite import lite_queue

@@ -13,8 +13,7 @@ from tailrace.auth.accesses import topic_access
 from tailrace.broker.config_changes import ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
-from tailrace.broker.records import require_record
-from tailrace.broker.worker import with_record
+from tailrace.broker.records import require_record, with_record
 from tailrace.errors import RefusalError
 from tailrace.formats import names as N
 from tailrace.formats.copied_properties import room_to_wait
