@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, final
 
 from tailrace import events
-from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.filters.subscriptions import SubscriptionData
 from tailrace.broker.pop.fields import not_poppable
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import LMQ_QUEUE_ID, decode_message

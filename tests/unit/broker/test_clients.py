@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tailrace.broker import rebalance_lock
-from tailrace.broker.client_manager import SubscriptionData
+from tailrace.broker.filters.subscriptions import SubscriptionData
 from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.errors import MessageIllegalError, StoreError

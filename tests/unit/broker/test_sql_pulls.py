@@ -8,10 +8,10 @@ import json
 import pytest
 
 from tailrace import Message, MessageStore
-from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.filters import compilation, consumer_filters
 from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.message_filters import MessageFilter, MessageFilters
+from tailrace.broker.filters.subscriptions import SubscriptionData
 from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import SUBSCRIPTION, SUSPEND, PullMessageProcessor
 from tailrace.config import BrokerConfig

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from tailrace import events
-from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.filters.bloom import BloomFilter, BloomFilterData
 from tailrace.broker.filters.compilation import compile_filter, prepare_sql
 from tailrace.broker.filters.sql_expression import SqlExpression
+from tailrace.broker.filters.subscriptions import SubscriptionData
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem

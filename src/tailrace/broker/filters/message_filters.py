@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.filters.compilation import SQL92, compile_filter, prepare_sql
 from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.sql_expression import SqlExpression
+from tailrace.broker.filters.subscriptions import SubscriptionData
 from tailrace.config import BrokerConfig
 from tailrace.errors import FilterExpressionError, RefusalError
 from tailrace.formats import names as N

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tailrace.broker.client_manager import SUB_ALL, TAG, SubscriptionData
 from tailrace.broker.consumer_checks import check_allowed, consuming_group, readable_topic
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.filters.subscriptions import SUB_ALL, TAG, SubscriptionData
 from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import ExtraInfo

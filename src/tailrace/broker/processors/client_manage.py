@@ -8,7 +8,6 @@ from typing import Any, Final, final
 from tailrace import events
 from tailrace.auth.accesses import TOPIC
 from tailrace.auth.check import AccessControl
-from tailrace.broker.client_manager import TAG, SubscriptionData
 from tailrace.broker.config_changes import (
     Change,
     ConfigChanges,
@@ -16,6 +15,7 @@ from tailrace.broker.config_changes import (
     creates_missing,
 )
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.filters.subscriptions import TAG, SubscriptionData
 from tailrace.broker.heartbeat import CLIENT_ID_MAX, NAME_MAX, Heartbeat, read_heartbeat
 from tailrace.broker.processors._bodies import (
     json_object,

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.client_manager import TAG, SubscriptionData
 from tailrace.broker.config_changes import MissingConfigError, NotPreparedError
 from tailrace.broker.consumer_checks import (
     check_allowed,
@@ -18,6 +17,7 @@ from tailrace.broker.consumer_checks import (
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.filters.retry_owner import own_messages, reader_of
+from tailrace.broker.filters.subscriptions import TAG, SubscriptionData
 from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
 from tailrace.broker.reply import Answer, Reply
