@@ -74,7 +74,6 @@ SINGLE_TASKS = {
     "proxy/telemetry.py": {
         "self._write()": "each write is caught", "reading": "awaited in the call that starts it",
         "self._end(stream, client)": "one stream, caught"},
-    "proxy/together.py": {"_Rest(coroutine, waits_for)": "one call, awaited"},
     "remoting/client.py": {"self._connect(address)": "one connection, awaited"},
 }
 # A class of one letter, so that this file does not name what it looks for.

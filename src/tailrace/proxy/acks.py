@@ -6,12 +6,11 @@ from typing import Any, final
 
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.clients import Clients
-from tailrace.proxy.popped import PoppedMessages
+from tailrace.proxy.clients import Call, Clients, answer_to
+from tailrace.proxy.popped import PoppedMessages, check_settled
 from tailrace.proxy.protocol import OK, Code, GrpcError, millis, overall, service, status
 from tailrace.proxy.receipts import ReceiptHandle
 from tailrace.proxy.renewal import Renewals
-from tailrace.proxy.together import together
 from tailrace.proxy.validation import check_group, check_invisible_time, check_topic
 
 __all__ = ["AckActivity"]
@@ -33,16 +32,23 @@ class AckActivity:
         if len(entries) > limits.MAX_ACK_ENTRIES:
             raise GrpcError(
                 Code.BAD_REQUEST, f"entries has {len(entries)} entries, over the limit of {limits.MAX_ACK_ENTRIES}")
-        results = await together(self._ack_one(caller, group, topic, entry) for entry in entries)
+        calls = [await self._begin(caller, group, topic, entry) for entry in entries]
+        results = [await self._result(entry, call) for entry, call in zip(entries, calls, strict=True)]
         return service.AckMessageResponse(
             status=overall({result.status.code for result in results}, "ack message result is empty"),
             entries=results)
 
-    async def _ack_one(self, caller: Caller, group: str, topic: str, entry: Any) -> Any:
-        found = OK
+    async def _begin(self, caller: Caller, group: str, topic: str, entry: Any) -> Call:
         try:
             handle = await self._latest(caller, group, entry.message_id, entry.receipt_handle)
-            await self._popped.ack(caller, group, topic, handle, entry.lite_topic)
+            return self._popped.begin_ack(caller, group, topic, handle, entry.lite_topic)
+        except GrpcError as error:
+            return error
+
+    async def _result(self, entry: Any, call: Call) -> Any:
+        found = OK
+        try:
+            check_settled(await answer_to(call))
         except GrpcError as error:
             found = status(error.code, error.message)
         return service.AckMessageResultEntry(

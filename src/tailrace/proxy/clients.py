@@ -19,6 +19,7 @@ from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.custom_header import CustomHeader
 from tailrace.logs import get_logger
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.protocol import Code, GrpcError, definition, name_of, of_refusal
@@ -27,7 +28,7 @@ from tailrace.remoting import Channel, InProcessConnection, RemotingServer
 from tailrace.remoting.limits import CLIENTS, SETTINGS, CallLimits
 from tailrace.remoting.shares import Holder
 
-__all__ = ["CONSUMERS", "LITE", "Client", "Clients", "Renewed"]
+__all__ = ["CONSUMERS", "LITE", "Call", "Client", "Clients", "Renewed", "answer_to"]
 
 _log = get_logger(__name__)
 _Types = definition.ClientType
@@ -35,6 +36,15 @@ LITE: Final = _Types.LITE_PUSH_CONSUMER
 CONSUMERS: Final = {
     _Types.PUSH_CONSUMER: "CONSUME_PASSIVELY", _Types.SIMPLE_CONSUMER: "CONSUME_ACTIVELY", LITE: "CONSUME_PASSIVELY"}
 """Types of consumers that are served, with RocketMQ's name for how they consume."""
+Call = asyncio.Future[RemotingCommand] | GrpcError
+"""A request to the broker that is under way, or the reason why there is none."""
+
+
+async def answer_to(call: Call) -> RemotingCommand:
+    """Return the answer of the broker, whatever its code. Raises GrpcError if there was no request."""
+    if isinstance(call, GrpcError):
+        raise call
+    return await call
 
 
 @dataclass(slots=True)
@@ -135,6 +145,22 @@ class Clients:
         """Return a new connection for one call."""
         return InProcessConnection(self._server, caller.peer, language=caller.language, user=caller.user,
                                    proven=caller.proven)
+
+    def call(
+        self, caller: Caller, code: RequestCode, header: CustomHeader, body: bytes = b""
+    ) -> asyncio.Future[RemotingCommand]:
+        """Have the broker serve a request; return the future of its answer, whatever its code.
+
+        A client without settings gets a connection for the call. The future has RemotingConnectError while the server
+        stops.
+        """
+        client = self._table.get(caller.client_id)
+        if client is not None:
+            return client.connection.call(code, header.to_ext(), body)
+        connection = self.connect(caller)
+        answer = connection.call(code, header.to_ext(), body)
+        answer.add_done_callback(lambda _: connection.close())
+        return answer
 
     async def take(self, caller: Caller, settings: Any, *, has_stream: bool = True) -> Client:
         """Take over the settings of a client and register it in the broker. Raises GrpcError."""

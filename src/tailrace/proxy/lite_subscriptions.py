@@ -10,7 +10,7 @@ from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.calls import Calls
+from tailrace.proxy.clients import Clients
 from tailrace.proxy.protocol import OK, Code, GrpcError, definition, of_refusal, service
 from tailrace.proxy.settings import check_bind_topic
 from tailrace.proxy.validation import check_group, check_lite_topic, check_topic
@@ -25,9 +25,9 @@ SECOND_NS: Final = 1_000_000_000
 class LiteSubscriptionActivity:
     """Checks subscriptions to Lite topics and passes them on to the broker."""
 
-    def __init__(self, broker: BrokerContext, calls: Calls) -> None:
+    def __init__(self, broker: BrokerContext, clients: Clients) -> None:
         self._broker = broker
-        self._calls = calls
+        self._clients = clients
         self._second = self._in_second = 0
 
     async def sync(self, request: Any, caller: Caller) -> Any:
@@ -50,7 +50,7 @@ class LiteSubscriptionActivity:
             if (kind := request.offset_option.WhichOneof("offset_type")) is not None:
                 value = getattr(request.offset_option, kind)
                 entry["offsetOption"] = {"type": kind.upper(), "value": value}
-        answer = await self._calls.call(
+        answer = await self._clients.call(
             caller, RequestCode.LITE_SUBSCRIPTION_CTL, CustomHeader(), fastjson.dumps({"subscriptionSet": [entry]}))
         if answer.code != ResponseCode.SUCCESS:
             raise of_refusal(answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import final
 
 from tailrace.broker.context import BrokerContext
@@ -11,7 +12,6 @@ from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.names import INNER_MULTI_QUEUE_OFFSET, LITE_TOPIC
 from tailrace.formats.pop import real_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.formats.requests.custom_header import CustomHeader
 from tailrace.formats.requests.message_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
@@ -20,11 +20,11 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.model import MessageExt
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.calls import Calls
+from tailrace.proxy.clients import Clients
 from tailrace.proxy.protocol import Code, GrpcError, of_refusal
 from tailrace.proxy.receipts import ReceiptHandle
 
-__all__ = ["PoppedMessages"]
+__all__ = ["PoppedMessages", "check_settled"]
 
 _WRONG_RECEIPT = frozenset({
     ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL})
@@ -34,9 +34,9 @@ _WRONG_RECEIPT = frozenset({
 class PoppedMessages:
     """Requests about one received message, by its receipt handle. All raise GrpcError."""
 
-    def __init__(self, broker: BrokerContext, calls: Calls) -> None:
+    def __init__(self, broker: BrokerContext, clients: Clients) -> None:
         self._broker = broker
-        self._calls = calls
+        self._clients = clients
 
     def handle(self, text: str) -> ReceiptHandle:
         """Read a receipt handle."""
@@ -46,9 +46,15 @@ class PoppedMessages:
         self, who: Caller, group: str, topic: str, handle: ReceiptHandle, lite_topic: str = ""
     ) -> None:
         """Acknowledge a message; ``lite_topic`` is that of a message that was received as one of a Lite topic."""
+        check_settled(await self.begin_ack(who, group, topic, handle, lite_topic))
+
+    def begin_ack(
+        self, who: Caller, group: str, topic: str, handle: ReceiptHandle, lite_topic: str
+    ) -> asyncio.Future[RemotingCommand]:
+        """Begin to acknowledge a message; return the future of the broker's answer, for `check_settled`."""
         handle.check_time(self._broker.clock.now_ms())
         receipt = handle.receipt
-        await self._call(who, RequestCode.ACK_MESSAGE, AckMessageRequestHeader(
+        return self._clients.call(who, RequestCode.ACK_MESSAGE, AckMessageRequestHeader(
             group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset,
             lite_topic or None))
 
@@ -62,9 +68,10 @@ class PoppedMessages:
         """
         handle.check_time(self._broker.clock.now_ms())
         receipt = handle.receipt
-        answer = await self._call(who, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeRequestHeader(
-            group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset,
-            ms, lite_topic or None, suspend=suspend))
+        answer = check_settled(await self._clients.call(
+            who, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeRequestHeader(
+                group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(),
+                receipt.queue_offset, ms, lite_topic or None, suspend=suspend)))
         changed = answer.read(ChangeInvisibleTimeResponseHeader)
         start = receipt.start_offset if receipt.is_order else receipt.queue_offset
         return handle._replace(receipt=receipt._replace(
@@ -90,8 +97,9 @@ class PoppedMessages:
         ):
             raise GrpcError(
                 Code.INVALID_RECEIPT_HANDLE, f"receipt_handle names position {phy_offset}, where its message is not")
-        await self._call(who, RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader(
-            phy_offset, group, -1, message_id, stored, max_reconsume_times=0))
+        check_settled(await self._clients.call(
+            who, RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader(
+                phy_offset, group, -1, message_id, stored, max_reconsume_times=0)))
         await self.ack(who, group, topic, handle, lite_topic)
 
     async def _look(self, phy_offset: int) -> MessageExt | None:
@@ -101,15 +109,16 @@ class PoppedMessages:
             return store.look_message_by_offset(phy_offset)
         return await self._broker.executors.look_ups.run(store.look_message_by_offset, phy_offset)
 
-    async def _call(self, who: Caller, code: RequestCode, header: CustomHeader) -> RemotingCommand:
-        answer = await self._calls.call(who, code, header)
-        if answer.code in _WRONG_RECEIPT:
-            raise GrpcError(Code.INVALID_RECEIPT_HANDLE, answer.remark or "the receipt handle is not one of a message")
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise GrpcError(Code.TOPIC_NOT_FOUND, answer.remark or "the topic does not exist")
-        if answer.code != ResponseCode.SUCCESS:
-            raise of_refusal(answer)
-        return answer
+
+def check_settled(answer: RemotingCommand) -> RemotingCommand:
+    """Return the answer to a request about a received message. Raises GrpcError if the broker has refused it."""
+    if answer.code in _WRONG_RECEIPT:
+        raise GrpcError(Code.INVALID_RECEIPT_HANDLE, answer.remark or "the receipt handle is not one of a message")
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        raise GrpcError(Code.TOPIC_NOT_FOUND, answer.remark or "the topic does not exist")
+    if answer.code != ResponseCode.SUCCESS:
+        raise of_refusal(answer)
+    return answer
 
 
 def _place(message: MessageExt, lite_topic: str) -> tuple[int, int]:

@@ -25,7 +25,6 @@ from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.calls import Calls
 from tailrace.proxy.clients import LITE, Client, Clients
 from tailrace.proxy.conversion import to_message
 from tailrace.proxy.popped import PoppedMessages
@@ -68,10 +67,9 @@ class ReceiveMessageActivity:
     """Pops for clients and streams what it gets."""
 
     def __init__(
-        self, broker: BrokerContext, calls: Calls, clients: Clients, popped: PoppedMessages, renewals: Renewals
+        self, broker: BrokerContext, clients: Clients, popped: PoppedMessages, renewals: Renewals
     ) -> None:
         self._broker = broker
-        self._calls = calls
         self._clients = clients
         self._popped = popped
         self._renewals = renewals

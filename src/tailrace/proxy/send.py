@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final, final
 
 from tailrace.broker.context import BrokerContext
@@ -17,7 +18,7 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.model import decode_message_id
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.calls import Calls
+from tailrace.proxy.clients import Call, Clients, answer_to
 from tailrace.proxy.conversion import message_type_of
 from tailrace.proxy.protocol import (
     OK,
@@ -30,7 +31,6 @@ from tailrace.proxy.protocol import (
     service,
     status,
 )
-from tailrace.proxy.together import together
 from tailrace.proxy.transactions import HalfPlaces
 from tailrace.proxy.validation import (
     check_key,
@@ -52,6 +52,7 @@ _NOT_DURABLE: Final = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: (Code.SLAVE_PERSISTENCE_TIMEOUT, "FLUSH_SLAVE_TIMEOUT"),
     ResponseCode.SLAVE_NOT_AVAILABLE: (Code.HA_NOT_AVAILABLE, "SLAVE_NOT_AVAILABLE"),
 }
+_STORED: Final = {ResponseCode.SUCCESS, *_NOT_DURABLE}
 ANY_QUEUE: Final = -1
 """The broker takes its queues in turn."""
 DEFAULT_QUEUES: Final = 4
@@ -61,9 +62,9 @@ DEFAULT_QUEUES: Final = 4
 class SendMessageActivity:
     """Checks messages and has the broker store them."""
 
-    def __init__(self, broker: BrokerContext, calls: Calls, places: HalfPlaces) -> None:
+    def __init__(self, broker: BrokerContext, clients: Clients, places: HalfPlaces) -> None:
         self._broker = broker
-        self._calls = calls
+        self._clients = clients
         self._places = places
 
     async def send(self, request: Any, caller: Caller) -> Any:
@@ -80,18 +81,12 @@ class SendMessageActivity:
         if len(messages) == 1:
             properties = self._made(caller, topic, first)[1]
             queue_id = self._queue(topic, _sharding_key(first))
-            return self._response([await self._store(caller, topic, queue_id, first, properties)])
+            answer = await self._put(caller, topic, queue_id, first, properties)
+            return self._response([self._entry(topic, first, answer)])
         if any(message.topic != first.topic for message in messages):
             raise GrpcError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
         made = [self._made(caller, topic, message) for message in messages]
-        keys = [_sharding_key(message) for message in messages]
-        queues = {key: self._queue(topic, key) if key else ANY_QUEUE for key in dict.fromkeys(keys)}
-        failed: dict[str, GrpcError] = {}
-        # Each message is put before the next one begins, so the messages of a key are in order in their queue.
-        entries = await together(
-            self._store_or_say_why(caller, topic, queues[key], *one, key, failed)
-            for one, key in zip(made, keys, strict=True))
-        return self._response(entries)
+        return self._response(await self._store_all(caller, topic, made))
 
     @staticmethod
     def _response(entries: list[Any]) -> Any:
@@ -182,39 +177,52 @@ class SendMessageActivity:
                           ("__BORNHOST", "born_host"))
         return properties
 
-    async def _store_or_say_why(
-        self, caller: Caller, topic: str, queue_id: int, message: Any, properties: dict[str, str], key: str,
-        failed: dict[str, GrpcError],
-    ) -> Any:
-        """Return the entry of a message of a list. After one that is not stored, no later one of its key is."""
-        if key and key in failed:
-            return service.SendResultEntry(status=status(
-                failed[key].code,
-                f"not stored, because an earlier message of its group was not: {failed[key].message}"))
-        try:
-            return await self._store(caller, topic, queue_id, message, properties)
-        except GrpcError as error:
-            failed[key] = error
-            return service.SendResultEntry(status=status(error.code, error.message))
+    async def _store_all(self, caller: Caller, topic: str, made: list[tuple[Any, dict[str, str]]]) -> list[Any]:
+        """Return the entries of messages. After one that is not stored, no later one of its key is.
 
-    async def _store(
+        Each message is put before the next one begins, so the messages of a key are in order in their queue.
+        """
+        keys = [_sharding_key(message) for message, _ in made]
+        queues = {key: self._queue(topic, key) if key else ANY_QUEUE for key in dict.fromkeys(keys)}
+        refused: dict[str, GrpcError] = {}
+        calls: list[Call] = []
+        for (message, properties), key in zip(made, keys, strict=True):
+            if (earlier := refused.get(key)) is not None:
+                calls.append(GrpcError(
+                    earlier.code, f"not stored, because an earlier message of its group was not: {earlier.message}"))
+                continue
+            answer = self._put(caller, topic, queues[key], message, properties)
+            calls.append(answer)
+            if key and answer.done() and answer.result().code not in _STORED:
+                refused[key] = of_refusal(answer.result())
+        entries = []
+        for (message, _), call in zip(made, calls, strict=True):
+            try:
+                entries.append(self._entry(topic, message, await answer_to(call)))
+            except GrpcError as error:
+                entries.append(service.SendResultEntry(status=status(error.code, error.message)))
+        return entries
+
+    def _put(
         self, caller: Caller, topic: str, queue_id: int, message: Any, properties: dict[str, str]
-    ) -> Any:
-        """Return the entry of a message. Raises GrpcError if the broker refuses it."""
+    ) -> asyncio.Future[RemotingCommand]:
+        """Have the broker store a message; return the future of its answer."""
         system = message.system_properties
-        is_half = system.message_type == _TRANSACTION
         sys_flag = SysFlag.COMPRESSED if system.body_encoding == _GZIP else 0
+        if system.message_type == _TRANSACTION:
+            sys_flag |= SysFlag.TRANSACTION_PREPARED
         born_ms = millis(system.born_timestamp) if system.HasField("born_timestamp") else self._broker.clock.now_ms()
-        header = SendMessageRequestHeaderV2(
-            topic, topic, N.AUTO_CREATE_TOPIC_KEY_TOPIC, DEFAULT_QUEUES, queue_id,
-            sys_flag | SysFlag.TRANSACTION_PREPARED if is_half else sys_flag, born_ms, 0,
-            encode_properties(properties).decode(), 0)
-        answer = await self._calls.call(caller, RequestCode.SEND_MESSAGE_V2, header, message.body)
+        return self._clients.call(caller, RequestCode.SEND_MESSAGE_V2, SendMessageRequestHeaderV2(
+            topic, topic, N.AUTO_CREATE_TOPIC_KEY_TOPIC, DEFAULT_QUEUES, queue_id, sys_flag, born_ms, 0,
+            encode_properties(properties).decode(), 0), message.body)
+
+    def _entry(self, topic: str, message: Any, answer: RemotingCommand) -> Any:
+        """Return the entry of a message. Raises GrpcError if the broker has refused it."""
         if answer.code != ResponseCode.SUCCESS:
             return self._not_stored(answer)
-        ext = answer.ext
+        system, ext = message.system_properties, answer.ext
         transaction_id = ext.get("transactionId", "")
-        if is_half:
+        if system.message_type == _TRANSACTION:
             _, phy_offset = decode_message_id(ext["msgId"])
             self._places.put(topic, transaction_id, int(ext["queueOffset"]), phy_offset)
         return service.SendResultEntry(
@@ -232,7 +240,7 @@ class SendMessageActivity:
         """Take a delayed message back."""
         topic = check_topic(request.topic)
         self._check_type(topic, {N.TIMER_DELIVER_MS: ""})
-        answer = await self._calls.call(
+        answer = await self._clients.call(
             caller, RequestCode.RECALL_MESSAGE, RecallMessageRequestHeader(topic, request.recall_handle))
         if answer.code != ResponseCode.SUCCESS:
             raise of_refusal(answer)

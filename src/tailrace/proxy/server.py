@@ -30,7 +30,6 @@ from tailrace.proxy import limits
 from tailrace.proxy.acks import AckActivity
 from tailrace.proxy.admission import Admission, Admitted
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.calls import Calls
 from tailrace.proxy.clients import Client, Clients
 from tailrace.proxy.connections import GrpcConnections
 from tailrace.proxy.entry import Entry
@@ -141,9 +140,8 @@ class GrpcServer:
         self._entry = Entry(
             controller.access.enforced, clients,
             SignatureDates(broker.clock, auth.grpc_signature_max_age, auth.time_zones()))
-        calls = Calls(clients)
         places = HalfPlaces(broker)
-        popped = PoppedMessages(broker, calls)
+        popped = PoppedMessages(broker, clients)
         self._renewals = Renewals(broker, clients, popped)
         self._connections = GrpcConnections(self._limits, has_users=self._entry.has_users)
         self._admission = Admission(
@@ -152,11 +150,11 @@ class GrpcServer:
         self._telemetry = TelemetryActivity(
             broker, self._entry, clients, self._renewals, places, self._admission)
         self._routes = RouteActivity(broker, lambda: (self.host, self.port))
-        self._sends = SendMessageActivity(broker, calls, places)
-        self._receives = ReceiveMessageActivity(broker, calls, clients, popped, self._renewals)
+        self._sends = SendMessageActivity(broker, clients, places)
+        self._receives = ReceiveMessageActivity(broker, clients, popped, self._renewals)
         self._acks = AckActivity(clients, popped, self._renewals)
-        self._ends = EndTransactionActivity(calls, places)
-        self._lite = LiteSubscriptionActivity(broker, calls)
+        self._ends = EndTransactionActivity(clients, places)
+        self._lite = LiteSubscriptionActivity(broker, clients)
 
     async def serve_on(self, listener: GrpcListener) -> None:
         """Serve the calls that come to a port."""

@@ -13,7 +13,7 @@ from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import EndTransactionRequestHeader
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.calls import Calls
+from tailrace.proxy.clients import Clients
 from tailrace.proxy.protocol import OK, Code, GrpcError, definition, of_refusal, service
 from tailrace.proxy.validation import check_topic
 
@@ -76,8 +76,8 @@ class HalfPlaces:
 class EndTransactionActivity:
     """Commits and rolls back."""
 
-    def __init__(self, calls: Calls, places: HalfPlaces) -> None:
-        self._calls = calls
+    def __init__(self, clients: Clients, places: HalfPlaces) -> None:
+        self._clients = clients
         self._places = places
 
     async def end(self, request: Any, caller: Caller) -> Any:
@@ -93,7 +93,7 @@ class EndTransactionActivity:
         commit_or_rollback = _ENDS.get(request.resolution)
         if commit_or_rollback is None:
             return service.EndTransactionResponse(status=OK)
-        answer = await self._calls.call(caller, RequestCode.END_TRANSACTION, EndTransactionRequestHeader(
+        answer = await self._clients.call(caller, RequestCode.END_TRANSACTION, EndTransactionRequestHeader(
             topic, place.queue_offset, place.phy_offset, commit_or_rollback, request.message_id, topic,
             from_transaction_check=request.source == definition.TransactionSource.SOURCE_SERVER_CHECK,
             transaction_id=transaction_id))

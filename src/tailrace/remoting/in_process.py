@@ -62,7 +62,7 @@ class InProcessConnection:
         self._opaque += 1
         future = self._loop.create_future()
         if self.channel.closed:
-            future.set_exception(RemotingConnectError(self.channel.peer, "connection closed"))
+            self._fail(future)
             return future
         request = RemotingCommand(
             code, ext, body, opaque=self._opaque, language=self._language, serialize_type=SerializeType.ROCKETMQ)
@@ -120,8 +120,11 @@ class InProcessConnection:
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(RemotingConnectError(self.channel.peer, "connection closed"))
-                future.exception()  # retrieved, so that asyncio does not log it if the caller has ended
+                self._fail(future)
+
+    def _fail(self, future: asyncio.Future[RemotingCommand]) -> None:
+        future.set_exception(RemotingConnectError(self.channel.peer, "connection closed"))
+        future.exception()  # retrieved, so that asyncio does not log it if the caller has ended
 
 
 def _as_it_is(command: RemotingCommand) -> RemotingCommand:

@@ -44,13 +44,21 @@ class Broker:
         self.refused = set()
         self.later = {}
 
-    async def call(self, caller, code, header, body):
+    def call(self, caller, code, header, body):
+        answer = asyncio.get_running_loop().create_future()
         if body in self.refused:
-            return RemotingCommand(2, remark="busy")
+            answer.set_result(RemotingCommand(2, remark="busy"))
+            return answer
         self.stored.append((body, header.queue_id))
-        for _ in range(self.later.get(body, 0)):
-            await asyncio.sleep(0)  # as an answer that waits for the disk
-        return RemotingCommand(0, {"queueOffset": str(len(self.stored)), "queueId": "0", "msgId": "0" * 32})
+        self._answer(answer, RemotingCommand(
+            0, {"queueOffset": str(len(self.stored)), "queueId": "0", "msgId": "0" * 32}), self.later.get(body, 0))
+        return answer
+
+    def _answer(self, future, answer, turns):
+        if turns:  # as an answer that waits for the disk
+            asyncio.get_running_loop().call_soon(self._answer, future, answer, turns - 1)
+        else:
+            future.set_result(answer)
 
 
 def send(broker, *messages):
