@@ -59,7 +59,8 @@ class Access:
         if config.authentication_enabled:
             self._warn_about_short_passwords()
         self.control = AccessControl(clock, config, cluster, self.users.get, self.acls.get)
-        self.users.on_change = self.acls.on_change = self._changed
+        for table in (self.users, self.acls):
+            table.on_change(self._changed)
         self.departures: Departures | None = None
         """Ends what users may not have any more; set by the broker if clients need a user."""
         self.quotas = UserQuotas(clock, config)

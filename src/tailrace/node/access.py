@@ -34,11 +34,6 @@ class _AccessManager(ConfigManager[str, V]):
     private = True
     member = ""
 
-    def __init__(self, file_system: FileSystem, config_dir: str, name: str) -> None:
-        super().__init__(file_system, config_dir, name)
-        self.on_change: Callable[[], None] = _nothing
-        """Called by the thread that wrote a change, when the change shows."""
-
     def load(self) -> bool:
         """Read the file; its backup only if there is no file. Raises StoreError that says what is wrong, and where."""
         for path in (self.path, f"{self.path}.bak"):
@@ -75,9 +70,6 @@ class _AccessManager(ConfigManager[str, V]):
 
     def _read(self, value: Any) -> tuple[str, V]:
         raise NotImplementedError
-
-    def _published(self) -> None:
-        self.on_change()
 
     def get(self, name: str) -> V | None:
         """Return the value of a user."""
@@ -204,7 +196,3 @@ class AclManager(_AccessManager[Acl]):
 
     def _encode(self, table: dict[str, Acl]) -> dict[str, Any]:
         return {self.member: [acl.to_json() for _, acl in sorted(table.items())]}
-
-
-def _nothing() -> None:
-    """Leave a change as it is."""

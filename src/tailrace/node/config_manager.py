@@ -204,6 +204,11 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         """Contents of the file that are not written; the last one counts."""
         self._owner = ThreadOwner(f"{type(self).__name__} ({name})")
         self._unknown: dict[str, Any] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Have the thread that wrote a change call ``listener`` when the change is visible."""
+        self._listeners.append(listener)
 
     @property
     def path(self) -> str:
@@ -282,7 +287,8 @@ class ConfigManager(abc.ABC, Generic[K, V]):
             if draft.changes:
                 self._publish(draft)
                 self.data_version = version
-                self._published()
+                for listener in self._listeners:
+                    listener()
         for change, result in batch:
             change.done.set_result(result)
 
@@ -341,9 +347,6 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         self._table.update(draft.puts)
         for key in draft.gone:
             self._table.pop(key, None)
-
-    def _published(self) -> None:
-        """Called after changes are visible and the data version is set."""
 
     def _merged(self, draft: Draft[K, V]) -> dict[K, V]:
         """Return the whole table after the changes of a draft."""

@@ -195,7 +195,6 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
     ) -> None:
         super().__init__(file_system, config_dir, "topics.json", clock.now_ms)
         self._config = broker_config
-        self._listeners: list[Callable[[], None]] = []
         self.enable_lmq = lmq
         """True if every LMQ name is a topic with one queue. Such topics have no entry."""
         self.multi_dispatch = multi_dispatch
@@ -229,10 +228,6 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
     def broker_name(self) -> str:
         """The name by which mappings of static topics name this broker."""
         return self._config.broker_name
-
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after each change."""
-        self._listeners.append(listener)
 
     def select(self, topic: str) -> TopicConfig | None:
         """Return the topic, or None."""
@@ -385,10 +380,6 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
             raise StoreError(
                 f"there are {len(draft)} topics, {new} more are over the limit maxTopics={most}; "
                 "delete topics or raise maxTopics")
-
-    def _published(self) -> None:
-        for listener in self._listeners:
-            listener()
 
     def _decode(self, value: dict[str, Any]) -> None:
         found = value.pop("topicConfigTable", None)
