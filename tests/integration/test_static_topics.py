@@ -240,6 +240,11 @@ def test_a_broker_that_is_gone_is_named(tmp_path):
     asyncio.run(test())
 
 
+def cleaner_of(broker):
+    return MappingCleaner(
+        broker.store, broker.other_brokers, broker.config.broker_name, broker.clock, broker.executors.files)
+
+
 def test_parts_that_are_not_needed_are_cleaned(tmp_path):
     """A part without messages by the leader, a list whose leader is another broker by the broker that has it."""
 
@@ -255,7 +260,7 @@ def test_parts_that_are_not_needed_are_cleaned(tmp_path):
             await b.set(mapping("b", {**queues, 2: [*old, item(2, "b", 2, 100)], 3: own}, epoch=2, total=4), 5)
             await route_of(server, lambda r: len(r["topicQueueMappingByBroker"].get("b", {}).get("currIdMap", ())) == 4)
             for node in (a, b):
-                await MappingCleaner(node.controller.broker).run_pass()
+                await cleaner_of(node.controller.broker).run_pass()
             table = b.store.topics.mappings.table[TOPIC].hosted_queues
             assert [[part.bname for part in table[q]] for q in range(4)] == [
                 ["a", "b"], ["b"], ["c", "b"], ["b"]]
@@ -269,7 +274,7 @@ def test_parts_that_are_not_needed_are_cleaned(tmp_path):
 def test_a_pass_of_cleaning_begins_in_its_hour_and_names_what_fails(tmp_path, caplog):
     async def test():
         async with cluster(tmp_path, "a") as (a, _):
-            cleaner = MappingCleaner(a.controller.broker)
+            cleaner = cleaner_of(a.controller.broker)
             cleaner.start_pass()
             assert cleaner._task is None, "there is no mapping"
             await a.set(mapping("a", {0: [item(0, "gone", 0), item(1, "a", 0, 100)]}), 1)

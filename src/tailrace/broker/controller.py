@@ -175,7 +175,8 @@ class BrokerController:
         reply = ReplyMessageProcessor(broker, self._send, durable)
         transactions = EndTransactionProcessor(broker, durable)
         self._checks = TransactionChecks(broker)
-        self._cleaner = MappingCleaner(broker)
+        self._cleaner = MappingCleaner(
+            store, broker.other_brokers, self._config.broker_name, self._clock, broker.executors.files)
         retention = RetentionProcessor(broker)
         self._later: list[_AnswersLater] = [
             broker.changes, broker.worker, retention.worker, broker.cold_reads, broker.other_brokers, reply,

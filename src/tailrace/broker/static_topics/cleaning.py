@@ -14,7 +14,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, final
 
 from tailrace import events
+from tailrace.broker.executors import BoundedExecutor
 from tailrace.broker.static_topics.logical_queues import PHYSICAL
+from tailrace.broker.static_topics.other_brokers import OtherBrokers
+from tailrace.env.clock import Clock
 from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import fastjson
@@ -29,7 +32,7 @@ from tailrace.node.topic_queue_mapping import (
 from tailrace.store.retention.rules import is_time_to_delete
 
 if TYPE_CHECKING:
-    from tailrace.broker.context import BrokerContext
+    from tailrace.node.message_store import MessageStore
 
 __all__ = ["PERIOD_S", "MappingCleaner"]
 
@@ -42,21 +45,23 @@ PERIOD_S: Final = 300.0
 class MappingCleaner:
     """Cleans all mappings, one pass at a time, on the event loop."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
-        self._mappings = broker.topics.mappings
-        self._name = broker.config.broker_name
+    def __init__(
+        self, store: MessageStore, others: OtherBrokers, own_name: str, clock: Clock, files: BoundedExecutor
+    ) -> None:
+        """``own_name`` is that of this broker; ``files`` writes the mappings."""
+        self._store, self._others, self._name, self._clock, self._files = store, others, own_name, clock, files
+        self._mappings = store.topics.mappings
         self._task: asyncio.Task[None] | None = None
 
     def start_pass(self) -> None:
         """Begin a pass if there are mappings, the hour is one of ``deleteWhen``, and no pass is under way."""
-        store = self._broker.store
-        hour = datetime.fromtimestamp(self._broker.clock.now_ms() / 1000).hour  # noqa: DTZ006 - local hours
+        store = self._store
+        hour = datetime.fromtimestamp(self._clock.now_ms() / 1000).hour  # noqa: DTZ006 - local hours
         if (
             self._mappings.table and self._task is None and store.is_writeable and not store.lost_lock
             and is_time_to_delete(store.config.delete_when, hour)
         ):
-            self._task = self._broker.loop.create_task(self._run())
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         """End the pass that is under way."""
@@ -78,7 +83,7 @@ class MappingCleaner:
                 changes = await self._changes(detail)
                 if changes:
                     edit = self._mappings.keeping(detail, changes)
-                    await self._broker.executors.files.run(self._mappings.change, edit)
+                    await self._files.run(self._mappings.change, edit)
                     events.STATIC_TOPIC_CLEANED.log(_log, topic=topic, queues=sorted(changes))
             except (RefusalError, StoreError, OSError, ValueError) as error:
                 events.STATIC_TOPIC_NOT_CLEANED.log(_log, topic=topic, reason=error)
@@ -102,13 +107,12 @@ class MappingCleaner:
 
     async def _is_empty(self, topic: str, item: LogicQueueMappingItem) -> bool:
         """Return whether the physical queue of an item has no message."""
-        store = self._broker.store
         if item.bname == self._name:
-            first, until = store.queue_offsets.bounds(topic, item.queue_id)
+            first, until = self._store.queue_offsets.bounds(topic, item.queue_id)
             return first == until
         found = []
         for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
-            answer = await self._broker.other_brokers.ask(
+            answer = await self._others.ask(
                 item.bname, topic, code, {"topic": topic, "queueId": str(item.queue_id), **PHYSICAL})
             if answer.code != ResponseCode.SUCCESS:
                 raise RefusalError(answer.code, answer.remark or "")
@@ -117,7 +121,7 @@ class MappingCleaner:
 
     async def _leaders(self, detail: TopicQueueMappingDetail) -> dict[int, str]:
         """Return the leader of each logical queue, from the name servers."""
-        route: dict[str, Any] = await self._broker.other_brokers.route(detail.topic)
+        route: dict[str, Any] = await self._others.route(detail.topic)
         infos = [checked_info(info, detail.topic) for info in (route.get("topicQueueMappingByBroker") or {}).values()]
         return {
             int(queue_id): info["bname"] for info in sorted(infos, key=lambda info: int(info["epoch"]))
@@ -125,7 +129,7 @@ class MappingCleaner:
 
     async def _agrees(self, leader: str, detail: TopicQueueMappingDetail, queue_id: int) -> bool:
         """Return whether the leader's mapping has the same epoch and says that it leads the queue."""
-        answer = await self._broker.other_brokers.ask(
+        answer = await self._others.ask(
             leader, detail.topic, RequestCode.GET_TOPIC_CONFIG, {"topic": detail.topic, "lo": "true"})
         if answer.code != ResponseCode.SUCCESS:
             return False
