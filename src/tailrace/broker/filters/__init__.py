@@ -4,7 +4,7 @@
     sql_expression   an expression as a function of property values
     sql_grammar      the text of an expression as calls of a builder
     java_numbers     how Java reads numbers in text
-    subscriptions    what a group wants of a topic
+    subscriptions    the expression of a group for a topic
     message_filters  the filter of one pull: the properties that it needs, and whether a message matches
     retry_owner      the messages of one group in a retry topic whose name several have
     consumer_filters expressions of groups by topic: ``consumerFilter.json``

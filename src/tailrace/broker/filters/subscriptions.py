@@ -1,4 +1,4 @@
-"""What a consumer group wants of a topic, as its members and requests say it."""
+"""The subscription of a consumer group to a topic, as its members and requests give it."""
 
 from __future__ import annotations
 
