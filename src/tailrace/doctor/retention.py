@@ -14,10 +14,12 @@ from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import BLANK, decode_message
+from tailrace.formats.consumequeue import CqUnit
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.retention.archive_pins import ArchivePins
 from tailrace.node.retention.group_pins import GroupPins
+from tailrace.node.retention.topics import limits_of_topics
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.segments import MappedFile
 from tailrace.store.consume_queue import ConsumeQueue
@@ -50,7 +52,7 @@ from tailrace.store.retention.topic_rules import (
     RETENTION_BYTES,
     TopicLimits,
     TopicNeeds,
-    topic_limits,
+    topic_needs,
 )
 from tailrace.timer.properties import out_ms
 
@@ -173,56 +175,32 @@ def _facts(
 
 def _store_timestamp(directory: StoreDirectory, phy_offset: int) -> int:
     """Return when the record at a position was stored, by the wall clock; -1 without a valid record."""
-    head = directory.read(phy_offset, BLANK.size)
-    if len(head) < BLANK.size:
-        return -1
-    try:
-        stored = decode_message(
-            directory.read(phy_offset, max(BLANK.unpack_from(head).total_size, 0))).store_timestamp
-    except CorruptionError:
-        return -1
-    return directory.wall_times.of(phy_offset, stored)
+    size = int.from_bytes(directory.read(phy_offset, 4), "big", signed=True)
+    return directory.store_time(CqUnit(phy_offset, size, 0)) or -1
 
 
 def _topics(
     directory: StoreDirectory, now_ms: int, topics: TopicConfigManager
 ) -> tuple[TopicNeeds | None, dict[str, str]]:
     """Return the part of the log that topics need, and the rules by topic."""
-    limits: dict[str, TopicLimits] = {}
     rules: dict[str, str] = {}
-    for config in topics.items():
-        try:
-            found = topic_limits(config.attributes)
-        except ValueError as error:
-            rules[config.topic_name] = f"attribute ignored: {error}"
-            continue
-        if found != TopicLimits() and not topics.is_system_topic(config.topic_name):
-            limits[config.topic_name] = found
-            by_bytes = f"{RETENTION_BYTES}={found.keep_bytes}" if found.keep_bytes is not None else ""
-            rules[config.topic_name] = ", ".join(filter(None, (found.rule, by_bytes)))
+    limits = limits_of_topics(topics, lambda topic, error: rules.update({topic: f"attribute ignored: {error}"}))
+    for topic, found in limits.items():
+        by_bytes = f"{RETENTION_BYTES}={found.keep_bytes}" if found.keep_bytes is not None else ""
+        rules[topic] = ", ".join(filter(None, (found.rule, by_bytes)))
     for (topic, queue_id), offset in sorted(directory.purged.items()):
         rules[topic] = ", ".join(filter(None, (
             rules.get(topic), f"queue {queue_id} released below offset {offset}")))
     if not limits and not directory.purged:
         return None, rules
-    own_from, holder, default_from = NOWHERE, "", NOWHERE
-    for queue in directory.queues():
-        limit = limits.get(queue.topic, TopicLimits())
-        own = limit.keep_ms is not None and limit.keep_ms >= 0
-        first = _first_position(directory, queue, now_ms - (limit.keep_ms or 0) if own else 0)
-        if limit.keep_ms is None:
-            default_from = min(default_from, first)
-        elif first < own_from:
-            own_from, holder = first, f"{queue.topic} ({limit.rule})"
-    return TopicNeeds(own_from, holder, default_from), rules
 
+    def first_position(queue: ConsumeQueue) -> int:
+        low, keep_ms = queue.min_offset, limits.get(queue.topic, TopicLimits()).keep_ms
+        if keep_ms is not None and 0 <= keep_ms < now_ms:
+            low = first_stored(queue, low, now_ms - keep_ms, directory.store_time)
+        return _message_position(queue, low)
 
-def _first_position(directory: StoreDirectory, queue: ConsumeQueue, since_ms: int) -> int:
-    """Return the position of the first message of a queue that was stored at or after a time."""
-    low = queue.min_offset
-    if since_ms > 0:
-        low = first_stored(queue, low, since_ms, directory.store_time)
-    return _message_position(queue, low)
+    return topic_needs(limits, ((queue.topic, first_position(queue)) for queue in directory.queues())), rules
 
 
 def _message_position(queue: ConsumeQueue, offset: int) -> int:

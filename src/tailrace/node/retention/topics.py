@@ -36,9 +36,15 @@ from tailrace.store.retention.min_offsets import (
     encode_ended,
     encode_minima,
 )
-from tailrace.store.retention.topic_rules import NOWHERE, TopicLimits, TopicNeeds, topic_limits
+from tailrace.store.retention.topic_rules import (
+    NOWHERE,
+    TopicLimits,
+    TopicNeeds,
+    topic_limits,
+    topic_needs,
+)
 
-__all__ = ["TopicRetention", "Unfinished", "read_unfinished"]
+__all__ = ["TopicRetention", "Unfinished", "limits_of_topics", "read_unfinished"]
 
 _log = get_logger(__name__)
 _WRITE_NS: Final = 60_000_000_000
@@ -148,6 +154,22 @@ def _sizes(queue: ConsumeQueue, offset: int) -> np.ndarray[Any, np.dtype[np.int6
     return sizes
 
 
+def limits_of_topics(
+    topics: TopicConfigManager, refused: Callable[[str, ValueError], None]
+) -> dict[str, TopicLimits]:
+    """Return the limits of the topics that have any. ``refused`` gets each topic with an invalid attribute."""
+    found = {}
+    for config in topics.items():
+        try:
+            limits = topic_limits(config.attributes)
+        except ValueError as error:
+            refused(config.topic_name, error)
+            continue
+        if limits != TopicLimits() and not topics.is_system_topic(config.topic_name):
+            found[config.topic_name] = limits
+    return found
+
+
 @final
 class TopicRetention:
     """Moves logical minimum offsets and computes which part of the log topics need. Any thread may call."""
@@ -254,16 +276,8 @@ class TopicRetention:
         """Return the limits of the topics that have any. They are read again when a topic has changed."""
         version = self._topics.data_version.counter
         if version != self._limits_version:
-            found = {}
-            for config in self._topics.items():
-                try:
-                    limits = topic_limits(config.attributes)
-                except ValueError as error:
-                    events.ATTRIBUTE_IGNORED.log(_log, topic=config.topic_name, cause=error)
-                    continue
-                if limits != TopicLimits() and not self._topics.is_system_topic(config.topic_name):
-                    found[config.topic_name] = limits
-            self._limits, self._limits_version = found, version
+            self._limits, self._limits_version = limits_of_topics(self._topics, lambda topic, error: (
+                events.ATTRIBUTE_IGNORED.log(_log, topic=topic, cause=error))), version
         return self._limits
 
     def needs(self) -> TopicNeeds | None:
@@ -271,15 +285,8 @@ class TopicRetention:
         limits = self._topic_limits()
         if not limits and not self._minima.table:
             return None
-        own_from, holder, default_from = NOWHERE, "", NOWHERE
-        for key, queue in list(self._store.queues.table.items()):
-            first = self._first_position(key, queue)
-            limit = limits.get(key[0])
-            if limit is None or limit.keep_ms is None:
-                default_from = min(default_from, first)
-            elif first < own_from:
-                own_from, holder = first, f"{key[0]} ({limit.rule})"
-        return TopicNeeds(own_from, holder, default_from)
+        return topic_needs(limits, (
+            (key[0], self._first_position(key, queue)) for key, queue in list(self._store.queues.table.items())))
 
     def _first_position(self, key: QueueKey, queue: ConsumeQueue) -> int:
         low = queue.min_offset

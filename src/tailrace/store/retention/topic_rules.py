@@ -13,13 +13,14 @@ topic needs a message of it any more; ``TopicNeeds`` passes that to ``store.rete
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tailrace.config import whole_number
 
 __all__ = [
     "NOWHERE", "RESERVE_TIME", "RETENTION_BYTES", "RETENTION_MS", "TopicLimits", "TopicNeeds", "topic_limits",
+    "topic_needs",
 ]
 
 RESERVE_TIME: Final = "reserve.time"
@@ -62,6 +63,18 @@ def topic_limits(attributes: Mapping[str, str]) -> TopicLimits:
     keep_bytes = _number(attributes, RETENTION_BYTES)
     return TopicLimits(
         keep_ms, keep_bytes if keep_bytes is not None and keep_bytes >= 0 else None, rule)
+
+
+def topic_needs(limits: Mapping[str, TopicLimits], firsts: Iterable[tuple[str, int]]) -> TopicNeeds:
+    """Return what the topics need. ``firsts`` has the topic and the first position of each queue, or NOWHERE."""
+    own_from, holder, default_from = NOWHERE, "", NOWHERE
+    for topic, first in firsts:
+        limit = limits.get(topic)
+        if limit is None or limit.keep_ms is None:
+            default_from = min(default_from, first)
+        elif first < own_from:
+            own_from, holder = first, f"{topic} ({limit.rule})"
+    return TopicNeeds(own_from, holder, default_from)
 
 
 def _number(attributes: Mapping[str, str], name: str) -> int | None:
