@@ -23,8 +23,10 @@ NAMES_HEAD = """\
 
 import cython
 
+from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32u
+from tailrace.kernels.shared.copying import is_name
 """
 
 
@@ -79,16 +81,13 @@ KERNEL_NAMES = (
     "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS",
     "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "SCHEDULE_TOPIC", "TIMER_TOPIC",
 )
-ODD_STARTS = (
-    "INNER_MULTI", "TIMER_DELIVERY_PREFIX", "TRANSACTION_PREFIX", "LITE_PREFIX", "SYSTEM_PROPERTY_PREFIX",
-)
 TOPIC_STARTS = ("RETRY_GROUP_TOPIC_PREFIX", "DLQ_GROUP_TOPIC_PREFIX", "SYSTEM_TOPIC_PREFIX", "LMQ_PREFIX")
 FUNCTION = """\
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def {name}(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.{result}:
+def {name}(b: cython.{buffer}, p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.int:
     \"\"\"{about} The name is ``b[p:p + n]``.\"\"\"
 {lines}"""
 CASES = """\
@@ -100,9 +99,9 @@ CASES = """\
 """
 
 
-def function(name: str, result: str, about: str, lines: str) -> str:
+def function(name: str, about: str, lines: str, buffer: str = "const[cython.uchar][::1]") -> str:
     """A function of kernels that compares a name with known ones."""
-    return FUNCTION.format(name=name, result=result, about=about, lines=lines)
+    return FUNCTION.format(name=name, about=about, lines=lines, buffer=buffer)
 
 
 def name_numbers() -> dict[str, int]:
@@ -128,20 +127,38 @@ def if_at_p(name: str, compared: str, result: str) -> str:
     return f"    if {condition}:\n        return {result}\n"
 
 
+def mark_cases() -> str:
+    """The lines that return the mark of a property's name, by the length of the name and by mark."""
+    lines, word = [], "if"
+    for length in sorted({*map(len, names.MARKS)}):
+        lines.append(f"    {word} n == {length}:")
+        marks: dict[str, list[str]] = {}
+        for name, mark in sorted(names.MARKS.items()):
+            if len(name) == length:
+                marks.setdefault(mark, []).append(f'is_name(b, p, b"{name}", {length})')
+        for mark, conditions in marks.items():
+            condition = f"if {' or '.join(conditions)}:"
+            if len(condition) > 112:
+                condition = "if (\n" + textwrap.fill(
+                    " or ".join(conditions).replace(", ", ",~"), 112, initial_indent=12 * " ",
+                    subsequent_indent=12 * " ").replace("~", " ") + "\n        ):"
+            lines.append(f"        {condition}\n            return C.{mark}")
+        word = "elif"
+    return "\n".join([*lines, "    return 0\n"])
+
+
 def name_functions() -> str:
     """The names of ``formats.names`` for the kernels that recognise them."""
     known = "".join(if_at_p(getattr(names, one), "==", f"L.NAME_{one}") for one in KERNEL_NAMES)
     starts = "".join(
         if_at_p(getattr(names, one), ">=", f"L.START_{one.removesuffix('_PREFIX')}") for one in TOPIC_STARTS)
-    odd = "".join(
-        if_at_p(start, ">=", "True") for start in (*(getattr(names, one) for one in ODD_STARTS), f"{names.DELAY}\1"))
     return "\n\n".join([
         NAMES_HEAD,
-        function("known_name", "int", "Return the number NAME_* of a known name, else 0.", CASES.format(cases=known)),
-        function("known_start", "int", "Return the number START_* of the known start of a topic, else 0.",
+        function("known_name", "Return the number NAME_* of a known name, else 0.", CASES.format(cases=known)),
+        function("known_start", "Return the number START_* of the known start of a topic, else 0.",
                  CASES.format(cases=starts)),
-        function("begins_odd", "bint", "Return True for the start of a property that a batch cannot honour.",
-                 CASES.format(cases=odd))])
+        function("mark_of", "Return the flag for a property of this name, 0 if a plain message may have it.",
+                 mark_cases(), "p_const_uchar")])
 
 
 def main() -> int:

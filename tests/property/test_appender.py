@@ -170,7 +170,7 @@ def test_a_plain_message_is_one_that_needs_no_closer_look(topic, body, propertie
 
 
 @pytest.mark.parametrize("name", [
-    "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DEL_UNIQKEY", "DELAY",
+    "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "DELAY",
     "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"])
 @pytest.mark.parametrize("module", TWINS, ids=["interpreted", "imported"])
 def test_what_the_put_hook_or_multi_dispatch_look_at_is_not_plain(module, name):

@@ -73,7 +73,7 @@ def _module() -> ModuleType:
         cclass=_unchanged, cfunc=_unchanged, ccall=_unchanged, inline=_unchanged, nogil=_Nogil(), gil=_Nogil(),
         with_gil=_unchanged, address=_unchanged, bint=_Type(bool), void=_Type(int), const=_Type(int))
     for name in ("Py_ssize_t", "int", "uint", "longlong", "ulonglong", "uchar", "size_t", "p_char",
-                 "p_uchar", "p_longlong", "p_Py_ssize_t", "p_void"):
+                 "p_uchar", "p_const_char", "p_const_uchar", "p_longlong", "p_Py_ssize_t", "p_void"):
         made.__dict__[name] = _Type(int)
     return made
 

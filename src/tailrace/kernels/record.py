@@ -11,9 +11,9 @@ import cython
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be32u
-from tailrace.kernels.shared.copying import find_byte, inside
+from tailrace.kernels.shared.copying import inside
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
-from tailrace.kernels.shared.names import begins_odd
+from tailrace.kernels.shared.kinds import kind_in
 from tailrace.kernels.shared.record_encoding import RecordFields, put_record
 from tailrace.kernels.shared.record_rows import fill_properties, fill_row, numbers_fit, put_numbers
 
@@ -182,26 +182,11 @@ def take_numbers(
             put_numbers(rows, n, columns, n, short, long)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _may_be_odd(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
-) -> cython.bint:
-    """Return True if a name or a value in stored properties ``b[p:e]`` begins as ``begins_odd`` says."""
-    while p < e:
-        if begins_odd(b, p, e - p):
-            return True
-        p = min(find_byte(b, p, e, 1), find_byte(b, p, e, 2)) + 1
-    return False
-
-
 def check_batch(data: bytes):
     """Check the body of a batch request.
 
-    Return (messages, longest body, longest properties, bytes of all bodies and properties, whether a message may have
-    a property that a batch cannot honour). The number of messages is -1 if lengths do not add up or the last message
-    is cut off.
+    Return (messages, longest body, longest properties, bytes of all bodies and properties, flags that a message has
+    by ``kind_in``). The number of messages is -1 if lengths do not add up or the last message is cut off.
     """
     view: cython.const[cython.uchar][::1] = data
     limit: cython.Py_ssize_t = len(data)
@@ -214,21 +199,22 @@ def check_batch(data: bytes):
     size: cython.longlong
     body: cython.longlong
     props: cython.longlong
-    odd: cython.bint = False
+    kind: cython.int = 0
+    start = cython.declare(cython.p_const_uchar)
+    start = data
     while at < limit:
         if limit - at < L.ITEM_SIZE:
-            return -1, 0, 0, 0, False
+            return -1, 0, 0, 0, 0
         size, body = be32(view, at), be32(view, at + L.ITEM_AT_BODY_LENGTH)
         if limit - at - L.ITEM_SIZE - 2 < max(body, 0):
-            return -1, 0, 0, 0, False
+            return -1, 0, 0, 0, 0
         props = view[at + L.ITEM_SIZE + max(body, 0)] * 256 + view[at + L.ITEM_SIZE + max(body, 0) + 1]
         if body < 0 or props > L.MAX_PROPERTIES or L.ITEM_SIZE + body + 2 + props != size or size > limit - at:
-            return -1, 0, 0, 0, False
+            return -1, 0, 0, 0, 0
         longest, most = max(longest, body), max(most, props)
         total += body + props
         end = at + cython.cast(cython.Py_ssize_t, size)
-        if not odd:
-            odd = _may_be_odd(view, end - cython.cast(cython.Py_ssize_t, props), end)
+        kind |= kind_in(start, end - cython.cast(cython.Py_ssize_t, props), end)[0]
         at = end
         count += 1
-    return count, longest, most, total, bool(odd)
+    return count, longest, most, total, kind

@@ -13,6 +13,7 @@ from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import put32
 from tailrace.kernels.shared.copying import copy_bytes, copy_object
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
+from tailrace.kernels.shared.names import mark_of
 from tailrace.kernels.shared.record_encoding import CRC_31_BITS, crc_room, end_record
 from tailrace.kernels.shared.record_parts import (
     host_bits,
@@ -88,17 +89,23 @@ def _has(texts: Texts, n: cython.Py_ssize_t, low: cython.int, blank: cython.bint
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
-def _is(texts: Texts, n: cython.Py_ssize_t, name: bytes) -> cython.bint:
-    return texts._lengths[n] == len(name) and _begins(texts, n, name)
+def _mark_of(texts: Texts, n: cython.Py_ssize_t) -> cython.int:
+    """Return the mark of a name, which is not empty."""
+    mark: cython.int
+    if cython.compiled:
+        mark = mark_of(cython.address(texts._data[0]), texts._starts[n], texts._lengths[n])
+    else:
+        mark = mark_of(texts._data, texts._starts[n], texts._lengths[n])
+    return mark
 
 
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
-def _begins(texts: Texts, n: cython.Py_ssize_t, name: bytes) -> cython.bint:
+def _is(texts: Texts, n: cython.Py_ssize_t, name: bytes) -> cython.bint:
     k: cython.Py_ssize_t
     start: cython.Py_ssize_t = texts._starts[n]
-    if texts._lengths[n] < len(name):
+    if texts._lengths[n] != len(name):
         return False
     for k in range(len(name)):
         if texts._data[start + k] != name[k]:
@@ -213,8 +220,8 @@ class PropertyColumns:
 
         Return (number of rows that were written, reason why the next row is refused, or 0). The
         properties of row n end at ``ends[n]``. A row without a unique key gets ``prefix`` and its number.
-        ``kinds`` gets WAITS for a row that may have a delivery time, and LMQ for one that names LMQ
-        queues. ``out`` must have room for all texts plus 120 bytes per row and 2 per property.
+        ``kinds`` gets the flags WAITS and LMQ of each row. ``out`` must have room for all texts plus 120 bytes per
+        row and 2 per property.
         """
         n: cython.Py_ssize_t
         q: cython.Py_ssize_t = 0
@@ -254,10 +261,7 @@ class PropertyColumns:
                         return n, why
                     if _is(names, i, b"UNIQ_KEY"):
                         unique = False
-                    if _begins(names, i, b"TIMER_D") or _is(names, i, b"DELAY"):
-                        kinds[n] |= C.WAITS
-                    if _begins(names, i, b"INNER_MULTI_"):
-                        kinds[n] |= C.LMQ
+                    kinds[n] |= _mark_of(names, i) & (C.WAITS | C.LMQ)
                     q = _put_text(out, _put_text(out, q, names, i, 1), self.values, i, 2)
                     if q - start > L.MAX_PROPERTIES:
                         return n, C.REFUSED_TOO_LONG

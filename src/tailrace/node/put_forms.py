@@ -19,6 +19,7 @@ from tailrace.errors import (
 )
 from tailrace.formats.names import INNER_MULTI_DISPATCH, KEYS
 from tailrace.kernels.properties import message_properties, plain_items
+from tailrace.kernels.shared import constants as C
 from tailrace.model import (
     Message,
     MessageExtBrokerInner,
@@ -79,7 +80,7 @@ def many_writers(
         items = plain_items(part, prefix, number)
         if items is None:
             items = [(one.flag, one.body, odd_properties(one, f"{prefix}{next(number):012X}")) for one in part]
-            if any(kind_of(stored) for _, _, stored in items):
+            if any(kind_of(stored) & (C.WAITS | C.LMQ) for _, _, stored in items):
                 for one in messages:  # before any of them is put
                     refuse_conflicts(one)
                 return None

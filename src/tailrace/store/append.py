@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import cython
 
 from tailrace.errors import DiskFullError, FatalStorageError
-from tailrace.formats.names import DELAY, INNER_MULTI, TIMER_DELIVERY_PREFIX
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.copying import clear_bytes
 from tailrace.kernels.shared.crc32 import crc32, crc_of_object, use_crc32
+from tailrace.kernels.shared.kinds import kind_in
 from tailrace.kernels.shared.record_encoding import (
     CRC_31_BITS,
     RecordFields,
@@ -49,9 +49,6 @@ _NO_NEXT_FILE = (DiskFullError, FatalStorageError, OSError)
 _INNER_BATCH = cython.declare(cython.longlong, 0x80)
 _PART = cython.declare(cython.int, 2048)
 """Most records that are written at a time, because dispatch also needs the interpreter's lock."""
-_LMQ: bytes = INNER_MULTI.encode()
-_TIMER: bytes = TIMER_DELIVERY_PREFIX.encode()
-_DELAY: bytes = DELAY.encode() + b"\x01"
 
 
 @cython.cclass
@@ -315,27 +312,10 @@ class MadeRecords(RecordWriter):
 
 @cython.ccall
 def kind_of(stored: bytes) -> cython.int:
-    """Return what the store does with a message besides writing its record: 0 for nothing, or a sum of flags.
-
-    The stored properties decide. C.WAITS: it may have a delivery time or a delay level, so the put hook looks at it.
-    C.LMQ: it may name LMQ queues.
-    """
-    p: cython.Py_ssize_t = 0
-    n: cython.Py_ssize_t = len(stored)
-    first: cython.uchar
-    found: cython.int = 0
-    while p < n:
-        first = stored[p]
-        if first == 84 and p + 1 < n and stored[p + 1] == 65:
-            pass  # TAGS, which most messages have, and ``startswith`` takes longer
-        elif (first == 84 and stored.startswith(_TIMER, p)) or (first == 68 and stored.startswith(_DELAY, p)):
-            found |= C.WAITS
-        elif first == 73 and stored.startswith(_LMQ, p):
-            found |= C.LMQ
-        while p < n and stored[p] != 2:
-            p += 1
-        p += 1
-    return found
+    """Return the kind of a message from its stored properties: 0 for a plain one, or a sum of flags (``kind_in``)."""
+    start = cython.declare(cython.p_const_uchar)
+    start = stored
+    return kind_in(start, 0, len(stored))[0]
 
 
 @cython.cclass

@@ -247,13 +247,13 @@ class CommitLog:
         properties.pop(N.INNER_BASE, None)
         if wrong := _NOT_IN_BATCHES & properties.keys():
             raise MessageIllegalError("innerBatch", f"an inner batch cannot have {', '.join(sorted(wrong))}")
-        count, _, _, _, odd = record.check_batch(bytes(message.body))
+        count, _, _, _, kind = record.check_batch(bytes(message.body))
         if count < 0:
             decode_batch(message.body)  # raises an error that says what is wrong
         if not 0 < count <= INNER_NUM_MAX:
             raise MessageIllegalError("batch", f"has {count} messages, it may have 1 to {INNER_NUM_MAX}")
         refuse_in_batch(properties, "the inner batch")
-        for number, (_, _, inside) in enumerate(decode_batch(message.body) if odd else ()):
+        for number, (_, _, inside) in enumerate(decode_batch(message.body) if kind & C.ALONE else ()):
             refuse_in_batch(decode_properties(inside), f"message {number} of the inner batch")
         if properties.get(N.INNER_NUM) != str(count):
             raise MessageIllegalError(
@@ -305,7 +305,7 @@ class CommitLog:
         """Check a batch body, which must fit one segment, and return its writer. Raises MessageIllegalError."""
         if message.sys_flag & SysFlag.TRANSACTION_MASK:
             raise MessageIllegalError("sysFlag", "a batch cannot be part of a transaction")
-        count, longest, most, total, odd = record.check_batch(encoded)
+        count, longest, most, total, kind = record.check_batch(encoded)
         if count < 0:
             decode_batch(encoded)  # raises an error that says what is wrong
         if not count:
@@ -313,11 +313,11 @@ class CommitLog:
         if len(encoded) > self._config.max_message_size:
             raise MessageIllegalError(
                 "batch", f"{len(encoded)} bytes, maxMessageSize allows {self._config.max_message_size}")
-        if odd:
+        if kind & C.ALONE:
             items = decode_batch(encoded)
             for number, (_, _, properties) in enumerate(items):
                 refuse_in_batch(decode_properties(properties), f"message {number} of the batch")
-            if any(kind_of(properties) & C.LMQ for _, _, properties in items):
+            if kind & C.LMQ:
                 encoded = encode_batch(self.multi_dispatch.checked_batch(message.topic, items))
                 count, longest, most, total, _ = record.check_batch(encoded)
         topic = self.rules.topic_bytes(message.topic)

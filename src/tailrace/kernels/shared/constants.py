@@ -128,9 +128,23 @@ N_RECONSUME_TIMES = 10
 N_PREPARED = 11
 N_COLUMNS = 12
 
-# Flags of a row of ``table_records``, and why a row is refused.
-WAITS = 1
-LMQ = 2
+# What is done with a message besides keeping it, from its properties; 0 for a plain message. Which name has which
+# flag is in ``formats.names.MARKS``.
+WAITS = 1  # it has a delivery time or a delay level
+LMQ = 2  # it names LMQ queues, or queue offsets in them
+PREPARED = 4  # it may be a half message
+LITE = 8
+PRIORITY = 16
+ALONE = 31  # each flag so far: a batch cannot honour such a property
+SHARDED = 32  # it has an ordering key
+DELAYED = 64  # it counts as delayed
+NAMES = 128  # it names a topic, a group or a client, which its user must be allowed to name
+OVERWRITTEN = 256  # it has what only a broker sets
+NO_WAIT = 512  # its producer does not wait for the sync
+RESERVED = 1024  # it has another property of RocketMQ's own
+IRREGULAR = 2048  # a property has no name, no value or no end
+
+# Why a row of ``table_records`` is refused.
 REFUSED_TAG_SEPARATOR = 1
 REFUSED_KEY_EMPTY = 2
 REFUSED_KEY_BLANK = 3

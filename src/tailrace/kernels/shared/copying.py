@@ -4,7 +4,7 @@
 import cython
 
 if cython.compiled:
-    from cython.cimports.libc.string import memchr, memcpy, memset
+    from cython.cimports.libc.string import memchr, memcmp, memcpy, memset
     from cython.cimports.processor import prefetch
 
 
@@ -65,21 +65,53 @@ def clear_bytes(out: cython.uchar[::1], start: cython.Py_ssize_t, until: cython.
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def find_byte(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t, wanted: cython.uchar
+def is_name(
+    b: cython.p_const_uchar, p: cython.Py_ssize_t, name: cython.p_const_char, n: cython.Py_ssize_t
+) -> cython.bint:
+    """Return True if ``b[p:p + n]`` is the name, which has ``n`` bytes."""
+    k: cython.Py_ssize_t
+    if cython.compiled:
+        return memcmp(b + p, name, n) == 0
+    for k in range(n):
+        if b[p + k] != name[k]:
+            return False
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def find_in(
+    b: cython.p_const_uchar, p: cython.Py_ssize_t, e: cython.Py_ssize_t, wanted: cython.uchar
 ) -> cython.Py_ssize_t:
-    """Return the index of the first byte ``wanted`` in ``b[p:e]``, or ``e``."""
+    """As ``find_byte``, in bytes at a pointer."""
     if cython.compiled:
         if p < e:
-            found = cython.declare("const unsigned char *")
-            found = cython.cast(
-                "const unsigned char *", memchr(cython.address(b[p]), wanted, cython.cast(cython.size_t, e - p)))
+            found = cython.declare(cython.p_const_uchar)
+            found = cython.cast(cython.p_const_uchar, memchr(b + p, wanted, cython.cast(cython.size_t, e - p)))
             if found != cython.NULL:
-                return found - cython.address(b[0])
+                return found - b
         return e
     while p < e and b[p] != wanted:
         p += 1
     return p if p < e else e
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def find_byte(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t, wanted: cython.uchar
+) -> cython.Py_ssize_t:
+    """Return the index of the first byte ``wanted`` in ``b[p:e]``, or ``e``."""
+    found: cython.Py_ssize_t = e
+    if not cython.compiled:
+        found = find_in(b, p, e, wanted)
+    elif p < e:
+        found = find_in(cython.address(b[0]), p, e, wanted)
+    return found
 
 
 @cython.cfunc

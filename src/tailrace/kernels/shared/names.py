@@ -3,8 +3,10 @@
 
 import cython
 
+from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32u
+from tailrace.kernels.shared.copying import is_name
 
 
 @cython.cfunc
@@ -116,22 +118,120 @@ def known_start(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cyt
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def begins_odd(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
-    """Return True for the start of a property that a batch cannot honour. The name is ``b[p:p + n]``."""
-    word: cython.longlong
-    if n < 4:
-        return 0
-    word = be32u(b, p)
-    if word == 0x494e4e45 and n >= 12 and be32u(b, p + 4) == 0x525f4d55 and be32u(b, p + 8) == 0x4c54495f:
-        return True
-    if word == 0x54494d45 and n >= 7 and be32u(b, p + 3) == 0x45525f44:
-        return True
-    if word == 0x5452414e and n >= 5 and be32u(b, p + 1) == 0x52414e5f:
-        return True
-    if word == 0x5f5f4c49 and n >= 4:
-        return True
-    if word == 0x5f535953 and n >= 4:
-        return True
-    if word == 0x44454c41 and n >= 6 and be32u(b, p + 2) == 0x4c415901:
-        return True
+def mark_of(b: cython.p_const_uchar, p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.int:
+    """Return the flag for a property of this name, 0 if a plain message may have it. The name is ``b[p:p + n]``."""
+    if n == 3:
+        if is_name(b, p, b"TTL", 3):
+            return C.RESERVED
+    elif n == 5:
+        if is_name(b, p, b"DELAY", 5):
+            return C.WAITS
+    elif n == 6:
+        if is_name(b, p, b"PGROUP", 6):
+            return C.RESERVED
+        if is_name(b, p, b"POP_CK", 6):
+            return C.OVERWRITTEN
+    elif n == 7:
+        if is_name(b, p, b"CLUSTER", 7):
+            return C.OVERWRITTEN
+    elif n == 8:
+        if (
+            is_name(b, p, b"BUYER_ID", 8) or is_name(b, p, b"DUP_INFO", 8) or is_name(b, p, b"MQ2_FLAG", 8) or
+            is_name(b, p, b"MSG_TYPE", 8) or is_name(b, p, b"REAL_QID", 8) or is_name(b, p, b"__CRC32#", 8)
+        ):
+            return C.RESERVED
+        if is_name(b, p, b"TRACE_ON", 8):
+            return C.OVERWRITTEN
+        if is_name(b, p, b"TRAN_MSG", 8):
+            return C.PREPARED
+    elif n == 9:
+        if is_name(b, p, b"INNER_NUM", 9):
+            return C.OVERWRITTEN
+    elif n == 10:
+        if (
+            is_name(b, p, b"INNER_BASE", 10) or is_name(b, p, b"MAX_OFFSET", 10) or
+            is_name(b, p, b"MIN_OFFSET", 10) or is_name(b, p, b"REAL_TOPIC", 10) or
+            is_name(b, p, b"__BORNHOST", 10)
+        ):
+            return C.RESERVED
+        if is_name(b, p, b"MSG_REGION", 10):
+            return C.OVERWRITTEN
+    elif n == 11:
+        if is_name(b, p, b"ARRIVE_TIME", 11):
+            return C.RESERVED
+        if is_name(b, p, b"RETRY_TOPIC", 11):
+            return C.NAMES
+    elif n == 12:
+        if is_name(b, p, b"1ST_POP_TIME", 12) or is_name(b, p, b"TIMER_OUT_MS", 12):
+            return C.RESERVED
+        if is_name(b, p, b"ORIGIN_GROUP", 12):
+            return C.NAMES
+        if is_name(b, p, b"__LITE_TOPIC", 12):
+            return C.LITE
+    elif n == 13:
+        if (
+            is_name(b, p, b"POP_CK_OFFSET", 13) or is_name(b, p, b"TRACE_CONTEXT", 13) or
+            is_name(b, p, b"TRANSFER_FLAG", 13)
+        ):
+            return C.RESERVED
+        if is_name(b, p, b"__SHARDINGKEY", 13):
+            return C.SHARDED
+    elif n == 14:
+        if (
+            is_name(b, p, b"BORN_TIMESTAMP", 14) or is_name(b, p, b"CORRELATION_ID", 14) or
+            is_name(b, p, b"RECONSUME_TIME", 14)
+        ):
+            return C.RESERVED
+        if is_name(b, p, b"TIMER_DELAY_MS", 14):
+            return C.WAITS
+    elif n == 15:
+        if is_name(b, p, b"CORRECTION_FLAG", 15) or is_name(b, p, b"PUSH_REPLY_TIME", 15):
+            return C.RESERVED
+        if is_name(b, p, b"REPLY_TO_CLIENT", 15):
+            return C.NAMES
+        if is_name(b, p, b"TIMER_DELAY_SEC", 15):
+            return C.WAITS
+    elif n == 16:
+        if (
+            is_name(b, p, b"DLQ_ORIGIN_TOPIC", 16) or is_name(b, p, b"EXTEND_UNIQ_INFO", 16) or
+            is_name(b, p, b"TIMER_DEQUEUE_MS", 16) or is_name(b, p, b"TIMER_ENQUEUE_MS", 16) or
+            is_name(b, p, b"TIMER_ROLL_TIMES", 16)
+        ):
+            return C.RESERVED
+        if is_name(b, p, b"TIMER_DELIVER_MS", 16):
+            return C.WAITS
+    elif n == 17:
+        if (
+            is_name(b, p, b"ORIGIN_MESSAGE_ID", 17) or is_name(b, p, b"TIMER_DELAY_LEVEL", 17) or
+            is_name(b, p, b"TIMER_DEL_UNIQKEY", 17) or is_name(b, p, b"__transactionId__", 17)
+        ):
+            return C.RESERVED
+    elif n == 18:
+        if is_name(b, p, b"CONSUME_START_TIME", 18):
+            return C.RESERVED
+        if is_name(b, p, b"_SYS_MSG_PRIORITY_", 18):
+            return C.PRIORITY
+        if is_name(b, p, b"__STARTDELIVERTIME", 18):
+            return C.DELAYED
+    elif n == 19:
+        if is_name(b, p, b"MAX_RECONSUME_TIMES", 19):
+            return C.RESERVED
+    elif n == 20:
+        if is_name(b, p, b"INNER_MULTI_DISPATCH", 20):
+            return C.LMQ
+    elif n == 21:
+        if is_name(b, p, b"DLQ_ORIGIN_MESSAGE_ID", 21):
+            return C.RESERVED
+    elif n == 23:
+        if is_name(b, p, b"TRANSACTION_CHECK_TIMES", 23):
+            return C.RESERVED
+    elif n == 24:
+        if is_name(b, p, b"INNER_MULTI_QUEUE_OFFSET", 24):
+            return C.LMQ
+    elif n == 26:
+        if is_name(b, p, b"TRAN_PREPARED_QUEUE_OFFSET", 26):
+            return C.RESERVED
+    elif n == 30:
+        if is_name(b, p, b"CHECK_IMMUNITY_TIME_IN_SECONDS", 30):
+            return C.RESERVED
     return 0
