@@ -33,20 +33,20 @@ _LOOK: Final = 1 << 16
 
 @final
 class Coverage:
-    """Sums over the units of all queues, by segment."""
+    """Sums over the units of all queues, by segment.
 
-    def __init__(self, files: Sequence[MappedFile]) -> None:
+    Making them ends each queue before its first unit that cannot follow the one before it.
+    """
+
+    def __init__(self, files: Sequence[MappedFile], queues: Iterable[ConsumeQueue]) -> None:
         self._files = files
         self._starts = np.array([file.file_from_offset for file in files], dtype=np.int64)
         self._sums = np.zeros(len(files), dtype=np.uint64)
         self._highs = self._starts.copy()
-
-    def add_queues(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Add the units of queues. End each queue before its first unit that cannot follow the one before it."""
         for queue in queues:
-            self._add_queue(queue)
+            self._add(queue)
 
-    def _add_queue(self, queue: ConsumeQueue) -> None:
+    def _add(self, queue: ConsumeQueue) -> None:
         offset, last = queue.min_offset, -1
         end = queue.max_offset
         starts = self._starts[:0] if is_lmq(queue.topic) else self._starts

@@ -112,7 +112,9 @@ class RecoveryStart:
         report.why = decision.value
         report.decision = decision.name
         if rebuild:
-            self._trust_nothing()
+            report.mode, report.why, report.start = "rebuild", "asked for", log.min_offset
+            report.rebuilt += ["queues", "index"]
+            self._from_files()
             return None
         if decision is StartDecision.PROGRESS and found is not None:
             report.start = max(found.start, log.min_offset)
@@ -131,15 +133,6 @@ class RecoveryStart:
         if found is not None:
             report.why += f"; own progress does not match: {wrong}"
         return None
-
-    def _trust_nothing(self) -> None:
-        """Start at the first segment, and end each queue at its first invalid unit."""
-        report = self._report
-        report.mode, report.why, report.start = "rebuild", "asked for", self._commit_log.min_offset
-        for queue in self._queues.table.values():
-            queue.find_end()
-        Coverage(self._commit_log.queue.files).add_queues(self._queues.table.values())
-        report.rebuilt += ["queues", "index"]
 
     def mismatch(self, found: Progress) -> str:
         """Return why the directory does not match a progress, or ""."""
@@ -174,8 +167,7 @@ class RecoveryStart:
         if sum(queue.max_offset - queue.first_offset for queue in queues) > _FEW_UNITS:
             return ""
         ends = {key: queue.max_offset for key, queue in self._queues.table.items()}
-        coverage = Coverage(self._commit_log.queue.files)
-        coverage.add_queues(queues)
+        coverage = Coverage(self._commit_log.queue.files, queues)
         for (topic, queue_id), end in ends.items():
             if self._queues.table[topic, queue_id].max_offset != end:
                 return f"units of queue {topic}/{queue_id} are gone"
@@ -264,17 +256,20 @@ class RecoveryStart:
             start = file.file_from_offset
         return start
 
+    def _from_files(self) -> Coverage:
+        """End each queue at its first invalid unit on disk. Return which records the units cover."""
+        queues = self._queues.table.values()
+        for queue in queues:
+            queue.find_end()
+        return Coverage(self._commit_log.queue.files, queues)
+
     def moved_back(self, start: int) -> int:
         """Return ``start``, moved back to the first position from which queues or index lack records.
 
         With LMQ queues return the start of the log, because ``Coverage`` does not count their units.
         """
         log = self._commit_log
-        for queue in self._queues.table.values():
-            queue.find_end()
-        coverage = Coverage(log.queue.files)
-        coverage.add_queues(self._queues.table.values())
-        gap = coverage.first_gap(start)
+        gap = self._from_files().first_gap(start)
         if gap < start:
             self._report.why += f", moved back: queues lack units of messages from {gap} onwards"
             self._report.rebuilt.append(f"queues from {gap}")
