@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from tailrace.errors import ConfigError
 
-__all__ = ["SETTINGS_FILE_MAX", "parse_properties", "repeated_settings", "settings_in", "with_settings"]
+__all__ = ["SETTINGS_FILE_MAX", "parse_properties", "repeated_settings", "setting_text", "settings_in", "with_settings"]
 
 SETTINGS_FILE_MAX: Final = 1 << 20
 """Largest file of settings, in bytes."""
@@ -50,6 +50,11 @@ class _Setting(NamedTuple):
     separator: str = ""
     """``=`` or ``:``; empty without one, or for blanks only."""
     problem: str = ""
+
+
+def setting_text(value: object) -> str:
+    """Return the value of a setting as files of settings have it."""
+    return str(value).lower() if isinstance(value, bool) else str(getattr(value, "value", value))
 
 
 def parse_properties(source: str) -> dict[str, str]:

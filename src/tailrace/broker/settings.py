@@ -8,7 +8,6 @@ lasts until the server ends, and the answer says so.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import threading
 from collections.abc import Mapping
 from typing import Any, Final, final
@@ -30,7 +29,7 @@ from tailrace.formats.remoting import ResponseCode
 from tailrace.java_settings import java_settings
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import DataVersion
-from tailrace.properties import SETTINGS_FILE_MAX, parse_properties, with_settings
+from tailrace.properties import SETTINGS_FILE_MAX, parse_properties, setting_text, with_settings
 from tailrace.tls_settings import TLS_ALIASES, TLS_NAMES
 
 __all__ = ["RunningSettings", "SettingsFile", "settings_of", "properties_in"]
@@ -53,8 +52,8 @@ def settings_of(*configs: Any, **more: object) -> dict[str, str]:
     for config in configs:
         for f in dataclasses.fields(config):
             value = getattr(config, f.name)
-            found[option_name(f)] = SECRET if value and f.metadata["secret"] else _text(value)
-    return {**found, **{name: _text(value) for name, value in more.items()}}
+            found[option_name(f)] = SECRET if value and f.metadata["secret"] else setting_text(value)
+    return {**found, **{name: setting_text(value) for name, value in more.items()}}
 
 
 def properties_in(body: bytes) -> dict[str, str]:
@@ -145,7 +144,7 @@ class RunningSettings:
         new = {
             name: members[f.name] for name, f in self._fields.items()
             for _, members in changed if name in values and f.name in members}
-        texts = {name: _text(value) for name, value in new.items()}
+        texts = {name: setting_text(value) for name, value in new.items()}
         note = self._persist({name: _written(value) for name, value in new.items()})
         for config, members in changed:
             config.take(members)
@@ -193,17 +192,9 @@ class RunningSettings:
         return ""
 
 
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, enum.Enum):
-        return str(value.value)
-    return str(value)
-
-
 def _written(value: object) -> str:
     """Return a value as both brokers read it from a file: Java has whole numbers for some that may have a fraction."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else _text(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else setting_text(value)
 
 
 def _one_line(value: str) -> str:

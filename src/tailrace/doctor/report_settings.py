@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tailrace.auth_settings import AuthConfig
 from tailrace.config import SECRET, BrokerConfig, NameServerConfig, StoreConfig, _parse, option_name
+from tailrace.properties import setting_text
 from tailrace.tls_settings import TLS_ALIASES, TlsConfig
 
 __all__ = ["SETTINGS", "shown_settings"]
@@ -29,7 +30,7 @@ def shown_settings(values: Mapping[str, str], *, changed_only: bool = False) -> 
     found = {}
     for name, text in sorted(values.items()):
         declared = SETTINGS.get(TLS_ALIASES.get(name, name))
-        if changed_only and declared is not None and text.strip() == _text(declared.default):
+        if changed_only and declared is not None and text.strip() == setting_text(declared.default):
             continue
         found[name[:_TEXT_MAX]] = _shown(declared, text.strip())
     return found
@@ -48,8 +49,3 @@ def _shown(declared: dataclasses.Field[Any] | None, text: str) -> str:
     if choices and value not in choices:
         return f"{SECRET} (does not fit)"
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}... ({len(text)} characters)"
-
-
-def _text(value: Any) -> str:
-    value = getattr(value, "value", value)
-    return str(value).lower() if isinstance(value, bool) else str(value)

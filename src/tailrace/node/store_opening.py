@@ -185,7 +185,7 @@ class _Opening:
     def _open(self, lock: LockHandle) -> OpenStore:
         root, parts = self.root, self.parts
         clock, entropy = parts.clock or SystemClock(), parts.entropy or SystemEntropy()
-        kept = read_format(self.file_system, root)  # again, because the last writer may have changed it in the meantime
+        kept = read_format(self.file_system, root, again=True)  # the last writer may have changed it in the meantime
         config = recognise(self.file_system, root, kept, self.config)  # may refuse; nothing is changed yet
         while self.on_lock:
             self.on_lock.pop()()

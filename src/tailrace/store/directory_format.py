@@ -29,6 +29,7 @@ from tailrace.env.state_file import Number, StateFile
 from tailrace.errors import ConfigError, CorruptionError, OddFileError, UnsupportedVersionError
 from tailrace.formats import filenames
 from tailrace.logs import get_logger
+from tailrace.properties import setting_text
 from tailrace.store.log_paths import log_paths
 
 __all__ = [
@@ -88,14 +89,15 @@ class DirectoryFormat(msgspec.Struct, frozen=True, kw_only=True):
         return [path for path in paths.all if path != f"{self.root}/{filenames.COMMITLOG}"]
 
 
-def read_format(file_system: FileSystem, root: str) -> DirectoryFormat:
+def read_format(file_system: FileSystem, root: str, *, again: bool = False) -> DirectoryFormat:
     """Return the format of a directory; that of the files of an earlier release if it has not been moved on.
 
-    Raises UnsupportedVersionError for the file of a later release; OSError.
+    A damaged file is logged, unless the caller reads it ``again``. Raises UnsupportedVersionError for the file of a
+    later release; OSError.
     """
-    found = _read(file_system, f"{root}/{filenames.FORMAT}", DirectoryFormat, DirectoryFormat())
+    found = _read(file_system, f"{root}/{filenames.FORMAT}", DirectoryFormat, DirectoryFormat(), again)
     if found is None:
-        return _read_old(file_system, root)
+        return _read_old(file_system, root, again)
     if found.version > _VERSION:
         raise UnsupportedVersionError(
             "the directory was written by a later release; open it with that release",
@@ -103,12 +105,12 @@ def read_format(file_system: FileSystem, root: str) -> DirectoryFormat:
     return found
 
 
-def _read_old(file_system: FileSystem, root: str) -> DirectoryFormat:
+def _read_old(file_system: FileSystem, root: str, again: bool) -> DirectoryFormat:
     """Return the content of the three files of earlier releases. A file that is missing or damaged is left out."""
     geometry, settings, timer = filenames.OLD_FORMAT
-    sizes = _read(file_system, f"{root}/{geometry}", dict[str, int | list[str]], {}) or {}
-    kept = _read(file_system, f"{root}/{settings}", DirectoryFormat, DirectoryFormat()) or DirectoryFormat()
-    timers = _read(file_system, f"{root}/{timer}", TimerFormat, TimerFormat()) or TimerFormat()
+    sizes = _read(file_system, f"{root}/{geometry}", dict[str, int | list[str]], {}, again) or {}
+    kept = _read(file_system, f"{root}/{settings}", DirectoryFormat, DirectoryFormat(), again) or DirectoryFormat()
+    timers = _read(file_system, f"{root}/{timer}", TimerFormat, TimerFormat(), again) or TimerFormat()
     texts = {name: str(size) for name, size in sizes.items() if isinstance(size, int)}
     places = sizes.get("commitLogPaths")
     if isinstance(places, list) and places != ["."]:
@@ -117,12 +119,13 @@ def _read_old(file_system: FileSystem, root: str) -> DirectoryFormat:
     return DirectoryFormat(root=kept.root, settings={**texts, **kept.settings}, timer=timers)
 
 
-def _read(file_system: FileSystem, path: str, kind: type[T], damaged: T) -> T | None:
+def _read(file_system: FileSystem, path: str, kind: type[T], damaged: T, again: bool) -> T | None:
     """Return the content of a file, None without one, ``damaged`` if it cannot be read."""
     try:
         return StateFile(file_system, path, kind).read()
     except (CorruptionError, OddFileError, PermissionError) as error:
-        events.SETTINGS_OF_THE_DIRECTORY_CANNOT_BE_READ.log(_log, file=path, cause=error)
+        if not again:
+            events.SETTINGS_OF_THE_DIRECTORY_CANNOT_BE_READ.log(_log, file=path, cause=error)
         return damaged
 
 
@@ -161,8 +164,7 @@ def write_format(file_system: FileSystem, root: str, kept: DirectoryFormat, conf
     The file is durable on return. An OSError, such as a full disk, is logged and not raised. Raises FatalStorageError.
     """
     path = f"{root}/{filenames.FORMAT}"
-    values = {name: getattr(config, field) for field, name in _NAMES.items()}
-    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    texts = {name: setting_text(getattr(config, field)) for field, name in _NAMES.items()}
     made = msgspec.structs.replace(kept, root=root, settings=texts)
     try:
         if made != kept or not file_system.exists(path):
