@@ -50,7 +50,6 @@ from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.processors.recall import RecallMessageProcessor
-from tailrace.broker.processors.replicas import ReplicasProcessor
 from tailrace.broker.processors.reply import ReplyMessageProcessor
 from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
@@ -213,9 +212,9 @@ class BrokerController:
             self._send, reply, transactions, SendBackProcessor(broker, durable),
             RecallMessageProcessor(broker, durable), QueryProcessor(broker),
             ClientManageProcessor(broker), AdminTopicsProcessor(broker),
-            StaticTopicsProcessor(broker), retention, ResetOffsetProcessor(broker), StatsProcessor(broker),
-            ClientOffsetsProcessor(broker), GroupAdminProcessor(broker, modes), EnginesProcessor(broker),
-            ReplicasProcessor(broker), QueryAssignmentProcessor(broker, modes),
+            StaticTopicsProcessor(broker), retention, ResetOffsetProcessor(broker), StatsProcessor(broker.stats),
+            ClientOffsetsProcessor(broker), GroupAdminProcessor(broker, modes),
+            EnginesProcessor(self._store, self._config, broker.cold_data), QueryAssignmentProcessor(broker, modes),
             AdminProcessor(broker, RuntimeInfo(broker, self._file_system)),
             SettingsProcessor(running, broker.worker, broker.control, self._config.broker_cluster_name),
             AccessProcessor(self.access, broker.changes, self._store.read_only, self._clock.now_ms),

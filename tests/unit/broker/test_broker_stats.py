@@ -42,7 +42,7 @@ def stats(broker):
 
 @pytest.fixture
 def processor(broker, kit):
-    return kit.served(StatsProcessor(broker))
+    return kit.served(StatsProcessor(broker.stats))
 
 
 def seen(processor, channel, kit, name, key):

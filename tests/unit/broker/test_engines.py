@@ -1,4 +1,4 @@
-"""Requests that choose a storage engine: Tailrace has one, and refuses the others."""
+"""Requests about storage engines, replicas and features that do not exist here."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 from tailrace.broker.processors.engines import EnginesProcessor
 from tailrace.config import StoreConfig
 from tailrace.errors import RefusalError
+from tailrace.formats.remoting import RequestCode
+from tailrace.formats.requests.absent import ABSENT, why_not_supported
 
 
 @pytest.fixture
 def engines(broker):
-    return EnginesProcessor(broker)
+    return EnginesProcessor(broker.store, broker.config, broker.cold_data)
 
 
 def test_queues_are_files_and_configurations_are_json(engines, kit, channel):
@@ -72,3 +74,29 @@ def test_the_timer_wheel_is_what_keeps_timers(engines, store, kit, channel):
     store.config = StoreConfig(timer_wheel_enable=False)
     with pytest.raises(RefusalError, match="timerWheelEnable is false"):
         engines.switch_timer_engine(channel, asked)
+
+
+def test_a_master_without_slaves_shows_its_log(engines, kit, channel, store):
+    store.max_phy_offset = 1234
+    found = json.loads(engines.ha_status(channel, kit.request(907)).body)
+    assert (found["master"], found["masterCommitLogMaxOffset"]) == (True, 1234)
+    assert (found["inSyncSlaveNums"], found["haConnectionInfo"]) == (0, [])
+
+
+def test_what_a_slave_knows_of_its_master_is_nothing_to_a_master(engines, kit, channel):
+    assert engines.reset_master_flush_offset(channel, kit.request(908, {"masterFlushOffset": "5"})).code == 0
+    with pytest.raises(RefusalError, match="masterFlushOffset"):
+        engines.reset_master_flush_offset(channel, kit.request(908, {"masterFlushOffset": "x"}))
+    with pytest.raises(RefusalError, match="only for controllerMode"):
+        engines.epochs(channel, kit.request(1007))
+
+
+def test_records_of_pop_need_not_move(engines, kit, channel):
+    assert engines.export_pop_records(channel, kit.request(200_056)).code == 0
+
+
+def test_a_request_of_a_missing_feature_is_refused_by_its_name():
+    assert why_not_supported(902) == (
+        " request type 902 not supported: ADD_BROKER needs a broker container, which this server does not have")
+    assert why_not_supported(4711) == " request type 4711 not supported"
+    assert not {int(code) for code in RequestCode} & set(ABSENT)

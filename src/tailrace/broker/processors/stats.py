@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from tailrace.broker.broker_stats import StatsData, StatsSnapshot
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.broker_stats import BrokerStatsManager, StatsData, StatsSnapshot
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -19,8 +18,8 @@ __all__ = ["StatsProcessor"]
 class StatsProcessor:
     """Returns a statistic by its name and key (AdminBrokerProcessor.viewBrokerStatsData)."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
+    def __init__(self, stats: BrokerStatsManager) -> None:
+        self._stats = stats
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -30,7 +29,7 @@ class StatsProcessor:
         """Return sum, rate and mean of a statistic in the last minute, hour and day: request 315."""
         header = request.read(ViewBrokerStatsDataRequestHeader)
         name, key = header.stats_name, header.stats_key
-        found = self._broker.stats.view(name, key)
+        found = self._stats.view(name, key)
         if found is None:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, final
 
 from tailrace.broker.executors import BoundedExecutor
-from tailrace.broker.reply import Answer
+from tailrace.broker.reply import Answer, Serve
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalQueue, StaticTopics
 from tailrace.broker.static_topics.other_brokers import OtherBrokers
 from tailrace.errors import RefusalError
@@ -26,9 +26,8 @@ from tailrace.formats.requests.consumer_headers import (
 from tailrace.node.topic_queue_mapping import LogicQueueMappingItem
 from tailrace.remoting import Channel
 
-__all__ = ["Questions", "Serve"]
+__all__ = ["Questions"]
 
-Serve = Callable[[Channel, RemotingCommand], Answer]
 _FROM_THE_DISK: Final = frozenset({
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.GET_EARLIEST_MSG_STORETIME, RequestCode.QUERY_CONSUMER_OFFSET})
 """Requests that may read old messages."""
