@@ -36,7 +36,9 @@ RECEIVE_BATCH = 32
 class Context:
     """What a call has beside its request."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._ends: list[Any] = []
         self.written: list[bytes] = []
 
     def invocation_metadata(self) -> Any:
@@ -52,6 +54,19 @@ class Context:
         """Return the time until the deadline."""
         return 30.0
 
+    def add_done_callback(self, callback: Any) -> None:
+        """Note what is called at the end of the call."""
+        self._ends.append(callback)
+
+    async def read(self) -> Any:
+        """Return the request."""
+        return self._request
+
+    def end(self) -> None:
+        """End the call."""
+        for callback in self._ends:
+            callback(self)
+
     async def write(self, answer: Any) -> None:
         """Take a message of a stream."""
         self.written.append(answer.SerializeToString())
@@ -66,7 +81,9 @@ class Inside:
         self._receive = methods["ReceiveMessage"]
 
     async def _call(self, method: Any, data: bytes) -> bytes:
-        answer = await method.unary_unary(method.request_deserializer(data), Context())
+        context = Context(method.request_deserializer(data))
+        answer = await method.stream_unary(None, context)
+        context.end()
         return method.response_serializer(answer)
 
     async def send(self, count: int) -> float:
@@ -85,9 +102,11 @@ class Inside:
             message_queue=definition.MessageQueue(topic=definition.Resource(name=TOPIC), id=-1),
             filter_expression=definition.FilterExpression(type=definition.FilterType.TAG, expression="*"))
         request.invisible_duration.seconds, request.long_polling_timeout.seconds = 60, 5
-        data, context = request.SerializeToString(), Context()
+        data = request.SerializeToString()
         began = time.thread_time()
-        await self._receive.unary_stream(self._receive.request_deserializer(data), context)
+        context = Context(self._receive.request_deserializer(data))
+        await self._receive.stream_stream(None, context)
+        context.end()
         took = time.thread_time() - began
         answers = map(service.ReceiveMessageResponse.FromString, context.written)
         found = [one.message.system_properties for one in answers if one.WhichOneof("content") == "message"]

@@ -73,7 +73,6 @@ from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.env.supervision import caught
 from tailrace.errors import StoreError
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
-from tailrace.kernels import header as header_kernel
 from tailrace.logs import get_logger
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_request_mode import MessageRequestModeManager
@@ -395,9 +394,7 @@ class BrokerController:
 
     def in_process(self) -> RemotingServer:
         """Return a server without a port, for `InProcessConnection`. It serves what the broker's port serves."""
-        server = RemotingServer(
-            limits=ServerLimits(bytes_max=self._config.server_buffer_max_bytes),
-            decode_header=header_kernel.decode_header)
+        server = RemotingServer(limits=ServerLimits(bytes_max=self._config.server_buffer_max_bytes))
         server.loop = self._broker.loop
         if self.access.departures is not None:
             self.access.departures.servers.append(server)

@@ -329,7 +329,7 @@ class NameServer:
                 ResponseCode.QUERY_NOT_FOUND,
                 f"No config item, Namespace: {header.namespace} Key: {header.key}",
             )
-        return request.answer(ext=headers.GetKVConfigResponseHeader(value).to_ext())
+        return request.answer(ext=headers.GetKVConfigResponseHeader(value))
 
     def delete_kv(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Remove a value of the key-value table: request 102."""
@@ -424,7 +424,7 @@ class NameServer:
         if self._config.return_order_topic_config_to_broker:
             order = self._kv.namespace(ORDER_TOPIC_CONFIG)
         return request.answer(
-            ext=answer.to_ext(), body=fastjson.dumps({"table": order}) if order else b""
+            ext=answer, body=fastjson.dumps({"table": order}) if order else b""
         )
 
     def _check_registration(
@@ -493,7 +493,7 @@ class NameServer:
         stored = member.data_version if member is not None else {}
         changed = not stored or stored != offered
         return request.answer(
-            ext=headers.QueryDataVersionResponseHeader(changed).to_ext(),
+            ext=headers.QueryDataVersionResponseHeader(changed),
             body=fastjson.dumps(stored) if stored else b"",
         )
 
@@ -528,14 +528,14 @@ class NameServer:
         name = request.read(headers.WipeWritePermOfBrokerRequestHeader).broker_name
         self._check_clusters(channel, request, [self._brokers.get(name)])
         count = self._set_wiped(name, wiped=True)
-        return request.answer(ext=headers.WipeWritePermOfBrokerResponseHeader(count).to_ext())
+        return request.answer(ext=headers.WipeWritePermOfBrokerResponseHeader(count))
 
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Restore the write permission in a broker's routes: request 327."""
         name = request.read(headers.AddWritePermOfBrokerRequestHeader).broker_name
         self._check_clusters(channel, request, [self._brokers.get(name)])
         count = self._set_wiped(name, wiped=False)
-        return request.answer(ext=headers.AddWritePermOfBrokerResponseHeader(count).to_ext())
+        return request.answer(ext=headers.AddWritePermOfBrokerResponseHeader(count))
 
     def _set_wiped(self, name: str, *, wiped: bool) -> int:
         broker = self._brokers.get(name)

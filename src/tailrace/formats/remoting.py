@@ -10,13 +10,13 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NamedTuple, final
+from typing import Annotated, Any, Final, NamedTuple
 
 import orjson
 
 from tailrace.errors import RefusalError, RemotingFrameError
 from tailrace.formats._layout import Layout
-from tailrace.formats.requests.custom_header import H, read_header
+from tailrace.formats.requests.custom_header import CustomHeader, H, read_header
 from tailrace.response_codes import ResponseCode
 
 __all__ = [
@@ -82,6 +82,10 @@ class SerializeType(enum.IntEnum):
 
     JSON = 0
     ROCKETMQ = 1
+
+
+UNENCODED: Final = -1
+"""Serialize type of a request that has no frame, and of its answers: see `tailrace.remoting.in_process`."""
 
 
 class RequestCode(enum.IntEnum):
@@ -229,7 +233,6 @@ class RequestCode(enum.IntEnum):
     """A request that only Tailrace has: sync the log, so that readers of the directory see every message."""
 
 
-@final
 class RemotingCommand:
     """A request or a response. ``ext`` values are text; ``language`` is a number."""
 
@@ -287,13 +290,13 @@ class RemotingCommand:
         self,
         code: int = 0,
         remark: str | None = None,
-        ext: dict[str, str] | None = None,
+        ext: dict[str, str] | CustomHeader | None = None,
         body: bytes = b"",
     ) -> RemotingCommand:
         """Return the response to this request, in the encoding of its header."""
         return RemotingCommand(
-            code, ext, body, opaque=self.opaque, flag=RESPONSE_FLAG, remark=remark,
-            serialize_type=self.serialize_type,
+            code, ext.to_ext() if isinstance(ext, CustomHeader) else ext, body, opaque=self.opaque, flag=RESPONSE_FLAG,
+            remark=remark, serialize_type=self.serialize_type,
         )
 
     def refused(self, refusal: RefusalError) -> RemotingCommand:
@@ -482,10 +485,13 @@ def encode_json_header(
     return orjson.dumps(header)
 
 
-def encode_success(request: RemotingCommand) -> bytes:
-    """Return the frame of a successful answer without fields, as ``encode(request.answer())`` does."""
-    if request.serialize_type == SerializeType.ROCKETMQ:
-        return encode(request.answer())
+def encode_success(request: RemotingCommand) -> bytes | RemotingCommand:
+    """Return the frame of a successful answer without fields, as ``encode(request.answer())`` does.
+
+    The answer to a request without a frame is returned as it is.
+    """
+    if request.serialize_type != SerializeType.JSON:
+        return encode(request.answer()) if request.serialize_type == SerializeType.ROCKETMQ else request.answer()
     header = _PLAIN_ANSWER % request.opaque
     return PREFIX.pack(4 + len(header), len(header)) + header
 

@@ -141,10 +141,12 @@ class Clients:
         """Return the user to whom a client id belongs, also one of the remoting protocol; None if it is free."""
         return self._client_ids.user_of(client_id)
 
-    def connect(self, caller: Caller) -> InProcessConnection:
-        """Return a new connection for one call."""
-        return InProcessConnection(self._server, caller.peer, language=caller.language, user=caller.user,
-                                   proven=caller.proven)
+    def connect(
+        self, caller: Caller, on_request: Callable[[RemotingCommand], None] | None = None
+    ) -> InProcessConnection:
+        """Return a new connection. ``on_request`` gets requests of the broker to the client."""
+        return InProcessConnection(
+            self._server, caller.peer, on_request, language=caller.language, user=caller.user, proven=caller.proven)
 
     def call(
         self, caller: Caller, code: RequestCode, header: CustomHeader, body: bytes = b""
@@ -156,9 +158,9 @@ class Clients:
         """
         client = self._table.get(caller.client_id)
         if client is not None:
-            return client.connection.call(code, header.to_ext(), body)
+            return client.connection.call(code, header, body)
         connection = self.connect(caller)
-        answer = connection.call(code, header.to_ext(), body)
+        answer = connection.call(code, header, body)
         answer.add_done_callback(lambda _: connection.close())
         return answer
 
@@ -168,9 +170,7 @@ class Clients:
         self._check_shares(caller, client, settings)
         if client is None:
             made: list[Client] = []
-            connection = InProcessConnection(
-                self._server, caller.peer, lambda request: self._on_request(made[0], request),
-                language=caller.language, user=caller.user, proven=caller.proven)
+            connection = self.connect(caller, lambda request: self._on_request(made[0], request))
             client = Client(
                 caller, settings, connection, Holder(caller.peer[0], caller.user), settings.ByteSize())
             made.append(client)

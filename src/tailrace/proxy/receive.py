@@ -114,7 +114,7 @@ class ReceiveMessageActivity:
         elif answer.code != ResponseCode.SUCCESS:
             raise of_refusal(answer)
         else:
-            found = self._found(answer)
+            found = self._found(answer, is_lite=client.is_lite)
             kept = self._keep(client, group, topic, wanted, settings.backoff_policy.max_attempts, found)
             await self._send(context, request, client, group, topic, kept)
 
@@ -150,23 +150,24 @@ class ReceiveMessageActivity:
     ) -> RemotingCommand:
         """Pop over a connection of its own: once it closes, no message is handed out to a client that has gone."""
         connection = self._clients.connect(caller)
-        future = connection.call(code, header.to_ext())
+        future = connection.call(code, header)
         try:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
                 answer = future.result()  # it came in the same turn of the loop
                 if answer.code == ResponseCode.SUCCESS:
-                    self._later(self._give_back(caller, group, topic, self._found(answer)))
+                    found = self._found(answer, is_lite=code is RequestCode.POP_LITE_MESSAGE)
+                    self._later(self._give_back(caller, group, topic, found))
             raise
         finally:
             connection.close()
 
     # -- what a pop has found
 
-    def _found(self, answer: RemotingCommand) -> list[_Popped]:
+    def _found(self, answer: RemotingCommand, *, is_lite: bool) -> list[_Popped]:
         """Return the messages of an answer with their receipts."""
-        if "restNum" not in answer.ext:
+        if is_lite:
             return self._found_lite(answer)
         header = answer.read(PopMessageResponseHeader)
         starts, counts = _starts(header.start_offset_info), _counts(header.order_count_info)

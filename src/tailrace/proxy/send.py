@@ -12,7 +12,9 @@ from tailrace.formats.lite import consistent_hash
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     RecallMessageRequestHeader,
+    RecallMessageResponseHeader,
     SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
 )
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import decode_message_id
@@ -52,6 +54,7 @@ _NOT_DURABLE: Final = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: (Code.SLAVE_PERSISTENCE_TIMEOUT, "FLUSH_SLAVE_TIMEOUT"),
     ResponseCode.SLAVE_NOT_AVAILABLE: (Code.HA_NOT_AVAILABLE, "SLAVE_NOT_AVAILABLE"),
 }
+LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 _STORED: Final = {ResponseCode.SUCCESS, *_NOT_DURABLE}
 ANY_QUEUE: Final = -1
 """The broker takes its queues in turn."""
@@ -172,7 +175,10 @@ class SendMessageActivity:
             properties[N.TRACE_CONTEXT] = system.trace_context
         properties["__BORNHOST"] = system.born_host.strip() or caller.peer[0]
         if system.HasField("born_timestamp"):
-            properties[N.BORN_TIMESTAMP] = str(millis(system.born_timestamp))
+            born_ms = millis(system.born_timestamp)
+            if not LONG_MIN <= born_ms <= LONG_MAX:
+                raise GrpcError(Code.BAD_REQUEST, f"born_timestamp is {born_ms} ms, which is not a time")
+            properties[N.BORN_TIMESTAMP] = str(born_ms)
         _check_separators(properties, (N.UNIQ_KEY, "message_id"), (N.TRACE_CONTEXT, "trace_context"),
                           ("__BORNHOST", "born_host"))
         return properties
@@ -220,14 +226,14 @@ class SendMessageActivity:
         """Return the entry of a message. Raises GrpcError if the broker has refused it."""
         if answer.code != ResponseCode.SUCCESS:
             return self._not_stored(answer)
-        system, ext = message.system_properties, answer.ext
-        transaction_id = ext.get("transactionId", "")
+        system, header = message.system_properties, answer.read(SendMessageResponseHeader)
+        transaction_id = header.transaction_id or ""
         if system.message_type == _TRANSACTION:
-            _, phy_offset = decode_message_id(ext["msgId"])
-            self._places.put(topic, transaction_id, int(ext["queueOffset"]), phy_offset)
+            _, phy_offset = decode_message_id(header.msg_id)
+            self._places.put(topic, transaction_id, header.queue_offset, phy_offset)
         return service.SendResultEntry(
-            status=OK, message_id=system.message_id, transaction_id=transaction_id,
-            offset=int(ext["queueOffset"]), recall_handle=ext.get("recallHandle", ""))
+            status=OK, message_id=system.message_id, transaction_id=transaction_id, offset=header.queue_offset,
+            recall_handle=header.recall_handle or "")
 
     @staticmethod
     def _not_stored(answer: RemotingCommand) -> Any:
@@ -244,7 +250,7 @@ class SendMessageActivity:
             caller, RequestCode.RECALL_MESSAGE, RecallMessageRequestHeader(topic, request.recall_handle))
         if answer.code != ResponseCode.SUCCESS:
             raise of_refusal(answer)
-        return service.RecallMessageResponse(status=OK, message_id=answer.ext["msgId"])
+        return service.RecallMessageResponse(status=OK, message_id=answer.read(RecallMessageResponseHeader).msg_id)
 
 
 def _sharding_key(message: Any) -> str:

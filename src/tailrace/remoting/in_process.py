@@ -14,16 +14,53 @@ from typing import Any, Final, cast, final
 from tailrace.errors import RemotingConnectError
 from tailrace.formats.remoting import (
     LANGUAGE_OTHER,
-    PREFIX,
     RESPONSE_FLAG,
+    UNENCODED,
     RemotingCommand,
-    SerializeType,
     decode_frame,
-    encode,
 )
+from tailrace.formats.requests.custom_header import CustomHeader, H
 from tailrace.remoting.server import Channel, RemotingServer
 
 __all__ = ["InProcessConnection"]
+
+
+@final
+class _Command(RemotingCommand):
+    """A request, or its answer, whose fields stay a header. ``ext`` is made of the header when it is used."""
+
+    __slots__ = ("_ext", "_header")
+
+    _ext: dict[str, str]
+
+    def __init__(
+        self, code: int, fields: dict[str, str] | CustomHeader | None, body: bytes, *, opaque: int, flag: int = 0,
+        remark: str | None = None, language: int = LANGUAGE_OTHER,
+    ) -> None:
+        self._header: CustomHeader | None = None
+        if isinstance(fields, CustomHeader):
+            self._header, fields = fields, None
+        super().__init__(
+            code, fields, body, opaque=opaque, flag=flag, remark=remark, language=language, serialize_type=UNENCODED)
+
+    @property
+    def ext(self) -> dict[str, str]:
+        if not self._ext and self._header is not None:
+            self._ext = self._header.to_ext()
+        return self._ext
+
+    @ext.setter
+    def ext(self, ext: dict[str, str]) -> None:
+        self._ext = ext
+
+    def read(self, header: type[H]) -> H:
+        return self._header if isinstance(self._header, header) else super().read(header)
+
+    def answer(
+        self, code: int = 0, remark: str | None = None, ext: dict[str, str] | CustomHeader | None = None,
+        body: bytes = b"",
+    ) -> RemotingCommand:
+        return _Command(code, ext, body, opaque=self.opaque, flag=RESPONSE_FLAG, remark=remark)
 
 
 @final
@@ -46,7 +83,6 @@ class InProcessConnection:
         self._on_request = on_request
         self._opaque = 0
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
-        self._decode_header = server.decode_header
         self.channel = Channel(server, cast("Callable[[RemotingCommand], bytes]", _as_it_is))
         if proven is not None:
             self.channel.users[user] = proven
@@ -57,15 +93,16 @@ class InProcessConnection:
         """True if either side has closed the connection."""
         return self.channel.closed
 
-    def call(self, code: int, ext: dict[str, str], body: bytes = b"") -> asyncio.Future[RemotingCommand]:
+    def call(
+        self, code: int, ext: dict[str, str] | CustomHeader, body: bytes = b""
+    ) -> asyncio.Future[RemotingCommand]:
         """Serve a request; return the future of its answer, which is RemotingConnectError if the connection closes."""
         self._opaque += 1
         future = self._loop.create_future()
         if self.channel.closed:
             self._fail(future)
             return future
-        request = RemotingCommand(
-            code, ext, body, opaque=self._opaque, language=self._language, serialize_type=SerializeType.ROCKETMQ)
+        request = _Command(code, ext, body, opaque=self._opaque, language=self._language)
         if self._user:
             request.sender = self._user
         self._waiting[self._opaque] = future
@@ -79,7 +116,8 @@ class InProcessConnection:
         """Answer a request of the broker."""
         answer.opaque, answer.flag = request.opaque, RESPONSE_FLAG
         if not self.channel.closed:
-            self.channel.data_received(encode(answer))
+            self.channel.last_active = self._loop.time()
+            self.channel.serve(answer)
 
     def close(self) -> None:
         """Close the connection; requests that wait in the broker are dropped."""
@@ -91,21 +129,9 @@ class InProcessConnection:
             return
         pos = 0
         while pos < len(data):
-            command, pos = self._command_at(data, pos)
+            command, pos = decode_frame(data, pos, len(data))
+            assert command is not None, "a channel writes whole frames"
             self._take(command)
-
-    def _command_at(self, data: bytes, pos: int) -> tuple[RemotingCommand, int]:
-        """Return a command that the channel has encoded, and where the next one begins."""
-        length, word = PREFIX.unpack_from(data, pos)
-        start, end = pos + 8 + (word & 0xFFFFFF), pos + 4 + length
-        if word >> 24 != SerializeType.ROCKETMQ:
-            found, end = decode_frame(data, pos, len(data))
-            assert found is not None, "a channel writes whole frames"
-            return found, end
-        code, language, version, opaque, flag, remark, ext = self._decode_header(data, pos + 8, start)
-        return RemotingCommand(
-            code, ext, data[start:end], opaque=opaque, flag=flag, remark=remark, language=language,
-            version=version, serialize_type=SerializeType.ROCKETMQ), end
 
     def _take(self, command: RemotingCommand) -> None:
         if command.flag & RESPONSE_FLAG:

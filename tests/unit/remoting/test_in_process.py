@@ -4,8 +4,13 @@ import asyncio
 
 import pytest
 
+from tailrace.broker.reply import memory_of
 from tailrace.errors import RefusalError, RemotingConnectError
 from tailrace.formats.remoting import RemotingCommand, SerializeType, encode, sender_of
+from tailrace.formats.requests.broker_headers import (
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+)
 from tailrace.remoting import InProcessConnection, RemotingServer
 
 LATER, NOW, REFUSED = 1, 2, 3
@@ -71,6 +76,21 @@ async def test_an_answer_that_a_processor_has_encoded_is_decoded(server, held):
     waiting = [connection.call(LATER, {}) for _ in range(3)]
     held[0][0].write(b"".join(encoded(channel, request) for channel, request in held))
     assert [(await future).body for future in waiting] == [b"body"] * 3
+
+
+@served
+async def test_fields_stay_a_header_until_something_needs_their_text(server, held):
+    question, found = SearchOffsetRequestHeader("t", 3, 1_700_000_000_000), SearchOffsetResponseHeader(5)
+    connection = InProcessConnection(server, ("10.0.0.1", 5))
+    answer = connection.call(LATER, question, b"body")
+    channel, request = held[0]
+    assert request.read(SearchOffsetRequestHeader) is question
+    encoded = RemotingCommand(LATER, question.to_ext(), b"body")
+    assert request.ext == encoded.ext
+    assert memory_of(request) == memory_of(encoded)
+    channel.answer(request, request.answer(ext=found))
+    assert (await answer).read(SearchOffsetResponseHeader) is found
+    assert encoded.answer(ext=found).ext == found.to_ext() == (await answer).ext
 
 
 @served

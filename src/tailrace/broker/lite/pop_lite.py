@@ -131,7 +131,7 @@ class PopLiteMessageProcessor:
                 lambda: self._dispatcher.has_events(header.client_id))
         if result is PollResult.WAITS:
             return None
-        return request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL).to_ext())
+        return request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL))
 
     # -- a pop
 
@@ -261,10 +261,10 @@ class PopLiteMessageProcessor:
             made.later.append(queue)  # the disk is read for one queue at a time
         return None
 
-    def _header(self, made: _Round) -> dict[str, str]:
+    def _header(self, made: _Round) -> PopLiteMessageResponseHeader:
         return PopLiteMessageResponseHeader(
             made.pop_time, made.pop.invisible_time, ORDER_REVIVE_QUEUE,
-            order_count_info=";".join(made.counts)).to_ext()
+            order_count_info=";".join(made.counts))
 
     def _empty(self, channel: Channel, request: RemotingCommand, made: _Round) -> RemotingCommand | None:
         """Hold a pop, or answer that there is no message."""
@@ -340,7 +340,7 @@ class LiteAcks:
             else:
                 self._order.change_visible(queue, group, LMQ_QUEUE_ID, offset, receipt.pop_time, visible_at)
         return request.answer(ext=ChangeInvisibleTimeResponseHeader(
-            receipt.pop_time, visible_at - receipt.pop_time, receipt.revive_queue_id).to_ext())
+            receipt.pop_time, visible_at - receipt.pop_time, receipt.revive_queue_id))
 
     def _checked(
         self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader

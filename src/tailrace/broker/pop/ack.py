@@ -291,5 +291,5 @@ def _stored(result: PutMessageResult, what: str) -> PutMessageResult:
     return result
 
 
-def _changed(pop_time: int, invisible_time: int, receipt: ExtraInfo) -> dict[str, str]:
-    return ChangeInvisibleTimeResponseHeader(pop_time, invisible_time, receipt.revive_queue_id).to_ext()
+def _changed(pop_time: int, invisible_time: int, receipt: ExtraInfo) -> ChangeInvisibleTimeResponseHeader:
+    return ChangeInvisibleTimeResponseHeader(pop_time, invisible_time, receipt.revive_queue_id)

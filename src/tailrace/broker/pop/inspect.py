@@ -137,7 +137,7 @@ class PopInspectProcessor:
                 if result is PollResult.WAITS:
                     return None
                 full = result is PollResult.FULL
-            return request.answer(ext=NotificationResponseHeader(found, full).to_ext())
+            return request.answer(ext=NotificationResponseHeader(found, full))
 
         return in_turns(self._broker.loop, channel, request, look(), answer)
 
@@ -170,7 +170,7 @@ class PopInspectProcessor:
         group, topic, queue_id = self._named(
             channel, request, request.read(PollingInfoRequestHeader))
         return request.answer(
-            ext=PollingInfoResponseHeader(self._pops.polling_num(topic, group, queue_id)).to_ext())
+            ext=PollingInfoResponseHeader(self._pops.polling_num(topic, group, queue_id)))
 
     def _peek(self, channel: Channel, request: RemotingCommand) -> Answer:
         header = request.read(PeekMessageRequestHeader)
@@ -202,7 +202,7 @@ class PopInspectProcessor:
             parts.append(result.data)
             count += result.message_count
             size += len(result.data)
-        ext = PopMessageResponseHeader(0, 0, 0, rest).to_ext()
+        ext = PopMessageResponseHeader(0, 0, 0, rest)
         if not count:
             return request.answer(ResponseCode.PULL_NOT_FOUND, GetMessageStatus.NO_MESSAGE_IN_QUEUE.name, ext)
         return request.answer(ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, ext, b"".join(parts))

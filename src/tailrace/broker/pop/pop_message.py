@@ -371,11 +371,11 @@ class PopMessageProcessor:
 
     # -- answers
 
-    def _header(self, made: _Round) -> dict[str, str]:
+    def _header(self, made: _Round) -> PopMessageResponseHeader:
         return PopMessageResponseHeader(
             made.pop_time, made.pop.invisible_time, made.revive_queue_id, made.rest + made.stopped,
             ";".join(made.start_offsets), ";".join(made.offsets),
-            ";".join(made.order_counts) if made.pop.order else None).to_ext()
+            ";".join(made.order_counts) if made.pop.order else None)
 
     def _found(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
         pop = made.pop

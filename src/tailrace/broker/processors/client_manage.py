@@ -235,7 +235,7 @@ class ClientManageProcessor:
                     ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
                 )
             offset = self._broker.store.queue_offsets.min(topic, queue_id)
-        return request.answer(ext=QueryConsumerOffsetResponseHeader(offset).to_ext())
+        return request.answer(ext=QueryConsumerOffsetResponseHeader(offset))
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
         """Return True if a queue still has the first message of its life, and that one was stored not long ago."""

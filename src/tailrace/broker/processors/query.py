@@ -125,14 +125,14 @@ class QueryProcessor:
         offset = self._store.queue_offsets.by_time(
             topic, header.queue_id, header.timestamp, boundary
         )
-        return request.answer(ext=SearchOffsetResponseHeader(offset).to_ext())
+        return request.answer(ext=SearchOffsetResponseHeader(offset))
 
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the end offset of a queue: request 30."""
         header = request.read(GetMaxOffsetRequestHeader)
         offset = self._store.queue_offsets.max(
             header.topic, header.queue_id, committed=header.committed)
-        return request.answer(ext=GetMaxOffsetResponseHeader(max(0, offset)).to_ext())
+        return request.answer(ext=GetMaxOffsetResponseHeader(max(0, offset)))
 
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the least offset of a queue: request 31."""
@@ -142,7 +142,7 @@ class QueryProcessor:
             self._store.queue_offsets.max(header.topic, header.queue_id) <= 0
         ):
             offset = -1  # as BatchConsumeQueue returns for a queue that has never had a message
-        return request.answer(ext=GetMinOffsetResponseHeader(offset).to_ext())
+        return request.answer(ext=GetMinOffsetResponseHeader(offset))
 
     def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the store time of the first message of a queue: request 32; -1 if the queue is empty."""
@@ -152,7 +152,7 @@ class QueryProcessor:
         timestamp = -1
         if self._store.queue_offsets.max(topic, queue_id) > max(0, first):
             timestamp = self._store.queue_offsets.store_timestamp(topic, queue_id, max(0, first))
-        return request.answer(ext=GetEarliestMsgStoretimeResponseHeader(timestamp).to_ext())
+        return request.answer(ext=GetEarliestMsgStoretimeResponseHeader(timestamp))
 
 
 def _place_of_view(request: RemotingCommand) -> int:

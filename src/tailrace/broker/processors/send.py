@@ -43,6 +43,7 @@ from tailrace.formats.remoting import (
 from tailrace.formats.requests.message_headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
 )
 from tailrace.kernels import header as header_kernel
 from tailrace.kernels import record
@@ -188,17 +189,21 @@ class SendMessageProcessor:
         if request.flag & 2:
             self._took(message.topic, queue_id, begun_ns)
             return None
+        answer: bytes | RemotingCommand
         if inner:
             answer = self._inner_answer(request, result, unique_key)
         elif batch:
             answer = self._batch_answer(request, result)
         elif request.serialize_type == SerializeType.ROCKETMQ:
             answer = self._binary_answer(request.opaque, result, unique_key)
-        else:
+        elif request.serialize_type == SerializeType.JSON:
             answer = self._json_answer(request.opaque, result, unique_key)
+        else:
+            answer = request.answer(ext=self._answer_header(result, unique_key))
         if self._wait_durable and message.wait_store_msg_ok:
             self._durable.add(
-                channel, answer, result.until, partial(self._took, message.topic, queue_id, begun_ns))
+                channel, answer if isinstance(answer, bytes) else encode(answer), result.until,
+                partial(self._took, message.topic, queue_id, begun_ns))
             return None
         self._took(message.topic, queue_id, begun_ns)
         return answer
@@ -439,6 +444,11 @@ class SendMessageProcessor:
             ),
             fields,
         ))
+
+    def _answer_header(self, result: PutMessageResult, unique_key: str) -> SendMessageResponseHeader:
+        return SendMessageResponseHeader(
+            f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}", result.queue_id, result.queue_offset, unique_key,
+            recall_handle=result.recall_handle or None)
 
     def _json_answer(self, opaque: int, result: PutMessageResult, unique_key: str) -> bytes:
         header = orjson.dumps({

@@ -47,7 +47,7 @@ class SettingsProcessor:
         """Return the settings of a broker as a properties text, with their version: request 26."""
         version = fastjson.dumps(self._settings.version.to_json()).decode()
         return request.answer(
-            ext=GetBrokerConfigResponseHeader(version).to_ext(), body=self._settings.text().encode())
+            ext=GetBrokerConfigResponseHeader(version), body=self._settings.text().encode())
 
     def show_name_server(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the settings of a name server as a properties text: request 319."""

@@ -135,7 +135,7 @@ class Questions:
             until = _offset_in(await question.ask(item, RequestCode.GET_MAX_OFFSET))
             if found < until and not (item.is_closed and found >= item.end_offset):
                 break
-        return question.request.answer(ext=SearchOffsetResponseHeader(offset).to_ext())
+        return question.request.answer(ext=SearchOffsetResponseHeader(offset))
 
     async def _query_offset(self, question: _Question) -> RemotingCommand:
         """Return the offset of a group, from the newest part in which the group has one."""
@@ -152,7 +152,7 @@ class Questions:
                 continue
             if item.is_decided:
                 return question.request.answer(
-                    ext=QueryConsumerOffsetResponseHeader(item.logical(_offset_in(answer))).to_ext())
+                    ext=QueryConsumerOffsetResponseHeader(item.logical(_offset_in(answer))))
         raise RefusalError(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
 
     async def _update_offset(self, question: _Question) -> RemotingCommand:
@@ -168,4 +168,4 @@ def _offset_in(answer: RemotingCommand) -> int:
 
 
 def _with_offset(question: _Question, offset: int) -> RemotingCommand:
-    return question.request.answer(ext=GetMaxOffsetResponseHeader(offset).to_ext())
+    return question.request.answer(ext=GetMaxOffsetResponseHeader(offset))
