@@ -130,8 +130,7 @@ class BrokerContext:
         self.cold_data = ColdDataFlowControl(self.clock, self.config)
         self.static_topics = StaticTopics(self.topics.mappings, self.config.broker_name)
         self.other_brokers = OtherBrokers(
-            self.loop, self.clock, self.config, lambda: self.namesrv_address,
-            lambda: self.outgoing())  # noqa: PLW0108 - set later
+            self.loop, self.clock, self.config, lambda: self.namesrv_address, self.outgoing)
         self.questions = Questions(executors.look_ups, self.static_topics, self.other_brokers)
         self.transactions = TransactionService(
             self.clock, self.entropy, self.store, self.topics, self.offsets, self.config)

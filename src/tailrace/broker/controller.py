@@ -158,9 +158,6 @@ class BrokerController:
         self._durable = DurableAnswers(broker.loop, store.inner)
         self._pull = PullMessageProcessor(broker)
         broker.state.on_loop.append(self._consumer_filters.forget)
-        broker.outgoing = lambda: RemotingClient(tls=self._tls, credentials=self.access.inner_client)
-        broker.control = self.access.enforced
-        broker.denied = lambda: dict(self.access.control.denied)
         broker.waiting_sends = lambda: self._durable.pending
         durable = self._durable if store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH else None
         self._send = SendMessageProcessor(
@@ -203,7 +200,6 @@ class BrokerController:
         broker = self._broker
         if broker.control is not None:
             self._watch_users(broker.control)
-        broker.audit_log = self.audit.file
         modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
         modes.load()
         broker.state.modes = modes
@@ -317,6 +313,8 @@ class BrokerController:
             offsets=offsets, locks=RebalanceLockManager(clock), filters=MessageFilters(config, filters),
             consumers=ConsumerManager(clock, config.channel_expired_ms, notify_enabled, filters),
             producers=ProducerManager(clock, config.channel_expired_ms), boot_ms=clock.now_ms(),
+            outgoing=lambda: RemotingClient(tls=self._tls, credentials=self.access.inner_client),
+            control=self.access.enforced, denied=lambda: dict(self.access.control.denied), audit_log=self.audit.file,
         )
 
     def _correct_offsets(self) -> None:
