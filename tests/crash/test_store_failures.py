@@ -17,7 +17,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import FatalStorageError, StoreError, StoreNotWritableError
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.node.store_opening import StoreParts
-from tailrace.testing import CrashFileSystem, IdleService, SimulatedCrash
+from tailrace.testing import CrashFileSystem, ManualScheduler, SimulatedCrash
 
 pytestmark = pytest.mark.crash
 
@@ -330,7 +330,7 @@ def test_waiters_of_a_failed_sync_are_told_no():
     store.put(Message(topic="orders", body=b"kept"))
     told = []
     flush = store.inner.flush_commit_log
-    flush.handle = IdleService()
+    store.inner.start(ManualScheduler(), 1)
     for _ in range(3):
         result = store.put_inner(MessageExtBrokerInner("orders", 0, b"x"))
         store.inner.when_durable(result.until, told.append)

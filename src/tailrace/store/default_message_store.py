@@ -112,7 +112,7 @@ class DefaultMessageStore:
         self.reput = ReputMessageService(
             self.commit_log, self.dispatcher, self.confirm_offset, self.flags)
         self.flush_commit_log = FlushCommitLogService(
-            clock, config, self.commit_log, self.flags, self.checkpoint)
+            clock, config, self.commit_log, self.flags, self.checkpoint, self.wake_flush)
         self.sync_flush: Final = self.flush_commit_log.sync
         """True under SYNC_FLUSH: a message is acknowledged and shown only when it is durable."""
         self.progress = ProgressFile(file_system, root)
@@ -127,6 +127,7 @@ class DefaultMessageStore:
         self.refused_puts = RefusedPuts(clock, self._counts, self.flags)
         self.report = RecoveryReport()
         self._reput_handle: ServiceHandle | None = None
+        self._flush_handle: ServiceHandle | None = None
         self._dispatch_stuck_at = -1
         self._flushed_file: File | None = None
         self._flushed_lock = threading.Lock()
@@ -185,8 +186,8 @@ class DefaultMessageStore:
         config = self.config
         self._reput_handle = scheduler.every(
             "ReputMessageService", _REPUT_MS * 50, self.reput.step, rest_ms=_REPUT_MS)
-        self.flush_commit_log.handle = scheduler.every(
-            "GroupCommitService" if self.flush_commit_log.sync else "FlushRealTimeService",
+        self._flush_handle = scheduler.every(
+            "GroupCommitService" if self.sync_flush else "FlushRealTimeService",
             lambda: config.flush_interval_commit_log, self._flush_step)
         scheduler.every(
             "FlushConsumeQueueService", lambda: config.flush_interval_consume_queue,
@@ -205,7 +206,7 @@ class DefaultMessageStore:
     def _flush_step(self) -> bool:
         more = self.flush_commit_log.step()
         self._write_flushed()
-        if self.flush_commit_log.sync and self._reput_handle is not None:
+        if self.sync_flush and self._reput_handle is not None:
             self._reput_handle.wake()
         return more
 
@@ -229,7 +230,7 @@ class DefaultMessageStore:
 
     def services_ended(self) -> None:
         """Note that no service runs any more, so that callers flush and dispatch themselves."""
-        self.flush_commit_log.handle = None
+        self._flush_handle = None
 
     def close(self) -> bool:
         """Dispatch and flush everything, then close the files. Return True if the stop is clean."""
@@ -335,7 +336,7 @@ class DefaultMessageStore:
 
     def wake_reput(self) -> None:
         """Wake dispatch, so that it does not wait for the end of its period."""
-        if self._reput_handle is not None and not self.flush_commit_log.sync:
+        if self._reput_handle is not None and not self.sync_flush:
             self.reput.idle = False  # the next put need not wake it as well
             self._reput_handle.wake()  # under SYNC_FLUSH the flush wakes it, because records are shown after it
 
@@ -349,7 +350,7 @@ class DefaultMessageStore:
         at = reput.reput_from_offset
         if until - at < _FAR_BEHIND:
             return
-        if at == self._dispatch_stuck_at or self._reput_handle is None or self.flush_commit_log.sync:
+        if at == self._dispatch_stuck_at or self._reput_handle is None or self.sync_flush:
             return
         if not reput.wait(until - _FAR_BEHIND // 2, _FOLLOW_MS) and reput.reput_from_offset == at:
             self._dispatch_stuck_at = at  # dispatch made no progress, so writers do not wait for it again
@@ -371,9 +372,13 @@ class DefaultMessageStore:
         self._write_flushed()
         return done
 
-    def wake_flush(self) -> None:
-        """Wake the flush under SYNC_FLUSH, for a writer that does not wait: its records are shown after the flush."""
-        self.flush_commit_log.wake()
+    def wake_flush(self) -> bool:
+        """Wake the flush under SYNC_FLUSH, because records are shown after it. Return False if no service flushes."""
+        handle = self._flush_handle
+        if handle is not None and self.sync_flush:
+            handle.wake()
+            return True
+        return False
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
         """Call ``callback`` when everything below ``until`` is durable; immediately under ASYNC_FLUSH."""
@@ -382,12 +387,12 @@ class DefaultMessageStore:
     def wait_dispatched(self, timeout_ms: int) -> bool:
         """Wait until all records of the log can be read from their queues. Return False after ``timeout_ms``."""
         until = self.commit_log.max_offset
-        if self.flush_commit_log.failed and self.flush_commit_log.sync:
+        if self.flush_commit_log.failed and self.sync_flush:
             until = min(until, self.commit_log.queue.flushed_where)  # the rest is never shown
         if self.reput.reput_from_offset >= until:
             return True
         if self._reput_handle is None:
-            if self.flush_commit_log.sync and not self.flush_commit_log.failed:
+            if self.sync_flush and not self.flush_commit_log.failed:
                 self.flush_commit_log.flush()
             while self.reput.step():
                 pass

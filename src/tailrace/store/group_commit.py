@@ -16,7 +16,6 @@ from typing import final
 from tailrace import events
 from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
-from tailrace.env.scheduler import ServiceHandle
 from tailrace.errors import FatalStorageError
 from tailrace.logs import get_logger
 from tailrace.metrics import LOG_SYNC, Histogram
@@ -42,18 +41,20 @@ class FlushCommitLogService:
         commit_log: CommitLog,
         flags: RunningFlags,
         checkpoint: StoreCheckpoint,
+        wake: Callable[[], bool],
     ) -> None:
+        """``wake`` has the service run its step soon; it returns False if no service runs."""
         self._clock = clock
         self._config = config
         self._commit_log = commit_log
         self._flags = flags
         self._checkpoint = checkpoint
+        self._wake = wake
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, int, int, DurableCallback]] = []
         self._number = itertools.count()
         self._last_thorough_ns = clock.monotonic_ns()
         self.sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self.handle: ServiceHandle | None = None
         self.failed = False
         self._short = False
         self.sync_times = Histogram(LOG_SYNC)
@@ -75,15 +76,8 @@ class FlushCommitLogService:
                 heapq.heappush(self._waiting, (until, next(self._number), deadline, callback))
         if failed:
             callback(PutMessageStatus.SERVICE_NOT_AVAILABLE)
-        elif self.handle is not None:
-            self.handle.wake()
-        else:
+        elif not self._wake():
             self.step()
-
-    def wake(self) -> None:
-        """Wake the flush thread under SYNC_FLUSH, where a record can be read only after its sync."""
-        if self.sync and self.handle is not None:
-            self.handle.wake()
 
     def step(self) -> bool:
         """Flush as the interval asks and answer the puts that wait. Return True if puts still wait."""
