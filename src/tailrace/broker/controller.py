@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from tailrace import events
 from tailrace.auth.check import AccessControl
@@ -60,6 +60,7 @@ from tailrace.broker.processors.static_topics import StaticTopicsProcessor
 from tailrace.broker.processors.stats import StatsProcessor
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.registration import Registration, registered_elsewhere
+from tailrace.broker.reply import Waiters
 from tailrace.broker.runtime_info import RuntimeInfo
 from tailrace.broker.settings import RunningSettings, SettingsFile, settings_of
 from tailrace.broker.static_topics.cleaning import PERIOD_S, MappingCleaner
@@ -173,10 +174,13 @@ class BrokerController:
         self._cleaner = MappingCleaner(
             store, broker.other_brokers, self._config.broker_name, self._clock, broker.executors.files)
         retention = RetentionProcessor(broker)
-        self._later: list[_AnswersLater] = [
-            broker.changes, broker.worker, retention.worker, broker.cold_reads, broker.other_brokers, reply,
-            transactions]
-        self._processors = self._made_processors(running, durable, retention, reply, transactions)
+        admin = AdminProcessor(broker, RuntimeInfo(broker, self._file_system))
+        self._workers = [broker.worker, broker.cold_reads, retention.worker, admin.syncs]
+        self._polls: list[Waiters[Any]] = [
+            self._pull.hold, self._pop.polling, self._pop.inspect.polling, self._lite.pops.polling,
+            self._lite.pops.notifications]
+        self._later: list[_AnswersLater] = [broker.changes, *self._workers, broker.other_brokers, reply, transactions]
+        self._processors = self._made_processors(running, durable, retention, reply, transactions, admin)
 
     def _made_audit(self, path: str) -> Audit:
         audit = Audit(self._clock, self._config.broker_cluster_name, AuditLog(path) if path else None)
@@ -188,14 +192,12 @@ class BrokerController:
         broker, access = self._broker, self.access
         departures = access.departures = Departures(
             broker.loop, control, access.users, access.acls, broker.consumers, broker.locks)
-        departures.holds += [
-            self._pull.hold, self._pop.polling, self._pop.inspect.polling, self._lite.pops.polling,
-            self._lite.pops.notifications, broker.cold_reads]
+        departures.holds += [*self._polls, broker.cold_reads]
         departures.forget.append(self._lite.registry.forget_clients)
 
     def _made_processors(
         self, running: RunningSettings, durable: DurableAnswers | None, retention: RetentionProcessor,
-        reply: ReplyMessageProcessor, transactions: EndTransactionProcessor,
+        reply: ReplyMessageProcessor, transactions: EndTransactionProcessor, admin: AdminProcessor,
     ) -> list[_Registers]:
         broker = self._broker
         if broker.control is not None:
@@ -210,8 +212,7 @@ class BrokerController:
             StaticTopicsProcessor(broker), retention, ResetOffsetProcessor(broker), StatsProcessor(broker.stats),
             ClientOffsetsProcessor(broker), GroupAdminProcessor(broker, modes),
             EnginesProcessor(self._store, self._config, broker.cold_data), QueryAssignmentProcessor(broker, modes),
-            AdminProcessor(broker, RuntimeInfo(broker, self._file_system)),
-            SettingsProcessor(running, broker.worker, broker.control, self._config.broker_cluster_name),
+            admin, SettingsProcessor(running, broker.worker, broker.control, self._config.broker_cluster_name),
             AccessProcessor(self.access, broker.changes, self._store.read_only, self._clock.now_ms),
         ]
 
@@ -509,7 +510,8 @@ class BrokerController:
         self._broker.consumers.closed(channel)
         self._broker.producers.closed(channel)
         self._broker.client_ids.closed(channel)
-        self._broker.cold_reads.closed(channel)
+        for place in (*self._polls, *self._workers):
+            place.closed(channel)
 
     def _end_old_passwords(self) -> None:
         if self.access.departures is not None:
@@ -519,7 +521,7 @@ class BrokerController:
         broker = self._broker
         for step in (
             broker.consumers.expire, broker.producers.expire, broker.locks.expire, self._consumer_filters.expire,
-            self._pop.drop_closed, self._lite.drop_closed, broker.asked.expire, self._end_old_passwords,
+            broker.asked.expire, self._end_old_passwords,
         ):
             with caught("scan"):
                 step()

@@ -165,7 +165,8 @@ class NameServer:
         return None if detail is None else detail.info()
 
     def closed(self, channel: Channel) -> None:
-        """Remove the brokers that registered over a connection that has closed."""
+        """Remove the brokers that registered over a connection that has closed, and its requests that wait."""
+        self.worker.closed(channel)
         self._drop(lambda member: member.channel is channel)
 
     def expire(self) -> None:

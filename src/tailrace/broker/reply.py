@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, Generic, Protocol, TypeVar, final
 
 from tailrace import events
 from tailrace.env.supervision import failed
@@ -21,8 +21,8 @@ from tailrace.logs import get_logger
 from tailrace.remoting import Channel
 
 __all__ = [
-    "TURN_S", "Answer", "Reply", "ReplyTasks", "Serve", "WaitingRequests", "as_it_is", "failure_of", "in_turns",
-    "memory_of",
+    "TURN_S", "Answer", "Reply", "ReplyTasks", "Serve", "Waiters", "WaitingRequests", "as_it_is", "failure_of",
+    "in_turns", "memory_of",
 ]
 
 _log = get_logger(__name__)
@@ -212,6 +212,56 @@ class Reply:
             self.finish(then)
         else:
             self.channel.when_reading(partial(self.finish, then))
+
+
+class _HasReply(Protocol):
+    @property
+    def reply(self) -> Reply: ...
+
+
+_Entry = TypeVar("_Entry", bound=_HasReply)
+
+
+class Waiters(Generic[_Entry]):
+    """Requests that wait in one place, by connection. A subclass has the order in which they are served."""
+
+    def __init__(self, bounds: WaitingRequests | None = None, *, held: bool = True) -> None:
+        """The requests count in ``bounds``, and with ``held`` as held by their connection."""
+        self._bounds, self._held = bounds, held
+        self._of_channel: dict[Channel, dict[_Entry, None]] = {}
+
+    def __iter__(self) -> Iterator[_Entry]:
+        return (entry for entries in self._of_channel.values() for entry in entries)
+
+    def _add(self, entry: _Entry) -> None:
+        """Add a request. Raises RefusalError if it is over a limit of the bounds."""
+        entry.reply.park(self._bounds, held=self._held)
+        self._of_channel.setdefault(entry.reply.channel, {})[entry] = None
+
+    def _remove(self, entry: _Entry) -> None:
+        """Remove a request from its connection; a subclass also removes it from its order."""
+        entries = self._of_channel[entry.reply.channel]
+        del entries[entry]
+        if not entries:
+            del self._of_channel[entry.reply.channel]
+
+    def closed(self, channel: Channel) -> None:
+        """Drop the requests of a connection that has closed."""
+        for entry in tuple(self._of_channel.get(channel, ())):
+            self._remove(entry)
+            entry.reply.drop()
+
+    def release(self, is_wanted: Callable[[Channel, RemotingCommand], bool]) -> list[Reply]:
+        """Remove the requests for which ``is_wanted`` returns True; return their replies."""
+        released = [entry for entry in self if is_wanted(entry.reply.channel, entry.reply.request)]
+        for entry in released:
+            self._remove(entry)
+            entry.reply.unpark()
+        return [entry.reply for entry in released]
+
+    def release_all(self) -> list[Reply]:
+        """Remove all requests and return their replies, for a stop."""
+        return self.release(lambda *_: True)
 
 
 @final

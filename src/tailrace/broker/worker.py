@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Final, TypeVar, final
 
 from tailrace.broker.executors import BoundedExecutor
-from tailrace.broker.reply import Answer, Reply, Serve, WaitingRequests, as_it_is
+from tailrace.broker.reply import Answer, Reply, Serve, Waiters, WaitingRequests, as_it_is
 from tailrace.env.supervision import caught, failed
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
@@ -60,7 +60,7 @@ class _Work:
 
 
 @final
-class RequestWorker:
+class RequestWorker(Waiters[_Work]):
     """Runs work in threads. All methods are called on the event loop."""
 
     def __init__(
@@ -68,16 +68,14 @@ class RequestWorker:
         bounds: WaitingRequests | None = None, *, held: bool = False,
     ) -> None:
         """With ``held`` the requests that wait also count as held by their connection."""
+        bounds = bounds or WaitingRequests("requests", WAITING_MAX, WAITING_OF_CHANNEL_MAX, WAITING_BYTES_MAX)
+        super().__init__(bounds, held=held)
         self._loop = loop
         self._executor = executor or BoundedExecutor("requests", threads, 0)
         self._threads = threads
         self._turns: dict[str, dict[Channel, deque[_Work]]] = {}
-        self._waiting: dict[Channel, set[_Work]] = {}
-        """All work that waits; what is delayed or whose client does not read is not in ``_turns``."""
-        self._bounds = bounds or WaitingRequests("requests", WAITING_MAX, WAITING_OF_CHANNEL_MAX, WAITING_BYTES_MAX)
-        self._held = held
-        self._unread: set[Channel] = set()
-        """Connections with work whose client does not read its answers at the moment."""
+        """Work by group and connection, but what is delayed or whose client does not read."""
+        self._counts = bounds
         self._running: set[asyncio.Future[Any]] = set()
         self._stopped = False
         self.count = 0
@@ -88,7 +86,7 @@ class RequestWorker:
     @property
     def pending(self) -> int:
         """Number of requests that wait for a thread or for the end of their work."""
-        return self._bounds.count + len(self._running)
+        return self._counts.count + len(self._running)
 
     def in_thread(self, serve: Serve) -> Serve:
         """Return a processor that queues requests, so that ``serve`` runs in the thread of this worker.
@@ -118,11 +116,8 @@ class RequestWorker:
             return  # its answer could not be sent
         if self._stopped:
             raise RefusalError(ResponseCode.SYSTEM_BUSY, "the broker is shutting down")
-        for gone in [channel for channel in self._unread if channel.closed]:
-            self.closed(gone)
         one = _Work(reply, group, work, then)
-        reply.park(self._bounds, held=self._held)
-        self._waiting.setdefault(channel, set()).add(one)
+        self._add(one)
         if delay_s:
             assert self._loop is not None
             self._loop.call_later(delay_s, self._take_turn, one)
@@ -131,39 +126,25 @@ class RequestWorker:
 
     def _take_turn(self, one: _Work) -> None:
         """Queue work after the others of its connection, unless it was dropped while it was delayed."""
-        if one in self._waiting.get(one.reply.channel, ()):
+        if one in self._of_channel.get(one.reply.channel, ()):
             self._queue(one.group, one.reply.channel, (one,))
             self._start()
 
-    def closed(self, channel: Channel) -> None:
-        """Forget the work of a connection that has closed."""
-        self._unread.discard(channel)
-        for one in tuple(self._waiting.get(channel, ())):
-            self._forget(one)
-            queues = self._turns.get(one.group, {})  # without this one if it is delayed
-            if queues.pop(channel, None) is not None and not queues:
-                del self._turns[one.group]
-            one.reply.drop()
-
-    def release(self, is_wanted: Callable[[Channel, RemotingCommand], bool]) -> list[Reply]:
-        """Drop the work that waits for which ``is_wanted`` returns True; return its replies. Running work continues."""
-        released = [
-            one for works in self._waiting.values() for one in works if is_wanted(one.reply.channel, one.reply.request)]
-        for one in released:
-            self._forget(one)
-            queue = self._turns.get(one.group, {}).get(one.reply.channel)  # without this one if it is delayed
-            if queue is not None and one in queue:
-                queue.remove(one)
-                if not queue:
-                    del self._turns[one.group][one.reply.channel]
-                if not self._turns[one.group]:
-                    del self._turns[one.group]
-        return [one.reply for one in released]
+    def _remove(self, entry: _Work) -> None:
+        self._forget(entry)
+        queues = self._turns.get(entry.group, {})
+        queue = queues.get(entry.reply.channel)
+        if queue is not None and entry in queue:  # it is not delayed, and its client reads
+            queue.remove(entry)
+            if not queue:
+                del queues[entry.reply.channel]
+            if not queues:
+                del self._turns[entry.group]
 
     def release_all(self) -> list[Reply]:
         """Drop the work that waits and return its replies, and refuse further work, for a stop."""
         self._stopped = True
-        return self.release(lambda *_: True)
+        return super().release_all()
 
     async def stop(self) -> None:
         """Drop the work that waits, and wait for what is running."""
@@ -175,10 +156,7 @@ class RequestWorker:
 
     def _forget(self, one: _Work) -> None:
         """Remove work from the waiting work, and from its counts."""
-        mine = self._waiting[one.reply.channel]
-        mine.remove(one)
-        if not mine:
-            del self._waiting[one.reply.channel]
+        super()._remove(one)
         one.reply.unpark()
 
     def _queue(self, group: str, channel: Channel, works: Iterable[_Work]) -> None:
@@ -197,15 +175,13 @@ class RequestWorker:
             if channel.closed:
                 self.closed(channel)
             else:
-                self._unread.add(channel)
                 channel.when_reading(partial(self._run, group, channel, queue))
 
     def _run(self, group: str, channel: Channel, queue: deque[_Work]) -> None:
         """Start the first work of a queue; the others go back to wait for the next turn of their connection."""
-        self._unread.discard(channel)
         if self._stopped:
             return
-        waiting = self._waiting.get(channel, set())
+        waiting = self._of_channel.get(channel, {})
         queue = deque(one for one in queue if one in waiting)  # others were released
         if not queue:
             return
@@ -238,7 +214,9 @@ class RequestWorker:
                 self.count += 1
                 if isinstance(result, GetMessageResult | bytes):
                     self.bytes += len(result if isinstance(result, bytes) else result.data)
-                if not reply.channel.closed or reply.request.code in ADMINISTRATION:  # which is recorded
+                if reply.channel.closed and reply.request.code not in ADMINISTRATION:  # which is recorded
+                    reply.drop()
+                else:
                     reply.finish(partial(one.then, result))
         except Exception:  # noqa: BLE001 - the other requests are served
             failed(_NAME)

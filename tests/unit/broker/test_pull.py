@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tailrace.broker import long_polling
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.model import GetMessageResult, GetMessageStatus, MessageExtBrokerInner
 from tailrace.node.topic_config import TopicConfig
@@ -326,9 +327,10 @@ async def test_a_held_pull_whose_answer_cannot_be_sent_stops_no_other(wait, stor
 @waiting
 async def test_a_filtered_pull_is_looked_at_again_now_and_then(wait, store):
     put(store, tag="b")
-    assert wait.pull(subscription="a", queueOffset="1") is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_polling, "RECHECK_S", 0.01)
+        assert wait.pull(subscription="a", queueOffset="1") is None
     put(store, tag="b")
-    wait.hold._next_recheck = 0.0
     answer = await wait.answer()
     assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "2")
 
@@ -351,11 +353,14 @@ async def test_a_pull_that_waits_is_answered_when_its_topic_is_deleted_or_loses_
 @waiting
 async def test_a_pull_whose_client_has_gone_is_dropped(wait, store):
     assert wait.pull() is None
+    assert wait.pull(queueId="1") is None
     wait.channel.closed = True
     put(store)
     await asyncio.sleep(0.02)
     assert wait.channel.sent == []
-    assert len(wait.hold) == 0
+    assert (len(wait.hold), wait.channel.held) == (1, 1)
+    wait.hold.closed(wait.channel)
+    assert (len(wait.hold), wait.channel.held) == (0, 0)
 
 
 @waiting

@@ -83,6 +83,7 @@ def test_requests_of_a_client_that_goes_without_reading_are_forgotten(reader):
         ask(slow, 1, 2)
         assert await done() == []
         slow.closed = True
+        worker.closed(slow)
         ask(reader("other", reads=True), 3)
         assert await done() == [("other", 3)]
         assert worker.pending == 0

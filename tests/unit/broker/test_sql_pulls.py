@@ -208,7 +208,7 @@ def test_a_held_pull_is_answered_when_a_message_that_it_wants_arrives(tmp_path, 
             put(1)
             fields = ext(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="1", subscription="price = 7")
             assert pulls.pull(channel, kit.request(11, fields, opaque=6)) is None
-            held = pulls.hold._held["orders", 0][0]
+            held, = pulls.hold
             for prices in ((2, 3), (4,), range(100, 500)):
                 put(*prices)
                 await settle()

@@ -15,13 +15,12 @@ from typing import Final, final
 from tailrace import events
 from tailrace.broker.consumer_checks import check_allowed, existing_topic, no_group
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.filters.message_filters import EVERYTHING
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.pop.fields import receipt_of
 from tailrace.broker.pop.offsets import WRONG_OFFSET, init_offset
-from tailrace.broker.pop.polling import PollResult, PopLongPollingService, Waiting
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
     READ_BYTES,
@@ -29,9 +28,11 @@ from tailrace.broker.pop.requests import (
     arrived_ms,
     check_in_time,
     check_numbers,
+    left_ms,
     read_cold,
 )
 from tailrace.broker.reply import Reply
+from tailrace.broker.waiters import LongPolling, PollResult, Waiter
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import lite_queue, parent_of
@@ -56,7 +57,6 @@ __all__ = ["LiteAcks", "PopLiteMessageProcessor"]
 _log = get_logger(__name__)
 _NOTHING_THERE: Final = WRONG_OFFSET | {
     GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE}
-_EVERYTHING: Final = MessageFilter()
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class _Round:
 
 @final
 class PopLiteMessageProcessor:
-    """Serves pops of Lite topics. ``polling`` holds those that wait, by client."""
+    """Serves pops of Lite topics. ``polling`` holds those that wait, by client and group."""
 
     def __init__(
         self, broker: BrokerContext, registry: LiteSubscriptionRegistry, dispatcher: LiteEventDispatcher,
@@ -90,14 +90,12 @@ class PopLiteMessageProcessor:
         self._dispatcher = dispatcher
         self._order = order
         self._free_timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
-        config = broker.config
-        self.polling = PopLongPollingService(
-            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.pop,
-            has_match=lambda _wanted, _arrival: True)
-        self.notifications = PopLongPollingService(
-            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.notification,
-            has_match=lambda _wanted, _arrival: True)
-        """Notifications that wait, by client."""
+        limits = broker.config.pop_polling_size, broker.config.max_pop_polling_size
+        self.polling = LongPolling[Waiter](
+            broker.loop, lambda waiter: self.pop(waiter.reply.channel, waiter.reply.request), *limits)
+        self.notifications = LongPolling[Waiter](
+            broker.loop, lambda waiter: self.notification(waiter.reply.channel, waiter.reply.request), *limits)
+        """Notifications that wait, by client and group."""
         dispatcher.wake = self._wake
         order.when_free = self._notify_when_free
 
@@ -106,8 +104,8 @@ class PopLiteMessageProcessor:
         server.register(self.pop, RequestCode.POP_LITE_MESSAGE)
 
     def _wake(self, client_id: str, group: str) -> None:
-        self.polling.notify(client_id, group, LMQ_QUEUE_ID)
-        self.notifications.notify(client_id, group, LMQ_QUEUE_ID)
+        self.polling.notify((client_id, group))
+        self.notifications.notify((client_id, group))
 
     def release_all(self) -> list[Reply]:
         """Drop the requests that wait and return their replies, for a stop."""
@@ -126,8 +124,8 @@ class PopLiteMessageProcessor:
         found, result = self._dispatcher.has_events(header.client_id), PollResult.TIMEOUT
         if not found and header.poll_time > 0:
             result = self.notifications.poll(
-                Waiting(Reply(channel, request), header.client_id, header.consumer_group, LMQ_QUEUE_ID, _EVERYTHING),
-                arrived_ms(self._broker, request) + header.poll_time,
+                Waiter(Reply(channel, request), (header.client_id, header.consumer_group), EVERYTHING),
+                left_ms(self._broker, arrived_ms(self._broker, request), header.poll_time),
                 lambda: self._dispatcher.has_events(header.client_id))
         if result is PollResult.WAITS:
             return None
@@ -271,8 +269,8 @@ class PopLiteMessageProcessor:
         pop, result = made.pop, PollResult.TIMEOUT
         if pop.poll_time > 0:
             result = self.polling.poll(
-                Waiting(Reply(channel, request), pop.client_id, pop.consumer_group, LMQ_QUEUE_ID, _EVERYTHING),
-                pop.born_time + pop.poll_time, lambda: self._dispatcher.has_events(pop.client_id))
+                Waiter(Reply(channel, request), (pop.client_id, pop.consumer_group), EVERYTHING),
+                left_ms(self._broker, pop.born_time, pop.poll_time), lambda: self._dispatcher.has_events(pop.client_id))
         if result is PollResult.WAITS:
             return None
         code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT

@@ -58,11 +58,6 @@ class LiteTopics:
         """Note messages that have become readable; called from any thread."""
         self.dispatcher.arriving(topic, queue_id, next_offset, tags_codes, size)
 
-    def drop_closed(self) -> None:
-        """Drop the requests of connections that have closed; called periodically."""
-        self.pops.polling.drop_closed()
-        self.pops.notifications.drop_closed()
-
     def release_all(self) -> list[Reply]:
         """Drop the requests that wait and return their replies, for a stop."""
         return self.pops.release_all()

@@ -10,15 +10,10 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
 from tailrace.broker.filters.retry_owner import own_messages, refuse_shared
 from tailrace.broker.pop.fields import check_names, check_poppable, filter_of
-from tailrace.broker.pop.polling import (
-    ALL_QUEUES,
-    PollResult,
-    PopLongPollingService,
-    Waiting,
-    has_match,
-)
-from tailrace.broker.pop.requests import arrived_ms, retry_topics
+from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
+from tailrace.broker.pop.requests import MAX_BYTES, READ_BYTES, arrived_ms, left_ms, retry_topics
 from tailrace.broker.reply import Answer, Reply, in_turns
+from tailrace.broker.waiters import PollResult, Waiter
 from tailrace.errors import RefusalError
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import POP_MAX, pop_retry_topics
@@ -37,8 +32,6 @@ from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["PopInspectProcessor"]
 
-MAX_BYTES: Final = 4 << 20
-READ_BYTES: Final = 256 * 1024
 READS_MAX: Final = 64
 """Number of reads of a peek in one queue after one that returned no message."""
 _READ_ON: Final = frozenset({
@@ -57,10 +50,8 @@ class PopInspectProcessor:
         self._store = broker.store
         self._order = order
         self._pops = pops
-        config = broker.config
         self.polling = PopLongPollingService(
-            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.notification,
-            notify_last=True, has_match=partial(has_match, broker.store))
+            broker.loop, broker.config, broker.store, self.notification, notify_last=True)
         self.lite: Callable[[Channel, RemotingCommand], Answer] | None = None
         """Serves the notifications of clients of Lite topics."""
         self._read_peek = broker.worker.in_thread(self._peeked)
@@ -132,8 +123,8 @@ class PopInspectProcessor:
             full = False
             if not found and header.poll_time > 0:
                 result = self.polling.poll(
-                    Waiting(Reply(channel, request), topic, group, queue_id, wanted),
-                    born_ms + header.poll_time, lambda: self._arrivals(group, topic) != arrivals)
+                    Waiter(Reply(channel, request), (topic, group, queue_id), wanted),
+                    left_ms(self._broker, born_ms, header.poll_time), lambda: self._arrivals(group, topic) != arrivals)
                 if result is PollResult.WAITS:
                     return None
                 full = result is PollResult.FULL
@@ -170,7 +161,7 @@ class PopInspectProcessor:
         group, topic, queue_id = self._named(
             channel, request, request.read(PollingInfoRequestHeader))
         return request.answer(
-            ext=PollingInfoResponseHeader(self._pops.polling_num(topic, group, queue_id)))
+            ext=PollingInfoResponseHeader(self._pops.polling_num((topic, group, queue_id))))
 
     def _peek(self, channel: Channel, request: RemotingCommand) -> Answer:
         header = request.read(PeekMessageRequestHeader)

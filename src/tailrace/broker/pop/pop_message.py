@@ -20,13 +20,7 @@ from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
 from tailrace.broker.filters.retry_owner import own_messages, refuse_shared
 from tailrace.broker.pop.fields import check_names, check_poppable, check_writable, filter_of
 from tailrace.broker.pop.offsets import WRONG_OFFSET, init_offset
-from tailrace.broker.pop.polling import (
-    ALL_QUEUES,
-    PollResult,
-    PopLongPollingService,
-    Waiting,
-    has_match,
-)
+from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
 from tailrace.broker.pop.records import under_topic
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
@@ -34,11 +28,13 @@ from tailrace.broker.pop.requests import (
     Cold,
     check_in_time,
     check_numbers,
+    left_ms,
     read_cold,
     retry_topics,
 )
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.reply import Answer, Reply, in_turns
+from tailrace.broker.waiters import PollResult, Waiter
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import pop as formats
 from tailrace.formats.commitlog import MESSAGE_HEAD
@@ -115,10 +111,7 @@ class PopMessageProcessor:
         self._order = order
         self._durable = durable
         self._number = 0
-        config = broker.config
-        self.polling = PopLongPollingService(
-            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.pop,
-            has_match=partial(has_match, broker.store))
+        self.polling = PopLongPollingService(broker.loop, broker.config, broker.store, self.pop)
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -380,7 +373,7 @@ class PopMessageProcessor:
     def _found(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
         pop = made.pop
         if made.rest:
-            self.polling.notify(pop.topic, pop.consumer_group, pop.queue_id)
+            self.polling.notify((pop.topic, pop.consumer_group, pop.queue_id))
         answer = request.answer(
             ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, self._header(made), b"".join(made.parts))
         if not made.until:
@@ -392,8 +385,9 @@ class PopMessageProcessor:
         pop, result = made.pop, PollResult.TIMEOUT
         if pop.poll_time > 0:
             result = self.polling.poll(
-                Waiting(Reply(channel, request), pop.topic, pop.consumer_group, pop.queue_id, made.wanted),
-                pop.born_time + pop.poll_time, lambda: made.rest > 0 or self._arrivals(pop) != made.arrivals)
+                Waiter(Reply(channel, request), (pop.topic, pop.consumer_group, pop.queue_id), made.wanted),
+                left_ms(self._broker, pop.born_time, pop.poll_time),
+                lambda: made.rest > 0 or self._arrivals(pop) != made.arrivals)
         if result is PollResult.WAITS:
             return None
         code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT

@@ -18,9 +18,12 @@ from tailrace.model import GetMessageResult
 from tailrace.remoting import Channel
 
 __all__ = [
-    "MAX_BYTES", "READ_BYTES", "Cold", "arrived_ms", "check_in_time", "check_numbers", "read_cold", "retry_topics",
+    "MAX_BYTES", "READ_BYTES", "Cold", "arrived_ms", "check_in_time", "check_numbers", "left_ms", "read_cold",
+    "retry_topics",
 ]
 
+EARLY_MS: Final = 50
+"""Time before its deadline at which a request is answered, so that the client receives the answer in time."""
 LATE_MS: Final = 500
 """A pop that arrives this long after its time is refused, because its client no longer waits."""
 MAX_BYTES: Final = 4 << 20
@@ -61,6 +64,11 @@ def arrived_ms(broker: BrokerContext, request: RemotingCommand) -> int:
     if not found:
         found = request.arrived_ms = broker.clock.now_ms()
     return found
+
+
+def left_ms(broker: BrokerContext, arrived: int, poll_time: int) -> int:
+    """Return how long a request that arrived at a time, in ms, may wait from now on."""
+    return arrived + poll_time - EARLY_MS - broker.clock.now_ms()
 
 
 def retry_topics(broker: BrokerContext, topic: str, group: str, draw: int = 0) -> list[str]:

@@ -8,7 +8,6 @@ from typing import final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
-from tailrace.broker.mailbox import LoopMailbox
 from tailrace.broker.pop.ack import AckMessageProcessor
 from tailrace.broker.pop.inspect import PopInspectProcessor
 from tailrace.broker.pop.pop_message import PopMessageProcessor
@@ -46,8 +45,6 @@ class PopConsumption:
         self.acks = AckMessageProcessor(broker, revive_log, self.order, self.polling, durable)
         self.inspect = PopInspectProcessor(broker, self.order, self.polling)
         self._notifications = self.inspect.polling
-        self._changed: LoopMailbox[None] = LoopMailbox(broker.loop, self._answer_without_topic)
-        broker.topics.on_change(self.topics_changed)
         self.revive = PopReviveService(
             store, config, broker.clock, broker.offsets, broker.groups, revive_log,
             broker.pop_metrics)
@@ -77,23 +74,6 @@ class PopConsumption:
         """Note messages that have become readable; called from any thread."""
         self.polling.arriving(topic, queue_id, next_offset, tags_codes, size)
         self._notifications.arriving(topic, queue_id, next_offset, tags_codes, size)
-
-    def topics_changed(self) -> None:
-        """Answer the requests that wait for a topic which was deleted. Any thread may call this."""
-        if len(self.polling) or len(self._notifications):
-            self._changed.put(None)
-
-    def _answer_without_topic(self, _: list[None]) -> None:
-        for polling in (self.polling, self._notifications):
-            polling.wake_topics(self._is_gone)
-
-    def _is_gone(self, topic: str) -> bool:
-        return self._broker.topics.select(topic) is None
-
-    def drop_closed(self) -> None:
-        """Drop the requests of connections that have closed; called periodically."""
-        self.polling.drop_closed()
-        self._notifications.drop_closed()
 
     def stop_reviving(self) -> None:
         """End the running pass of the revive service."""

@@ -52,7 +52,7 @@ class AdminProcessor:
         self._runtime = runtime
         self._tasks = ReplyTasks(broker.loop)
         # A thread of its own, because a sync may take seconds on a busy disk.
-        self._syncs = RequestWorker(broker.loop, broker.executors.worker("sync"))
+        self.syncs = RequestWorker(broker.loop, broker.executors.worker("sync"))
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -67,7 +67,7 @@ class AdminProcessor:
         server.register(self.consumer_running_info, code.GET_CONSUMER_RUNNING_INFO)
         server.register(with_record(self._broker, self.consume_directly, _place), code.CONSUME_MESSAGE_DIRECTLY)
         server.register(slow(self.query_consume_queue), code.QUERY_CONSUME_QUEUE)
-        server.register(self._syncs.in_thread(self.sync_store), code.SYNC_STORE)
+        server.register(self.syncs.in_thread(self.sync_store), code.SYNC_STORE)
 
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return figures of the running broker: request 28."""

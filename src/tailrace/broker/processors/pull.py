@@ -73,7 +73,7 @@ class PullMessageProcessor:
         self._store = broker.store
         self._mappings = broker.static_topics.table
         self.hold = PullRequestHoldService(
-            broker.loop, broker.store.queue_offsets.max, self.run_again, self.has_match, self._is_readable)
+            broker.loop, broker.store.queue_offsets.max, self.run_again, self.has_match, self._is_gone)
         """Pulls that wait for a message."""
         broker.topics.on_change(self.hold.topics_changed)
 
@@ -102,8 +102,9 @@ class PullMessageProcessor:
         It does if one of the new messages matches, or if there are more than one read returns. Messages that
         do not match are not read again.
         """
+        topic, queue_id = pull.key
         result = self._store.get_message(
-            pull.topic, pull.queue_id, pull.looked, 1, max_bytes=1,
+            topic, queue_id, pull.looked, 1, max_bytes=1,
             property_filter=pull.wanted.properties, only_cached=True)
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_ONE:
             return False
@@ -112,9 +113,9 @@ class PullMessageProcessor:
         pull.looked = result.next_begin_offset
         return result.next_begin_offset < result.max_offset
 
-    def _is_readable(self, topic: str, queue_id: int) -> bool:
+    def _is_gone(self, topic: str, queue_id: int) -> bool:
         config = self._broker.topics.select(topic)
-        return config is not None and config.readable and queue_id < config.read_queue_nums
+        return config is None or not config.readable or queue_id >= config.read_queue_nums
 
     def _answer_cold(
         self, channel: Channel, request: RemotingCommand, first: bool, begun_ns: int, result: GetMessageResult,
@@ -247,12 +248,8 @@ class PullMessageProcessor:
         hold_ms = config.short_polling_time_mills
         if config.long_polling_enable:
             hold_ms = header.suspend_timeout_millis
-        self.hold.hold(
-            HeldPull(
-                Reply(channel, request, partial(_failure, was_cold=False)), header.topic, header.queue_id,
-                header.queue_offset, self._broker.loop.time() + hold_ms / 1000, wanted,
-            )
-        )
+        reply = Reply(channel, request, partial(_failure, was_cold=False))
+        self.hold.hold(HeldPull(reply, (header.topic, header.queue_id), wanted, header.queue_offset), hold_ms / 1000)
 
     def _filter(
         self, channel: Channel, request: RemotingCommand, group_config: SubscriptionGroupConfig,

@@ -200,7 +200,7 @@ def test_a_held_pop_that_ends_leaves_the_other_pair_awake(pairs, turns):
     pairs.channel = pairs.kit.FakeChannel()
     assert pairs.pop_answer(consumerGroup=ended, topic="x", pollTime=60_000) is None
     pairs.channel.closed = True
-    pairs.pop_part.drop_closed()
+    pairs.pop_part.polling.closed(pairs.channel)
     pairs.run(8_000)
     pairs.pop_part.arriving(SHARED, 0, pairs.store.queue_offsets.max(SHARED, 0), [0], 100)
     turns()

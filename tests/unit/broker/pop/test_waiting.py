@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from tailrace.broker.filters.message_filters import MessageFilter
-from tailrace.broker.pop.polling import PollResult, PopLongPollingService, Waiting
+from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
+from tailrace.broker.pop.polling import PopLongPollingService
 from tailrace.broker.reply import Reply
 from tailrace.broker.traffic import CountedArrivals, Traffic
+from tailrace.broker.waiters import LongPolling, PollResult, Waiter
 from tailrace.config import BrokerConfig
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand
@@ -66,7 +67,7 @@ def test_an_arrival_is_not_spent_on_a_pop_of_a_closed_connection(world, waiting_
     turns()
     assert gone.sent == []
     assert [answer.opaque for answer in world.channel.sent] == [waits]
-    world.pop_part.drop_closed()
+    world.pop_part.polling.closed(gone)
     assert (gone.held, world.channel.held, len(world.pop_part.polling)) == (0, 0, 0)
 
 
@@ -127,9 +128,9 @@ def test_no_more_pops_wait_than_are_allowed(open_world):
         world.pop_part.inspect.polling_info, {"consumerGroup": "g", "topic": "orders", "queueId": 0}, code=200_055)
     assert info.ext == {"pollingNum": "2"}
     world.channel.closed = True
-    world.pop_part.drop_closed()
+    world.pop_part.polling.closed(world.channel)
     assert (len(world.pop_part.polling), world.channel.held, world.channel.held_bytes) == (0, 0, 0)
-    assert world.pop_part.polling._held == world.pop_part.polling._retries == {}
+    assert world.pop_part.polling._of_key == world.pop_part.polling._readers == {}
 
 
 def test_a_stop_gives_up_all_that_wait(world, waiting_pop):
@@ -138,14 +139,13 @@ def test_a_stop_gives_up_all_that_wait(world, waiting_pop):
     assert world.channel.held == 0
 
 
-def test_many_woken_pops_take_turns_with_other_requests(loop, clock, kit):
+def test_many_woken_pops_take_turns_with_other_requests(loop, kit):
     served = []
-    polling = PopLongPollingService(loop, clock, 10_000, 10_000, lambda *_: served.append(1), has_match=lambda *_: True)
+    polling = LongPolling(loop, lambda waiter: served.append(waiter))
     channel = kit.FakeChannel()
     for _ in range(1000):
-        found = polling.poll(
-            Waiting(Reply(channel, RemotingCommand(1)), "t", "g", -1, MessageFilter()), clock.now_ms() + 60_000,
-            lambda: True)
+        waiter = Waiter(Reply(channel, RemotingCommand(1)), ("t", "g", -1), EVERYTHING)
+        found = polling.poll(waiter, 60_000, lambda: True)
         assert found is PollResult.WAITS
     loop.run_until_complete(asyncio.sleep(0))
     assert 0 < len(served) <= 256
@@ -305,10 +305,10 @@ def test_a_pop_whose_run_fails_holds_up_no_other(world, waiting_pop, turns, monk
     broken, _ = waiting_pop(), waiting_pop(consumerGroup="h")
     run_again = polling._run_again
 
-    def runs(channel, request):
-        if request.opaque == broken:
+    def runs(waiter):
+        if waiter.reply.request.opaque == broken:
             raise OSError(5, "input/output error")
-        return run_again(channel, request)
+        return run_again(waiter)
 
     monkeypatch.setattr(polling, "_run_again", runs)
     arrive(world)
@@ -321,20 +321,20 @@ def test_a_pop_whose_run_fails_holds_up_no_other(world, waiting_pop, turns, monk
 
 
 @pytest.mark.caught
-def test_a_look_that_fails_wakes_the_request(world, loop, turns):
+def test_a_look_that_fails_wakes_the_request(world, loop, turns, monkeypatch):
     """It runs again, and is answered with the error if that is still there."""
     ran = []
 
-    def fails(wanted, arrival):
+    def fails(*_, **options):
         raise OSError(24, "too many open files")
 
+    monkeypatch.setattr(world.store, "get_message", fails)
     polling = PopLongPollingService(
-        loop, world.clock, 10, 10, lambda channel, request: ran.append(request.opaque), has_match=fails)
+        loop, world.broker_config, world.store, lambda channel, request: ran.append(request.opaque))
     sql = MessageFilter(properties=object())
     for opaque, group in ((1, "g"), (2, "h")):
-        polling.poll(Waiting(
-            Reply(world.channel, RemotingCommand(200_050, {}, opaque=opaque)), "orders", group, -1, sql),
-            world.clock.now_ms() + 9_000, lambda: False)
+        reply = Reply(world.channel, RemotingCommand(200_050, {}, opaque=opaque))
+        polling.poll(Waiter(reply, ("orders", group, -1), sql), 9_000, lambda: False)
     polling.arriving("orders", 0, 1, [0], 10)
     turns()
     assert ran == [1, 2]
