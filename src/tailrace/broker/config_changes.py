@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 from tailrace.broker.executors import BoundedExecutor
-from tailrace.broker.reply import Answer, Reply, ReplyTasks, Serve, WaitingRequests, failure_of
+from tailrace.broker.reply import Answer, Reply, ReplyTasks, Serve, WaitingRequests
 from tailrace.broker.worker import WAITING_BYTES_MAX, RequestWorker
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.node.config_manager import ConfigManager
 from tailrace.remoting import Channel
+from tailrace.remoting.server import failure_of
 
 __all__ = ["Change", "ConfigChanges", "MissingConfigError", "NotPreparedError", "creates_missing"]
 

@@ -12,20 +12,17 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar, final
 
-from tailrace import events
 from tailrace.env.supervision import failed
-from tailrace.errors import RefusalError, StoreError
+from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.formats.requests.table import ADMINISTRATION
-from tailrace.logs import get_logger
 from tailrace.remoting import Channel
+from tailrace.remoting.server import failure_of
 
 __all__ = [
-    "TURN_S", "Answer", "Reply", "ReplyTasks", "Serve", "Waiters", "WaitingRequests", "as_it_is", "failure_of",
-    "in_turns", "memory_of",
+    "TURN_S", "Answer", "Reply", "ReplyTasks", "Serve", "Waiters", "WaitingRequests", "as_it_is", "in_turns",
+    "memory_of",
 ]
-
-_log = get_logger(__name__)
 
 Answer = RemotingCommand | bytes | None
 Serve = Callable[[Channel, RemotingCommand], Answer]
@@ -91,19 +88,6 @@ class WaitingRequests:
             self._of_channel[channel] = count + n, size_bytes + size
         else:
             del self._of_channel[channel]
-
-
-def failure_of(channel: Channel, request: RemotingCommand, error: Exception) -> RemotingCommand:
-    """Log the error of a request, and return it as an answer."""
-    if isinstance(error, RefusalError):
-        return request.refused(error)
-    events.REQUEST_FAILED.log(
-        _log, code=request.code, peer=channel.peer, reason=repr(error),
-        exc_info=not isinstance(error, ValueError | StoreError | OSError))
-    text = str(error)
-    if not isinstance(error, StoreError | OSError):
-        text = f"{type(error).__name__}: {text}"
-    return request.answer(ResponseCode.SYSTEM_ERROR, text)
 
 
 def as_it_is(answer: Answer) -> Answer:

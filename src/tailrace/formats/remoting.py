@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import orjson
 
-from tailrace.errors import RefusalError, RemotingFrameError
+from tailrace.errors import RefusalError, RemotingFrameError, StoreError
 from tailrace.formats._layout import Layout
 from tailrace.formats.requests.custom_header import CustomHeader, H, read_header
 from tailrace.response_codes import ResponseCode
@@ -302,6 +302,11 @@ class RemotingCommand:
     def refused(self, refusal: RefusalError) -> RemotingCommand:
         """Return the response that says why this request is not served."""
         return self.answer(refusal.code, refusal.remark, dict(refusal.ext))
+
+    def failed(self, error: Exception) -> RemotingCommand:
+        """Return the response SYSTEM_ERROR for an error. A store says a sentence, others begin with their type."""
+        text = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+        return self.answer(ResponseCode.SYSTEM_ERROR, text)
 
     def __repr__(self) -> str:
         return (

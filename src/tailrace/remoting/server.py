@@ -23,7 +23,6 @@ from typing import Any, Final, Protocol, cast, final
 
 from tailrace import events
 from tailrace.auth.addresses import parsed_address
-from tailrace.env.shortage import is_shortage
 from tailrace.env.supervision import caught
 from tailrace.errors import (
     RefusalError,
@@ -54,7 +53,7 @@ from tailrace.remoting.limits import STALLED_FRAME, STRANGER_FRAME, TOO_LATE, UN
 from tailrace.remoting.strangers import HEADER_MAX as STRANGER_HEADER_MAX
 from tailrace.remoting.strangers import StrangerFrameError, Strangers, admit
 
-__all__ = ["Channel", "Processor", "RemotingServer"]
+__all__ = ["Channel", "Processor", "RemotingServer", "failure_of"]
 
 _log = get_logger(__name__)
 
@@ -415,22 +414,11 @@ class Channel(asyncio.Protocol):
             if answer is None or request.flag & ONEWAY_FLAG:
                 return None
             return answer if isinstance(answer, bytes) else self._encode(answer)
-        except RefusalError as refusal:
-            if refusal.closes:
-                server.loop.call_soon(self.close)  # after the answers to the requests that came with this one
-            if request.flag & ONEWAY_FLAG:
-                return None
-            return encode(request.refused(refusal))
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-            return self._failed(request, error)
-
-    def _failed(self, request: RemotingCommand, error: Exception) -> bytes | None:
-        events.REQUEST_FAILED.log(
-            _log, code=request.code, peer=self.peer, reason=repr(error),
-            exc_info=not (isinstance(error, ValueError | StoreError) or is_shortage(error)))
-        if request.flag & ONEWAY_FLAG:
-            return None
-        return encode(request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
+            if isinstance(error, RefusalError) and error.closes:
+                server.loop.call_soon(self.close)  # after the answers to the requests that came with this one
+            failure = failure_of(self, request, error)
+            return None if request.flag & ONEWAY_FLAG else encode(failure)
 
     def _refuse(self, request: RemotingCommand) -> bytes | None:
         """Return the answer to a request while the server stops; old clients are disconnected instead."""
@@ -560,6 +548,16 @@ class Channel(asyncio.Protocol):
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
+
+
+def failure_of(channel: Channel, request: RemotingCommand, error: Exception) -> RemotingCommand:
+    """Return the answer for the error of a request, and log the error unless it is a refusal."""
+    if isinstance(error, RefusalError):
+        return request.refused(error)
+    events.REQUEST_FAILED.log(
+        _log, code=request.code, peer=channel.peer, reason=repr(error),
+        exc_info=not isinstance(error, ValueError | StoreError | OSError))
+    return request.failed(error)
 
 
 Processor = Callable[[Channel, RemotingCommand], RemotingCommand | bytes | None]

@@ -84,7 +84,7 @@ def test_an_error_is_the_answer_and_closed_connections_are_not_read_for(kit):
         failing = kit.FakeChannel()
         service.submit(*cold(failing, gate.of("bad", OSError(5, "no")), answers.append))
         await until_async(lambda: failing.sent)
-        assert [(answer.code, answer.remark) for answer in failing.sent] == [(1, "[Errno 5] no")]
+        assert [(answer.code, answer.remark) for answer in failing.sent] == [(1, "OSError: [Errno 5] no")]
         assert answers == []
         assert (gate.read, service.pending) == (["bad"], 0)
         await service.stop()

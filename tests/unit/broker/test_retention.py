@@ -101,7 +101,7 @@ def test_a_purge_that_waits_keeps_nobody_from_being_served(broker, kit, channel)
             await asyncio.sleep(0.001)
 
     broker.loop.run_until_complete(asyncio.wait_for(test(), 60))
-    assert [(a.code, a.remark) for a in channel.sent] == [(1, "no room"), (1, "RuntimeError: what")]
+    assert [(a.code, a.remark) for a in channel.sent] == [(1, "OSError: no room"), (1, "RuntimeError: what")]
 
 
 def test_a_listed_group_keeps_what_it_has_not_consumed(tmp_path):

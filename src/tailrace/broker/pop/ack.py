@@ -17,7 +17,7 @@ from tailrace.broker.pop.fields import check_writable, receipt_of
 from tailrace.broker.pop.polling import PopLongPollingService
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.processors._bodies import json_object, number_in, objects_in, text_in
-from tailrace.broker.reply import Answer, failure_of
+from tailrace.broker.reply import Answer
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
@@ -43,6 +43,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.consumer_order_info import NOT_POPPED, ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting.server import failure_of
 
 __all__ = ["AckMessageProcessor"]
 

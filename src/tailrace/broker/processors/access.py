@@ -27,7 +27,7 @@ from tailrace.auth.model import (
 from tailrace.broker.access import Access
 from tailrace.broker.config_changes import Change, ConfigChanges
 from tailrace.broker.processors._bodies import json_object
-from tailrace.broker.reply import Answer, Serve, failure_of
+from tailrace.broker.reply import Answer, Serve
 from tailrace.errors import ConfigError, RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, sender_of
@@ -39,6 +39,7 @@ from tailrace.formats.requests.access_headers import (
     UserRequestHeader,
 )
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting.server import failure_of
 
 __all__ = ["AccessProcessor"]
 

@@ -327,7 +327,7 @@ def _failure(
         events.COLD_PULL_FAILED.log(_log, topic=topic, queue=queue, reason=repr(error))
     else:
         events.HELD_PULL_FAILED.log(_log, topic=topic, queue=queue, reason=repr(error))
-    return request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+    return request.failed(error)
 
 
 def _own_subscription(header: PullMessageRequestHeader) -> SubscriptionData:

@@ -12,7 +12,6 @@ import orjson
 from tailrace.broker.config_changes import Change, MissingConfigError
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
-from tailrace.broker.reply import failure_of
 from tailrace.broker.sent_properties import check_properties
 from tailrace.broker.traffic import NORMAL, is_delayed, message_type, type_of
 from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
@@ -51,6 +50,7 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.node.topic_config import FORBIDDEN_TO_SEND, TopicConfig, validate_topic
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting.server import failure_of
 from tailrace.store.record_rules import refuse_in_batch
 from tailrace.store.refused_puts import FLOW_CONTROL, NO_TOPIC
 from tailrace.timer.parking import log_left_out
