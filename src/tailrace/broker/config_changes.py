@@ -82,14 +82,13 @@ class ConfigChanges:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop | None, worker: RequestWorker | None = None,
-        files: BoundedExecutor | None = None,
+        files: BoundedExecutor | None = None, creations: _Creations | None = None,
     ) -> None:
-        """``worker`` runs the work of `NotPreparedError`, ``files`` the writes."""
+        """``worker`` runs the work of `NotPreparedError`, ``files`` the writes; ``creations`` bounds users, if any."""
         self._loop = loop
         self._files = files or BoundedExecutor("state-files", 2, CHANGES_WAITING_MAX)
         self._worker = worker or RequestWorker(loop)
-        self.creations: _Creations | None = None
-        """Checks what users create; None: everything may be created."""
+        self._creations = creations
         self._writing: dict[ConfigManager[Any, Any], asyncio.Future[None]] = {}
         self._write_again: set[ConfigManager[Any, Any]] = set()
         self._tasks = ReplyTasks(loop)
@@ -110,8 +109,8 @@ class ConfigChanges:
         Returns None when the answer comes later. A change that fails is answered with what ``failure`` makes of its
         error. Raises RefusalError if too many changes wait.
         """
-        if self.creations is not None:
-            changes = [self.creations.bounded(request, change) for change in changes]
+        if self._creations is not None:
+            changes = [self._creations.bounded(request, change) for change in changes]
         if self._loop is None or not self._loop.is_running():
             for change in changes:
                 change.manager.change(change.edit, change.also)
@@ -150,9 +149,9 @@ class ConfigChanges:
         """
         again = partial(self.serve, channel, request, step, rounds - 1, failure)
         if isinstance(missing, MissingConfigError):
-            if self.creations is not None:
+            if self._creations is not None:
                 for change in missing.changes:
-                    self.creations.check(channel, request, change)
+                    self._creations.check(channel, request, change)
             return self.apply(channel, request, missing.changes, again, failure)
         if self._loop is None or not self._loop.is_running():
             missing.work()

@@ -124,9 +124,9 @@ class BrokerContext:
         self.pop_metrics = PopMetrics(self.clock.now_ms())
         executors = self.executors
         self.worker = RequestWorker(self.loop, executors.worker("requests"))
-        self.changes = ConfigChanges(self.loop, self.worker, executors.files)
+        self.creations = Creations(self.topics, self.groups, self.config, lambda: self.control)
+        self.changes = ConfigChanges(self.loop, self.worker, executors.files, self.creations)
         self.cold_reads = cold_reads(self.loop, executors.cold_reads)
-        self.changes.creations = self.creations = Creations(self)
         self.cold_data = ColdDataFlowControl(self.clock, self.config)
         self.static_topics = StaticTopics(self.topics.mappings, self.config.broker_name)
         self.other_brokers = OtherBrokers(

@@ -15,19 +15,21 @@ keep them from creating one. A user may also have a quota; topics and groups tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, final
 
 from tailrace.auth.accesses import GROUP, TOPIC, Access
+from tailrace.auth.check import AccessControl
 from tailrace.broker.config_changes import Change
+from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, sender_of
 from tailrace.formats.requests.table import Action
 from tailrace.node.config_manager import Draft
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.node.topic_config import TopicConfigManager
 from tailrace.remoting import Channel
-
-if TYPE_CHECKING:
-    from tailrace.broker.context import BrokerContext
 
 __all__ = ["Creations"]
 
@@ -49,17 +51,23 @@ class _Bounds(NamedTuple):
 
 @final
 class Creations:
-    """Checks what requests create. Without users it lets everything through. Used on the event loop only."""
+    """Checks what requests create. ``control`` returns None without users, who may then create everything.
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
+    Used on the event loop only.
+    """
+
+    def __init__(
+        self, topics: TopicConfigManager, groups: SubscriptionGroupManager, config: BrokerConfig,
+        control: Callable[[], AccessControl | None],
+    ) -> None:
+        self._topics, self._groups, self._config, self._control = topics, groups, config, control
 
     def check(self, channel: Channel, request: RemotingCommand, change: Change) -> None:
         """Raise RefusalError if a user may not create the topics or groups that a request lacks."""
         for name in change.creates:
-            kind = TOPIC if change.manager is self._broker.topics else GROUP
+            kind = TOPIC if change.manager is self._topics else GROUP
             if self._is_missing(kind, name) and not self._may_create(channel, request, kind, name):
-                control = self._broker.control
+                control = self._control()
                 assert control is not None, "without users everything may be created"
                 user, access = sender_of(request), Access(kind, name, Action.CREATE)
                 raise control.refusal(
@@ -78,11 +86,11 @@ class Creations:
             edit=lambda draft: _edited(draft, change, bounds))
 
     def _is_missing(self, kind: str, name: str) -> bool:
-        table = self._broker.topics if kind == TOPIC else self._broker.groups
+        table = self._topics if kind == TOPIC else self._groups
         return table.select(name) is None
 
     def _may_create(self, channel: Channel, request: RemotingCommand, kind: str, name: str) -> bool:
-        control = self._broker.control
+        control = self._control()
         if control is None or not control.config.auto_create_needs_permission or control.needs_no_permission(request):
             return True
         if kind == TOPIC:
@@ -95,14 +103,14 @@ class Creations:
             kind == GROUP and control.permits_by_name(user, address, Access(GROUP, name, Action.SUB)))
 
     def _bounds(self, request: RemotingCommand, change: Change) -> _Bounds | None:
-        control, broker = self._broker.control, self._broker
+        control = self._control()
         if control is None or not change.creates or control.needs_no_permission(request):
             return None
-        settings, config, user = control.config, broker.config, sender_of(request)
-        if change.manager is broker.topics:
+        settings, config, user = control.config, self._config, sender_of(request)
+        if change.manager is self._topics:
             most, setting = config.max_topics, "maxTopics"
             what, quota, quota_setting = "topics", settings.max_topics_of_user, "maxTopicsOfUser"
-        elif change.manager is broker.groups:
+        elif change.manager is self._groups:
             most, setting = config.max_subscription_groups, "maxSubscriptionGroups"
             what, quota, quota_setting = "consumer groups", settings.max_groups_of_user, "maxGroupsOfUser"
         else:
