@@ -456,8 +456,8 @@ class MessageStore:
         self, topic: str, queue_id: int, offset: int, until: int, max_count: int | None
     ) -> Iterator[MessageExt]:
         return messages_of(
-            partial(self.get_message, topic, queue_id, max_bytes=READ_BYTES), topic, offset, until,
-            until if max_count is None else max_count, has_batches=self.inner.queues.has_batch_queues(topic))
+            partial(self.get_message, topic, queue_id, max_bytes=READ_BYTES), topic, offset, until, max_count,
+            has_batches=self.inner.queues.has_batch_queues(topic))
 
     def _ranges(self, topic: str, queue_id: int | None, offset: int | None) -> list[tuple[int, int, int]]:
         """Return (queue id, first offset, end offset) of the queues to read."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -19,37 +18,24 @@ _READ_COUNT: Final = 32
 
 
 def messages_of(
-    get: Callable[[int, int], GetMessageResult], topic: str, offset: int, until: int, count: int, *,
+    get: Callable[[int, int], GetMessageResult], topic: str, offset: int, until: int, most: int | None, *,
     has_batches: bool = False,
 ) -> Iterator[MessageExt]:
-    """Yield at most ``count`` messages with queue offsets in [``offset``, ``until``).
+    """Yield the messages with queue offsets in [``offset``, ``until``).
 
-    ``get`` takes an offset and the number of messages to read. The fields of a message are decoded when they are
-    first used; messages of an LMQ queue are decoded immediately, because no checksum covers the topics of their
-    records. With ``has_batches`` the messages of inner batches are yielded instead of their records.
+    ``get`` takes an offset and the number of messages to read, at most ``most`` at a time. The fields of a message are
+    decoded when they are first used; messages of an LMQ queue are decoded immediately, because no checksum covers the
+    topics of their records. With ``has_batches`` the messages of inner batches are yielded instead of their records.
     """
-    if has_batches:
-        found = (one for one in _inner_messages(get, offset, until) if offset <= one.queue_offset < until)
-        yield from itertools.islice(found, max(count, 0))
-        return
-    decode = decode_message if topic.startswith(LMQ_PREFIX) else decode_when_used
-    while offset < until and count > 0:
-        result = get(offset, min(_READ_COUNT, count))
-        for data in result.records:
-            count -= 1
-            yield decode(data)
-        if result.next_begin_offset <= offset:
-            return
-        offset = result.next_begin_offset
-
-
-def _inner_messages(
-    get: Callable[[int, int], GetMessageResult], offset: int, until: int
-) -> Iterator[MessageExt]:
+    decode = decode_message if has_batches or topic.startswith(LMQ_PREFIX) else decode_when_used
+    wanted, count = range(offset, until), _READ_COUNT if most is None else min(_READ_COUNT, most)
     while offset < until:
-        result = get(offset, _READ_COUNT)
-        for data in result.records:
-            yield from unwrapped(decode_message(data))
+        result = get(offset, min(count, until - offset))
+        for message in map(decode, result.records):
+            if has_batches:
+                yield from (one for one in unwrapped(message) if one.queue_offset in wanted)
+            else:
+                yield message
         if result.next_begin_offset <= offset:
             return
         offset = result.next_begin_offset
