@@ -13,7 +13,8 @@ from typing import Final, Protocol, TypeVar, final
 
 from tailrace import events
 from tailrace.broker.mailbox import LoopMailbox
-from tailrace.env.supervision import caught, failed
+from tailrace.broker.reply import Reply
+from tailrace.env.supervision import failed
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageStatus
@@ -26,12 +27,12 @@ _log = get_logger(__name__)
 PENDING_LIMIT: Final = 10_000
 """Number of sends that may wait, as in RocketMQ (sendThreadPoolQueueCapacity)."""
 
-Then = Callable[[PutMessageStatus], int | bytes | None]
-"""Is called with the result of the sync. Returns None, another answer, or a later position to wait for.
+Then = Callable[[PutMessageStatus], int | None]
+"""Is called with the result of the sync. Returns None, or a later position to wait for.
 
 An error that it raises is the answer to its request, and changes no other answer.
 """
-Waiting = list[tuple[Channel, bytes, Then | None]]
+Waiting = list[tuple[Reply, bytes, Then | None]]
 
 
 class DurableStore(Protocol):
@@ -63,15 +64,15 @@ class DurableAnswers:
         return self.pending >= self._limit
 
     def add(
-        self, channel: Channel, answer: bytes, until: int, then: Then | None = None
+        self, reply: Reply, answer: bytes, until: int, then: Then | None = None
     ) -> None:
-        """Send ``answer`` when the log is durable up to ``until``, after a call of ``then``.
+        """End a reply with ``answer`` when the log is durable up to ``until``, after a call of ``then``.
 
         An empty answer (oneway request) is not sent.
         """
         if not self._batch:
             self._loop.call_soon(self._register)
-        self._batch.append((channel, answer, then))
+        self._batch.append((reply, answer, then))
         self.pending += 1
         self._until = max(self._until, until)
 
@@ -91,22 +92,19 @@ class DurableAnswers:
         by_channel: dict[Channel, list[bytes]] = {}
         for batch, status in done:
             self.pending -= len(batch)
-            for channel, answer, then in batch:
+            for reply, answer, then in batch:
                 try:
                     later = then(status) if then is not None else None
-                    if isinstance(later, int):
-                        self.add(channel, answer, later)
+                    if later is not None:
+                        self.add(reply, answer, later)
                         continue
-                    last = later or answer
-                    if last and status is not PutMessageStatus.PUT_OK:
-                        last = _changed(last, status)
+                    last = answer if status is PutMessageStatus.PUT_OK or not answer else _changed(answer, status)
                 except Exception as error:  # noqa: BLE001 - one failing answer costs one answer
-                    failed("DurableAnswers")
-                    last = b""
-                    with caught("DurableAnswers"):  # even if the answer itself is broken
-                        last = _failure(answer, error)
-                if last:
-                    by_channel.setdefault(channel, []).append(last)
+                    reply.fail(error)
+                else:
+                    reply.drop()  # it is written with the others of its connection
+                    if last:
+                        by_channel.setdefault(reply.channel, []).append(last)
         for channel, answers in by_channel.items():
             try:
                 channel.write(b"".join(answers))
@@ -128,19 +126,8 @@ def when_durable(
     """
     if durable is None or request.is_oneway:
         return answer
-    durable.add(channel, answer if isinstance(answer, bytes) else encode(answer), until)
+    durable.add(Reply(channel, request), answer if isinstance(answer, bytes) else encode(answer), until)
     return None
-
-
-def _failure(answer: bytes, error: Exception) -> bytes:
-    """Return the answer to a request whose last step failed; nothing to a oneway request."""
-    if not answer:
-        return b""
-    response, _ = decode_frame(answer, 0, len(answer))
-    assert response is not None
-    response.code, response.remark, response.ext, response.body = (
-        ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", {}, b"")
-    return encode(response)
 
 
 def _changed(answer: bytes, status: PutMessageStatus) -> bytes:

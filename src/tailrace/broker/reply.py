@@ -108,8 +108,8 @@ class Reply:
         """``failure`` returns the answer for an error of the work."""
         self.channel = channel
         self.request = request
-        self.size = memory_of(request)
-        """Bytes of memory that the request takes, also after a processor has changed its fields."""
+        self.size = 0
+        """Bytes of memory that the request took when it was counted."""
         self._failure = failure
         self._bounds: WaitingRequests | None = None
         self._counted_for = channel
@@ -125,6 +125,7 @@ class Reply:
         """
         assert self._bounds is None, "a request waits in one place"
         assert not self._is_held, "a request waits in one place"
+        self.size = memory_of(self.request)
         if bounds is not None:
             self._counted_for = of or self.channel
             bounds.add(self._counted_for, self.size)
@@ -147,7 +148,7 @@ class Reply:
             self._bounds = None
 
     def drop(self) -> None:
-        """End the reply without an answer, because the connection has closed or another reply has been made."""
+        """End the reply without an answer: its connection has closed, or the answer is sent elsewhere."""
         assert not self._has_ended, "a request is answered once"
         self._has_ended = True
         self.unpark()

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.reply import Reply
 from tailrace.formats.remoting import RemotingCommand, encode
 from tailrace.model import PutMessageStatus
 
@@ -45,8 +46,9 @@ def turn(loop):
     return some
 
 
-def answer(opaque):
-    return encode(RemotingCommand(310, {}, opaque=opaque).answer())
+def add(answers, channel, opaque, until, then=None, *, answer=None, flag=0):
+    request = RemotingCommand(310, {}, opaque=opaque, flag=flag)
+    answers.add(Reply(channel, request), encode(request.answer()) if answer is None else answer, until, then)
 
 
 def raising(error):
@@ -60,11 +62,11 @@ def raising(error):
 def test_one_failing_answer_costs_one_answer(answers, store, kit, turn, error):
     channels = [kit.FakeChannel() for _ in range(2)]
     for opaque in range(6):
-        answers.add(channels[opaque % 2], answer(opaque), 10 + opaque, raising(error) if opaque == 2 else None)
+        add(answers, channels[opaque % 2], opaque, 10 + opaque, raising(error) if opaque == 2 else None)
     turn()
     (until, done), = store.waits
     assert until == 15
-    answers.add(channels[0], answer(6), 20)
+    add(answers, channels[0], 6, 20)
     turn()
     done(PutMessageStatus.PUT_OK)
     store.waits[1][1](PutMessageStatus.PUT_OK)  # a batch after the one with the error
@@ -77,13 +79,13 @@ def test_one_failing_answer_costs_one_answer(answers, store, kit, turn, error):
 
 def test_an_answer_that_cannot_be_read_costs_one_answer(answers, store, kit, turn):
     a, b, c = (kit.FakeChannel() for _ in range(3))
-    answers.add(a, answer(1), 10)
-    answers.add(b, b"no frame at all", 11, raising(OSError(28, "no space")))
-    answers.add(c, answer(3), 12)
+    add(answers, a, 1, 10)
+    add(answers, b, 2, 11, raising(OSError(28, "no space")), answer=b"no frame at all")
+    add(answers, c, 3, 12)
     turn()
     store.waits[0][1](PutMessageStatus.PUT_OK)
     turn()
-    assert [[sent.opaque for sent in channel.sent] for channel in (a, b, c)] == [[1], [], [3]]
+    assert [[sent.opaque for sent in channel.sent] for channel in (a, b, c)] == [[1], [2], [3]]
     assert answers.pending == 0
 
 
@@ -94,8 +96,8 @@ def test_a_connection_that_cannot_be_written_costs_its_own_answers(answers, stor
         raise OSError(32, "broken pipe")
 
     broken.write = fails
-    answers.add(broken, answer(1), 5)
-    answers.add(whole, answer(2), 6)
+    add(answers, broken, 1, 5)
+    add(answers, whole, 2, 6)
     turn()
     store.waits[0][1](PutMessageStatus.PUT_OK)
     turn()
@@ -108,15 +110,15 @@ def test_a_store_that_cannot_wait_is_an_answer_to_each(answers, store, kit, turn
     channel = kit.FakeChannel()
     store.error = error
     for opaque in range(3):
-        answers.add(channel, answer(opaque), 5)
+        add(answers, channel, opaque, 5)
     turn()
     assert [(sent.opaque, sent.code) for sent in channel.sent] == [(0, 14), (1, 14), (2, 14)]
 
 
 def test_a_failure_of_a_oneway_request_sends_nothing(answers, store, kit, turn):
     channel = kit.FakeChannel()
-    answers.add(channel, b"", 5, raising(ValueError("x")))
-    answers.add(channel, answer(2), 5)
+    add(answers, channel, 1, 5, raising(ValueError("x")), answer=b"", flag=2)
+    add(answers, channel, 2, 5)
     turn()
     store.waits[0][1](PutMessageStatus.PUT_OK)
     turn()

@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.processors.send import SendMessageProcessor
+from tailrace.broker.reply import Reply
 from tailrace.errors import FatalStorageError, RefusalError
 from tailrace.formats.commitlog import decode_message, encode_batch
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
@@ -370,7 +371,7 @@ def test_a_store_that_cannot_wait_for_its_disk_leaves_no_send_without_an_answer(
 
 
 def test_an_answer_may_wait_for_a_second_sync_or_become_another_one(store, kit, channel):
-    """``then`` runs after the first sync: it says what to wait for next, or the answer."""
+    """``then`` runs after the first sync: it says what to wait for next, or raises the answer."""
     waits = []
     store.inner.when_durable = lambda until, callback: waits.append((until, callback))
 
@@ -379,11 +380,14 @@ def test_an_answer_may_wait_for_a_second_sync_or_become_another_one(store, kit, 
 
     async def test():
         durable = DurableAnswers(asyncio.get_running_loop(), store)
-        ok = encode(kit.request(310, {}, b"").answer())
-        no = encode(kit.request(310, {}, b"").answer(2, "no"))
-        seen = []
-        durable.add(channel, ok, 10, lambda status: (seen.append(status), 20)[1])
-        durable.add(channel, b"", 10, seen.append)  # a oneway request
+        request, seen = kit.request(310, {}, b""), []
+        ok = encode(request.answer())
+
+        def refuse(status):
+            raise RefusalError(2, "no")
+
+        durable.add(Reply(channel, request), ok, 10, lambda status: (seen.append(status), 20)[1])
+        durable.add(Reply(channel, request), b"", 10, seen.append)  # a oneway request
         await turn()
         [(until, callback)] = waits
         assert until == 10
@@ -395,7 +399,7 @@ def test_an_answer_may_wait_for_a_second_sync_or_become_another_one(store, kit, 
         waits[1][1](PutMessageStatus.PUT_OK)
         await turn()
         assert [answer.code for answer in channel.sent] == [0]
-        durable.add(channel, ok, 30, lambda _: no)
+        durable.add(Reply(channel, request), ok, 30, refuse)
         await turn()
         waits[2][1](PutMessageStatus.PUT_OK)
         await turn()

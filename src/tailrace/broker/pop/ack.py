@@ -17,7 +17,7 @@ from tailrace.broker.pop.fields import check_writable, receipt_of
 from tailrace.broker.pop.polling import PopLongPollingService
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.processors._bodies import json_object, number_in, objects_in, text_in
-from tailrace.broker.reply import Answer
+from tailrace.broker.reply import Answer, Reply
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
@@ -43,7 +43,6 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.consumer_order_info import NOT_POPPED, ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
-from tailrace.remoting.server import failure_of
 
 __all__ = ["AckMessageProcessor"]
 
@@ -235,24 +234,20 @@ class AckMessageProcessor:
         answer = request.answer(ext=_changed(now, invisible_time, receipt))
         old = Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name)
 
-        def end_old() -> int:
-            """Acknowledge the message in the old checkpoint; the message stays in flight."""
-            return self._put_ack(old, receipt.invisible_time, receipt.revive_queue_id, settles=False).until
-
-        def then(status: PutMessageStatus) -> int | bytes | None:
+        def end_old(status: PutMessageStatus) -> int | None:
+            """Acknowledge the message in the old checkpoint; it stays in flight. If this fails, it comes at both times.
+            """
             if status is not PutMessageStatus.PUT_OK:
                 return None
-            try:
-                return end_old()
-            except Exception as error:  # noqa: BLE001 - the message is delivered at both times
-                return b"" if request.is_oneway else encode(failure_of(channel, request, error))
+            return self._put_ack(old, receipt.invisible_time, receipt.revive_queue_id, settles=False).until
 
         # The old checkpoint ends after the new one is synced. A power loss may keep any unsynced page; if it kept
         # only the end of the old checkpoint, the message would be lost.
         if self._durable is None:
-            end_old()
+            end_old(PutMessageStatus.PUT_OK)
             return answer
-        self._durable.add(channel, b"" if request.is_oneway else encode(answer), made.until, then)
+        self._durable.add(
+            Reply(channel, request), b"" if request.is_oneway else encode(answer), made.until, end_old)
         return None
 
     # -- checks

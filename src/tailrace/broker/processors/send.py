@@ -12,6 +12,7 @@ import orjson
 from tailrace.broker.config_changes import Change, MissingConfigError
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.reply import Reply
 from tailrace.broker.sent_properties import check_properties
 from tailrace.broker.traffic import NORMAL, is_delayed, message_type, type_of
 from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
@@ -202,7 +203,7 @@ class SendMessageProcessor:
             answer = request.answer(ext=self._answer_header(result, unique_key))
         if self._wait_durable and message.wait_store_msg_ok:
             self._durable.add(
-                channel, answer if isinstance(answer, bytes) else encode(answer), result.until,
+                Reply(channel, request), answer if isinstance(answer, bytes) else encode(answer), result.until,
                 partial(self._took, message.topic, queue_id, begun_ns))
             return None
         self._took(message.topic, queue_id, begun_ns)
