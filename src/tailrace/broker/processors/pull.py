@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, final
 
@@ -50,8 +51,6 @@ LIMITED_DELAY_S: Final = 3.0
 """Wait, in seconds, of a pull consumer whose group has read too much from the disk; then it gets one message."""
 PASSIVELY: Final = "CONSUME_PASSIVELY"
 """Consume type in the heartbeat of a push consumer."""
-Read = Callable[..., GetMessageResult]
-"""Reads the messages of a pull; with ``only_cached=True`` only those in the page cache."""
 CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -62,6 +61,21 @@ CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
     GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetMessageStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
+
+
+@dataclass(slots=True)
+class _Pull:
+    """A pull, and what is known from its earlier runs."""
+
+    channel: Channel
+    request: RemotingCommand
+    begun_ns: int
+    has_waited: bool = False
+    """True if it has waited for a message, so that it is answered now."""
+    passed_over: int = 0
+    """Number of messages from its offset on that its filter excludes."""
+    result: GetMessageResult | None = None
+    """The messages that a thread has read for it from the disk."""
 
 
 @final
@@ -83,18 +97,17 @@ class PullMessageProcessor:
 
     def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         """Return messages, or hold the pull until one arrives."""
+        pull = _Pull(channel, request, self._broker.clock.monotonic_ns())
         try:
-            return self._pull(channel, request, first=True)
+            return self._pull(pull)
         except (MissingConfigError, NotPreparedError) as missing:
-            return self._broker.changes.provide(
-                channel, request, missing, lambda channel, request: self._pull(channel, request, first=True))
+            return self._broker.changes.provide(channel, request, missing, lambda *_: self._pull(pull))
 
-    def run_again(self, pull: HeldPull) -> Answer:
+    def run_again(self, held: HeldPull) -> Answer:
         """Return the answer to a pull that has waited, with or without messages; None if it comes later."""
-        if pull.looked > pull.offset:  # messages that its filter has excluded are not read twice
-            offset = int(pull.reply.request.ext["queueOffset"])  # a logical offset if the topic has a mapping
-            pull.reply.request.ext["queueOffset"] = str(offset + pull.looked - pull.offset)
-        return self._pull(pull.reply.channel, pull.reply.request, first=False)
+        return self._pull(_Pull(
+            held.reply.channel, held.reply.request, self._broker.clock.monotonic_ns(), has_waited=True,
+            passed_over=held.looked - held.offset))
 
     def has_match(self, pull: HeldPull) -> bool:
         """Return whether a held pull with a property filter runs again; called when its queue has grown.
@@ -117,24 +130,16 @@ class PullMessageProcessor:
         config = self._broker.topics.select(topic)
         return config is None or not config.readable or queue_id >= config.read_queue_nums
 
-    def _answer_cold(
-        self, channel: Channel, request: RemotingCommand, first: bool, begun_ns: int, result: GetMessageResult,
-    ) -> Answer:
+    def _answer_cold(self, pull: _Pull, result: GetMessageResult) -> Answer:
         """Return the answer to a pull whose messages were read from the disk; None if it comes later."""
-        self._broker.cold_data.count(request.ext["consumerGroup"], len(result.data))
-        return self._pull(channel, request, first=first, result=result, begun_ns=begun_ns)
+        self._broker.cold_data.count(pull.request.ext["consumerGroup"], len(result.data))
+        return self._pull(replace(pull, result=result))
 
-    def _pull(
-        self, channel: Channel, request: RemotingCommand, *, first: bool, result: GetMessageResult | None = None,
-        begun_ns: int = 0,
-    ) -> RemotingCommand | None:
-        """Return the answer to a pull; None if it comes later.
-
-        ``first`` is True if the pull has not waited for a message yet. ``result`` are the messages that a
-        thread has read for it from the disk, and ``begun_ns`` is the time at which the pull began.
-        """
-        begun_ns = begun_ns or self._broker.clock.monotonic_ns()
+    def _pull(self, pull: _Pull) -> RemotingCommand | None:
+        """Return the answer to a pull; None if it comes later. All checks are made in each run."""
+        channel, request, result = pull.channel, pull.request, pull.result
         header = request.read(PullMessageRequestHeader)
+        header.queue_offset += pull.passed_over  # a logical offset if the topic has a mapping
         group, topic, logical = header.consumer_group, header.topic, None
         group_config = consuming_group(self._broker, group)
         if self._mappings and (logical := self._broker.static_topics.for_pull(request, header)) is not None and (
@@ -153,12 +158,11 @@ class PullMessageProcessor:
         if (reset := self._broker.offsets.take_reset(group, topic, queue_id)) is not None:
             return self._moved(request, header, reset, topic_config, group_config, logical)
         if result is None:
-            if first and header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
+            if not pull.has_waited and header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
                 self._broker.offsets.commit(group, topic, queue_id, header.commit_offset)
-            result = self._read(header, wanted)(only_cached=True)
+            result = self._read(header, wanted, only_cached=True)
             if result.is_cold:
-                self._read_cold(
-                    channel, request, header, wanted, partial(self._answer_cold, channel, request, first, begun_ns))
+                self._read_cold(pull, header, wanted)
                 return None
         code = CODES.get(result.status)
         if code is None:  # the queue does not exist yet, or is empty
@@ -166,20 +170,15 @@ class PullMessageProcessor:
         place: tuple[int, ...] = result.next_begin_offset, result.min_offset, result.max_offset
         if logical is not None:
             code, place = logical.answered(code, offset, *place)
-        if code is ResponseCode.PULL_NOT_FOUND and first and header.sys_flag & SUSPEND:
-            self._park(channel, request, header, wanted)
+        if code is ResponseCode.PULL_NOT_FOUND and not pull.has_waited and header.sys_flag & SUSPEND:
+            self._park(pull, header, wanted)
             return None
         self._broker.offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
         body = result.data
         if body:
-            self._broker.traffic.hand_out(
-                topic, group, result.message_count, len(body), queue_id, self._broker.clock.monotonic_ns() - begun_ns)
-        return request.answer(
-            code,
-            result.status.name,
-            _header(topic_config, group_config, *place),
-            body,
-        )
+            took_ns = self._broker.clock.monotonic_ns() - pull.begun_ns
+            self._broker.traffic.hand_out(topic, group, result.message_count, len(body), queue_id, took_ns)
+        return request.answer(code, result.status.name, _header(topic_config, group_config, *place), body)
 
     async def _pull_elsewhere(
         self, request: RemotingCommand, header: PullMessageRequestHeader, logical: LogicalPull
@@ -197,10 +196,7 @@ class PullMessageProcessor:
             found.max_offset)
         return request.answer(code, answer.remark, {**answer.ext, **place.to_ext()}, answer.body)
 
-    def _read_cold(
-        self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader, wanted: MessageFilter,
-        then: Callable[[GetMessageResult], Answer],
-    ) -> None:
+    def _read_cold(self, pull: _Pull, header: PullMessageRequestHeader, wanted: MessageFilter) -> None:
         """Have the messages of a pull read from the disk; only one, and later, if its group is over its threshold.
 
         Raises RefusalError for a push consumer of such a group; it pulls again a little later.
@@ -213,18 +209,19 @@ class PullMessageProcessor:
                     ResponseCode.SYSTEM_BUSY, "This consumer group is reading cold data. It has been flow control")
             header.max_msg_nums, delay_s = 1, LIMITED_DELAY_S
         self._broker.cold_reads.submit(
-            Reply(channel, request, partial(_failure, was_cold=True)), self._read(header, wanted), then,
-            group, delay_s)
+            Reply(pull.channel, pull.request, partial(_failure, was_cold=True)), partial(self._read, header, wanted),
+            partial(self._answer_cold, pull), group, delay_s)
 
-    def _read(self, header: PullMessageRequestHeader, wanted: MessageFilter) -> Read:
-        """Return the function that reads the messages of a pull; any thread may call it."""
+    def _read(
+        self, header: PullMessageRequestHeader, wanted: MessageFilter, *, only_cached: bool = False
+    ) -> GetMessageResult:
+        """Read the messages of a pull, or only those in the page cache; any thread may call this."""
         max_bytes = header.max_msg_bytes or 0
         most = self._store.config.max_transfer_count_on_message_in_memory
-        return partial(
-            self._store.get_message, header.topic, header.queue_id, header.queue_offset,
-            max(1, min(header.max_msg_nums, most)),
+        return self._store.get_message(
+            header.topic, header.queue_id, header.queue_offset, max(1, min(header.max_msg_nums, most)),
             max_bytes=min(max_bytes, MAX_BYTES) if max_bytes > 0 else DEFAULT_MAX_BYTES,
-            codes=wanted.codes, property_filter=wanted.properties)
+            codes=wanted.codes, property_filter=wanted.properties, only_cached=only_cached)
 
     def _moved(
         self, request: RemotingCommand, header: PullMessageRequestHeader, offset: int, topic: TopicConfig,
@@ -240,15 +237,12 @@ class PullMessageProcessor:
         return request.answer(
             ResponseCode.PULL_OFFSET_MOVED, GetMessageStatus.OFFSET_RESET.name, _header(topic, group, *place))
 
-    def _park(
-        self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader,
-        wanted: MessageFilter,
-    ) -> None:
+    def _park(self, pull: _Pull, header: PullMessageRequestHeader, wanted: MessageFilter) -> None:
         config = self._broker.config
         hold_ms = config.short_polling_time_mills
         if config.long_polling_enable:
             hold_ms = header.suspend_timeout_millis
-        reply = Reply(channel, request, partial(_failure, was_cold=False))
+        reply = Reply(pull.channel, pull.request, partial(_failure, was_cold=False))
         self.hold.hold(HeldPull(reply, (header.topic, header.queue_id), wanted, header.queue_offset), hold_ms / 1000)
 
     def _filter(
