@@ -109,14 +109,15 @@ class CompactedQueue(QueueReader):
         everywhere. Messages without keys are not returned.
         """
         log, queue = self._log, self._queue
+        first = -1 if log is None else log.min_offset  # -1 as in `min`
+        low = first if first >= 0 else self.min
         high = max(log.max_offset if log is not None else 0, queue.max_offset if queue is not None else 0)
         if log is None or log.max_offset <= offset < high:
             result = _with_keys(super().read(
                 offset, max_msg_nums, max_bytes, codes, property_filter=property_filter, only_cached=only_cached))
             if log is not None:
-                result.min_offset = min(log.min_offset, result.min_offset)
+                result.min_offset = min(low, result.min_offset)
             return result
-        low = log.min_offset
         if offset == high:
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:  # as in RocketMQ: a queue that still has its first message is read again

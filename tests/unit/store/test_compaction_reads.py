@@ -7,6 +7,7 @@ import errno
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT
 from tailrace.node.store_opening import StoreParts
+from tailrace.store.compaction.compaction_log import CompactionLog
 from tailrace.testing import CrashFileSystem, SimClock
 
 CONFIG = StoreConfig(
@@ -36,3 +37,17 @@ def test_a_queue_that_cannot_be_read_while_messages_are_copied_gets_none_of_them
         store.inner.flush()
         store.inner.compaction.step()
         assert [message.queue_offset for message in store.read("C")] == list(range(40))
+
+
+def test_no_read_names_a_negative_least_offset_while_a_compaction_log_is_removed(monkeypatch):
+    with MessageStore.open(
+        "/s", config=CONFIG, parts=StoreParts(services=False, file_system=CrashFileSystem(), clock=SimClock()),
+    ) as store:
+        store.create_topic("C", 1, {"cleanup.policy": "COMPACTION"})
+        for number in range(5):
+            store.put(Message(topic="C", body=b"x", keys=[f"k{number}"]))
+        store.inner.flush()
+        store.inner.compaction.step()
+        assert store.inner.compaction.logs["C", 0].max_offset
+        monkeypatch.setattr(CompactionLog, "min_offset", -1)  # as after its messages were removed
+        assert [store.get_message("C", 0, offset, 8).min_offset for offset in (0, 4, 5, 9)] == [0] * 4
