@@ -275,12 +275,8 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         """Return the groups that have offsets for a topic, sorted."""
         return sorted(g for t, g in self._keys() if t == topic)
 
-    def remove_topic(self, topic: str, also: Callable[[], None] | None = None) -> None:
-        """Forget every offset of a topic; durable on return. For ``also`` see `submit`."""
-        self.remove_topics({topic}, also)
-
     def remove_topics(self, topics: set[str], also: Callable[[], None] | None = None) -> None:
-        """Forget every offset of several topics, with one write; durable on return. For ``also`` see `submit`."""
+        """Forget every offset of topics, with one write; durable on return. For ``also`` see `submit`."""
         self._remove(lambda key: key.partition(TOPIC_GROUP_SEPARATOR)[0] in topics, also)
 
     def remove_group(self, group: str) -> None:

@@ -65,7 +65,7 @@ CHANGES = {
     "set a value": (kv, lambda m: m.put("n", "k", "v"), lambda m: m.put("n", "k", "w")),
     "delete a value": (kv, lambda m: m.put("n", "k", "v"), lambda m: m.delete("n", "k")),
     "reset offsets": (offsets, before_offsets, lambda m: m.assign_reset("g", "old", {0: 1, 3: 2})),
-    "remove a topic's offsets": (offsets, before_offsets, lambda m: m.remove_topic("old")),
+    "remove a topic's offsets": (offsets, before_offsets, lambda m: m.remove_topics({"old"})),
     "remove a group's offsets": (offsets, before_offsets, lambda m: m.remove_group("g")),
 }
 
@@ -197,7 +197,7 @@ def test_a_deletion_changes_all_its_files_or_none():
                 raise OSError(errno.ENOSPC, "no room")
 
         with pytest.raises(OSError):
-            tables.delete("old", lambda note=note, consumed=consumed: consumed.remove_topic("old", note))
+            tables.delete("old", lambda note=note, consumed=consumed: consumed.remove_topics({"old"}, note))
         assert (tables.to_json(), consumed.to_json()) == seen
         for made, shown in zip((topics(disk), offsets(disk)), seen, strict=True):
             made.load()
@@ -205,7 +205,7 @@ def test_a_deletion_changes_all_its_files_or_none():
     tables, consumed = topics(disk), offsets(disk)
     tables.load()
     consumed.load()
-    assert tables.delete("old", lambda: consumed.remove_topic("old"))
+    assert tables.delete("old", lambda: consumed.remove_topics({"old"}))
     assert (consumed.entries(), tables.items()) == ([], [])
 
 
@@ -245,7 +245,7 @@ def test_there_are_limits_for_topics_groups_and_offsets_that_are_named():
         with pytest.raises(StoreError, match="over the limit maxConsumerOffsets=4"):
             more()
     assert "h" not in str(consumed.to_json())
-    consumed.remove_topic("t")
+    consumed.remove_topics({"t"})
     consumed.commit("h", "t", 0, 1)
 
 

@@ -268,7 +268,7 @@ def test_offsets_survive_a_restart(files, directory):
     assert again.query_pull("g", "T", 0) == -1
     assert again.topics_of("g") == ["T"]
     assert again.groups_of("U") == ["h"]
-    again.remove_topic("T")
+    again.remove_topics({"T"})
     assert again.query("g", "T", 1) == -1
 
 
@@ -459,7 +459,7 @@ def test_offsets_of_pulls_are_bounded_in_number_and_in_characters(files, directo
     monkeypatch.setattr(consumer_offset, "PULLS_MAX", 10)
     manager.commit_pull("g", "T", 0, 7)
     assert len(manager._pulls._table) == 10
-    manager.remove_topic("T")
+    manager.remove_topics({"T"})
     assert manager.query_pull("g", "T", 0) == -1
     assert sum(map(len, manager._pulls._table)) == manager._pulls._chars
 
