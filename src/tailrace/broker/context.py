@@ -156,7 +156,8 @@ class BrokerContext:
         """
         found = self.groups.select(name)
         if found is None and self.groups.may_create(name):
-            raise MissingConfigError(Change(self.groups, self.groups.creation(name), creates=(name,)))
+            made = SubscriptionGroupConfig(group_name=name)
+            raise MissingConfigError(Change(self.groups, self.groups.creation(made), creates=(name,)))
         return found
 
     def topic(self, name: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig:

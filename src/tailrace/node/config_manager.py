@@ -20,21 +20,25 @@ import enum
 import errno
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from tailrace import events
-from tailrace.config import camel
+from tailrace.config import BrokerConfig, camel
+from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.owner import ThreadOwner
 from tailrace.env.permissions import make_private
 from tailrace.env.whole_files import read_if_there, write_file
-from tailrace.errors import FatalStorageError
+from tailrace.errors import FatalStorageError, StoreError
 from tailrace.formats import fastjson
 from tailrace.logs import get_logger
 
-__all__ = ["ConfigManager", "DataVersion", "Draft", "Owned", "members_of", "number_of", "read_config", "write_config"]
+__all__ = [
+    "ConfigManager", "DataVersion", "Draft", "NamedConfigManager", "Owned", "members_of", "number_of", "read_config",
+    "write_config",
+]
 
 _log = get_logger(__name__)
 _NOT_FINAL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
@@ -430,6 +434,77 @@ class ConfigManager(abc.ABC, Generic[K, V]):
     @abc.abstractmethod
     def _encode(self, table: dict[K, V]) -> dict[str, Any]:
         """Return the members of the file for a copy of the table."""
+
+
+class NamedConfigManager(ConfigManager[str, V]):
+    """Configurations by name. Every change is durable and visible when its call returns, not earlier."""
+
+    owned = Owned.BY_DRAFT
+    kind: ClassVar[Any]
+    """Class of a configuration, with ``from_json`` and ``to_json``."""
+    name: ClassVar[str]
+    """Attribute of a configuration that is its name."""
+    member: ClassVar[str]
+    """Member of the file that has the configurations."""
+    what: ClassVar[str]
+    """What they are, for an error."""
+    most: ClassVar[str]
+    """Attribute of the settings that limits their number."""
+
+    def __init__(
+        self, file_system: FileSystem, config_dir: str, file: str, broker_config: BrokerConfig, clock: Clock
+    ) -> None:
+        super().__init__(file_system, config_dir, file, clock.now_ms)
+        self._config = broker_config
+
+    def items(self) -> list[V]:
+        """Return all configurations."""
+        return list(self._table.values())
+
+    def update_all(self, configs: list[V]) -> None:
+        """Create or replace configurations, with one write."""
+        self.change(lambda draft: self.put_all(draft, configs))
+
+    def put_all(self, draft: Draft[str, V], configs: list[V]) -> None:
+        """Create or replace configurations of a draft: all, or none if there would be too many."""
+        named = {getattr(config, self.name): config for config in configs}
+        new, most = sum(draft.get(name) is None for name in named), getattr(self._config, self.most)
+        if new and len(draft) + new > most:
+            raise StoreError(
+                f"there are {len(draft)} {self.what}, {new} more are over the limit {camel(self.most)}={most}; "
+                f"delete {self.what.split()[-1]} or raise {camel(self.most)}")
+        draft.put_all(named)
+
+    def creation(self, made: V) -> Callable[[Draft[str, V]], V]:
+        """Return the change that creates a configuration if its name has none. The change returns the one of the name.
+        """
+        def create(draft: Draft[str, V]) -> V:
+            if (found := draft.get(getattr(made, self.name))) is not None:
+                return found
+            self.put_all(draft, [made])
+            return made
+
+        return create
+
+    def delete(self, name: str, also: Callable[[], None] | None = None) -> bool:
+        """Delete a configuration. Return False if it did not exist. For ``also`` see `submit`."""
+        return bool(self.change(lambda draft: draft.remove(name), also))
+
+    def _ensure(self, configs: Iterable[V]) -> None:
+        """Create those of some configurations that are missing, in one write and without a limit."""
+        missing = {name: one for one in configs if (name := getattr(one, self.name)) not in self._table}
+        if missing:
+            self.change(lambda draft: draft.put_all(missing))
+
+    def _decode(self, value: dict[str, Any]) -> None:
+        found = value.pop(self.member, None)
+        self._table = {
+            str(name): self.kind.from_json(member, str(name))
+            for name, member in (found or {}).items() if isinstance(member, dict)}
+
+    def _encode(self, table: dict[str, V]) -> dict[str, Any]:
+        configs: dict[str, Any] = dict(table)
+        return {self.member: {name: config.to_json() for name, config in configs.items()}}
 
 
 def read_config(file_system: FileSystem, path: str) -> dict[str, Any] | None:

@@ -215,12 +215,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         kept = {self._queue(group, queue_id): offsets[queue_id] for queue_id in sorted(offsets, reverse=True)}
         known = self._table.get(key, {})
         new = sum(queue_id not in known for queue_id in kept)
-        self._make_room(new)
-        try:
-            self.change(lambda draft: draft.put(key, kept))
-        except BaseException:
-            self._count -= new
-            raise
+        self._put(new, {key: kept})
         with self._reset_lock:
             self._reset_table.setdefault(key, {}).update(offsets)
 
@@ -237,9 +232,13 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
                 key = f"{topic}@{target}"
                 copied[key] = queues
                 new += len(queues.keys() - self._table.get(key, {}).keys())
+        self._put(new, copied)
+
+    def _put(self, new: int, offsets: dict[str, dict[int, int]]) -> None:
+        """Set offsets, of which ``new`` are not known yet; durable on return."""
         self._make_room(new)
         try:
-            self.change(lambda draft: draft.put_all(copied))
+            self.change(lambda draft: draft.put_all(offsets))
         except BaseException:
             self._count -= new
             raise

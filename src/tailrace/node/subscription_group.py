@@ -11,7 +11,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.names import LMQ_PREFIX, SYSTEM_GROUP_PREFIX, TRANSACTION_GROUP
-from tailrace.node.config_manager import ConfigManager, Draft, Owned, members_of
+from tailrace.node.config_manager import NamedConfigManager, members_of
 from tailrace.node.topic_config import PERM_READ
 
 __all__ = [
@@ -115,7 +115,6 @@ class SubscriptionGroupConfig:
 
 
 _MEMBERS: Final = members_of(SubscriptionGroupConfig)
-GroupEdit = Callable[[Draft[str, SubscriptionGroupConfig]], SubscriptionGroupConfig]
 
 
 def is_system_group(group: str) -> bool:
@@ -189,16 +188,16 @@ def _check_value(name: str, value: str) -> None:
         raise ValueError(f"{name}={value} is not supported; known are {', '.join(sorted(known))}")
 
 
-class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
-    """The consumer groups, by name. Every change is durable and visible when its call returns, not earlier."""
+class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
+    """The consumer groups, by name."""
 
-    owned = Owned.BY_DRAFT
+    kind, name, member = SubscriptionGroupConfig, "group_name", "subscriptionGroupTable"
+    what, most = "consumer groups", "max_subscription_groups"
 
     def __init__(
         self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock
     ) -> None:
-        super().__init__(file_system, config_dir, "subscriptionGroup.json", clock.now_ms)
-        self._config = broker_config
+        super().__init__(file_system, config_dir, "subscriptionGroup.json", broker_config, clock)
         self._forbidden: dict[str, Any] = {}
         self.enable_lmq = False
         """True if every LMQ name is a group. Such groups have no entry."""
@@ -218,24 +217,12 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
         found = self.select(group)
         if found is not None or not self.may_create(group):
             return found
-        made: SubscriptionGroupConfig = self.change(self.creation(group))
+        made: SubscriptionGroupConfig = self.change(self.creation(SubscriptionGroupConfig(group_name=group)))
         return made
 
     def may_create(self, group: str) -> bool:
         """Return True if a consumer may create the group of this name."""
         return self._config.auto_create_subscription_group and not validate_group(group)
-
-    def creation(self, group: str) -> GroupEdit:
-        """Return the change that creates a group if it is missing. The change returns the group."""
-
-        def create(draft: Draft[str, SubscriptionGroupConfig]) -> SubscriptionGroupConfig:
-            if (found := draft.get(group)) is not None:
-                return found
-            made = SubscriptionGroupConfig(group_name=group)
-            self.put_all(draft, [made])
-            return made
-
-        return create
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
         """Return True if ``forbiddenTable`` forbids a group to read a topic."""
@@ -267,63 +254,29 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
                 self._forbidden = before
                 raise
 
-    def items(self) -> list[SubscriptionGroupConfig]:
-        """Return all groups."""
-        return list(self._table.values())
-
-    def update_all(self, configs: list[SubscriptionGroupConfig]) -> None:
-        """Create or replace groups, with one write."""
-        self.change(lambda draft: self.put_all(draft, configs))
-
-    def put_all(
-        self, draft: Draft[str, SubscriptionGroupConfig], configs: list[SubscriptionGroupConfig]
-    ) -> None:
-        """Create or replace groups of a draft: all, or none if there would be too many."""
-        new = sum(draft.get(config.group_name) is None for config in configs)
-        most = self._config.max_subscription_groups
-        if new and len(draft) + new > most:
-            raise StoreError(
-                f"there are {len(draft)} consumer groups, {new} more are over the limit "
-                f"maxSubscriptionGroups={most}; delete groups or raise maxSubscriptionGroups")
-        draft.put_all({config.group_name: config for config in configs})
-
-    def delete(self, group: str, also: Callable[[], None] | None = None) -> bool:
-        """Delete a group. Return False if it did not exist. For ``also`` see `submit`."""
-        with self._lock:  # its forbidden topics are also removed, because a group of this name may be created again
+    def delete(self, name: str, also: Callable[[], None] | None = None) -> bool:
+        """Delete a group and what is forbidden to it. Return False if it did not exist. For ``also`` see `submit`."""
+        with self._lock:  # a group of this name may be created again
             before = self._forbidden
-            self._forbidden = {name: topics for name, topics in before.items() if name != group}
+            self._forbidden = {group: topics for group, topics in before.items() if group != name}
             try:
-                return bool(self.change(lambda draft: draft.remove(group), also))
+                return super().delete(name, also)
             except BaseException:
                 self._forbidden = before
                 raise
 
     def ensure_system_groups(self) -> None:
         """Create the groups that a broker has from its start, in one write."""
-        missing = [
-            SubscriptionGroupConfig(
-                group_name=name, consume_broadcast_enable=name != TRANSACTION_GROUP
-            )
-            for name in SYSTEM_GROUPS
-            if name not in self._table
-        ]
-        if missing:
-            self.change(lambda draft: draft.put_all({made.group_name: made for made in missing}))
+        self._ensure(
+            SubscriptionGroupConfig(group_name=name, consume_broadcast_enable=name != TRANSACTION_GROUP)
+            for name in SYSTEM_GROUPS)
 
     def _decode(self, value: dict[str, Any]) -> None:
-        found = value.pop("subscriptionGroupTable", None)
+        super()._decode(value)
         forbidden = value.pop("forbiddenTable", None)
         self._forbidden = forbidden if isinstance(forbidden, dict) else {}
-        self._table = {
-            str(name): SubscriptionGroupConfig.from_json(member, str(name))
-            for name, member in (found or {}).items()
-            if isinstance(member, dict)
-        }
         for config in self._table.values():  # earlier releases of Tailrace stored the + as well
             config.attributes = {k.removeprefix("+"): v for k, v in config.attributes.items()}
 
     def _encode(self, table: dict[str, SubscriptionGroupConfig]) -> dict[str, Any]:
-        return {
-            "subscriptionGroupTable": {name: c.to_json() for name, c in table.items()},
-            "forbiddenTable": self._forbidden,
-        }
+        return {**super()._encode(table), "forbiddenTable": self._forbidden}

@@ -11,10 +11,9 @@ from tailrace import events
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import StoreError
 from tailrace.formats import names as N
 from tailrace.logs import get_logger
-from tailrace.node.config_manager import ConfigManager, Draft, Owned, members_of
+from tailrace.node.config_manager import Draft, NamedConfigManager, members_of
 from tailrace.node.topic_queue_mapping import TopicQueueMappingManager
 from tailrace.store.queue_types import BATCH_CQ, CLEANUP_POLICY, COMPACTION, QUEUE_TYPE
 from tailrace.store.retention.topic_rules import (
@@ -164,7 +163,6 @@ class TopicConfig:
 
 
 _MEMBERS: Final = members_of(TopicConfig)
-TopicEdit = Callable[[Draft[str, TopicConfig]], TopicConfig | None]
 
 
 def _like(member: Any, present: Any) -> Any:
@@ -181,20 +179,19 @@ def _like(member: Any, present: Any) -> Any:
     return str(member)
 
 
-class TopicConfigManager(ConfigManager[str, TopicConfig]):
-    """The topics, by name. Every change is durable and visible when its call returns, not earlier.
+class TopicConfigManager(NamedConfigManager[TopicConfig]):
+    """The topics, by name.
 
     ``creation`` and ``creation_in_send`` are changes for `submit`, for callers that must not wait.
     """
 
-    owned = Owned.BY_DRAFT
+    kind, name, member, what, most = TopicConfig, "topic_name", "topicConfigTable", "topics", "max_topics"
 
     def __init__(
         self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock, *,
         lmq: bool = False, multi_dispatch: bool = False,
     ) -> None:
-        super().__init__(file_system, config_dir, "topics.json", clock.now_ms)
-        self._config = broker_config
+        super().__init__(file_system, config_dir, "topics.json", broker_config, clock)
         self.enable_lmq = lmq
         """True if every LMQ name is a topic with one queue. Such topics have no entry."""
         self.multi_dispatch = multi_dispatch
@@ -239,27 +236,9 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         """Return True if a topic is an LMQ queue, which has no configuration (LmqTopicConfigManager)."""
         return self.enable_lmq and topic.startswith(N.LMQ_PREFIX) and len(topic) <= RETRY_OR_DLQ_TOPIC_MAX_LENGTH
 
-    def items(self) -> list[TopicConfig]:
-        """Return all topics."""
-        return list(self._table.values())
-
     def update(self, config: TopicConfig) -> None:
         """Create or replace a topic."""
         self.update_all([config])
-
-    def update_all(self, configs: list[TopicConfig]) -> None:
-        """Create or replace topics, with one write."""
-        self.change(lambda draft: self.put_all(draft, configs))
-
-    def put_all(self, draft: Draft[str, TopicConfig], configs: list[TopicConfig]) -> None:
-        """Create or replace topics of a draft: all, or none if there would be too many."""
-        new = sum(draft.get(config.topic_name) is None for config in configs)
-        self._check_room(draft, new)
-        draft.put_all({config.topic_name: config for config in configs})
-
-    def delete(self, topic: str, also: Callable[[], None] | None = None) -> bool:
-        """Delete a topic. Return False if it did not exist. For ``also`` see `submit`."""
-        return bool(self.change(lambda draft: draft.remove(topic), also))
 
     def inherits(self, default_topic: str) -> bool:
         """Return True if a send may create its topic from ``default_topic``."""
@@ -272,7 +251,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
 
     def creation_in_send(
         self, topic: str, default_topic: str, default_queue_nums: int, topic_sys_flag: int = 0
-    ) -> TopicEdit:
+    ) -> Callable[[Draft[str, TopicConfig]], TopicConfig | None]:
         """Return the change that creates a topic from ``default_topic``. The change returns the topic or None."""
 
         def create(draft: Draft[str, TopicConfig]) -> TopicConfig | None:
@@ -306,22 +285,9 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         )))
         return made
 
-    def creation(self, made: TopicConfig) -> TopicEdit:
-        """Return the change that creates a topic if it is missing. The change returns the topic."""
-
-        def create(draft: Draft[str, TopicConfig]) -> TopicConfig:
-            if (found := draft.get(made.topic_name)) is not None:
-                return found
-            self.put_all(draft, [made])
-            return made
-
-        return create
-
     def ensure_system_topics(self) -> None:
         """Create the topics that a broker has from its start, in one write."""
-        missing = [made for made in self._system_topics() if made.topic_name not in self._table]
-        if missing:
-            self.change(lambda draft: draft.put_all({made.topic_name: made for made in missing}))
+        self._ensure(self._system_topics())
 
     def is_system_topic(self, topic: str) -> bool:
         """Return True if the topic belongs to the broker and not to its users."""
@@ -373,24 +339,6 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
             TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
             for name, queues, perm in shapes
         ]
-
-    def _check_room(self, draft: Draft[str, TopicConfig], new: int) -> None:
-        most = self._config.max_topics
-        if new and len(draft) + new > most:
-            raise StoreError(
-                f"there are {len(draft)} topics, {new} more are over the limit maxTopics={most}; "
-                "delete topics or raise maxTopics")
-
-    def _decode(self, value: dict[str, Any]) -> None:
-        found = value.pop("topicConfigTable", None)
-        self._table = {
-            str(name): TopicConfig.from_json(member, str(name))
-            for name, member in (found or {}).items()
-            if isinstance(member, dict)
-        }
-
-    def _encode(self, table: dict[str, TopicConfig]) -> dict[str, Any]:
-        return {"topicConfigTable": {name: c.to_json() for name, c in table.items()}}
 
 
 def check_attribute(name: str, value: str) -> None:

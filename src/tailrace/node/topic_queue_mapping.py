@@ -294,10 +294,6 @@ class TopicQueueMappingManager(ConfigManager[str, TopicQueueMappingDetail]):
 
         return change
 
-    def delete(self, topic: str, also: Callable[[], None] | None = None) -> None:
-        """Forget the mapping of a topic, if it has one. For ``also`` see `submit`."""
-        self.change(lambda draft: draft.remove(topic), also)
-
     def _decode(self, value: dict[str, Any]) -> None:
         found = value.pop("topicQueueMappingInfoMap", None) or {}
         if not isinstance(found, dict):

@@ -115,7 +115,7 @@ def test_a_push_consumer_is_refused_and_a_pull_consumer_waits_for_one_message(
         broker.cold_reads, broker.cold_data = cold_reads(loop), ColdDataFlowControl(broker.clock, broker.config)
         processor = kit.served(PullMessageProcessor(broker))
         if kind:
-            broker.groups.change(broker.groups.creation("g"))
+            broker.groups.find_or_create("g")
             broker.consumers.register(
                 channel, kit.request(34), "c1", {"groupName": "g", "consumeType": kind, "subscriptionDataSet": []})
 

@@ -107,8 +107,8 @@ def test_a_change_is_made_to_the_mapping_that_was_seen_only(manager):
     seen = manager.table["st"]
     manager.change(manager.keeping(seen, {0: seen.hosted_queues[0][1:], 1: ()}))
     assert manager.table["st"].hosted_queues == {0: (LogicQueueMappingItem(1, 2, "a", 50),)}
-    manager.delete("st")
-    manager.delete("none")
+    for topic in ("st", "none"):
+        manager.change(lambda draft, topic=topic: draft.remove(topic))
     assert manager.table == {}
 
 

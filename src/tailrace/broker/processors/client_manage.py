@@ -40,7 +40,7 @@ from tailrace.formats.requests.consumer_headers import (
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
-from tailrace.node.subscription_group import validate_group
+from tailrace.node.subscription_group import SubscriptionGroupConfig, validate_group
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["ClientManageProcessor"]
@@ -137,7 +137,7 @@ class ClientManageProcessor:
                 continue
             retry_queues = 1 if config is None else config.retry_queue_nums
             if config is None:
-                groups[name] = broker.groups.creation(name)
+                groups[name] = broker.groups.creation(SubscriptionGroupConfig(group_name=name))
             # The client pulls the retry topic after this heartbeat, so its route has to exist by then.
             retry_topic = f"{RETRY_GROUP_TOPIC_PREFIX}{name}"
             if retry_queues > 0 and broker.topics.select(retry_topic) is None:

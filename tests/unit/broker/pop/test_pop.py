@@ -302,7 +302,7 @@ def test_a_group_without_a_priority_factor_takes_the_queues_of_a_priority_topic_
     topics, groups = world.broker.topics, world.broker.groups
     topics.change(topics.creation(TopicConfig(
         topic_name="jobs", read_queue_nums=4, write_queue_nums=4, attributes={"message.type": "PRIORITY"})))
-    groups.change(groups.creation("g"))
+    groups.find_or_create("g")
     groups.select("g").attributes["priority.factor"] = "0"
     for queue_id in range(4):
         for _ in range(5):
