@@ -76,7 +76,6 @@ from tailrace.errors import StoreError
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.logs import get_logger
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.remoting.client import RemotingClient
@@ -202,16 +201,13 @@ class BrokerController:
         broker = self._broker
         if broker.control is not None:
             self._watch_users(broker.control)
-        modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
-        modes.load()
-        broker.state.modes = modes
         return [
             self._send, reply, transactions, SendBackProcessor(broker, durable),
             RecallMessageProcessor(broker, durable), QueryProcessor(broker),
             ClientManageProcessor(broker), AdminTopicsProcessor(broker),
             StaticTopicsProcessor(broker), retention, ResetOffsetProcessor(broker), StatsProcessor(broker.stats),
-            ClientOffsetsProcessor(broker), GroupAdminProcessor(broker, modes),
-            EnginesProcessor(self._store, self._config, broker.cold_data), QueryAssignmentProcessor(broker, modes),
+            ClientOffsetsProcessor(broker), GroupAdminProcessor(broker),
+            EnginesProcessor(self._store, self._config, broker.cold_data), QueryAssignmentProcessor(broker),
             admin, SettingsProcessor(running, broker.worker, broker.control, self._config.broker_cluster_name),
             AccessProcessor(self.access, broker.changes, self._store.read_only, self._clock.now_ms),
         ]

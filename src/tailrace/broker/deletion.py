@@ -24,8 +24,9 @@ class BrokerState(GroupState):
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._unused = StateFiles(broker.store.file_system, broker.store.config_dir, (broker.offsets.other_file,))
-        self.modes: MessageRequestModeManager | None = None
-        """Request modes of groups, set by their owner."""
+        self.modes = MessageRequestModeManager(broker.store.file_system, broker.store.config_dir)
+        """Request modes of groups."""
+        self.modes.load()
         self.on_loop: list[Callable[[set[str], str], None]] = []
         """Functions that forget topics, and a group unless it is "", in tables of the event loop, which calls them."""
 
@@ -38,13 +39,8 @@ class BrokerState(GroupState):
         def files() -> None:
             self._unused.forget(topics, also)
 
-        def modes() -> None:
-            if self.modes is None:
-                files()
-            else:
-                self.modes.forget(lambda topic, _: topic in topics, files)
-
-        self._broker.offsets.remove_topics(topics, modes)
+        self._broker.offsets.remove_topics(
+            topics, lambda: self.modes.forget(lambda topic, _: topic in topics, files))
 
     def forgotten(self, topics: set[str]) -> None:
         """Forget the statistics of topics, and what the event loop has of them."""
@@ -61,13 +57,8 @@ class BrokerState(GroupState):
         def configuration() -> None:
             broker.groups.delete(group, (lambda: broker.offsets.remove_group(group)) if offsets else None)
 
-        def modes() -> None:
-            if self.modes is None:
-                configuration()
-            else:
-                self.modes.forget(lambda _, name: name == group, configuration)
-
-        done = broker.store.deletion.delete_group(group, modes)
+        done = broker.store.deletion.delete_group(
+            group, lambda: self.modes.forget(lambda _, name: name == group, configuration))
         broker.traffic.forget_group(group)
         broker.pop_metrics.forget_group(group)
         self._on_loop(set(), group)

@@ -25,15 +25,13 @@ QUEUES = list(range(8))
 
 
 @pytest.fixture
-def modes(store):
-    modes = MessageRequestModeManager(OsFileSystem(), store.config_dir)
-    modes.load()
-    return modes
+def modes(broker):
+    return broker.state.modes
 
 
 @pytest.fixture
-def assignment(broker, modes):
-    return QueryAssignmentProcessor(broker, modes)
+def assignment(broker):
+    return QueryAssignmentProcessor(broker)
 
 
 @pytest.fixture
@@ -190,10 +188,10 @@ def test_more_members_that_pop_than_queues_have_one_each(query, join, modes, bro
     assert [query(member, mode="POP") for member in members] == [[0], [1], [0], [1], [0]]
 
 
-def test_the_mode_of_groups_without_one_is_set_for_all(store, loop, kit, modes, channel):
+def test_the_mode_of_groups_without_one_is_set_for_all(store, loop, kit, channel):
     broker = kit.make_broker(store, loop, BrokerConfig(default_message_request_mode="POP"))
     broker.topics.update(TopicConfig(topic_name="orders"))
-    assignment = QueryAssignmentProcessor(broker, modes)
+    assignment = QueryAssignmentProcessor(broker)
     assert assignment._mode("orders", "g") == ("POP", -1)
     assert assignment._mode("%RETRY%g", "g") == ("PULL", 0)
 

@@ -12,21 +12,20 @@ from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RefusalError, StoreError
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig
 
 
 @pytest.fixture
-def modes(store):
-    return MessageRequestModeManager(OsFileSystem(), store.config_dir)
+def modes(broker):
+    return broker.state.modes
 
 
 @pytest.fixture
-def processor(broker, modes):
+def processor(broker):
     for topic in ("orders", "bills"):
         broker.topics.update(TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2))
-    return GroupAdminProcessor(broker, modes)
+    return GroupAdminProcessor(broker)
 
 
 def test_the_least_offset_among_groups_and_where_one_is_behind_all(processor, broker, kit, channel):

@@ -16,7 +16,6 @@ from tailrace.formats.requests.consumer_headers import (
     UpdateGroupForbiddenRequestHeader,
 )
 from tailrace.formats.requests.table import Action
-from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import validate_group
 from tailrace.remoting import Channel, RemotingServer
 
@@ -29,9 +28,9 @@ LONG_MAX: Final = (1 << 63) - 1
 class GroupAdminProcessor:
     """Compares and copies offsets of groups, and sets which topics a group may read."""
 
-    def __init__(self, broker: BrokerContext, modes: MessageRequestModeManager) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._modes = modes
+        self._modes = broker.state.modes
         self._clone = broker.worker.in_thread(self._copy)
 
     def register(self, server: RemotingServer) -> None:

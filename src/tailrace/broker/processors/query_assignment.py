@@ -20,7 +20,7 @@ from tailrace.errors import StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.node.message_request_mode import POP, PULL, MessageRequestModeManager
+from tailrace.node.message_request_mode import POP, PULL
 from tailrace.node.topic_config import PERM_READ
 from tailrace.remoting import Channel, RemotingServer
 
@@ -56,10 +56,10 @@ STRATEGIES: Final[dict[str, _Allocate]] = {
 class QueryAssignmentProcessor:
     """Allocates queues to the members of a group, for pull or for POP."""
 
-    def __init__(self, broker: BrokerContext, modes: MessageRequestModeManager) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self.changes = broker.changes
-        self._modes = modes
+        self._modes = broker.state.modes
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""

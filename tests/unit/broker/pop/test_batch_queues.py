@@ -9,13 +9,11 @@ import pytest
 from pop_client import pop_fields
 
 from tailrace.broker.processors.query_assignment import QueryAssignmentProcessor
-from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.formats.pop import Ack, PopCheckPoint
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
-from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.topic_config import TopicConfig
 
 REFUSED = (r"topic\[B\] has queue.type=BatchCQ, and its messages can be pulled, not popped: use a consumer of the "
@@ -54,9 +52,8 @@ def test_a_peek_and_a_notification_are_refused_by_name(batches):
 
 
 def test_mode_pop_is_refused_and_a_stored_one_is_answered_with_pull(batches, kit):
-    modes = MessageRequestModeManager(OsFileSystem(), batches.store.config_dir)
-    modes.load()
-    served = QueryAssignmentProcessor(batches.broker, modes)
+    modes = batches.broker.state.modes
+    served = QueryAssignmentProcessor(batches.broker)
 
     def set_mode(mode):
         body = json.dumps({"topic": "B", "consumerGroup": "g", "mode": mode}).encode()
