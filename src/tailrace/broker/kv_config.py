@@ -43,10 +43,6 @@ class KVConfigManager(ConfigManager[tuple[str, str], str]):
         found = {k: v for (ns, k), v in list(self._table.items()) if ns == namespace}
         return found or None
 
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value; it is durable on return. Raises StoreError if the table would be larger than `KV_MAX`."""
-        self.change(self.setting(namespace, key, value))
-
     def setting(self, namespace: str, key: str, value: str) -> KvEdit:
         """Return the change that sets a value; it raises StoreError if the table would be larger than `KV_MAX`."""
 
@@ -59,10 +55,6 @@ class KVConfigManager(ConfigManager[tuple[str, str], str]):
             draft.put(place, value)
 
         return put
-
-    def delete(self, namespace: str, key: str) -> None:
-        """Remove a value; the removal is durable on return."""
-        self.change(self.deletion(namespace, key))
 
     def deletion(self, namespace: str, key: str) -> KvEdit:
         """Return the change that removes a value."""

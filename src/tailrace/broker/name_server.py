@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, final
 
@@ -27,7 +27,7 @@ from tailrace.broker.processors._bodies import (
     text_in,
 )
 from tailrace.broker.registration_body import Registered, read_registration
-from tailrace.broker.reply import Answer
+from tailrace.broker.reply import Answer, Reply
 from tailrace.broker.route_rights import RouteRights
 from tailrace.broker.worker import RequestWorker
 from tailrace.config import NameServerConfig
@@ -351,25 +351,13 @@ class NameServer:
     def register_broker(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Register a broker of another process: request 103. A large body is read in another thread."""
         header = request.read(headers.RegisterBrokerRequestHeader)
-        if not header.compressed and len(request.body) <= SMALL_BODY:
-            return self._register_broker(channel, request, read_registration(request, compressed=False))
-        return self.worker.in_thread(self._read_and_register)(channel, request)
-
-    def _read_and_register(self, channel: Channel, request: RemotingCommand) -> Answer:
-        header = request.read(headers.RegisterBrokerRequestHeader)
-        found = read_registration(request, compressed=header.compressed)
-        if self._loop is None or not self._loop.is_running():
-            return self._register_broker(channel, request, found)
-
-        def enter() -> None:
-            try:
-                done.set_result(self._register_broker(channel, request, found))
-            except Exception as error:  # noqa: BLE001 - the thread that waits raises it
-                done.set_exception(error)
-
-        done: Future[RemotingCommand] = Future()
-        self._loop.call_soon_threadsafe(enter)
-        return done.result()
+        read = partial(read_registration, request, compressed=header.compressed)
+        then = partial(self._register_broker, channel, request)
+        is_small = not header.compressed and len(request.body) <= SMALL_BODY
+        if is_small or self._loop is None or not self._loop.is_running():
+            return then(read())
+        self.worker.submit(Reply(channel, request), read, then)
+        return None
 
     def _register_broker(
         self, channel: Channel, request: RemotingCommand, found: Registered

@@ -305,7 +305,7 @@ def test_a_route_has_its_order_config_if_that_is_switched_on(kit, channel, clock
     ns.register_local("C", "b", "1.1.1.1:1", {"orders": TopicConfig(topic_name="orders")})
     asked = kit.request(105, {"topic": "orders"})
     assert "orderTopicConf" not in json.loads(ns.get_route(channel, asked).body)
-    kv.put("ORDER_TOPIC_CONFIG", "orders", "b:4")
+    kv.change(kv.setting("ORDER_TOPIC_CONFIG", "orders", "b:4"))
     assert json.loads(ns.get_route(channel, asked).body)["orderTopicConf"] == "b:4"
     config.take({"order_message_enable": False})
     assert "orderTopicConf" not in json.loads(ns.get_route(channel, asked).body)

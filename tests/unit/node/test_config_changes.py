@@ -62,8 +62,8 @@ CHANGES = {
     "replace a group": (groups, before_groups, lambda m: m.update_all(
         [SubscriptionGroupConfig(group_name="old", retry_max_times=1)])),
     "delete a group": (groups, before_groups, lambda m: m.delete("old")),
-    "set a value": (kv, lambda m: m.put("n", "k", "v"), lambda m: m.put("n", "k", "w")),
-    "delete a value": (kv, lambda m: m.put("n", "k", "v"), lambda m: m.delete("n", "k")),
+    "set a value": (kv, lambda m: m.change(m.setting("n", "k", "v")), lambda m: m.change(m.setting("n", "k", "w"))),
+    "delete a value": (kv, lambda m: m.change(m.setting("n", "k", "v")), lambda m: m.change(m.deletion("n", "k"))),
     "reset offsets": (offsets, before_offsets, lambda m: m.assign_reset("g", "old", {0: 1, 3: 2})),
     "remove a topic's offsets": (offsets, before_offsets, lambda m: m.remove_topics({"old"})),
     "remove a group's offsets": (offsets, before_offsets, lambda m: m.remove_group("g")),
