@@ -246,6 +246,8 @@ class MessageExtBrokerInner(msgspec.Struct, gc=False):
     wait_store_msg_ok: bool = True
     is_copy: bool = False
     """True for a copy of a stored message. maxMessageSize, which may have been larger then, does not apply to it."""
+    kind: int = -1
+    """What ``store.append.kind_of`` found in the properties, -1 if it was not asked. An extra flag costs only time."""
 
 
 @functools.lru_cache(maxsize=64)

@@ -14,12 +14,11 @@ from tailrace.formats import names
 from tailrace.formats.commitlog import encode_batch
 from tailrace.formats.names import MARKS
 from tailrace.formats.remoting import encode_binary_header
+from tailrace.kernels.properties import kind_and_key
 from tailrace.kernels.shared import constants as C
 from tailrace.model import create_message_id
-from tailrace.store import append
 
-RECORD, HEADER = map(interpreted, ("record", "header"))
-APPEND = interpreted("append", "store")
+RECORD, HEADER, PROPERTIES = map(interpreted, ("record", "header", "properties"))
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -50,17 +49,20 @@ def kind_by_reading(stored):
 @quick
 @given(stored_properties)
 def test_the_kind_of_a_message_is_that_of_the_table(stored):
-    for module in (APPEND, append):
-        assert module.kind_of(stored) == kind_by_reading(stored)
+    for module in (PROPERTIES, kernels.properties):
+        kind, key = module.kind_and_key(stored)
+        assert kind == kind_by_reading(stored)
+        keys = [piece[9:] for piece in stored.split(b"\2") if piece.startswith(b"UNIQ_KEY\1") and len(piece) > 9]
+        assert key == (keys[0] if keys else b"")
 
 
 def test_a_plain_message_has_no_name_that_is_not_known_to_be_plain():
     declared = itertools.takewhile(lambda name: name != "SYSTEM_PROPERTIES", vars(names))
     known = {getattr(names, one) for one in declared if one.isupper()} | names.SYSTEM_PROPERTIES
     assert known - MARKS.keys() == {"TAGS", "KEYS", "UNIQ_KEY", "WAIT", "INSTANCE_ID"}
-    assert append.kind_of(b"TAGS\1a\2KEYS\1b\2UNIQ_KEY\1c\2WAIT\1true\2INSTANCE_ID\1d\2MINE\1e\2") == 0
+    assert kind_and_key(b"TAGS\1a\2KEYS\1b\2UNIQ_KEY\1c\2WAIT\1true\2INSTANCE_ID\1d\2MINE\1e\2") == (0, b"c")
     for name, mark in MARKS.items():
-        assert append.kind_of(name.encode() + b"\1x\2") == getattr(C, mark)
+        assert kind_and_key(name.encode() + b"\1x\2") == (getattr(C, mark), b"")
 
 
 @quick

@@ -13,7 +13,7 @@ others:
 
 The members of a batch cannot name LMQ queues, and their other properties lead nowhere: a reply needs a question that
 was noted, and RETRY_TOPIC counts in retry topics only, which take no batches. Other properties, such as REAL_TOPIC, are
-overwritten by the broker. Messages without such properties cost a search of their text, and only if there are users.
+overwritten by the broker. The kind of a message (``kernels.shared.kinds``) tells whether it has such properties.
 """
 
 from __future__ import annotations

@@ -8,27 +8,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from tailrace.broker.counters import Counters, Flow
 from tailrace.env.supervision import failed
 from tailrace.formats import names as N
-from tailrace.formats.commitlog import decode_properties
+from tailrace.kernels.shared import constants as C
 from tailrace.kernels.unit_records import property_values
 from tailrace.metrics import MESSAGE_SIZE, PUT_LATENCY, Histogram
 from tailrace.store.hooks import MessageArrivingListener
 
-__all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "is_delayed", "message_type", "type_of"]
+__all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "is_delayed", "message_type"]
 
 _BUCKETS: Final = MESSAGE_SIZE.buckets
 NORMAL: Final = "normal"
-_DELAYS: Final = frozenset({
-    N.START_DELIVER_TIME, N.DELAY, N.TIMER_DELIVER_MS, N.TIMER_DELAY_SEC, N.TIMER_DELAY_MS})
-_NAMES: Final = tuple(name.encode() for name in (N.TRAN_MSG, N.SHARDING_KEY, *_DELAYS))
-_SIGNS: Final = (
-    f"{N.TRAN_MSG}\x01", f"{N.SHARDING_KEY}\x01", f"{N.DELAY}\x01", "TIMER_DEL", f"{N.START_DELIVER_TIME}\x01")
-"""Every message of another type than normal has one of these texts in its properties."""
+_TRAN_MSG: Final = (N.TRAN_MSG.encode(),)
 
 
 @final
@@ -42,37 +37,21 @@ class SizedFlow(Flow):
         self.sizes = [0] * (len(_BUCKETS) + 1)
 
 
-def message_type(properties: str, *, waits: bool = False) -> str:
-    """Return normal, fifo, delay or transaction, from the stored properties of a message.
+def message_type(kind: int, properties: bytes) -> str:
+    """Return normal, fifo, delay or transaction, from the kind of a message and its stored properties.
 
-    Pass ``waits`` if the message is known to have a delivery time.
+    The order is RocketMQ's (BrokerMetricsManager.getMessageType).
     """
-    if waits and N.TRAN_MSG not in properties and N.SHARDING_KEY not in properties:
-        return "delay"  # a search of two names takes less time than reading them all
-    for sign in _SIGNS:
-        if sign in properties:
-            transaction, sharding_key, *delays = property_values(properties.encode(), _NAMES)
-            return _type(transaction, sharding_key, has_delay=any(delays))
-    return NORMAL
-
-
-def type_of(properties: Mapping[str, str]) -> str:
-    """Return the same from decoded properties, in RocketMQ's order (BrokerMetricsManager.getMessageType)."""
-    return _type(
-        properties.get(N.TRAN_MSG), properties.get(N.SHARDING_KEY), has_delay=not _DELAYS.isdisjoint(properties))
-
-
-def _type(transaction: str | None, sharding_key: str | None, *, has_delay: bool) -> str:
-    if transaction is not None and transaction.lower() == "true":
+    if kind & C.PREPARED and (property_values(properties, _TRAN_MSG)[0] or "").lower() == "true":
         return "transaction"
-    if sharding_key is not None:
+    if kind & C.SHARDED:
         return "fifo"
-    return "delay" if has_delay else NORMAL
+    return "delay" if is_delayed(kind) else NORMAL
 
 
-def is_delayed(properties: str) -> bool:
-    """Return whether a message with these stored properties waits in a system topic before it is delivered."""
-    return not _DELAYS.isdisjoint(decode_properties(properties.encode()))
+def is_delayed(kind: int) -> bool:
+    """Return whether a message of this kind waits in a system topic before it is delivered."""
+    return bool(kind & (C.WAITS | C.DELAYED))
 
 
 def _no_system_topics(topic: str) -> bool:

@@ -8,6 +8,7 @@ if cython.compiled:
     from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
 
 from tailrace.errors import MessageIllegalError
+from tailrace.kernels.shared.kinds import kind_in
 from tailrace.model import whole_ms
 
 SOURCE_SHA256 = ""
@@ -59,6 +60,17 @@ def _put(out: cython.p_uchar, q: cython.Py_ssize_t, text: str, after: cython.uch
         out[q + k] = data[k]
     out[q + size] = after
     return q + size + 1
+
+
+def kind_and_key(stored: bytes):
+    """Return the kind of a message from its stored properties (``kind_in``), and its unique key, b"" without one."""
+    kind: cython.int
+    key: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    start = cython.declare(cython.p_const_uchar)
+    start = stored
+    kind, key, end = kind_in(start, 0, len(stored))
+    return kind, stored[key:end] if key >= 0 else b""
 
 
 @cython.ccall

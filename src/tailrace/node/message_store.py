@@ -267,10 +267,10 @@ class MessageStore:
         queue_id = self._topic_queues(topic, queue_id, ordering_key)
         if topic in store.compaction.topics:  # a call for each put of another topic costs a hundredth of it
             refuse_without_keys(store.compaction, topic, [message])
+        stored = plain_properties(message, self._unique_prefix, next(self._unique_number))
         result = self.put_inner(MessageExtBrokerInner(
-            topic, queue_id, message.body,
-            plain_properties(message, self._unique_prefix, next(self._unique_number))
-            or odd_properties(message, self._unique_key()), message.flag, 0, self._clock.now_ms(), store.store_host))
+            topic, queue_id, message.body, stored or odd_properties(message, self._unique_key()), message.flag, 0,
+            self._clock.now_ms(), store.store_host, kind=0 if stored else -1))
         if result.status is not _PUT_OK:
             raise_refused(result)
         if store.sync_flush and message.wait_store_msg_ok:

@@ -18,7 +18,7 @@ from tailrace.errors import (
     TimerFlowControlError,
 )
 from tailrace.formats.names import INNER_MULTI_DISPATCH, KEYS
-from tailrace.kernels.properties import message_properties, plain_items
+from tailrace.kernels.properties import kind_and_key, message_properties, plain_items
 from tailrace.kernels.shared import constants as C
 from tailrace.model import (
     Message,
@@ -27,7 +27,7 @@ from tailrace.model import (
     PutMessageStatus,
     refuse_conflicts,
 )
-from tailrace.store.append import RecordWriter, kind_of
+from tailrace.store.append import RecordWriter
 from tailrace.store.compaction.compaction_store import CompactionStore
 from tailrace.store.default_message_store import DefaultMessageStore
 
@@ -80,7 +80,7 @@ def many_writers(
         items = plain_items(part, prefix, number)
         if items is None:
             items = [(one.flag, one.body, odd_properties(one, f"{prefix}{next(number):012X}")) for one in part]
-            if any(kind_of(stored) & (C.WAITS | C.LMQ) for _, _, stored in items):
+            if any(kind_and_key(stored)[0] & (C.WAITS | C.LMQ) for _, _, stored in items):
                 for one in messages:  # before any of them is put
                     refuse_conflicts(one)
                 return None

@@ -188,7 +188,7 @@ class TablePut:
             topic, queue_id = keys[rows.queues[row]]
             message = MessageExtBrokerInner(
                 topic, queue_id, rows.piece.body.text(row), rows.properties.text(row),
-                int(rows.flags[row]), 0, self._now_ms, self._store.store_host)
+                int(rows.flags[row]), 0, self._now_ms, self._store.store_host, kind=int(rows.kinds[row]))
             waiting = self._timers.waiting(message)
             if isinstance(waiting, PutMessageResult):
                 with _at_row(rows.piece.first + row):

@@ -217,14 +217,14 @@ class Timers:
 
         The result has no recall handle, and its queue is the one where the message waits.
         """
-        if kind_of(message.properties) & C.LMQ:
+        if kind_of(message) & C.LMQ:
             return self.put(message)
         waiting = self._hook.handle_due(message, deliver_ms, unique_key)
         return waiting if isinstance(waiting, PutMessageResult) else self._store.put(message)
 
     def waiting(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
         """Change a message that must wait. Return its target and time, or a result if it is refused."""
-        refused = self._store.commit_log.lmq_refusal(message) if kind_of(message.properties) & C.LMQ else None
+        refused = self._store.commit_log.lmq_refusal(message) if kind_of(message) & C.LMQ else None
         return refused or self._hook.handle(message)
 
     def put_prepared(

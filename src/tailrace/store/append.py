@@ -311,11 +311,19 @@ class MadeRecords(RecordWriter):
 
 
 @cython.ccall
-def kind_of(stored: bytes) -> cython.int:
-    """Return the kind of a message from its stored properties: 0 for a plain one, or a sum of flags (``kind_in``)."""
+def kind_of(message: MessageExtBrokerInner) -> cython.int:
+    """Return the kind of a message: 0 for a plain one, or a sum of the flags that ``kind_in`` finds in its properties.
+
+    What ``message.kind`` says is not looked for again.
+    """
+    kind: cython.int = message.kind
+    stored: bytes
     start = cython.declare(cython.p_const_uchar)
-    start = stored
-    return kind_in(start, 0, len(stored))[0]
+    if kind < 0:
+        stored = message.properties
+        start = stored
+        kind = kind_in(start, 0, len(stored))[0]
+    return kind
 
 
 @cython.cclass
@@ -392,7 +400,7 @@ class Appender:
             topic is None or type(body) is not bytes or type(stored) is not bytes
             or type(message.flag) is not int or type(message.queue_id) is not int
             or len(body) + len(stored) > self._plain_size
-            or kind_of(stored) & (C.LMQ if hooked else C.LMQ | C.WAITS)
+            or kind_of(message) & (C.LMQ if hooked else C.LMQ | C.WAITS)
         ):
             return None
         writer = MessageWriter.__new__(MessageWriter)

@@ -225,7 +225,7 @@ class CommitLog:
         """Check a message and return its writer. Raises MessageIllegalError."""
         stored = message.properties
         topic = self._check(message, stored)
-        if kind_of(stored) & C.LMQ:
+        if kind_of(message) & C.LMQ:
             names, stored = self.multi_dispatch.names(message)
             if names:
                 return MessageWriter(

@@ -74,7 +74,7 @@ class TimerPutHook:
     def handle(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
         """Change ``message`` if it must wait. Return a result if it is refused, None if it does not wait."""
         stored = message.properties
-        if not kind_of(stored) & C.WAITS or message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
+        if not kind_of(message) & C.WAITS or message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
             return None
         if message.sys_flag & SysFlag.TRANSACTION_MASK not in _NOT_HALF:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.broker.traffic import message_type
+from tailrace.kernels.properties import kind_and_key
 
 
 @pytest.mark.parametrize(("properties", "kind"), [
@@ -25,12 +26,5 @@ from tailrace.broker.traffic import message_type
     ("NOTE\x01about TIMER_DELAY_MS\x02", "normal"),
 ])
 def test_the_type_of_a_message(properties, kind):
-    assert message_type(properties) == kind
-
-
-@pytest.mark.parametrize("others", [
-    "", "TAGS\x01TRAN_MSG\x02", "TRAN_MSG\x01true\x02", "TRAN_MSG\x01false\x02", "__SHARDINGKEY\x01k\x02",
-    "MY__SHARDINGKEY\x01k\x02"])
-def test_the_type_is_the_same_if_the_message_is_known_to_wait(others):
-    properties = f"{others}TIMER_DELIVER_MS\x015\x02"
-    assert message_type(properties, waits=True) == message_type(properties)
+    raw = properties.encode()
+    assert message_type(kind_and_key(raw)[0], raw) == kind

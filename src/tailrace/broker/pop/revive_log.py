@@ -15,6 +15,7 @@ from tailrace.env.clock import Clock
 from tailrace.formats.names import TAGS, TIMER_DELIVER_MS, UNIQ_KEY
 from tailrace.formats.pop import CK_TAG, Ack, PopCheckPoint, revive_topic
 from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.message_store import MessageStore
 
@@ -60,7 +61,7 @@ class ReviveLog:
             {TAGS: tag, UNIQ_KEY: unique_key, TIMER_DELIVER_MS: str(deliver_ms)})
         result = store.timer_services.put_due(MessageExtBrokerInner(
             self.topic, queue_id, body, properties, born_timestamp=self._clock.now_ms(),
-            born_host=store.inner.store_host, wait_store_msg_ok=False), deliver_ms, unique_key)
+            born_host=store.inner.store_host, wait_store_msg_ok=False, kind=C.WAITS), deliver_ms, unique_key)
         self._needs_sync = True
         return result
 

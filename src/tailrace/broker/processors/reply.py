@@ -38,6 +38,7 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.store.append import kind_of
 from tailrace.store.refused_puts import FLOW_CONTROL
 
 __all__ = ["ReplyMessageProcessor"]
@@ -212,10 +213,10 @@ class ReplyMessageProcessor:
         # The topic may have been deleted in the meantime.
         if self._broker.config.store_reply_message_enable and self._broker.topics.select(message.topic):
             store = self._broker.store
+            kind = message_type(kind_of(message), message.properties)
             result = store.put_inner(message)
             if result.status.appended and result.until >= 0:
                 until = result.until
-                kind = message_type(message.properties.decode())
                 self._broker.traffic.take_in(
                     message.topic, kind, result.msg_num, until - result.phy_offset)
                 place = {

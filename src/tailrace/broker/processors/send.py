@@ -14,7 +14,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.reply import Reply
 from tailrace.broker.sent_properties import check_properties
-from tailrace.broker.traffic import NORMAL, is_delayed, message_type, type_of
+from tailrace.broker.traffic import NORMAL, is_delayed, message_type
 from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats import names as N
@@ -47,7 +47,8 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.kernels import header as header_kernel
 from tailrace.kernels import record
-from tailrace.kernels.properties import encode_properties
+from tailrace.kernels.properties import encode_properties, kind_and_key
+from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.node.topic_config import FORBIDDEN_TO_SEND, TopicConfig, validate_topic
 from tailrace.remoting import Channel, RemotingServer
@@ -66,10 +67,8 @@ NAME_SHOWN: Final = 100
 PROPERTIES_READ_MAX: Final = 4 * MAX_PROPERTIES_LENGTH
 """Largest number of characters of properties that are looked at. A consumer that sends a message again, because the
 broker has refused to take it back, may add more than a record has room for."""
+_UNIQ_KEY: Final = f"{N.UNIQ_KEY}\x01".encode()
 _KEPT_IN_RETRY: Final = frozenset({N.RETRY_TOPIC, N.ORIGIN_MESSAGE_ID, N.DELAY, N.WAIT, N.CLUSTER})
-# If a message has one of these properties, all its properties are decoded and checked. Such messages are rare.
-_NO_WAIT: Final = f"{N.WAIT}\x01false\x02"
-REMARKABLE: Final = tuple(f"{name}\x01" for name in (N.CLUSTER, N.MSG_REGION, N.TRACE_ON, N.POP_CK, N.INNER_NUM))
 CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -123,7 +122,7 @@ class SendMessageProcessor:
         self._own_properties = (
             f"{N.MSG_REGION}\x01{config.region_id}\x02{N.TRACE_ON}\x01{self._trace_on}\x02"
             f"{N.CLUSTER}\x01{config.broker_cluster_name}\x02"
-        )
+        ).encode()
         self._common_ext = {N.MSG_REGION: config.region_id, N.TRACE_ON: self._trace_on}
         self._tail = b"".join(
             _field(name, value.encode()) for name, value in self._common_ext.items()
@@ -161,13 +160,12 @@ class SendMessageProcessor:
         try:
             if self._mappings:
                 logical = self._broker.static_topics.for_send(request, header)
-            message, unique_key, half = self._message(
+            message, kind, unique_key, half = self._message(
                 channel, request, header if logical is None else logical.header, batch=batch)
-            text = header.properties or ""
             if self._broker.control is not None and (
-                half is not None or message.topic[0] == "%" or "_TO" in text or "_MULTI_" in text  # or it names nothing
+                half is not None or message.topic[0] == "%" or kind & (C.LMQ | C.NAMES)  # or it names nothing
             ):
-                check_properties(self._broker, channel, request, text, message, half)
+                check_properties(self._broker, channel, request, header.properties or "", message, half)
         except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
@@ -181,12 +179,12 @@ class SendMessageProcessor:
             return self._refused(request, result)
         if half is not None:
             self._broker.transactions.prepared(half, result)
-        kind = NORMAL if batch else message_type(header.properties or "", waits=bool(result.recall_handle))
         queue_id = result.queue_id
         if logical is not None:
-            result = logical.answer_of(result, is_elsewhere=half is not None or is_delayed(header.properties or ""))
+            result = logical.answer_of(result, is_elsewhere=half is not None or is_delayed(kind))
         self._traffic.take_in(
-            message.topic, kind, result.msg_num, result.until - result.phy_offset)
+            message.topic, NORMAL if batch else message_type(kind, message.properties), result.msg_num,
+            result.until - result.phy_offset)
         if request.flag & 2:
             self._took(message.topic, queue_id, begun_ns)
             return None
@@ -220,8 +218,8 @@ class SendMessageProcessor:
 
     def _message(
         self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader, *, batch: bool
-    ) -> tuple[MessageExtBrokerInner, str, FreshHalf | None]:
-        """Return the message to put, its unique key, and its half message if it is transactional."""
+    ) -> tuple[MessageExtBrokerInner, int, str, FreshHalf | None]:
+        """Return the message to put, its kind as it was sent, its unique key, and its half message if it has one."""
         topic, times = header.topic, header.reconsume_times or 0
         config, queue_id = self.place(channel, header)
         sys_flag = header.sys_flag
@@ -233,29 +231,29 @@ class SendMessageProcessor:
             inner = self._inner_batch(channel, request, header, queue_id, batch=batch)
             if inner is not None:
                 return *inner, None
-        if batch:
-            _refuse_in_batch(header.properties or "")
-        properties, unique_key = self._properties(header.properties or "", batch=batch)
+        stored, sent, unique_key = self._properties(header.properties or "", batch=batch)
+        kind = sent
+        if batch and kind & C.ALONE:
+            _refuse_in_batch(stored)
         if config.attributes and config.is_compacted:
-            _refuse_without_keys(request.body if batch else b"", properties)
+            _refuse_without_keys(request.body if batch else b"", stored)
         if topic[0] == "%" and topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX):
             config, queue_id = self._retry_or_dlq(
                 config, queue_id, request, header, times, batch=batch)
-            properties = _of_retry(properties, dead=config.topic_name != topic, topic=config.topic_name)
+            if config.topic_name != topic:
+                kind |= C.WAITS
+            stored = _of_retry(stored, dead=config.topic_name != topic, topic=config.topic_name)
             topic = config.topic_name
-        if N.LITE_TOPIC in properties and not batch:
-            properties = _with_lite_queue(properties, topic)
-        if N.PRIORITY in properties and not batch:
-            properties, queue_id = _prioritised(properties, queue_id, config)
-        stored = properties.encode()
-        transactional = None if batch else transactional_properties(stored, times)
+        if kind & C.LITE:
+            stored, kind = _with_lite_queue(stored, topic), kind | C.LMQ
+        if kind & C.PRIORITY and not batch:
+            stored, queue_id = _prioritised(stored, kind, queue_id, config)
+        transactional = transactional_properties(stored, times) if kind & C.PREPARED and not batch else None
         if transactional is not None:
             sys_flag &= ~TRANSACTION_BITS
         message = MessageExtBrokerInner(
             topic, queue_id, request.body, stored, header.flag, plain_sys_flag(sys_flag), header.born_timestamp,
-            channel.born_host, times, 0,
-            _NO_WAIT not in properties or _waits(properties),
-        )
+            channel.born_host, times, 0, not kind & C.NO_WAIT, kind=kind)
         half = None
         if transactional is not None:
             half = self._broker.transactions.prepare(message, transactional)
@@ -264,18 +262,19 @@ class SendMessageProcessor:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the properties have {len(stored)} bytes with those of the broker, over the limit of "
                 f"{SENT_PROPERTIES_MAX}: a copy for a retry needs the rest of a record")
-        return message, unique_key, half
+        return message, sent, unique_key, half
 
     def _inner_batch(
         self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader, queue_id: int, *,
         batch: bool,
-    ) -> tuple[MessageExtBrokerInner, str] | None:
-        """Return the inner batch (one message) as which a batch is stored, and its unique key.
+    ) -> tuple[MessageExtBrokerInner, int, str] | None:
+        """Return the inner batch (one message) as which a batch is stored, its kind as it was sent, and its unique key.
 
         The topic has batch queues. A client may also send an inner batch itself. Returns None for a batch
         without a unique key and for an ordinary message.
         """
-        properties = decode_properties((header.properties or "").encode())
+        sent = (header.properties or "").encode()
+        kind, properties = kind_and_key(sent)[0], decode_properties(sent)
         unique_key, sys_flag = properties.get(N.UNIQ_KEY, ""), header.sys_flag
         if batch and unique_key:
             properties[N.INNER_NUM] = str(len(_decoded_batch(request.body)))
@@ -287,7 +286,7 @@ class SendMessageProcessor:
         flags = plain_sys_flag(sys_flag & ~INNER_BATCH_BITS) | sys_flag & INNER_BATCH_BITS
         return MessageExtBrokerInner(
             header.topic, queue_id, request.body, stored, header.flag, flags, header.born_timestamp,
-            channel.born_host, header.reconsume_times or 0, 0, properties.get(N.WAIT) != "false"), unique_key
+            channel.born_host, header.reconsume_times or 0, 0, properties.get(N.WAIT) != "false"), kind, unique_key
 
     def place(self, channel: Channel, header: SendMessageRequestHeader) -> tuple[TopicConfig, int]:
         """Return the topic and the queue that a request may write to.
@@ -347,37 +346,37 @@ class SendMessageProcessor:
             )
         return queue_id
 
-    def _properties(self, text: str, *, batch: bool) -> tuple[str, str]:
-        """Return the properties as they are stored, and the unique key."""
+    def _properties(self, text: str, *, batch: bool) -> tuple[bytes, int, str]:
+        """Return the properties as they are stored, the kind of the message, and its unique key."""
         if len(text) > PROPERTIES_READ_MAX:
             raise RefusalError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the properties have {len(text)} characters, over the limit of {SENT_PROPERTIES_MAX}")
+        stored = text.encode()
+        kind, key = kind_and_key(stored)
         if batch:  # the messages of a batch have their own properties
-            return text, ""
-        for name in REMARKABLE:
-            if name in text:
-                text = self._remarkable(text)
-                break
-        if text and text[-1] != "\x02":
-            text += "\x02"
-        start = f"\x02{text}".find(f"\x02{N.UNIQ_KEY}\x01")
-        if start >= 0:
-            start += 9
-            return text + self._own_properties, text[start : text.index("\x02", start)]
+            return stored, kind, ""
+        if kind & C.OVERWRITTEN:
+            stored = self._without_own(stored)
+            key = kind_and_key(stored)[1]
+        if stored and stored[-1] != 2:
+            stored += b"\x02"
+        if key:
+            return stored + self._own_properties, kind, key.decode()
         self._sequence += 1
         unique_key = f"{self._id_prefix}{self._sequence:016X}"
-        return f"{text}{N.UNIQ_KEY}\x01{unique_key}\x02{self._own_properties}", unique_key
+        return b"%b%b%b\x02%b" % (stored, _UNIQ_KEY, unique_key.encode(), self._own_properties), kind, unique_key
 
-    def _remarkable(self, text: str) -> str:
+    @staticmethod
+    def _without_own(stored: bytes) -> bytes:
         """Return properties without those that only the broker sets. Raises RefusalError."""
-        properties = decode_properties(text.encode())
+        properties = decode_properties(stored)
         if N.INNER_NUM in properties:
             raise RefusalError(
                 ResponseCode.MESSAGE_ILLEGAL, f"the message has the property {N.INNER_NUM} and is not an inner batch")
         for name in (N.CLUSTER, N.MSG_REGION, N.TRACE_ON, N.POP_CK):
             properties.pop(name, None)
-        return encode_properties(properties).decode()
+        return encode_properties(properties)
 
     def _retry_or_dlq(
         self, config: TopicConfig, queue_id: int, request: RemotingCommand,
@@ -495,32 +494,32 @@ def _field(name: str, value: bytes) -> bytes:
     return len(raw).to_bytes(2, "big") + raw + INT32.pack(len(value)) + value
 
 
-def _prioritised(properties: str, queue_id: int, config: TopicConfig) -> tuple[str, int]:
+def _prioritised(stored: bytes, kind: int, queue_id: int, config: TopicConfig) -> tuple[bytes, int]:
     """Return the properties and the queue of a message with a priority, which is the number of its queue.
 
     A message of another type, such as one with a delay, loses its priority (TopicMessageType).
     """
-    found = decode_properties(properties.encode())
+    found = decode_properties(stored)
     priority = _number(found.get(N.PRIORITY, ""), -1)
     if priority < 0:
-        return properties, queue_id
-    if type_of(found) == NORMAL:
-        return properties, min(priority, config.write_queue_nums - 1)
+        return stored, queue_id
+    if message_type(kind, stored) == NORMAL:
+        return stored, min(priority, config.write_queue_nums - 1)
     del found[N.PRIORITY]
-    return encode_properties(found).decode(), queue_id
+    return encode_properties(found), queue_id
 
 
-def _with_lite_queue(properties: str, topic: str) -> str:
+def _with_lite_queue(stored: bytes, topic: str) -> bytes:
     """Return properties that give a message its place in the Lite topic that it names. Raises RefusalError."""
-    found = decode_properties(properties.encode())
+    found = decode_properties(stored)
     name = found.get(N.LITE_TOPIC, "")
-    if not name:
-        return properties
+    if not name:  # it did not fit
+        return stored
     if not is_lite_name(name):
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"{N.LITE_TOPIC} is {name[:NAME_SHOWN]!r}; a Lite topic has letters, digits, - and _ in its name")
-    return encode_properties({**found, N.INNER_MULTI_DISPATCH: lite_queue(topic, name)}).decode()
+    return encode_properties({**found, N.INNER_MULTI_DISPATCH: lite_queue(topic, name)})
 
 
 def plain_sys_flag(sys_flag: int) -> int:
@@ -546,9 +545,9 @@ def _decoded_batch(body: bytes) -> list[tuple[int, bytes, bytes]]:
         raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
 
 
-def _refuse_without_keys(batch: bytes, properties: str) -> None:
+def _refuse_without_keys(batch: bytes, properties: bytes) -> None:
     """Raise RefusalError if a message for a topic with compaction, or one of a batch, has no keys."""
-    stored = [one[2] for one in _decoded_batch(batch)] if batch else [properties.encode()]
+    stored = [one[2] for one in _decoded_batch(batch)] if batch else [properties]
     if not all(decode_properties(one).get(N.KEYS, "").strip() for one in stored):
         raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
 
@@ -568,36 +567,29 @@ def _refuse_many(body: bytes) -> None:
             f"limit of {SENT_PROPERTIES_MAX}: a copy for a retry needs the rest of a record")
 
 
-def _refuse_in_batch(properties: str) -> None:
+def _refuse_in_batch(stored: bytes) -> None:
     """Raise RefusalError if the properties of a whole batch have one that a batch cannot honour."""
-    if properties:
-        try:
-            refuse_in_batch(decode_properties(properties.encode()), "the batch")
-        except MessageIllegalError as error:
-            raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+    try:
+        refuse_in_batch(decode_properties(stored), "the batch")
+    except MessageIllegalError as error:
+        raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
 
 
-def _of_retry(properties: str, *, dead: bool, topic: str) -> str:
+def _of_retry(stored: bytes, *, dead: bool, topic: str) -> bytes:
     """Return the properties of a message that its consumer sends to the retry topic of its group.
 
     They fit a record, because a refusal would stop the queue of the consumer. A dead letter gets no delay.
     """
-    stored = properties.encode()
     room = room_to_wait(topic)
     if not dead and len(stored) + room <= SENT_PROPERTIES_MAX:
-        return properties
+        return stored
     found = decode_properties(stored)
     if dead:
         found[N.DELAY] = "-1"
     fit, left_out = fitting(found, _KEPT_IN_RETRY, room)
     if left_out:
         log_left_out(found.get(N.RETRY_TOPIC, ""), found.get(N.ORIGIN_MESSAGE_ID, ""), topic, left_out)
-    return encode_properties(fit).decode()
-
-
-def _waits(properties: str) -> bool:
-    """Return whether a sender waits for the disk. Names of other properties may end in WAIT."""
-    return f"\x02{_NO_WAIT}" not in f"\x02{properties}"
+    return encode_properties(fit)
 
 
 def _number(text: str, default: int = 0) -> int:

@@ -38,18 +38,15 @@ CHECKS_ROOM: Final = 48
 FRESH_ROOM: Final = 500
 """Bytes of memory that a half message takes in addition to its body and properties."""
 _TRANSACTION_ID: Final = N.TRANSACTION_ID.encode()
-_MARK: Final = f"{N.TRAN_MSG}\x01".encode()
 _HALF: Final = f"%b{N.REAL_TOPIC}\x01%b\x02{N.REAL_QID}\x01%d\x02".encode()
 _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
 
 
 def transactional_properties(stored: bytes, reconsume_times: int) -> dict[str, str] | None:
-    """Return the properties of a message that is sent as a half message; None for any other message.
+    """Return the properties of a message of the kind PREPARED if it is sent as a half message, else None.
 
     A message that a consumer sends back keeps TRAN_MSG but is an ordinary message.
     """
-    if _MARK not in stored:
-        return None
     properties = decode_properties(stored)
     if properties.get(N.TRAN_MSG, "").lower() != "true":
         return None
@@ -85,7 +82,7 @@ def make_half(
     if not properties.get(N.PGROUP):
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL, f"a transactional message has no property {N.PGROUP}")
-    if kind_of(message.properties) & C.WAITS:
+    if kind_of(message) & C.WAITS:
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL,
             "a transactional message cannot have a delay level or a delivery time")
@@ -104,7 +101,7 @@ def make_half(
     committed = MessageExtBrokerInner(
         message.topic, message.queue_id, message.body, kept, message.flag,
         sys_flag & ~_HOSTS | SysFlag.TRANSACTION_COMMIT, message.born_timestamp, message.born_host,
-        message.reconsume_times, 0, False, True)
+        message.reconsume_times, 0, False, True, message.kind)
     message.properties = stored
     message.sys_flag = sys_flag
     message.topic, message.queue_id = N.HALF_TOPIC, QUEUE_ID

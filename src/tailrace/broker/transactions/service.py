@@ -235,7 +235,7 @@ class TransactionService:
     def _is_committed(self, half: MessageExt) -> bool:
         real = committed_message(half)
         topics = [(real.topic, real.queue_id)]
-        if kind_of(real.properties) & C.WAITS:  # another broker has put it, because this one refuses such half messages
+        if kind_of(real) & C.WAITS:  # another broker has put it, because this one refuses such half messages
             topics += [(N.TIMER_TOPIC, 0), (N.SCHEDULE_TOPIC, 0)]
         return any(
             message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
