@@ -30,9 +30,9 @@ QUEUE_GET_NUMS and QUEUE_GET_SIZE, which it counts for delay levels only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from tailrace.broker.counters import Flow
 from tailrace.broker.traffic import Traffic
@@ -139,8 +139,13 @@ class BrokerStatsManager:
     def __init__(self, clock: Clock, traffic: Traffic, cluster: str) -> None:
         self._clock = clock
         self._traffic = traffic
-        self._cluster = cluster
-        self._find = self._finders()
+        self._tables: Mapping[str, Mapping[Any, Flow]] = {
+            "TOPIC_PUT": traffic.by_topic, "GROUP_GET": traffic.went_out, "SNDBCK_PUT": traffic.went_back,
+            "BROKER_PUT": {cluster: traffic.all_arrived}, "BROKER_GET": {cluster: traffic.all_out},
+            "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": {cluster: traffic.user_arrived},
+            "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": {cluster: traffic.user_out},
+        }
+        """Flows that ``/metrics`` shows as well, by kind and by the parts of the key; the others are `Counters`."""
         self._items: dict[tuple[str, str], _StatsItem] = {}
         self._sampled_ns: list[int | None] = [None] * len(_PERIODS_NS)
         self._today: date | None = None
@@ -177,8 +182,11 @@ class BrokerStatsManager:
         kind = _KINDS.get(name)
         if kind is None:
             return None
-        find = self._find.get(kind)
-        flow = self._traffic.counters.flows.get((kind, key)) if find is None else find(key)
+        table = self._tables.get(kind)
+        if table is None:
+            flow = self._traffic.counters.flows.get((kind, key))
+        else:
+            flow = table.get(key) or table.get(key.partition("@")[::2])
         if flow is None:
             return None
         item = self._items.get((kind, key))
@@ -211,36 +219,8 @@ class BrokerStatsManager:
         if self._today is None or today > self._today:
             self._today = today
 
-    def _totals_of_broker(self) -> dict[str, Flow]:
-        traffic = self._traffic
-        return {
-            "BROKER_PUT": traffic.all_arrived, "BROKER_GET": traffic.all_out,
-            "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": traffic.user_arrived,
-            "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": traffic.user_out,
-        }
-
     def _flows(self) -> Iterator[tuple[tuple[str, str], Flow]]:
-        traffic = self._traffic
-        for name, flow in self._totals_of_broker().items():
-            yield (name, self._cluster), flow
-        yield from list(traffic.counters.flows.items())
-        for topic, flow in list(traffic.by_topic.items()):
-            yield ("TOPIC_PUT", topic), flow
-        for kind, table in (("GROUP_GET", traffic.went_out), ("SNDBCK_PUT", traffic.went_back)):
-            for (topic, group), flow in list(table.items()):
-                yield (kind, f"{topic}@{group}"), flow
-
-    def _finders(self) -> dict[str, Callable[[str], Flow | None]]:
-        traffic = self._traffic
-
-        def of_group(table: dict[tuple[str, str], Flow]) -> Callable[[str], Flow | None]:
-            return lambda key: table.get((key.partition("@")[0], key.partition("@")[2]))
-
-        def of_broker(flow: Flow) -> Callable[[str], Flow | None]:
-            return lambda key: flow if key == self._cluster else None
-
-        return {
-            "TOPIC_PUT": traffic.by_topic.get, "GROUP_GET": of_group(traffic.went_out),
-            "SNDBCK_PUT": of_group(traffic.went_back),
-            **{name: of_broker(flow) for name, flow in self._totals_of_broker().items()},
-        }
+        yield from list(self._traffic.counters.flows.items())
+        for kind, table in self._tables.items():
+            for key, flow in list(table.items()):
+                yield (kind, key if isinstance(key, str) else "@".join(key)), flow

@@ -173,7 +173,7 @@ class BrokerController:
         self._cleaner = MappingCleaner(
             store, broker.other_brokers, self._config.broker_name, self._clock, broker.executors.files)
         retention = RetentionProcessor(broker)
-        admin = AdminProcessor(broker, RuntimeInfo(broker, self._file_system))
+        admin = AdminProcessor(broker, RuntimeInfo(broker))
         self._workers = [broker.worker, broker.cold_reads, retention.worker, admin.syncs]
         self._polls: list[Waiters[Any]] = [
             self._pull.hold, self._pop.polling, self._pop.inspect.polling, self._lite.pops.polling,

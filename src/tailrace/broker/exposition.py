@@ -12,7 +12,7 @@ for a step only, and the samples of one metric are in memory at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, final
@@ -44,8 +44,6 @@ from tailrace.formats.names import (
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
 from tailrace.remoting.entrance import Entrance
-from tailrace.remoting.limits import ServerLimits
-from tailrace.store.refused_puts import REASONS
 
 __all__ = ["Exposition", "format_of"]
 
@@ -140,29 +138,25 @@ class Exposition(Collector):
         """Yield the current samples."""
         broker = self.broker
         yield self._family(metrics.READY, {(): broker is not None})
-        if self.entrance is not None:
-            yield from self._connections(self.entrance.limits)
-            yield from self._handshakes(self.entrance)
+        if broker is None and self.progress is not None:
+            yield self._family(metrics.RECOVERED_RATIO, {(): self.progress})
         yield from self._threads([*self.executors, *(() if broker is None else broker.executors)])
-        if broker is None:
-            if self.progress is not None:
-                yield self._family(metrics.RECOVERED_RATIO, {(): self.progress})
-            return
-        stats = broker.store.stats()
-        yield from (self._of_stats(metric, stats) for metric in metrics.METRICS if metric.stat)
-        yield from self._store(broker, stats)
-        yield from self._timers(stats)
-        yield from self._transactions(broker)
-        yield from self._pop(broker)
-        yield from self._traffic(broker)
-        yield from self._clients(broker)
-        yield from self._lags(broker)
-        yield self._family(metrics.REQUESTS_DENIED, {(reason,): n for reason, n in broker.denied().items()})
-        audit = broker.audit_log
-        yield self._family(metrics.AUDIT_LINES_WAITING, {(): audit.waiting if audit is not None else 0})
-        yield self._family(metrics.AUDIT_LINES_LOST, {(): audit.lost if audit is not None else 0})
-        yield self._histogram(metrics.LOOP_LAG, {(): (broker.loop_lag.counts, broker.loop_lag.total_s)})
-        yield from self._grpc(broker.rpc_latency)
+        stats = None if broker is None else broker.store.stats()
+        roots = {"broker": broker, "entrance": self.entrance}
+        for metric in metrics.METRICS:
+            root, *path = metric.source.split(".")
+            if path and roots[root] is not None:
+                yield self._sourced(metric, _at(roots[root], path))
+            elif root and not path and stats is not None:
+                yield self._sourced(metric, stats.get(root))
+        if broker is not None and stats is not None:
+            yield from self._store(broker, stats)
+            yield from self._timers(stats)
+            yield from self._pop(broker)
+            yield from self._traffic(broker)
+            yield from self._clients(broker)
+            yield from self._lags(broker)
+            yield from self._grpc(broker.rpc_latency)
 
     def _family(self, metric: Metric, samples: Samples) -> Family:
         family = _FAMILIES[metric.kind](
@@ -172,13 +166,18 @@ class Exposition(Collector):
             family.add_metric([*self._base, *labels], float(value))
         return family
 
-    def _of_stats(self, metric: Metric, stats: Mapping[str, Any]) -> Family:
-        """Return the metric whose source is a statistic of the store: a number, or numbers by the last label."""
+    def _sourced(self, metric: Metric, value: Any) -> Family:
+        """Return a metric with the value of its source, or its values by the labels of `Metric.labels`.
+
+        None counts as 0 or as no values. For a metric without labels, entries are counted.
+        """
+        if metric.kind is MetricKind.HISTOGRAM:
+            table = dict(value) if metric.labels else {(): value}
+            return self._histogram(metric, {_labels(key): (list(one.counts), one.sum) for key, one in table.items()})
         known = _LOCAL_DISK if metric.labels[:2] == metrics.STORAGE else ()
         if metric.labels[len(known):]:
-            table: Mapping[Any, float] = stats.get(metric.stat, {})
-            return self._family(metric, {(*known, str(key)): value for key, value in table.items()})
-        return self._family(metric, {known: stats.get(metric.stat, 0)})
+            return self._family(metric, {(*known, *_labels(key)): n for key, n in list((value or {}).items())})
+        return self._family(metric, {known: len(value) if isinstance(value, Sized) else value or 0})
 
     def _histogram(self, metric: Metric, samples: Mapping[Labels, tuple[Iterable[float], float]]) -> Family:
         """``samples`` has the numbers of values by bucket, and the sum of the values."""
@@ -190,27 +189,10 @@ class Exposition(Collector):
                 [*self._base, *labels], list(zip(bounds, map(float, accumulate(counts)), strict=True)), sum_value=total)
         return family
 
-    def _connections(self, limits: ServerLimits) -> Iterator[Family]:
-        yield self._family(metrics.CONNECTIONS, {(): len(limits)})
-        yield self._family(metrics.CONNECTIONS_MAX, {(): limits.connections_max})
-        yield self._family(
-            metrics.CONNECTIONS_CLOSED, {(reason,): n for reason, n in limits.closed.items()})
-        yield self._family(metrics.OVER_QUOTA, {(quota,): n for quota, n in limits.over_quota.items()})
-        yield self._family(metrics.GRPC_CALLS, {(): limits.grpc.calls.total})
-        yield self._family(metrics.GRPC_REFUSED, {(reason,): n for reason, n in limits.grpc.refused.items()})
-        yield self._family(metrics.CONNECTION_BYTES, {(): limits.bytes + limits.stranger_bytes})
-
     def _threads(self, executors: list[BoundedExecutor]) -> Iterator[Family]:
         yield self._family(metrics.EXECUTOR_RUNNING, {(one.name,): one.running for one in executors})
         yield self._family(metrics.EXECUTOR_WAITING, {(one.name,): one.waiting for one in executors})
         yield self._family(metrics.EXECUTOR_REFUSED, {(one.name,): one.refused for one in executors})
-
-    def _handshakes(self, entrance: Entrance) -> Iterator[Family]:
-        yield self._family(metrics.TLS_HANDSHAKES, {(): entrance.handshakes})
-        yield self._family(metrics.TLS_HANDSHAKES_INCOMPLETE, {(): entrance.incomplete})
-        yield self._family(metrics.TLS_EXPIRES, {(name,): left for name, left in entrance.expires_s().items()})
-        yield self._family(
-            metrics.CONNECTIONS_REFUSED, {(reason,): n for reason, n in entrance.failures.items()})
 
     def _store(self, broker: BrokerContext, stats: Mapping[str, Any]) -> Iterator[Family]:
         store = broker.store
@@ -218,19 +200,12 @@ class Exposition(Collector):
         earliest = store.earliest_message_time()
         writeable = store.is_writeable
         yield self._family(metrics.WRITEABLE, {(): writeable and not store.refused_puts.failing})
-        refused = store.refused_puts.counts
-        yield self._family(metrics.SENDS_REFUSED, {(reason,): refused[reason] for reason in REASONS})
         yield self._family(metrics.LOOP_FAILURES, {(name,): n for name, n in list(supervision.FAILURES.items())})
         yield self._family(metrics.READ_ONLY, {(): bool(store.read_only)})
         yield self._family(metrics.BROKER_PERMISSION, {(): 6 if writeable else 4})
-        yield self._family(metrics.TOPIC_NUMBER, {(): len(broker.topics.table)})
-        yield self._family(metrics.GROUP_NUMBER, {(): len(broker.groups.items())})
         yield self._family(metrics.STORAGE_SIZE, {_LOCAL_DISK: usage.used})
-        yield self._family(metrics.FLUSH_BEHIND, {
-            _LOCAL_DISK: max(0, stats["commitLogMaxOffset"] - stats["flushedWhere"])})
         syncs = stats.get("logSyncMs")
         yield self._histogram(metrics.LOG_SYNC, {} if syncs is None else {(): (syncs["counts"], syncs["sum"])})
-        yield self._family(metrics.DISPATCH_BEHIND, {_LOCAL_DISK: store.dispatch_behind_bytes})
         forced = stats.get("forcedDeletedFiles", 0)
         yield self._family(metrics.RETENTION_DELETED, {
             ("false",): stats.get("deletedFiles", 0) - forced, ("true",): forced})
@@ -248,20 +223,6 @@ class Exposition(Collector):
         yield self._histogram(metrics.TIMER_LATENESS, {
             (kind,): (stats[name]["counts"], stats[name]["sumMs"])
             for kind, name in (("timer", "timerLateness"), ("level", "scheduleLateness")) if name in stats})
-
-    def _transactions(self, broker: BrokerContext) -> Iterator[Family]:
-        counts = broker.transactions.metrics
-        for metric, table in (
-            (metrics.HALF_MESSAGES, counts.counts()), (metrics.COMMIT_MESSAGES, counts.committed),
-            (metrics.ROLLBACK_MESSAGES, counts.rolled_back),
-        ):
-            yield self._family(metric, {(topic,): n for topic, n in list(table.items())})
-        yield self._family(metrics.HALF_PENDING, {(): broker.transactions.queue.pending})
-        yield self._family(metrics.TRANSACTION_EVENTS, {
-            (event,): n for event, n in broker.transactions.events.items()})
-        yield self._histogram(metrics.FINISH_LATENCY, {
-            (topic,): (seconds, counts.latency_sums.get(topic, 0))
-            for topic, seconds in list(counts.latencies.items())})
 
     def _traffic(self, broker: BrokerContext) -> Iterator[Family]:
         system = broker.topics.is_system_topic
@@ -283,10 +244,6 @@ class Exposition(Collector):
             yield self._family(metric, {k: f.throughput for k, f in flows.items()})
         yield self._histogram(
             metrics.MESSAGE_SIZE, {labels: (flow.sizes, flow.throughput) for labels, flow in came_in.items()})
-        puts = broker.traffic.put_latency
-        yield self._histogram(metrics.PUT_LATENCY, {(): (list(puts.counts), puts.sum)})
-        yield self._family(
-            metrics.SEND_TO_DLQ, {(g,): n for g, n in list(broker.traffic.dead_letters.items())})
         yield self._family(metrics.DEAD_LETTERS, {
             (topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX),): sum(
                 max(broker.store.queue_offsets.max(topic, n) - max(broker.store.queue_offsets.min(topic, n), 0), 0)
@@ -295,16 +252,9 @@ class Exposition(Collector):
             if topic.startswith(DLQ_GROUP_TOPIC_PREFIX)})
 
     def _pop(self, broker: BrokerContext) -> Iterator[Family]:
-        pop = broker.pop_metrics
-        put, got, retried = pop.tables()
-        yield self._family(metrics.POP_REVIVE_IN, put)
-        yield self._family(metrics.POP_REVIVE_OUT, got)
-        yield self._family(metrics.POP_REVIVE_RETRY, retried)
-        progress = pop.revive_progress()
+        progress = broker.pop_metrics.revive_progress()
         yield self._family(metrics.POP_REVIVE_LAG, {(str(q),): p.lag for q, p in progress.items()})
         yield self._family(metrics.POP_REVIVE_LATENCY, {(str(q),): p.latency_ms for q, p in progress.items()})
-        yield self._family(metrics.POP_CHECKPOINTS, {(): pop.checkpoints()})
-        yield self._family(metrics.POP_STOPPED, {(): len(pop.stopped)})
 
     def _clients(self, broker: BrokerContext) -> Iterator[Family]:
         producers: Counter[Labels] = Counter()
@@ -321,12 +271,6 @@ class Exposition(Collector):
         yield self._family(metrics.CONSUMER_CONNECTIONS, consumers)
         yield self._family(metrics.PROCESSOR_WATERMARK, {
             ("send",): broker.waiting_sends(), ("pull",): broker.waiting_pulls()})
-        cold = broker.cold_reads
-        yield self._family(metrics.COLD_PULLS_WAITING, {(): cold.pending})
-        yield self._family(metrics.COLD_READS, {(): cold.count})
-        yield self._family(metrics.COLD_READ_BYTES, {(): cold.bytes})
-        yield self._family(metrics.NAME_SERVER_REGISTERED, {
-            (address,): known for address, known in broker.registrations().items()})
 
     def _grpc(self, rpc: RpcLatency) -> Iterator[Family]:
         up = GaugeMetricFamily(
@@ -334,10 +278,9 @@ class Exposition(Collector):
         cluster, _, node = self._base
         up.add_metric([cluster, "proxy", node, "local"], float(rpc.clients is not None))
         yield up
-        yield self._family(metrics.GRPC_CLIENTS, {(): rpc.clients() if rpc.clients is not None else 0})
         yield self._histogram(metrics.RPC_LATENCY, {
-            ("grpc", name, code, _flag(name in LONG_POLLING), "success"): (counts, rpc.sums_ms.get((name, code), 0.0))
-            for (name, code), counts in list(rpc.counts.items())})
+            ("grpc", name, code, _flag(name in LONG_POLLING), "success"): (list(took.counts), took.sum)
+            for (name, code), took in list(rpc.calls.items())})
 
     def _lags(self, broker: BrokerContext) -> Iterator[Family]:
         now = broker.clock.now_ms()
@@ -353,6 +296,19 @@ class Exposition(Collector):
         yield self._family(
             metrics.QUEUEING_LATENCY, {k: _age(now, v.oldest_ready_ms) for k, v in lags.items()})
         yield self._family(metrics.READY_MESSAGES, {k: v.ready for k, v in lags.items()})
+
+
+def _at(value: Any, path: Iterable[str]) -> Any:
+    """Return what a path leads to, where a function stands for its result; None if a part of the path is None."""
+    for name in path:
+        if value is not None:
+            value = getattr(value, name)
+    return value() if callable(value) else value
+
+
+def _labels(key: Any) -> Labels:
+    """Return the key of a table as values of labels."""
+    return key if isinstance(key, tuple) else (str(key),)
 
 
 def _consumed(broker: BrokerContext, pause: Callable[[], None] = no_pause) -> dict[tuple[str, str], _Lag]:

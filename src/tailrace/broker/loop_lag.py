@@ -7,11 +7,11 @@ Its lateness is counted for the metric ``LOOP_LAG`` and logged from `LONG_S` on.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from typing import Final, final
 
-from tailrace import events, metrics
+from tailrace import events
 from tailrace.logs import get_logger
+from tailrace.metrics import LOOP_LAG, Histogram
 
 __all__ = ["LoopLag"]
 
@@ -24,14 +24,13 @@ LONG_S: Final = 1.0
 
 @final
 class LoopLag:
-    """Counts ticks by their lateness, in the buckets of the metric and a last one without a bound."""
+    """Counts ticks by their lateness, in seconds."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-        self.counts = [0] * (len(metrics.LOOP_LAG.buckets) + 1)
-        self.total_s = 0.0
+        self.lateness = Histogram(LOOP_LAG)
 
     def start(self) -> None:
         """Start the next tick."""
@@ -45,8 +44,7 @@ class LoopLag:
 
     def _tick(self) -> None:
         late = max(0.0, self._loop.time() - self._due)
-        self.counts[bisect_left(metrics.LOOP_LAG.buckets, late)] += 1
-        self.total_s += late
+        self.lateness.add(late)
         if late >= LONG_S:
             events.EVENT_LOOP_WAS_HELD.log(_log, ms=int(late * 1000))
         self.start()

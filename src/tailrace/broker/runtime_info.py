@@ -8,7 +8,6 @@ from typing import Any, Final, final
 
 from tailrace import __version__
 from tailrace.broker.context import BrokerContext
-from tailrace.env.filesystem import FileSystem
 from tailrace.formats.filenames import CONSUMEQUEUE
 from tailrace.spellings import size_text
 from tailrace.store.append import PUT_LIMITS_MS
@@ -26,56 +25,53 @@ CAPACITIES: Final = {
 }
 
 
+_STATISTICS: Final = (
+    "putMessageTimesTotal", "putMessageFailedTimes", "putMessageSizeTotal", "putMessageAverageSize",
+    "putMessageEntireTimeMax", "dispatchBehindBytes", "timerOffsetBehind",
+)
+"""Statistics of the store that have the same name here."""
+_RATES: Final = ("putTps", "getFoundTps", "getMissTps", "getTransferredTps")
+"""Such statistics with rates of several times."""
+
+
 @final
 class RuntimeInfo:
     """Returns statistics of the store and the broker under the names that admin tools read."""
 
-    def __init__(self, broker: BrokerContext, file_system: FileSystem) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._file_system = file_system
 
     def table(self) -> dict[str, str]:
         """Return all figures as text."""
         broker, store = self._broker, self._broker.store
         stats = store.stats()
-        found, miss = stats.get("getFoundTps", ()), stats.get("getMissTps", ())
-        puts = stats.get("putMessageTimesTotal", 0)
         days = broker.stats.day_totals()
         distribution = stats.get("putMessageDistributeTime", {})
         *logs, queues = measure(
-            self._file_system, log_paths(store.config, store.path).all, f"{store.path}/{CONSUMEQUEUE}",
+            store.file_system, log_paths(store.config, store.path).all, f"{store.path}/{CONSUMEQUEUE}",
             store.retention.trash.bytes_of)
         roomiest = min(logs, key=lambda usage: usage.percent)  # the path of which the ratio is shown
-        to_flush = max(0, stats.get("commitLogMaxOffset", 0) - stats.get("flushedWhere", 0))
         figures: dict[str, Any] = {
             "brokerVersionDesc": "V5_3_3", "tailraceVersion": __version__, "brokerActive": "true",
             **({"readOnly": store.read_only} if store.read_only else {}),
-            "putTps": _rates(stats.get("putTps", ())),
-            "getFoundTps": _rates(found), "getMissTps": _rates(miss),
-            "getTotalTps": _rates(a + b for a, b in zip_longest(found, miss, fillvalue=0.0)),
-            "getTransferredTps": _rates(stats.get("getTransferredTps", ())),
+            **{name: stats.get(name, 0) for name in _STATISTICS},
+            **{name: _rates(stats.get(name, ())) for name in _RATES},
+            "getTotalTps": _rates(a + b for a, b in zip_longest(
+                stats.get("getFoundTps", ()), stats.get("getMissTps", ()), fillvalue=0.0)),
             "bootTimestamp": broker.boot_ms, "startAcceptSendRequestTimeStamp": 0,
             "runtime": _duration(broker.clock.now_ms() - broker.boot_ms),
             "earliestMessageTimeStamp": store.earliest_message_time(),
             "commitLogMinOffset": store.min_phy_offset, "commitLogMaxOffset": store.max_phy_offset,
-            "dispatchBehindBytes": store.dispatch_behind_bytes, "dispatchMaxBuffer": 0,
-            "remainHowManyDataToFlush": size_text(to_flush),
+            "dispatchMaxBuffer": 0, "remainHowManyDataToFlush": size_text(stats.get("flushBehindBytes", 0)),
             "remainTransientStoreBufferNumbs": NO_POOL,
             "putMessageDistributeTime": "".join(f"[{k}]:{v} " for k, v in distribution.items()),
             "putLatency99": f"{_percentile(distribution.values(), 0.99):.2f}",
             "putLatency999": f"{_percentile(distribution.values(), 0.999):.2f}",
-            "putMessageTimesTotal": puts,
-            "putMessageFailedTimes": stats.get("putMessageFailedTimes", 0),
-            "putMessageSizeTotal": stats.get("putMessageSizeTotal", 0),
-            "putMessageAverageSize": stats.get("putMessageAverageSize", 0.0),
-            "putMessageEntireTimeMax": stats.get("putMessageEntireTimeMax", 0),
             "getMessageEntireTimeMax": broker.traffic.get_time_max_ns // 1_000_000,
             "pageCacheLockTimeMills": 0,
             "commitLogDiskRatio": _ratio(roomiest), "consumeQueueDiskRatio": _ratio(queues),
             "commitLogDirCapacity": f"Total : {size_text(roomiest.total)}, Free : {size_text(roomiest.usable)}.",
-            "timerReadBehind": stats.get("timerReadBehindMs", 0),
-            "timerOffsetBehind": stats.get("timerOffsetBehind", 0),
-            "timerCongestNum": stats.get("timerPending", 0),
+            "timerReadBehind": stats.get("timerReadBehindMs", 0), "timerCongestNum": stats.get("timerPending", 0),
             "timerEnqueueTps": 0.0, "timerDequeueTps": 0.0,
         }
         for place, kind in enumerate(("Put", "Get")):

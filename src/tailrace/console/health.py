@@ -59,7 +59,7 @@ def memory_of(broker: BrokerContext) -> Memory:
     limits = broker.limits
     if limits is None:
         return Memory(memory_bytes(), memory_limit(), 0, 0, waits=False)
-    return Memory(memory_bytes(), memory_limit(), limits.bytes + limits.stranger_bytes, limits.bytes_max, limits.tight)
+    return Memory(memory_bytes(), memory_limit(), limits.held_bytes, limits.bytes_max, limits.tight)
 
 
 def members_of(broker: BrokerContext, group: str) -> int:

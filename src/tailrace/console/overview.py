@@ -150,7 +150,6 @@ def _broker(broker: BrokerContext, figures: Figures, viewer: Viewer) -> Element:
     messages = sum(size.messages for topic, size in figures.topics().items()
                    if is_own_topic(broker, topic) and viewer.topic(topic))
     limit = f" of {size_text(memory.limit)}" if memory.limit else ""
-    unsynced = max(0, store.max_phy_offset - store.flushed_where)
     earliest = store.earliest_message_time()
     return card("This broker", stats({
         "Address": broker.address, "Name server": broker.namesrv_address or "none",
@@ -158,7 +157,7 @@ def _broker(broker: BrokerContext, figures: Figures, viewer: Viewer) -> Element:
         "Directory": store.path,
         "Messages": f"{messages:,}", "Log": size_text(max(store.max_phy_offset - max(store.min_phy_offset, 0), 0)),
         "Oldest message": moment(earliest) if earliest > 0 else "-",
-        "Not on the disk yet": size_text(unsynced),
+        "Not on the disk yet": size_text(store.stats()["flushBehindBytes"]),
         "Not in queues yet": size_text(store.dispatch_behind_bytes),
         "Memory": f"{size_text(memory.used)}{limit}" if memory.used else None,
         "Held for clients": f"{size_text(memory.clients)} of {size_text(memory.clients_max)}"

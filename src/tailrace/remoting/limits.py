@@ -198,6 +198,11 @@ class ServerLimits:
     def __len__(self) -> int:
         return len(self._connections)
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that all connections took at their last count."""
+        return self.bytes + self.stranger_bytes
+
     def backlog(self, most: int) -> int:
         """Return how many connections a listener may accept in one turn of the loop, before they are counted."""
         return min(most, max(16, self.connections_max // 8)) if self.connections_max else most

@@ -526,6 +526,7 @@ class DefaultMessageStore:
             "commitLogMinOffset": self.commit_log.min_offset,
             "commitLogMaxOffset": self.commit_log.max_offset,
             "flushedWhere": self.commit_log.queue.flushed_where,
+            "flushBehindBytes": max(0, self.commit_log.queue.dirty_bytes()),
             "logSyncMs": self.flush_commit_log.sync_times.as_dict(),
             "dispatchBehindBytes": self.reput.behind_bytes(),
             "openSegmentFiles": self.open_files.count,

@@ -49,7 +49,7 @@ class RefusedPuts:
     """Counts refused puts. Any thread may call its methods; a put that succeeds calls none of them."""
 
     def __init__(self, clock: Clock, puts: PutCounts, flags: RunningFlags) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts = Counter(dict.fromkeys(REASONS, 0))
         """Number of refused puts by reason."""
         self._clock = clock
         self._puts = puts

@@ -30,7 +30,7 @@ def topics(broker, kit):
 
 @pytest.fixture
 def admin(broker, kit):
-    return kit.served(AdminProcessor(broker, RuntimeInfo(broker, OsFileSystem())))
+    return kit.served(AdminProcessor(broker, RuntimeInfo(broker)))
 
 
 def put(store, body=b"x", topic="orders", properties=b"KEYS\x01k1 k2\x02UNIQ_KEY\x01U\x02TAGS\x01t\x02"):
@@ -318,7 +318,7 @@ def test_units_of_a_queue_are_shown(admin, broker, kit, channel, store):
 def test_requests_are_forwarded_to_the_consumer_that_is_named(store, kit, channel, outcome, code):
     async def test():
         broker = kit.make_broker(store, asyncio.get_running_loop())
-        admin = kit.served(AdminProcessor(broker, RuntimeInfo(broker, OsFileSystem())))
+        admin = kit.served(AdminProcessor(broker, RuntimeInfo(broker)))
         consumer = kit.FakeChannel("127.0.0.1:50001")
         forwarded = []
 

@@ -184,7 +184,7 @@ def test_202_208_and_317_report_the_rates(broker, store, stats, clock, channel, 
 
 
 def test_runtime_figures_count_from_midnight(broker, store, stats, clock):
-    runtime = RuntimeInfo(broker, OsFileSystem())
+    runtime = RuntimeInfo(broker)
     stats.step()
     broker.traffic.arrived("orders", 7, 700)
     broker.traffic.hand_out("orders", "stock", 5, 500)
@@ -341,7 +341,7 @@ def test_208_and_317_show_topics_that_a_group_has_consumed(broker, store, channe
 
 def test_sizes_are_written_for_people(broker):
     OsFileSystem().makedirs(f"{broker.store.path}/commitlog")
-    table = RuntimeInfo(broker, OsFileSystem()).table()
+    table = RuntimeInfo(broker).table()
     assert table["remainHowManyDataToFlush"] == "0 B"
     assert re.fullmatch(r"Total : [0-9.]+ [KMGT]iB, Free : [0-9.]+ [KMGT]iB\.", table["commitLogDirCapacity"])
     used = os.statvfs(broker.store.path)

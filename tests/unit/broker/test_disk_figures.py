@@ -38,7 +38,7 @@ def test_they_agree(embedded, broker):
     embedded.retention.disk.check()
     broker.store = embedded
     view = explain_directory(embedded.path, embedded.config, SystemClock(), OsFileSystem())
-    table = RuntimeInfo(broker, OsFileSystem()).table()
+    table = RuntimeInfo(broker).table()
     [disk, *_] = json_lines(view)
     found = {
         "broker status": table["commitLogDirCapacity"],

@@ -12,7 +12,6 @@ __all__ = ["ACK", "CHECKPOINT", "PopMetrics", "ReviveProgress"]
 CHECKPOINT: Final = "CK"
 ACK: Final = "ACK"
 _Key = tuple[str, str, int]
-_Table = Mapping[tuple[str, ...], int]
 
 
 class ReviveProgress(NamedTuple):
@@ -41,9 +40,10 @@ class PopMetrics:
         self._started_ms = started_ms
         self._lock = threading.Lock()
         self._in_flight: dict[_Key, int] = {}
-        self._put: Counter[tuple[str, ...]] = Counter()
-        self._got: Counter[tuple[str, ...]] = Counter()
-        self._retried: Counter[tuple[str, ...]] = Counter()
+        self.records_put: Counter[tuple[str, ...]] = Counter()
+        """Records that were put for the revive topic, by the labels of the metric, as in the next two tables."""
+        self.records_read: Counter[tuple[str, ...]] = Counter()
+        self.retries: Counter[tuple[str, ...]] = Counter()
         self.stopped: set[_Key] = set()
         """Queues that are not popped because too many of their messages are in flight."""
         self.revive_progress: Callable[[], Mapping[int, ReviveProgress]] = _nothing
@@ -85,22 +85,17 @@ class PopMetrics:
     def put(self, group: str, topic: str, kind: str, status: str) -> None:
         """Count a record that was put for the revive topic."""
         with self._lock:
-            self._put[group, topic, kind, status] += 1
+            self.records_put[group, topic, kind, status] += 1
 
     def got(self, group: str, topic: str, queue_id: int, kind: str) -> None:
         """Count a record that was read from the revive topic."""
         with self._lock:
-            self._got[group, topic, str(queue_id), kind] += 1
+            self.records_read[group, topic, str(queue_id), kind] += 1
 
     def retried(self, group: str, topic: str, status: str) -> None:
         """Count a message that was put into a retry topic."""
         with self._lock:
-            self._retried[group, topic, status] += 1
-
-    def tables(self) -> tuple[_Table, _Table, _Table]:
-        """Return copies of the counts of records that were put, got and retried."""
-        with self._lock:
-            return dict(self._put), dict(self._got), dict(self._retried)
+            self.retries[group, topic, status] += 1
 
     # -- deletions
 
@@ -116,6 +111,6 @@ class PopMetrics:
         with self._lock:
             self._in_flight = {k: n for k, n in self._in_flight.items() if k[in_flight_place] != name}
             self.stopped = {k for k in self.stopped if k[in_flight_place] != name}
-            self._put = Counter({k: n for k, n in self._put.items() if k[place] != name})
-            self._got = Counter({k: n for k, n in self._got.items() if k[place] != name})
-            self._retried = Counter({k: n for k, n in self._retried.items() if k[place] != name})
+            self.records_put = Counter({k: n for k, n in self.records_put.items() if k[place] != name})
+            self.records_read = Counter({k: n for k, n in self.records_read.items() if k[place] != name})
+            self.retries = Counter({k: n for k, n in self.retries.items() if k[place] != name})

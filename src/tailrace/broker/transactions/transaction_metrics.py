@@ -7,17 +7,15 @@ The file is written periodically, so after a kill its counts may be wrong, as wi
 
 from __future__ import annotations
 
-from typing import Any, Final, final
+from typing import Any, final
 
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats import fastjson, filenames
-from tailrace.metrics import FINISH_LATENCY
+from tailrace.metrics import FINISH_LATENCY, Histogram
 from tailrace.node.config_manager import ConfigManager, Owned, number_of
 
 __all__ = ["TransactionMetrics"]
-
-_BUCKETS_S: Final = FINISH_LATENCY.buckets
 
 
 @final
@@ -36,9 +34,8 @@ class TransactionMetrics(ConfigManager[str, tuple[int, int]]):
         self.committed: dict[str, int] = {}
         """Number of committed messages by topic, since the start."""
         self.rolled_back: dict[str, int] = {}
-        self.latencies: dict[str, list[int]] = {}
-        """By topic: for each bucket the number of committed messages, by the seconds since they were sent."""
-        self.latency_sums: dict[str, int] = {}
+        self.latencies: dict[str, Histogram] = {}
+        """Seconds from send to commit, by topic."""
 
     def add(self, topic: str, count: int) -> None:
         """Add new half messages of a topic to its count, or with a negative number remove settled ones."""
@@ -54,9 +51,7 @@ class TransactionMetrics(ConfigManager[str, tuple[int, int]]):
         done[topic] = done.get(topic, 0) + 1
         if commit:
             seconds = max(0, self._clock.now_ms() - stored_ms) // 1000
-            counts = self.latencies.setdefault(topic, [0] * (len(_BUCKETS_S) + 1))
-            counts[sum(bound < seconds for bound in _BUCKETS_S)] += 1
-            self.latency_sums[topic] = self.latency_sums.get(topic, 0) + seconds
+            self.latencies.setdefault(topic, Histogram(FINISH_LATENCY)).add(seconds)
 
     def counts(self) -> dict[str, int]:
         """Return the number of pending half messages by topic."""
@@ -64,9 +59,8 @@ class TransactionMetrics(ConfigManager[str, tuple[int, int]]):
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counts of a topic that is deleted."""
-        for table in (self.committed, self.rolled_back, self.latency_sums):
+        for table in (self.committed, self.rolled_back, self.latencies):
             table.pop(topic, None)
-        self.latencies.pop(topic, None)
         if self._table.pop(topic, None) is not None:
             self._dirty = True
 
