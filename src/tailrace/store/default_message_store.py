@@ -347,13 +347,14 @@ class DefaultMessageStore:
         such a writer, and the backlog would grow to hundreds of megabytes.
         """
         reput = self.reput
-        at = reput.reput_from_offset
+        at, steps = reput.reput_from_offset, reput.steps
         if until - at < _FAR_BEHIND:
             return
         if at == self._dispatch_stuck_at or self._reput_handle is None or self.sync_flush:
             return
-        if not reput.wait(until - _FAR_BEHIND // 2, _FOLLOW_MS) and reput.reput_from_offset == at:
-            self._dispatch_stuck_at = at  # dispatch made no progress, so writers do not wait for it again
+        is_far = not reput.wait(until - _FAR_BEHIND // 2, _FOLLOW_MS)
+        if is_far and reput.reput_from_offset == at and reput.steps > steps:
+            self._dispatch_stuck_at = at  # a step made no progress, so writers do not wait for the next ones
 
     def sync_log(self) -> None:
         """Make the whole log durable and answer waiting puts. Raises FatalStorageError."""

@@ -58,6 +58,8 @@ class ReputMessageService:
         self._lock = threading.Lock()
         self._thread = 0
         """The thread that dispatches, 0 if none does."""
+        self.steps = 0
+        """Number of steps that have ended."""
         self._turn = threading.Condition()
         self._pauses = 0
         """Number of threads that are in `paused` or wait for it. Dispatch lets them go first.
@@ -82,6 +84,7 @@ class ReputMessageService:
                 again = self._step()
             finally:
                 self._thread = 0
+                self.steps += 1
             if not again:
                 # In this order, so that either a put sees the flag, or the end of its record is seen here.
                 self.idle = True

@@ -1,5 +1,7 @@
 """A fast writer waits for a slow dispatch, but not for a dispatch that makes no progress."""
 
+import time
+
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 
@@ -16,6 +18,17 @@ def test_dispatch_keeps_up_with_a_busy_writer(tmp_path):
         assert behind <= 2 * FAR, behind
         store.put_many([Message(topic="t", body=BODY) for _ in range(2000)])
         assert store.dispatch_behind_bytes <= 2 * FAR
+
+
+def test_a_writer_waits_for_a_step_that_takes_long(tmp_path, monkeypatch):
+    with MessageStore.open(tmp_path / "s") as store:
+        step = store.inner.reput._step
+        monkeypatch.setattr(store.inner.reput, "_step", lambda: time.sleep(0.2) or step())
+        behind = 0
+        for _ in range(3200):  # 105 MB
+            store.put(Message(topic="t", body=4 * BODY))
+            behind = max(behind, store.dispatch_behind_bytes)
+        assert behind <= 2 * FAR, behind
 
 
 def test_a_dispatch_that_stands_holds_no_writer_up(tmp_path, monkeypatch):
