@@ -9,31 +9,36 @@ from __future__ import annotations
 import bisect
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from tailrace.client.routes import MessageQueue
 from tailrace.errors import ConfigError
 
 __all__ = [
-    "STRATEGIES", "Strategy", "by_configuration", "by_machine_room", "near_machine_room", "strategy_of",
+    "STRATEGIES", "Strategy", "averagely", "by_configuration", "by_machine_room", "in_turn", "near_machine_room",
+    "strategy_of",
 ]
 
+T = TypeVar("T")
 Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 """Returns the queues of a client id, of all queues and all client ids, both sorted."""
 VIRTUAL_NODES: Final = 10
 
 
-def average(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Give each member consecutive queues; the first members get one more if the division leaves a remainder."""
-    index = members.index(client_id)
-    size, more = divmod(len(queues), len(members))
-    start = index * size + min(index, more)
-    return list(queues[start : start + size + (index < more)])
+def averagely(queues: Sequence[T], place: int, members: int) -> Sequence[T]:
+    """Return consecutive queues for the member at ``place``; the first members get the remainder, one each."""
+    size, more = divmod(len(queues), members)
+    start = place * size + min(place, more)
+    return queues[start : start + size + (place < more)]
 
 
-def in_a_circle(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Give the queues to the members one by one, in turn."""
-    return list(queues[members.index(client_id) :: len(members)])
+def in_turn(queues: Sequence[T], place: int, members: int) -> Sequence[T]:
+    """Return every ``members``-th queue, starting at ``place``."""
+    return queues[place::members]
+
+
+def _by_place(share: Callable[[Sequence[MessageQueue], int, int], Sequence[MessageQueue]]) -> Strategy:
+    return lambda client_id, queues, members: list(share(queues, members.index(client_id), len(members)))
 
 
 def consistent_hash(
@@ -108,7 +113,7 @@ def _room(room: str, of: object) -> str:
 
 
 STRATEGIES: Final[dict[str, Strategy]] = {
-    "AVG": average, "AVG_BY_CIRCLE": in_a_circle, "CONSISTENT_HASH": consistent_hash}
+    "AVG": _by_place(averagely), "AVG_BY_CIRCLE": _by_place(in_turn), "CONSISTENT_HASH": consistent_hash}
 """Strategies by the names of RocketMQ."""
 
 

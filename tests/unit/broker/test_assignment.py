@@ -8,11 +8,8 @@ import pytest
 
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
-from tailrace.broker.processors.query_assignment import (
-    QueryAssignmentProcessor,
-    allocate_averagely,
-    allocate_by_circle,
-)
+from tailrace.broker.processors.query_assignment import QueryAssignmentProcessor
+from tailrace.client.allocation import averagely, in_turn
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
@@ -74,8 +71,8 @@ def query(assignment, kit, channel):
 ])
 def test_shares_are_those_of_the_reference(queues, members, shares):
     mine = list(range(queues))
-    assert [list(allocate_averagely(mine, n, members)) for n in range(members)] == shares
-    circle = [list(allocate_by_circle(mine, n, members)) for n in range(members)]
+    assert [list(averagely(mine, n, members)) for n in range(members)] == shares
+    circle = [list(in_turn(mine, n, members)) for n in range(members)]
     assert circle == [mine[n::members] for n in range(members)]
 
 

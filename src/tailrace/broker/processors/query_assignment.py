@@ -7,7 +7,7 @@ Clients of 5.5.0 use their own allocation if the first answer is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar, final
+from typing import Final, final
 
 from tailrace.broker.client_manager import BROADCASTING
 from tailrace.broker.config_changes import Change, creates_missing
@@ -16,6 +16,7 @@ from tailrace.broker.pop.fields import not_poppable
 from tailrace.broker.pop.polling import ALL_QUEUES
 from tailrace.broker.processors._bodies import json_object, number_in, text_in
 from tailrace.broker.reply import Answer
+from tailrace.client.allocation import averagely, in_turn
 from tailrace.errors import StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
@@ -24,32 +25,13 @@ from tailrace.node.message_request_mode import POP, PULL
 from tailrace.node.topic_config import PERM_READ
 from tailrace.remoting import Channel, RemotingServer
 
-__all__ = ["QueryAssignmentProcessor", "allocate_averagely", "allocate_by_circle"]
+__all__ = ["QueryAssignmentProcessor"]
 
 QUEUES_MAX: Final = 100_000
 """Number of queues of a topic on all brokers together."""
-T = TypeVar("T")
-
-
-def allocate_averagely(queues: Sequence[T], place: int, members: int) -> Sequence[T]:
-    """Return consecutive queues for the member at ``place``; the remainder goes to the first members."""
-    share, left = divmod(len(queues), members)
-    if not share:
-        return queues[place : place + 1]
-    first = place * share + min(place, left)
-    return queues[first : first + share + (place < left)]
-
-
-def allocate_by_circle(queues: Sequence[T], place: int, members: int) -> Sequence[T]:
-    """Return every ``members``-th queue, starting at ``place``."""
-    return queues[place::members]
-
-
 _Queues = Sequence[tuple[str, int]]
 _Allocate = Callable[[_Queues, int, int], _Queues]
-STRATEGIES: Final[dict[str, _Allocate]] = {
-    "AVG": allocate_averagely, "AVG_BY_CIRCLE": allocate_by_circle,
-}
+STRATEGIES: Final[dict[str, _Allocate]] = {"AVG": averagely, "AVG_BY_CIRCLE": in_turn}
 
 
 @final
