@@ -19,6 +19,7 @@ from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.executors import BoundedExecutor, Executors
 from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.message_filters import MessageFilters
+from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.pop.service import PopConsumption
 from tailrace.broker.processors.end_transaction import EndTransactionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
@@ -225,13 +226,15 @@ class BrokerWorld:
         groups = SubscriptionGroupManager(files, store.config_dir, config, clock)
         groups.load()
         groups.ensure_system_groups()
-        offsets = ConsumerOffsetManager(files, store.config_dir, clock, config.max_consumer_offsets)
+        revive_log = ReviveLog(store, config, clock)
+        offsets = ConsumerOffsetManager(
+            files, store.config_dir, clock, config.max_consumer_offsets, before_write=revive_log.sync)
         offsets.load()
         store.retention.follow_groups(offsets)
         filters = ConsumerFilterManager(files, store.config_dir, config, clock)
         self.broker = broker = BrokerContext(
             loop=self.loop, clock=clock, entropy=entropy, store=store, config=config, topics=store.topics,
-            groups=groups, offsets=offsets,
+            groups=groups, offsets=offsets, revive_log=revive_log,
             consumers=ConsumerManager(clock, config.channel_expired_ms, lambda _: True, filters),
             producers=ProducerManager(clock, config.channel_expired_ms), locks=RebalanceLockManager(clock),
             executors=executors_in_place(),

@@ -21,6 +21,7 @@ from tailrace.broker.executors import Executors
 from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.loop_lag import LoopLag
 from tailrace.broker.pop.pop_metrics import PopMetrics
+from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.rpc_latency import RpcLatency
 from tailrace.broker.static_topics.logical_queues import StaticTopics
@@ -56,6 +57,7 @@ class BrokerContext:
     topics: TopicConfigManager
     groups: SubscriptionGroupManager
     offsets: ConsumerOffsetManager
+    revive_log: ReviveLog
     consumers: ConsumerManager
     producers: ProducerManager
     locks: RebalanceLockManager
@@ -121,7 +123,7 @@ class BrokerContext:
         self.loop_lag = LoopLag(self.loop)
         self.client_ids = ClientIds(lambda: self.control)
         self.asked = AskedQuestions(self)
-        self.pop_metrics = PopMetrics(self.clock.now_ms())
+        self.pop_metrics = self.revive_log.metrics
         executors = self.executors
         self.worker = RequestWorker(self.loop, executors.worker("requests"))
         self.creations = Creations(self.topics, self.groups, self.config, lambda: self.control)

@@ -37,6 +37,7 @@ from tailrace.broker.leaving import Departures
 from tailrace.broker.listeners import Address, Listeners, server_limits
 from tailrace.broker.lite.service import LiteTopics
 from tailrace.broker.name_server import KVConfigManager, NameServer
+from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.pop.service import PopConsumption
 from tailrace.broker.processors.access import AccessProcessor
 from tailrace.broker.processors.admin import AdminProcessor
@@ -290,9 +291,10 @@ class BrokerController:
         groups.enable_lmq = self._store.config.enable_lmq
         groups.load()
         groups.ensure_system_groups()
+        revive_log = ReviveLog(self._store, config, clock)
         offsets = ConsumerOffsetManager(
             self._file_system, config_dir, clock, config.max_consumer_offsets,
-            lmq=self._store.config.enable_lmq)
+            lmq=self._store.config.enable_lmq, before_write=revive_log.sync)
         offsets.load()
         self._store.retention.follow_groups(offsets)
 
@@ -307,7 +309,8 @@ class BrokerController:
         return BrokerContext(
             loop=asyncio.get_running_loop(), clock=clock, entropy=self._entropy,
             store=self._store, config=config, topics=self._store.topics, groups=groups,
-            offsets=offsets, locks=RebalanceLockManager(clock), filters=MessageFilters(config, filters),
+            offsets=offsets, revive_log=revive_log, locks=RebalanceLockManager(clock),
+            filters=MessageFilters(config, filters),
             consumers=ConsumerManager(clock, config.channel_expired_ms, notify_enabled, filters),
             producers=ProducerManager(clock, config.channel_expired_ms), boot_ms=clock.now_ms(),
             outgoing=lambda: RemotingClient(tls=self._tls, credentials=self.access.inner_client),

@@ -75,11 +75,7 @@ class DataVersion:
 
     def to_json(self) -> dict[str, int]:
         """Return the members of RocketMQ's DataVersion."""
-        return {
-            "counter": self.counter,
-            "stateVersion": self.state_version,
-            "timestamp": self.timestamp,
-        }
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
 
     def take(self, value: Any) -> None:
         """Set the members from a stored version; a value of another form is ignored."""
@@ -186,10 +182,15 @@ class ConfigManager(abc.ABC, Generic[K, V]):
     """Returns the text of the file."""
 
     def __init__(
-        self, file_system: FileSystem, config_dir: str, name: str, now_ms: Callable[[], int] | None = None
+        self, file_system: FileSystem, config_dir: str, name: str, now_ms: Callable[[], int] | None = None,
+        before_write: Callable[[], None] | None = None,
     ) -> None:
-        """``now_ms`` returns the time of a change; a table without it has no data version that changes."""
+        """``now_ms`` returns the time of a change; a table without it has no data version that changes.
+
+        ``before_write`` is called before the file is written, after its content is fixed, and may raise.
+        """
         self._file_system = file_system
+        self._before_write = before_write
         self._now_ms = now_ms
         self._config_dir = config_dir
         self._name = name
@@ -301,9 +302,7 @@ class ConfigManager(abc.ABC, Generic[K, V]):
     ) -> None:
         had_file = False
         if draft.changes:
-            had_file = self._replace({
-                **self._unknown, "dataVersion": version.to_json(),
-                **self._encode(self._merged(draft))})
+            had_file = self._replace(self._content(version, self._merged(draft)))
         try:
             for change in changes:
                 if change.also is not None:
@@ -317,6 +316,8 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         """Write the file. Return True if the previous one is kept as its backup."""
         if self._failed_sync:
             raise OSError(errno.EIO, self._failed_sync, self.path)
+        if self._before_write is not None:
+            self._before_write()
         try:
             kept = write_config(
                 self._file_system, self._config_dir, self._name, self.dumps(content), trusted=self._file_known,
@@ -420,12 +421,11 @@ class ConfigManager(abc.ABC, Generic[K, V]):
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file."""
+        return self._content(self.data_version, self._table)
+
+    def _content(self, version: DataVersion, table: dict[K, V]) -> dict[str, Any]:
         # The version first: a new version with an older table would hide the change from readers that compare.
-        return {
-            **self._unknown,
-            "dataVersion": self.data_version.to_json(),
-            **self._encode(dict(self._table)),
-        }
+        return {**self._unknown, "dataVersion": version.to_json(), **self._encode(dict(table))}
 
     @abc.abstractmethod
     def _decode(self, value: dict[str, Any]) -> None:

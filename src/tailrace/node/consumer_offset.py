@@ -88,9 +88,9 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
 
     def __init__(
         self, file_system: FileSystem, config_dir: str, clock: Clock, limit: int = 1_000_000, *,
-        lmq: bool = False,
+        lmq: bool = False, before_write: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(file_system, config_dir, _FILES[lmq], clock.now_ms)
+        super().__init__(file_system, config_dir, _FILES[lmq], clock.now_ms, before_write)
         self._clock = clock
         self._lmq = lmq
         self._limit = limit
@@ -99,8 +99,6 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         self._reset_table: dict[str, dict[int, int]] = {}
         self._reset_lock = threading.Lock()
         self._commits = 0
-        self.before_write: Callable[[], None] | None = None
-        """Called before the file is written, after its content is fixed; may raise."""
 
     @classmethod
     def of_stopped(cls, file_system: FileSystem, config_dir: str, clock: Clock) -> ConsumerOffsetManager:
@@ -304,11 +302,6 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
                     f"maxConsumerOffsets={self._limit}; delete topics or groups with cleanOffset, or "
                     "raise maxConsumerOffsets")
         self._count += new
-
-    def _replace(self, content: dict[str, Any]) -> bool:
-        if self.before_write is not None:
-            self.before_write()
-        return super()._replace(content)
 
     def _merged(self, draft: Draft[str, dict[int, int]]) -> dict[str, dict[int, int]]:
         # Offsets of a draft are set beside those that were committed since.

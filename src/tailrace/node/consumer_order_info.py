@@ -102,11 +102,13 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
 
     owned = Owned.BY_ONE_THREAD
 
-    def __init__(self, file_system: FileSystem, config_dir: str, clock: Clock) -> None:
+    def __init__(
+        self, file_system: FileSystem, config_dir: str, clock: Clock, when_free: Callable[[str, str, int, int], None]
+    ) -> None:
+        """``when_free`` gets topic, group, queue and the time, ms, at which a pop blocks no longer."""
         super().__init__(file_system, config_dir, "consumerOrderInfo.json")
         self._clock = clock
-        self.when_free: Callable[[str, str, int, int], None] | None = None
-        """Called with topic, group, queue and the time, ms, at which a pop blocks no longer."""
+        self._when_free = when_free
 
     def entries(self) -> list[tuple[str, str, int, OrderInfo]]:
         """Return (topic, group, queue id, last pop) of all queues."""
@@ -214,10 +216,8 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
 
     def _changed(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
         self._dirty = True
-        if self.when_free is not None:
-            free_at = info.visible_at(self._clock.now_ms())
-            if free_at is not None:
-                self.when_free(topic, group, queue_id, free_at)
+        if (free_at := info.visible_at(self._clock.now_ms())) is not None:
+            self._when_free(topic, group, queue_id, free_at)
 
     def _decode(self, value: dict[str, Any]) -> None:
         for derived in ("orderInfoCount", "orderedConsumptionLevel"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, final
 
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.filenames import is_number
-from tailrace.node.config_manager import ConfigManager, Owned, write_config
+from tailrace.node.config_manager import ConfigManager, Owned
 
 __all__ = ["DelayOffsetManager"]
 
@@ -21,11 +22,12 @@ class DelayOffsetManager(ConfigManager[int, int]):
 
     owned = Owned.BY_LOCK
 
-    def __init__(self, file_system: FileSystem, config_dir: str, clock: Clock) -> None:
-        super().__init__(file_system, config_dir, "delayOffset.json")
+    def __init__(
+        self, file_system: FileSystem, config_dir: str, clock: Clock, before_write: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(file_system, config_dir, "delayOffset.json", before_write=before_write)
         self._clock = clock
         self._updates = 0
-        self.dirty = False
 
     def query(self, level: int) -> int:
         """Return the next offset of a level, or -1 if it is unknown."""
@@ -34,28 +36,22 @@ class DelayOffsetManager(ConfigManager[int, int]):
     def update(self, level: int, offset: int) -> None:
         """Remember the next offset of a level."""
         self._table[level] = offset
-        self.dirty = True
+        self._dirty = True
         self._updates += 1
         if self._updates % VERSION_STEP == 0:
             self.data_version.next(self._clock.now_ms())
 
-    def encode(self, *, pretty: bool = True) -> bytes:
-        """Return the text of the file; without ``pretty`` in compact form."""
-        version = "".join(
-            f'\t\t"{name}":{number},\n' for name, number in sorted(self.data_version.to_json().items()))
-        entries = ",\n".join(f"\t\t{level}:{offset}" for level, offset in sorted(self._table.items()))
+    def encode(self) -> bytes:
+        """Return the text of the file in compact form."""
+        return self.dumps(self.to_json()).translate(None, b"\t\n")
+
+    @staticmethod
+    def dumps(value: Any) -> bytes:
+        """Return the text of the file."""
+        version = "".join(f'\t\t"{name}":{number},\n' for name, number in sorted(value["dataVersion"].items()))
+        entries = ",\n".join(f"\t\t{level}:{offset}" for level, offset in value["offsetTable"].items())
         table = f"{{\n{entries}\n\t}}" if entries else "{}"
-        text = f'{{\n\t"dataVersion":{{\n{version[:-2]}\n\t}},\n\t"offsetTable":{table}\n}}'
-        return text.encode() if pretty else text.translate({9: None, 10: None}).encode()
-
-    def persist(self) -> None:
-        """Write the table; durable on return."""
-        self.write(self.encode())
-
-    def write(self, text: bytes) -> None:
-        """Write a text that ``encode`` returned earlier; durable on return."""
-        with self._lock:
-            write_config(self._file_system, self._config_dir, self._name, text)
+        return f'{{\n\t"dataVersion":{{\n{version[:-2]}\n\t}},\n\t"offsetTable":{table}\n}}'.encode()
 
     def _decode(self, value: dict[str, Any]) -> None:
         found = value.pop("offsetTable", None)

@@ -61,7 +61,7 @@ class Timers:
         self._topics = topics
         self._file_system = file_system
         self._config_dir = f"{store.root}/{filenames.CONFIG}"
-        self.delay_offsets = DelayOffsetManager(file_system, self._config_dir, clock)
+        self.delay_offsets = DelayOffsetManager(file_system, self._config_dir, clock, store.sync_log)
         self.targets = TimerTargets(topics, store.lives, store.commit_log.max_offset)
         self.schedule = ScheduleMessageService(
             clock, store, parse_delay_levels(config.message_delay_level), self.delay_offsets,
@@ -115,7 +115,8 @@ class Timers:
         """Start the services."""
         scheduler.every("ScheduleMessageService", self.schedule.wait_ms, self.schedule.step)
         scheduler.every(
-            "DelayOffsetPersist", lambda: self._config.flush_delay_offset_interval, self.persist_delay_offsets)
+            "DelayOffsetPersist", lambda: self._config.flush_delay_offset_interval,
+            self.delay_offsets.persist_if_changed)
         timers = self.messages
         if timers is None:
             return
@@ -134,23 +135,6 @@ class Timers:
         scheduler.every("TimerMetricsPersist", _METRICS_MS, self.persist_metrics)
         # Wake them now, because a short process may end before their first period.
         scheduler.every("TimerMetricsCheck", _METRICS_CHECK_MS, timers.check_metrics_step).wake()
-
-    def persist_delay_offsets(self) -> None:
-        """Write the offsets of the levels after a sync of the messages that were delivered.
-
-        Raises OSError or FatalStorageError.
-        """
-        if not self.delay_offsets.dirty:
-            return
-        # Before the text is made: an update after that, or during the sync, sets it again.
-        self.delay_offsets.dirty = False
-        try:
-            text = self.delay_offsets.encode()
-            self._store.sync_log()
-            self.delay_offsets.write(text)
-        except BaseException:
-            self.delay_offsets.dirty = True
-            raise
 
     def persist_metrics(self) -> None:
         """Write the number of pending timers of each topic if it has changed. Raises OSError."""
@@ -189,7 +173,7 @@ class Timers:
     def close(self) -> bool:
         """Flush and close. Return True if everything is durable."""
         clean = True
-        closing = [self.persist_delay_offsets]
+        closing: list[Callable[[], object]] = [self.delay_offsets.persist_if_changed]
         if self.messages is not None:
             closing += [self.persist_metrics, self.messages.close]
         for close in closing:

@@ -15,6 +15,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.executors import Executors
 from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.message_filters import MessageFilters
+from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -342,10 +343,12 @@ def make_broker(store, loop, config=None, clock=None, executors=None):
     store.topics.ensure_system_topics()
     groups.ensure_system_groups()
     filters = ConsumerFilterManager(files, store.config_dir, config, clock)
+    revive_log = ReviveLog(store, config, clock)
     return BrokerContext(
         loop=loop, clock=clock, entropy=SeededEntropy(1), store=store, config=config,
         topics=store.topics, groups=groups,
-        offsets=ConsumerOffsetManager(files, store.config_dir, clock),
+        revive_log=revive_log,
+        offsets=ConsumerOffsetManager(files, store.config_dir, clock, before_write=revive_log.sync),
         consumers=ConsumerManager(clock, config.channel_expired_ms, lambda group: True, filters),
         producers=ProducerManager(clock, config.channel_expired_ms),
         locks=RebalanceLockManager(clock), filters=MessageFilters(config, filters),

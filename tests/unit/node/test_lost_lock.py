@@ -27,7 +27,7 @@ CHANGES = {
     "purge": (LockLostError, lambda store: store.purge_topic("T")),
     "flush": (LockLostError, lambda store: store.flush()),
     "retention": (LockLostError, lambda store: store.retention.delete_now()),
-    "offsets of delay levels": (LockLostError, lambda store: store.timer_services.persist_delay_offsets()),
+    "offsets of delay levels": (LockLostError, lambda store: store.timer_services.delay_offsets.persist_if_changed()),
     "file": (LockLostError, lambda store: store.file_system.open(f"{store.path}/new", writable=True, create=True)),
     "remove": (LockLostError, lambda store: store.file_system.remove(f"{store.path}/abort")),
 }

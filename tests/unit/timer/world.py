@@ -191,9 +191,7 @@ class World:
     def flush(self):
         self.store.flush_commit_log.flush()
         self.timers.flush_step()
-        if self.offsets.dirty:
-            self.offsets.dirty = False
-            self.offsets.persist()
+        self.offsets.persist_if_changed()
         if not self.reads.active:
             self.store.flush_consume_queue.flush(0)
 

@@ -7,7 +7,6 @@ in memory only, as in RocketMQ: after a restart they are delivered again, from t
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
@@ -89,7 +88,6 @@ class PopLiteMessageProcessor:
         self._registry = registry
         self._dispatcher = dispatcher
         self._order = order
-        self._free_timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
         limits = broker.config.pop_polling_size, broker.config.max_pop_polling_size
         self.polling = LongPolling[Waiter](
             broker.loop, lambda waiter: self.pop(waiter.reply.channel, waiter.reply.request), *limits)
@@ -97,7 +95,6 @@ class PopLiteMessageProcessor:
             broker.loop, lambda waiter: self.notification(waiter.reply.channel, waiter.reply.request), *limits)
         """Notifications that wait, by client and group."""
         dispatcher.wake = self._wake
-        order.when_free = self._notify_when_free
 
     def register(self, server: RemotingServer) -> None:
         """Register the request that this processor serves."""
@@ -109,10 +106,6 @@ class PopLiteMessageProcessor:
 
     def release_all(self) -> list[Reply]:
         """Drop the requests that wait and return their replies, for a stop."""
-        self._order.when_free = None
-        for timer in self._free_timers.values():
-            timer.cancel()
-        self._free_timers.clear()
         return [*self.polling.release_all(), *self.notifications.release_all()]
 
     # -- notifications
@@ -275,26 +268,6 @@ class PopLiteMessageProcessor:
             return None
         code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
         return request.answer(code, GetMessageStatus.NO_MESSAGE_IN_QUEUE.name, self._header(made))
-
-    # -- messages that are visible again
-
-    def _notify_when_free(self, queue: str, group: str, _queue_id: int, at_ms: int) -> None:
-        key = queue, group
-        if (before := self._free_timers.pop(key, None)) is not None:
-            before.cancel()
-        delay_ms = max(0, at_ms - self._broker.clock.now_ms())
-        self._free_timers[key] = self._broker.loop.call_later(delay_ms / 1000, self._free, key)
-
-    def _free(self, key: tuple[str, str]) -> None:
-        """Note an event if the messages of a pop are visible again; wait for the last of them."""
-        self._free_timers.pop(key, None)
-        at_ms = self._order.visible_at(*key, LMQ_QUEUE_ID)
-        if at_ms is not None:
-            self._notify_when_free(*key, LMQ_QUEUE_ID, at_ms)
-        else:
-            queue, group = key
-            if end_of(self._store, queue) > self._broker.offsets.query(group, queue, LMQ_QUEUE_ID):
-                self._dispatcher.dispatch(queue, group)
 
 
 @final

@@ -10,8 +10,10 @@ from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.inspect import LiteManagerProcessor
 from tailrace.broker.lite.lifecycle import LiteLifecycle
 from tailrace.broker.lite.pop_lite import LiteAcks, PopLiteMessageProcessor
+from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.lite.subscriptions import LiteSubscriptionProcessor
+from tailrace.broker.pop.free_timers import FreeTimers
 from tailrace.broker.reply import Reply
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
@@ -27,8 +29,10 @@ class LiteTopics:
 
     def __init__(self, broker: BrokerContext, file_system: FileSystem) -> None:
         self._broker = broker
+        self._free_timers = FreeTimers(broker.loop, broker.clock, self._free)
         # Its file belongs to POP of ordinary topics. Pops of Lite topics are never written.
-        self.order = ConsumerOrderInfoManager(file_system, broker.store.config_dir, broker.clock)
+        self.order = ConsumerOrderInfoManager(
+            file_system, broker.store.config_dir, broker.clock, self._free_timers.set)
         self.registry = LiteSubscriptionRegistry(broker, self.order)
         self.dispatcher = LiteEventDispatcher(broker, self.registry)
         self.pops = PopLiteMessageProcessor(broker, self.registry, self.dispatcher, self.order)
@@ -60,7 +64,16 @@ class LiteTopics:
 
     def release_all(self) -> list[Reply]:
         """Drop the requests that wait and return their replies, for a stop."""
+        self._free_timers.stop()
         return self.pops.release_all()
+
+    def _free(self, queue: str, group: str, queue_id: int) -> None:
+        """Note an event if the messages of a pop are visible again; wait for the last of them."""
+        at_ms = self.order.visible_at(queue, group, queue_id)
+        if at_ms is not None:
+            self._free_timers.set(queue, group, queue_id, at_ms)
+        elif end_of(self._broker.store, queue) > self._broker.offsets.query(group, queue, queue_id):
+            self.dispatcher.dispatch(queue, group)
 
     def _clean(self) -> None:
         self.registry.expire()

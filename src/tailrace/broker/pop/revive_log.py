@@ -29,24 +29,24 @@ AHEAD_MS: Final = 1000
 class ReviveLog:
     """Writes to the revive topic of a broker."""
 
-    def __init__(self, store: MessageStore, config: BrokerConfig, clock: Clock, metrics: PopMetrics) -> None:
+    def __init__(self, store: MessageStore, config: BrokerConfig, clock: Clock) -> None:
         self.topic = revive_topic(config.broker_cluster_name)
         self._store = store
         self._clock = clock
-        self._metrics = metrics
+        self.metrics = PopMetrics(clock.now_ms())
         self._needs_sync = False
 
     def put_checkpoint(self, checkpoint: PopCheckPoint, queue_id: int) -> PutMessageResult:
         """Put a checkpoint and return the result, without a wait for a sync."""
         result = self._put(
             CK_TAG, checkpoint.unique_key, checkpoint.encode(), queue_id, checkpoint.revive_time - AHEAD_MS)
-        self._metrics.put(checkpoint.group, checkpoint.topic, CHECKPOINT, result.status.name)
+        self.metrics.put(checkpoint.group, checkpoint.topic, CHECKPOINT, result.status.name)
         return result
 
     def put_ack(self, ack: Ack, invisible_time: int, queue_id: int) -> PutMessageResult:
         """Put an acknowledgement of messages that were popped for ``invisible_time`` ms."""
         result = self._put(ack.tag, ack.unique_key, ack.encode(), queue_id, ack.pop_time + invisible_time)
-        self._metrics.put(ack.group, ack.topic, ACK, result.status.name)
+        self.metrics.put(ack.group, ack.topic, ACK, result.status.name)
         return result
 
     def _put(self, tag: str, unique_key: str, body: bytes, queue_id: int, deliver_ms: int) -> PutMessageResult:

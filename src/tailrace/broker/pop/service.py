@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.pop.ack import AckMessageProcessor
+from tailrace.broker.pop.free_timers import FreeTimers
 from tailrace.broker.pop.inspect import PopInspectProcessor
 from tailrace.broker.pop.pop_message import PopMessageProcessor
 from tailrace.broker.pop.revive import PopReviveService
-from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.reply import Reply
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
@@ -31,15 +30,15 @@ class PopConsumption:
     ) -> None:
         self._broker = broker
         config, store = broker.config, broker.store
-        self.order = ConsumerOrderInfoManager(file_system, store.config_dir, broker.clock)
+        self._free_timers = FreeTimers(broker.loop, broker.clock, self._free)
+        self.order = ConsumerOrderInfoManager(
+            file_system, store.config_dir, broker.clock, self._free_timers.set)
         self.order.load()
         for topic, group, queue_id, info in self.order.entries():  # a crash may have left what was deleted
             if info.offsets[0] < store.queue_offsets.begin_of_life(topic, queue_id):
                 self.order.clear(topic, group, queue_id)
         broker.state.on_loop.append(self.order.forget)
-        self._free_timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
-        revive_log = ReviveLog(store, config, broker.clock, broker.pop_metrics)
-        broker.offsets.before_write = revive_log.sync
+        revive_log = broker.revive_log
         self.pops = PopMessageProcessor(broker, revive_log, self.order, durable)
         self.polling = self.pops.polling
         self.acks = AckMessageProcessor(broker, revive_log, self.order, self.polling, durable)
@@ -50,11 +49,9 @@ class PopConsumption:
             broker.pop_metrics)
         broker.pop_metrics.revive_progress = self.revive.progress
         broker.pop_metrics.checkpoints = lambda: self.revive.pending
-        self.order.when_free = self._notify_when_free
         for topic, group, queue_id, info in self.order.entries():
-            free_at = info.visible_at(broker.clock.now_ms())
-            if free_at is not None:
-                self._notify_when_free(topic, group, queue_id, free_at)
+            if (free_at := info.visible_at(broker.clock.now_ms())) is not None:
+                self._free_timers.set(topic, group, queue_id, free_at)
 
     def register(self, broker: RemotingServer, vip: RemotingServer | None) -> None:
         """Register the requests. The server on the VIP port serves only acknowledgements, as in RocketMQ."""
@@ -93,10 +90,7 @@ class PopConsumption:
 
     def release_all(self) -> list[Reply]:
         """Drop the requests that wait and return their replies, for a stop."""
-        for timer in self._free_timers.values():
-            timer.cancel()
-        self._free_timers.clear()
-        self.order.when_free = None
+        self._free_timers.stop()
         return [*self.polling.release_all(), *self._notifications.release_all()]
 
     def _is_used(self, topic: str, group: str, queue_id: int) -> bool:
@@ -104,17 +98,8 @@ class PopConsumption:
         return config is not None and queue_id < config.read_queue_nums and (
             self._broker.groups.select(group) is not None)
 
-    def _notify_when_free(self, topic: str, group: str, queue_id: int, at_ms: int) -> None:
-        """Wake a pop when the messages of an orderly pop are visible again."""
-        key = topic, group, queue_id
-        if (before := self._free_timers.pop(key, None)) is not None:
-            before.cancel()
-        delay_ms = max(0, at_ms - self._broker.clock.now_ms())
-        self._free_timers[key] = self._broker.loop.call_later(delay_ms / 1000, self._free, key)
-
-    def _free(self, key: tuple[str, str, int]) -> None:
-        self._free_timers.pop(key, None)
-        topic, group, queue_id = key
+    def _free(self, topic: str, group: str, queue_id: int) -> None:
+        """Wake the pops that wait, because the messages of an orderly pop are visible again."""
         offset = self._broker.offsets.query(group, topic, queue_id)
         if self._broker.store.queue_offsets.max(topic, queue_id) > offset:
             for polling in (self.polling, self._notifications):

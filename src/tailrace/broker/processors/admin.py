@@ -85,7 +85,7 @@ class AdminProcessor:
 
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the content of ``delayOffset.json``: request 45."""
-        return request.answer(body=self._broker.store.timer_services.delay_offsets.encode(pretty=False))
+        return request.answer(body=self._broker.store.timer_services.delay_offsets.encode())
 
     def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the members of a consumer group: request 203."""

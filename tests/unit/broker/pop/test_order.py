@@ -129,7 +129,7 @@ def test_a_file_that_the_reference_wrote_is_read(tmp_path, clock):
     config = tmp_path / "config"
     config.mkdir()
     (config / "consumerOrderInfo.json").write_text(GOLDEN)
-    order = ConsumerOrderInfoManager(OsFileSystem(), str(config), clock)
+    order = ConsumerOrderInfoManager(OsFileSystem(), str(config), clock, lambda *_: None)
     assert order.load()
     found = {queue_id: info for _, _, queue_id, info in order.entries()}
     assert found[1].offsets == [5, 6, 8, 9]
