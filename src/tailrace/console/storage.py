@@ -28,8 +28,8 @@ from tailrace.console.words import ago, clock_time, moment, span
 from tailrace.doctor.disk_usage import disk_usage
 from tailrace.doctor.retention import RetentionView, explain_directory
 from tailrace.spellings import size_text
-from tailrace.store.retention import Pin, Rule, SegmentVerdict
-from tailrace.store.retention.pins import PinKind
+from tailrace.store.retention.pins import Pin, PinKind
+from tailrace.store.retention.rules import Rule, SegmentVerdict
 
 __all__ = ["disk_page", "retention_page", "retention_view"]
 

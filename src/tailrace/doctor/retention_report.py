@@ -10,8 +10,9 @@ from tailrace.config import StoreConfig
 from tailrace.doctor.retention import RetentionView, local_time
 from tailrace.spellings import size_text
 from tailrace.store.directory import DirectoryState
-from tailrace.store.retention import Pin, Rule, SegmentVerdict
 from tailrace.store.retention.free_request import FreeRequest
+from tailrace.store.retention.pins import Pin
+from tailrace.store.retention.rules import Rule, SegmentVerdict
 
 __all__ = ["answer_lines", "free_line", "json_lines"]
 

@@ -269,7 +269,8 @@ class MessageStore:
             refuse_without_keys(store.compaction, topic, [message])
         stored = plain_properties(message, self._unique_prefix, next(self._unique_number))
         result = self.put_inner(MessageExtBrokerInner(
-            topic, queue_id, message.body, stored or odd_properties(message, self._unique_key()), message.flag, 0,
+            topic, queue_id, message.body,
+            stored or odd_properties(message, self._unique_prefix, next(self._unique_number)), message.flag, 0,
             self._clock.now_ms(), store.store_host, kind=0 if stored else -1))
         if result.status is not _PUT_OK:
             raise_refused(result)
@@ -389,10 +390,6 @@ class MessageStore:
         """Wait until everything that was put before can be read by queue and key; False after the timeout."""
         self._check_open()
         return self.inner.wait_dispatched(round(milliseconds(timeout_ms, "timeout_ms")))
-
-    def _unique_key(self) -> str:
-        """Return a new unique key: 32 hexadecimal digits."""
-        return f"{self._unique_prefix}{next(self._unique_number):012X}"
 
     def _topic_queues(self, topic: str, queue_id: int | None, ordering_key: str | None = None) -> int:
         if self._closed or processes.forks != self._forks:

@@ -45,10 +45,13 @@ def refuse_without_keys(compaction: CompactionStore, topic: str, messages: Seque
                 "keys", f"Required message key is missing, {message.topic} has cleanup.policy=COMPACTION")
 
 
-def odd_properties(message: Message, unique_key: str) -> bytes:
-    """Return the stored properties of a message that is not plain. Raises MessageIllegalError."""
+def odd_properties(message: Message, prefix: str, number: int) -> bytes:
+    """Return the stored properties of a message that is not plain. Raises MessageIllegalError.
+
+    ``prefix`` and ``number`` are its unique key, unless it has one: 32 hexadecimal digits.
+    """
     refuse_conflicts(message)
-    return message_properties(message, unique_key)
+    return message_properties(message, f"{prefix}{number:012X}")
 
 
 def by_topic(messages: Sequence[Message]) -> tuple[Sequence[Message], list[int] | None]:
@@ -79,7 +82,7 @@ def many_writers(
         refuse_without_keys(store.compaction, topic, part)
         items = plain_items(part, prefix, number)
         if items is None:
-            items = [(one.flag, one.body, odd_properties(one, f"{prefix}{next(number):012X}")) for one in part]
+            items = [(one.flag, one.body, odd_properties(one, prefix, next(number))) for one in part]
             if any(kind_and_key(stored)[0] & (C.WAITS | C.LMQ) for _, _, stored in items):
                 for one in messages:  # before any of them is put
                     refuse_conflicts(one)

@@ -13,33 +13,6 @@ Actions:
     free_request                                               a request to free a number of bytes
     forced_deletions                                           a list of files deleted before their time
     min_offsets                                                state file of logical minimum offsets
-    deletion                                                   the services of one store, composed
+
+``node.retention.services`` composes the services of one store.
 """
-
-from __future__ import annotations
-
-from tailrace.store.retention.pins import (
-    Pin,
-    PinKind,
-    PinPolicy,
-    PinSource,
-    held_by,
-    pin_policies,
-)
-from tailrace.store.retention.rules import (
-    MANUAL_DELETE_TIMES,
-    Rule,
-    SegmentFacts,
-    SegmentVerdict,
-    Trigger,
-    explain,
-    is_time_to_delete,
-    segment_time,
-    select_to_free,
-)
-
-__all__ = [
-    "MANUAL_DELETE_TIMES", "Pin", "PinKind", "PinPolicy", "PinSource", "Rule", "SegmentFacts",
-    "SegmentVerdict", "Trigger", "explain", "held_by", "is_time_to_delete", "pin_policies",
-    "segment_time", "select_to_free",
-]
