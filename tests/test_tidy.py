@@ -100,6 +100,21 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def test_a_constant_has_one_value():
+    """A second assignment to a name in capitals would change what the first one means where it is used."""
+    twice = []
+    for path in [*SOURCES, *PACKAGES]:
+        seen = set()
+        for node in ast.parse(path.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(
+                node, ast.AnnAssign) else []
+            for name in [target.id for target in targets if isinstance(target, ast.Name) and target.id.isupper()]:
+                if name in seen:
+                    twice.append(f"{path.relative_to(ROOT)}: {name}")
+                seen.add(name)
+    assert not twice, twice
+
+
 def test_files_and_functions_are_short_enough_to_read() -> None:
     problems = []
     for path in PYTHON:

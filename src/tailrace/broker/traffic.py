@@ -42,7 +42,7 @@ def message_type(kind: int, properties: bytes) -> str:
 
     The order is RocketMQ's (BrokerMetricsManager.getMessageType).
     """
-    if kind & C.PREPARED and (property_values(properties, _TRAN_MSG)[0] or "").lower() == "true":
+    if kind & C.HALF and (property_values(properties, _TRAN_MSG)[0] or "").lower() == "true":
         return "transaction"
     if kind & C.SHARDED:
         return "fifo"

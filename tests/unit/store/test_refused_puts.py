@@ -64,7 +64,7 @@ def test_a_put_without_room_is_named_until_there_is_room(place, caplog, error):
         place.second()
     assert place.store.is_writeable  # no flag is set, because the next put may find room
     assert "commitlog" in refused.failing
-    assert refused.counts == {"no_room": 40}
+    assert +refused.counts == {"no_room": 40}
     found = lines(caplog, "sends are refused reason=no_room")
     assert len(found) == 1  # in the first minute
     assert "count=1 " in found[0]

@@ -248,7 +248,7 @@ class SendMessageProcessor:
             stored, kind = _with_lite_queue(stored, topic), kind | C.LMQ
         if kind & C.PRIORITY and not batch:
             stored, queue_id = _prioritised(stored, kind, queue_id, config)
-        transactional = transactional_properties(stored, times) if kind & C.PREPARED and not batch else None
+        transactional = transactional_properties(stored, times) if kind & C.HALF and not batch else None
         if transactional is not None:
             sys_flag &= ~TRANSACTION_BITS
         message = MessageExtBrokerInner(

@@ -132,7 +132,7 @@ N_COLUMNS = 12
 # flag is in ``formats.names.MARKS``.
 WAITS = 1  # it has a delivery time or a delay level
 LMQ = 2  # it names LMQ queues, or queue offsets in them
-PREPARED = 4  # it may be a half message
+HALF = 4  # it may be a half message
 LITE = 8
 PRIORITY = 16
 ALONE = 31  # each flag so far: a batch cannot honour such a property

@@ -143,7 +143,7 @@ def mark_of(b: cython.p_const_uchar, p: cython.Py_ssize_t, n: cython.Py_ssize_t)
         if is_name(b, p, b"TRACE_ON", 8):
             return C.OVERWRITTEN
         if is_name(b, p, b"TRAN_MSG", 8):
-            return C.PREPARED
+            return C.HALF
     elif n == 9:
         if is_name(b, p, b"INNER_NUM", 9):
             return C.OVERWRITTEN
