@@ -112,8 +112,9 @@ class RequestWorker(Waiters[_Work]):
         Raises RefusalError (SYSTEM_BUSY) if too many wait or the broker stops.
         """
         channel = reply.channel
-        if channel.closed:
-            return  # its answer could not be sent
+        if channel.closed:  # its answer could not be sent
+            reply.drop()
+            return
         if self._stopped:
             raise RefusalError(ResponseCode.SYSTEM_BUSY, "the broker is shutting down")
         one = _Work(reply, group, work, then)
