@@ -62,6 +62,7 @@ def layout_numbers() -> str:
         **places("INDEX_ENTRY", "ENTRY_AT", indexfile.INDEX_ENTRY),
         **places("TIMER_UNIT", "TIMER_AT", timerlog.TIMER_UNIT),
         "TIMER_MAGIC_DELETE": timerlog.MAGIC_DELETE, "TIMER_MAGIC_MASK": timerlog.MAGIC_MASK,
+        "TIMER_MAGIC_ROLL": timerlog.MAGIC_ROLL,
         **places("SLOT", "SLOT_AT", timerwheel.SLOT),
         **places("BINARY_HEAD", "BINARY_AT", remoting.BINARY_HEAD),
         **name_numbers(),

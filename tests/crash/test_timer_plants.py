@@ -54,7 +54,7 @@ def w17_a_put_back_is_dropped_after_three_tries(patch):
         position = int(units["phy_offset"][0])
         tries[position] += 1
         if tries[position] >= 3:
-            self.leave(units)
+            self.leave(units, self.slot_times(units))
         else:
             real(self, units, left)
 

@@ -39,10 +39,9 @@ __all__ = [
     "record",
     "signatures",
     "table_records",
-    "timer_lists",
     "timer_put_back",
     "timer_records",
-    "timer_replay",
+    "timer_units",
     "unit_records",
 ]
 
@@ -111,10 +110,9 @@ if TYPE_CHECKING:
         record,
         signatures,
         table_records,
-        timer_lists,
         timer_put_back,
         timer_records,
-        timer_replay,
+        timer_units,
         unit_records,
     )
 else:

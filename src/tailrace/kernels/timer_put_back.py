@@ -80,9 +80,7 @@ def _put_one(
     size: cython.Py_ssize_t = (
         L.FIXED_SIZE + born_length + host_length + body_length + topic_length + props_length + added)
     q: cython.Py_ssize_t
-    times: cython.Py_ssize_t = (
-        p + L.HEAD_SIZE + born_length + L.STORE_TIME_SIZE
-        + (L.HOST_V6_SIZE if b[p + L.AT_SYS_FLAG + 3] & L.STOREHOST_V6 else L.HOST_V4_SIZE))
+    body: cython.Py_ssize_t = rows[r, C.T_BODY_POS]
     if size + L.BLANK_SIZE > limit - start:
         return -1
     q = put_head(
@@ -91,8 +89,8 @@ def _put_one(
         host_bits(be32(b, p + L.AT_SYS_FLAG), born_length, host_length), be64(b, p + L.AT_BORN_TIMESTAMP))
     q = put_store_time(out, copy_bytes(out, q, b, p + L.HEAD_SIZE, born_length), now_ms)
     q = copy_bytes(out, q, store_host, 0, host_length)
-    q = put_body_head(out, q, be32(b, times), 0, body_length)
-    q = copy_bytes(out, q, b, rows[r, C.T_BODY_POS], body_length)
+    q = put_body_head(out, q, be32(b, body - L.BODY_HEAD_SIZE), 0, body_length)
+    q = copy_bytes(out, q, b, body, body_length)
     q = put_topic_length(out, q, topic_length, False)
     q = copy_bytes(out, q, b, rows[r, C.T_TOPIC_POS], topic_length)
     q = put_properties_length(out, q, props_length + added)

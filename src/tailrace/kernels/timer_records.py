@@ -11,6 +11,7 @@ import cython
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be32u, be64
+from tailrace.kernels.shared.copying import inside
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
 from tailrace.kernels.shared.fnv import FNV_MASK, FNV_PRIME, FNV_START, fnv_on
 from tailrace.kernels.shared.java_hash import java_hash_of
@@ -130,9 +131,9 @@ def _properties(
             deliver = number = _number(b, value, end)
         elif (
             name == L.NAME_TIMER_DEL_UNIQKEY or name == L.NAME_TIMER_ENQUEUE_MS or name == L.NAME_TIMER_DEQUEUE_MS
-            or name == L.NAME_TIMER_ROLL_TIMES or name == L.NAME_CRC_PROPERTY
+            or name == L.NAME_TIMER_ROLL_TIMES or name == L.NAME_CRC_PROPERTY or name == L.NAME_INNER_MULTI_DISPATCH
         ):
-            return False  # it deletes a timer, or it was put back before
+            return False  # it deletes a timer, was put back before, or gets units of light queues
         if number < 0:
             return False
         start, value, end = next_property(b, end + 1, e)
@@ -184,7 +185,7 @@ def _record(
     b: cython.const[cython.uchar][::1],
     p: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
-    phy_offset: cython.longlong,
+    max_body: cython.longlong,
     precision_ms: cython.longlong,
     rows: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
@@ -194,17 +195,18 @@ def _record(
     length: cython.longlong
     q: cython.Py_ssize_t
     properties: cython.Py_ssize_t
-    q, properties = _timer_at(b, p, end, phy_offset)
+    q, properties = _timer_at(b, p, end, rows[n, C.T_POSITION])
     if properties < 0 or end - properties + _TAIL > L.MAX_PROPERTIES:
         return False
     sys_flag = be32(b, p + L.AT_SYS_FLAG)
     if sys_flag & L.TRANSACTION_MASK:  # records of transactions are not plain
         return False
-    rows[n, C.T_POS] = p
     rows[n, C.T_BORN_LEN] = L.HOST_V6_SIZE if sys_flag & L.BORNHOST_V6 else L.HOST_V4_SIZE
     length = be32(b, q - 4)
     rows[n, C.T_BODY_POS] = q
     rows[n, C.T_BODY_LEN] = length
+    if length > max_body:
+        return False
     if length and (crc_of(b, q, q + cython.cast(cython.Py_ssize_t, length)) & _MASK_31) != be32(b, p + L.AT_BODY_CRC):
         return False
     rows[n, C.T_PROPS_POS] = properties
@@ -213,36 +215,60 @@ def _record(
         b, properties, end, be64(b, p + L.HEAD_SIZE + rows[n, C.T_BORN_LEN]), precision_ms, rows, n)
 
 
+def place(units: cython.const[cython.uchar][::1], precision_ms: cython.longlong, rows: cython.longlong[:, ::1]):
+    """Fill T_POSITION, T_SLOT, T_SIZE, T_WROTE and T_FAR of the rows from units of the timer log."""
+    n: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    time: cython.longlong
+    if len(units) != rows.shape[0] * L.TIMER_UNIT_SIZE or precision_ms <= 0 or rows.shape[1] != C.T_COLUMNS:
+        raise ValueError(f"{len(units)} bytes of units, {rows.shape[0]} rows of {rows.shape[1]}")
+    with cython.nogil:
+        for n in range(rows.shape[0]):
+            p = n * L.TIMER_UNIT_SIZE
+            time = be64(units, p + L.TIMER_AT_WRITE_TIME_MS)
+            rows[n, C.T_WROTE] = time
+            time += be32(units, p + L.TIMER_AT_DELAY_MS)
+            rows[n, C.T_SLOT] = time - (time % precision_ms + precision_ms) % precision_ms  # rounded down
+            rows[n, C.T_POSITION] = be64(units, p + L.TIMER_AT_PHY_OFFSET)
+            rows[n, C.T_SIZE] = be32(units, p + L.TIMER_AT_MSG_SIZE)
+            rows[n, C.T_FAR] = (be32u(units, p + L.TIMER_AT_MAGIC) & L.TIMER_MAGIC_ROLL) != 0
+
+
 def read(
     buf: cython.const[cython.uchar][::1],
-    at: cython.const[cython.longlong][::1],
-    phy_offsets: cython.const[cython.longlong][::1],
-    sizes: cython.const[cython.longlong][::1],
     precision_ms: cython.longlong,
+    frontier_ms: cython.longlong,
+    suspicious_until_ms: cython.longlong,
+    max_body: cython.longlong,
+    max_size: cython.longlong,
     rows: cython.longlong[:, ::1],
 ):
-    """Fill ``rows`` from the timer records at ``at`` in ``buf``, whose positions in the log are ``phy_offsets``.
+    """Fill ``rows`` from the timer records that T_POS, T_SIZE and T_POSITION name. Return how many are not plain.
 
     T_PLAIN is 1 for a plain timer: a valid record of the timer topic whose body checksum matches; its properties
     are ASCII and have real topic, queue id, unique key and slot time; it is not part of a transaction, was not rolled
-    or delivered before, and is not a request to delete a timer. An ``at`` below 0 is a record that could not be
-    read.
+    or delivered before, is not a request to delete a timer, and has no light queues. Its body has at most ``max_body``
+    bytes and the record at most ``max_size``. It is not a far timer whose slot time is ``frontier_ms`` or later.
+    T_ASK is 1 for a far timer, and for a plain one with a slot time before ``suspicious_until_ms``.
     """
     n: cython.Py_ssize_t
-    p: cython.longlong
-    count: cython.Py_ssize_t = at.shape[0]
-    size: cython.Py_ssize_t = len(buf)
-    if not count == phy_offsets.shape[0] == sizes.shape[0] == rows.shape[0]:
-        raise ValueError(f"{count} places, {rows.shape[0]} rows")
-    if count and rows.shape[1] < C.T_COLUMNS:
+    p: cython.Py_ssize_t
+    odd: cython.Py_ssize_t = 0
+    if rows.shape[1] != C.T_COLUMNS:
         raise ValueError(f"{rows.shape[1]} columns")
     with cython.nogil:
-        for n in range(count):
-            p = at[n]
+        for n in range(rows.shape[0]):
             rows[n, C.T_PLAIN] = 0
-            if p >= 0 and sizes[n] > 0 and p <= size and sizes[n] <= size - p:
-                rows[n, C.T_PLAIN] = _record(
-                    buf, p, p + sizes[n], phy_offsets[n], precision_ms, rows, n)
+            rows[n, C.T_ASK] = rows[n, C.T_FAR]
+            p = cython.cast(cython.Py_ssize_t, rows[n, C.T_POS])
+            if (
+                inside(p, rows[n, C.T_SIZE], len(buf)) and rows[n, C.T_SIZE] <= max_size and rows[n, C.T_WROTE] >= 0
+                and _record(buf, p, p + rows[n, C.T_SIZE], max_body, precision_ms, rows, n)
+            ):
+                rows[n, C.T_PLAIN] = rows[n, C.T_FAR] == 0 or rows[n, C.T_OUT] < frontier_ms
+                rows[n, C.T_ASK] |= rows[n, C.T_OUT] < suspicious_until_ms
+            odd += 1 - rows[n, C.T_PLAIN]
+    return odd
 
 
 # -- for the enqueue
@@ -293,35 +319,24 @@ def topic_hash(topic: cython.const[cython.uchar][::1]):
     return _end_hash(fnv_on(FNV_START, topic, 0, len(topic)), 0)
 
 
-def read_enqueued(
-    buf: cython.const[cython.uchar][::1],
-    at: cython.const[cython.longlong][::1],
-    phy_offsets: cython.const[cython.longlong][::1],
-    sizes: cython.const[cython.longlong][::1],
-    rows: cython.longlong[:, ::1],
-):
-    """Fill the E_* columns from the timer records at ``at``, whose positions in the log are ``phy_offsets``.
+def read_enqueued(buf: cython.const[cython.uchar][::1], rows: cython.longlong[:, ::1]):
+    """Fill ``rows`` from the timer records that E_POS, E_SIZE and E_POSITION name.
 
     E_KIND is TIMER or DELETE for a record of the timer topic with valid lengths whose properties are ASCII and
-    have slot time and real topic, else C.E_ODD. Checksums are not verified. An ``at`` below 0 is a record that could
-    not be read.
+    have slot time and real topic, else C.E_ODD. Checksums are not verified.
     """
     n: cython.Py_ssize_t
-    p: cython.longlong
+    p: cython.Py_ssize_t
     q: cython.Py_ssize_t
     end: cython.Py_ssize_t
-    count: cython.Py_ssize_t = at.shape[0]
-    size: cython.Py_ssize_t = len(buf)
-    if not count == phy_offsets.shape[0] == sizes.shape[0] == rows.shape[0]:
-        raise ValueError(f"{count} places, {rows.shape[0]} rows")
-    if count and rows.shape[1] < C.E_COLUMNS:
+    if rows.shape[1] != C.E_COLUMNS:
         raise ValueError(f"{rows.shape[1]} columns")
     with cython.nogil:
-        for n in range(count):
-            p = at[n]
-            rows[n, C.E_KIND] = 0
-            if p >= 0 and sizes[n] > 0 and p <= size and sizes[n] <= size - p:
-                end = cython.cast(cython.Py_ssize_t, p + sizes[n])
-                _, q = _timer_at(buf, cython.cast(cython.Py_ssize_t, p), end, phy_offsets[n])
+        for n in range(rows.shape[0]):
+            rows[n, C.E_KIND] = C.E_ODD
+            if inside(rows[n, C.E_POS], rows[n, C.E_SIZE], len(buf)):
+                p = cython.cast(cython.Py_ssize_t, rows[n, C.E_POS])
+                end = p + cython.cast(cython.Py_ssize_t, rows[n, C.E_SIZE])
+                _, q = _timer_at(buf, p, end, rows[n, C.E_POSITION])
                 if q >= 0:
                     rows[n, C.E_KIND] = _enqueued(buf, q, end, rows, n)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["Ints", "Mask", "Units", "different", "grouped", "no_positions", "read_records", "whole"]
+from tailrace.kernels import timer_units
+
+__all__ = ["Ints", "Mask", "Units", "grouped", "no_positions", "numbered", "read_records", "whole"]
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 """An array of offsets, positions, times or hashes; of two dimensions for rows of a kernel."""
@@ -27,11 +30,12 @@ def no_positions() -> Ints:
     return np.empty(0, np.int64)
 
 
-def different(values: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the different values, the index of the first of each, and their counts; fast if all are equal."""
-    if len(values) and bool((values == values[0]).all()):
-        return values[:1], np.zeros(1, np.int64), np.array([len(values)])
-    return np.unique(values, return_index=True, return_counts=True)
+def numbered(values: Ints) -> tuple[Ints, Ints]:
+    """Return the first index of each different value, sorted, and for each value its index there."""
+    count = len(values)
+    numbers, firsts, table = np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(
+        1 << (2 * count).bit_length(), np.int64)
+    return firsts[: timer_units.number(values, table, numbers, firsts)], numbers
 
 
 def grouped(values: Ints) -> tuple[Ints, Ints]:
@@ -58,28 +62,19 @@ def read_records(
     """
     ends = positions + np.maximum(sizes, 0)
     cuts = ((positions[1:] - ends[:-1] > _GAP).nonzero()[0] + 1).tolist()
-    at, parts, used = np.full(len(positions), -1, np.int64), list[bytes](), 0
-    for low, high in zip([0, *cuts], [*cuts, len(positions)], strict=True):
-        try:
-            for part in _run(read, positions[low:high], ends[low:high], at[low:high], used):
-                parts.append(part)
-                used += len(part)
-        except OSError as error:
-            on_error(error)
+    starts, until = positions.tolist(), ends.tolist()
+    at, parts, used, low = np.full(len(starts), -1, np.int64), list[bytes](), 0, 0
+    for high in (*cuts, len(starts)):
+        while low < high:  # one read per file of the log
+            try:
+                data = read(starts[low], max(until[low:high]) - starts[low])
+            except OSError as error:
+                on_error(error)
+                low = high
+                continue
+            reached = bisect_left(starts, starts[low] + len(data), low, high)
+            at[low:reached] = positions[low:reached] + (used - starts[low])
+            parts.append(data)
+            used += len(data)
+            low = max(reached, low + 1)  # without data nothing is there
     return (parts[0] if len(parts) == 1 else b"".join(parts)), at
-
-
-def _run(read: ReadLog, positions: Ints, ends: Ints, at: Ints, used: int) -> Iterator[bytes]:
-    """Yield the bytes of neighbouring records, of one read per file of the log. ``used`` bytes are before them.
-
-    ``at`` is set for the records of a read after the read.
-    """
-    low = 0
-    while low < len(positions):
-        start = int(positions[low])
-        data = read(start, max(int(ends[low:].max()) - start, 0))
-        reached = int(positions.searchsorted(start + len(data))) if data else low
-        at[low:reached] = positions[low:reached] + (used - start)
-        used += len(data)
-        low = max(reached, low + 1)  # without data nothing is there
-        yield data

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
-from tailrace.kernels import timer_lists, timer_records
-from tailrace.timer.arrays import Ints, Mask, Units, different, grouped, no_positions, whole
+from tailrace.kernels import timer_records, timer_units
+from tailrace.timer.arrays import Ints, Mask, Units, grouped, no_positions, numbered, whole
 from tailrace.timer.properties import Identity
 from tailrace.timer.unread import NO_TRIES, Tries
 
@@ -65,25 +65,20 @@ class Delivered:
     def find(self, hashes: Ints) -> Ints:
         """Return the position for each hash, or -1."""
         found = np.empty(len(hashes), np.int64)
-        timer_lists.find(self._table, np.ascontiguousarray(hashes), found)
+        timer_units.find(self._table, hashes, found)
         return found
 
-    def add(self, hashes: Ints, positions: Ints, slots: Ints, begun: dict[int, int]) -> None:
-        """Add timers with their slots; ``begun`` has the slots with timers left."""
-        if 2 * (self._used + len(hashes)) > len(self._table):
+    def add(self, rows: Ints, begun: dict[int, int]) -> None:
+        """Add timers: hash, position and slot of each; ``begun`` has the slots with timers left."""
+        if 2 * (self._used + len(rows)) > len(self._table):
             kept = self._table[self._table[:, 0] != 0]
             kept = kept[np.isin(kept[:, 2], list(begun))]
             size = _SMALLEST
-            while size < 3 * (len(kept) + len(hashes)):
+            while size < 3 * (len(kept) + len(rows)):
                 size *= 2
-            self._table, self._used = np.zeros((size, 3), np.int64), 0
-            self._add(kept)
-        rows = np.empty((len(hashes), 3), np.int64)
-        rows[:, 0], rows[:, 1], rows[:, 2] = hashes, positions, slots
-        self._add(rows)
-
-    def _add(self, rows: Ints) -> None:
-        self._used = timer_lists.add(self._table, np.ascontiguousarray(rows), self._used)
+            self._table = np.zeros((size, 3), np.int64)
+            self._used = timer_units.add(self._table, kept, 0)
+        self._used = timer_units.add(self._table, rows, self._used)
 
 
 class UnreadList(NamedTuple):
@@ -147,14 +142,17 @@ class DueTable:
     def loaded(self, time_ms: int, units: Units) -> None:
         """Add the units of the list of a slot, oldest first."""
         del self.lists[time_ms]
-        self.add(units)
+        self.slots[time_ms] += len(units)
+        self._add(units)
         self._left(time_ms, 0)
 
     def add(self, units: Units) -> None:
         """Add units, also of slots that were begun before."""
-        times, _, counts = different(self.slot_times(units))
-        for time, count in zip(times.tolist(), counts.tolist(), strict=True):
+        for time, count in _counts(self.slot_times(units)):
             self.slots[time] = self.slots.get(time, 0) + count
+        self._add(units)
+
+    def _add(self, units: Units) -> None:
         requests = _are_requests(units)
         if np.count_nonzero(requests):
             self._requests.append(units[requests])
@@ -162,13 +160,11 @@ class DueTable:
         if len(units):
             self._ready.append(units)
 
-    def leave(self, units: Units) -> None:
+    def leave(self, units: Units, slots: Ints) -> None:
         """Note that the timers of these units have left their slots."""
-        if len(units):
-            self._on_left(units)
-            times, _, counts = different(self.slot_times(units))
-            for time, count in zip(times.tolist(), counts.tolist(), strict=True):
-                self._left(time, count)
+        self._on_left(units)
+        for time, count in _counts(slots):
+            self._left(time, count)
 
     def _left(self, time_ms: int, count: int) -> None:
         self.slots[time_ms] -= count
@@ -325,6 +321,12 @@ class DueTable:
         if self._delete_hashes is None:
             self._delete_hashes = np.array(list(self._deletes.values()), np.int64)
         return np.isin(hashes, self._delete_hashes)
+
+
+def _counts(slots: Ints) -> Iterator[tuple[int, int]]:
+    """Yield each slot time and how often it comes."""
+    firsts, numbers = numbered(slots)
+    yield from zip(slots[firsts].tolist(), np.bincount(numbers).tolist(), strict=True)
 
 
 def _are_requests(units: Units) -> Mask:

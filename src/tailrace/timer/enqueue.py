@@ -32,7 +32,7 @@ from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.arrays import Ints, Units, different, grouped, read_records, whole
+from tailrace.timer.arrays import Ints, Units, grouped, numbered, read_records, whole
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.due_table import DueTable, column
 from tailrace.timer.properties import out_ms
@@ -51,8 +51,6 @@ _BATCH: Final = 4096
 _MOST_SKIPPED: Final = 4096
 """Number of messages that could not be read from which no further message is enqueued."""
 _INT_MAX: Final = 0x7FFFFFFF
-_OFFSET, _PHY, _SIZE = (C.E_COLUMNS + n for n in range(3))
-_COLUMNS: Final = C.E_COLUMNS + 3
 
 
 @dataclass(slots=True)
@@ -208,16 +206,16 @@ class Enqueue:
 
     def _read(self, wanted: _Wanted, room: int) -> _Batch:
         """Read the first of the messages: as many as ``room`` allows, up to a stray one."""
-        rows = np.zeros((len(wanted.offsets), _COLUMNS), np.int64)
-        rows[:, _OFFSET], rows[:, _PHY], rows[:, _SIZE] = wanted.offsets, wanted.phys, wanted.sizes
-        behind = np.flatnonzero(np.diff(rows[:, _PHY]) <= 0)
-        count = min(room, whole(rows[:, _SIZE]), int(behind[0]) + 1 if len(behind) else room)
+        rows = np.zeros((len(wanted.offsets), C.E_COLUMNS), np.int64)
+        rows[:, C.E_OFFSET], rows[:, C.E_POSITION], rows[:, C.E_SIZE] = wanted.offsets, wanted.phys, wanted.sizes
+        behind = np.flatnonzero(np.diff(wanted.phys) <= 0)
+        count = min(room, whole(wanted.sizes), int(behind[0]) + 1 if len(behind) else room)
         until = wanted.until
         if count < len(rows):
-            until, rows = int(rows[count, _OFFSET]), rows[:count]
-        positions, sizes = rows[:, _PHY].copy(), rows[:, _SIZE].copy()
-        data, at = read_records(self._store.commit_log.read, positions, sizes, on_error=self._put_back.read_failed)
-        kernel.read_enqueued(data, at, positions, sizes, rows)
+            until, rows = int(rows[count, C.E_OFFSET]), rows[:count]
+        data, rows[:, C.E_POS] = read_records(
+            self._store.commit_log.read, rows[:, C.E_POSITION], rows[:, C.E_SIZE], on_error=self._put_back.read_failed)
+        kernel.read_enqueued(data, rows)
         return self._with_odd(_Batch(rows, _topics(data, rows), until))
 
     def _with_odd(self, batch: _Batch) -> _Batch:
@@ -228,18 +226,18 @@ class Enqueue:
         rows = batch.rows
         readable = np.ones(len(rows), bool)
         for row in np.flatnonzero(rows[:, C.E_KIND] == C.E_ODD).tolist():
-            phy_offset, size = int(rows[row, _PHY]), int(rows[row, _SIZE])
+            phy_offset, size = int(rows[row, C.E_POSITION]), int(rows[row, C.E_SIZE])
             try:
                 message = self._reads.message(phy_offset, size)
             except OSError as error:
-                batch.unread[int(rows[row, _OFFSET])] = phy_offset, size, error
+                batch.unread[int(rows[row, C.E_OFFSET])] = phy_offset, size, error
                 message = None
             if message is None:
                 readable[row] = False
                 continue
             out, topic = out_ms(message.properties), message.properties.get(REAL_TOPIC)
             if out is None or topic is None:
-                batch.stray, batch.until = message, int(rows[row, _OFFSET])
+                batch.stray, batch.until = message, int(rows[row, C.E_OFFSET])
                 readable[row:] = False
                 break
             name = kernel.topic_hash(topic.encode())
@@ -249,7 +247,7 @@ class Enqueue:
             rows[row, C.E_OUT] = column(out)
             rows[row, C.E_TOPIC_HASH] = java_string_hash(topic)
             rows[row, C.E_TOPIC] = name
-            rows[row, _PHY], rows[row, _SIZE] = message.phy_offset, message.store_size
+            rows[row, C.E_POSITION], rows[row, C.E_SIZE] = message.phy_offset, message.store_size
         if not readable.all():
             batch.rows = rows[readable]
         return batch
@@ -264,7 +262,7 @@ class Enqueue:
         times, magics = self._slots_of(rows, write_time)
         count, blocked = self._free(times)
         if count < len(rows):
-            until = int(rows[count, _OFFSET])
+            until = int(rows[count, C.E_OFFSET])
             rows, times, magics = rows[:count], times[:count], magics[:count]
         units = _units_of(rows, times, magics, write_time)
         if count:
@@ -301,13 +299,10 @@ class Enqueue:
 
         The place of a slot in the ring may hold timers of another time that are not delivered (T5).
         """
-        count = len(times)
-        slots, first, _ = different(times)
-        places = self._wheel.places(slots)
-        if len(different(places)[0]) < len(slots):  # a ring apart, within one batch
-            order = np.lexsort((first, places))
-            again = np.append(False, np.diff(places[order]) == 0)
-            count = min(count, int(first[order][again].min()))
+        first, _ = numbered(times)
+        slots = times[first]
+        again = np.delete(first, numbered(self._wheel.places(slots))[0])  # a ring apart, within one batch
+        count = int(again.min(initial=len(times)))
         held = self._wheel.slots_at(slots)
         held_ms = held["time"] * self._precision
         occupied = (held_ms != slots) & (held_ms > 0) & (held["last_pos"] >= 0)
@@ -341,10 +336,10 @@ class Enqueue:
     def _count(self, rows: Ints, topics: dict[int, str]) -> None:
         """Update the metrics, in the order in which the topics come first."""
         is_delete = rows[:, C.E_KIND] == C.E_DELETE
-        values, first, counts = different(rows[:, C.E_TOPIC] - is_delete)  # a hash is odd
-        for at in np.argsort(first).tolist():
-            count, sign = int(counts[at]), 1 if values[at] & 1 else -1
-            self._metrics.add(topics[int(values[at]) | 1], sign * count, count)
+        values = rows[:, C.E_TOPIC] - is_delete  # a hash is odd
+        first, numbers = numbered(values)
+        for value, count in zip(values[first].tolist(), np.bincount(numbers).tolist(), strict=True):
+            self._metrics.add(topics[value | 1], count if value & 1 else -count, count)
 
     def _make_way(self, slot_time: int, now: int) -> bool:
         """Move timers that became too early because the clock was set back. Return True if the slot is free now."""
@@ -394,7 +389,7 @@ def _units_of(rows: Ints, times: Ints, magics: Ints, write_time: int) -> Units:
     wrote = np.where(times - write_time >= -_INT_MAX, write_time, times)
     units["size"], units["magic"] = TIMER_UNIT.size, magics
     units["write_time_ms"], units["delay_ms"] = wrote, times - wrote
-    units["phy_offset"], units["msg_size"] = rows[:, _PHY], rows[:, _SIZE]
+    units["phy_offset"], units["msg_size"] = rows[:, C.E_POSITION], rows[:, C.E_SIZE]
     units["topic_hash"] = rows[:, C.E_TOPIC_HASH]
     return units
 
@@ -402,11 +397,10 @@ def _units_of(rows: Ints, times: Ints, magics: Ints, write_time: int) -> Units:
 def _topics(data: bytes, rows: Ints) -> dict[int, str]:
     """Return the real topics of plain messages by their hash."""
     plain = np.flatnonzero(rows[:, C.E_KIND] != C.E_ODD)
-    names, first, _ = different(rows[plain, C.E_TOPIC])
     found = {}
-    for name, row in zip(names.tolist(), plain[first].tolist(), strict=True):
+    for row in plain[numbered(rows[plain, C.E_TOPIC])[0]].tolist():
         at, length = int(rows[row, C.E_TOPIC_POS]), int(rows[row, C.E_TOPIC_LEN])
-        found[name] = data[at : at + length].decode("ascii")
+        found[int(rows[row, C.E_TOPIC])] = data[at : at + length].decode("ascii")
     return found
 
 

@@ -23,7 +23,6 @@ from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError, MessageIllegalError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.names import (
-    INNER_MULTI_DISPATCH,
     REAL_QID,
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
@@ -31,14 +30,14 @@ from tailrace.formats.names import (
     TIMER_ROLL_TIMES,
     TIMER_TOPIC,
 )
-from tailrace.formats.timerlog import MAGIC_ROLL
+from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.kernels import timer_put_back
 from tailrace.kernels import timer_records as kernel
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, PutMessageResult
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.arrays import Ints, Mask, Units, read_records
+from tailrace.timer.arrays import Ints, Mask, Units, numbered, read_records
 from tailrace.timer.due_table import NOBODY, RETRY_MS, Delivered, DueTable, column, identity_hash
 from tailrace.timer.parking import ANY_TARGET, NEVER, Parking, Targets, inner_message
 from tailrace.timer.properties import (
@@ -65,7 +64,6 @@ _MOST_FAILED: Final = 64
 _SMALL: Final = 4096
 _MOST_DECODED: Final = 20_000
 _HASH: Final = (1 << 62) - 1
-_DISPATCH: Final = f"{INNER_MULTI_DISPATCH}\x01".encode()
 _ADDED: Final = 256
 """Upper bound of the bytes that a delivered record has more than its timer message: two properties, another topic."""
 _COUNTERS: Final = (
@@ -78,13 +76,15 @@ _COUNTERS: Final = (
 class _Batch:
     """Units in the order of their positions, the bytes of their records, and a row of columns for each."""
 
-    def __init__(self, units: Units, tries: Tries) -> None:
-        self.units: Units = units[units["phy_offset"].argsort(kind="stable")]
+    def __init__(self, units: Units, tries: Tries, precision_ms: int) -> None:
+        self.units: Units = units[units["phy_offset"].argsort(kind="stable")].astype(TIMER_UNIT.dtype, copy=False)
         self.tries = tries
-        self.positions: Ints = self.units["phy_offset"].astype(np.int64)
-        self.sizes: Ints = self.units["msg_size"].astype(np.int64)
         self.rows: Ints = np.zeros((len(units), C.T_COLUMNS), np.int64)
+        kernel.place(self.units.view(np.uint8).data, precision_ms, self.rows)
+        self.positions: Ints = self.rows[:, C.T_POSITION]
         self.data = b""
+        self.odd = len(units)
+        """Number of rows that are not plain."""
         self.messages: dict[int, MessageExt] = {}
         """Messages of odd rows."""
         self.todo: Mask = np.ones(len(units), bool)
@@ -93,9 +93,9 @@ class _Batch:
         """Rows whose timers have left their slots."""
         self.kept: Mask = np.zeros(len(units), bool)
         """Rows that wait, or were put off."""
-        self.far: Mask = (self.units["magic"] & MAGIC_ROLL) != 0
-        self.roll: Mask = self.far
-        """Rows of far timers whose own slots have not come."""
+        self.far: Mask = self.rows[:, C.T_FAR] == 1
+        self.roll: Mask = np.zeros(len(units), bool)
+        """Rows of far timers whose own slots have not come. They are not plain."""
 
     def leave(self, rows: Any) -> None:
         self.todo[rows], self.gone[rows] = False, True
@@ -110,10 +110,6 @@ class _Batch:
     def other_hash(self, row: int) -> int:
         """Return a hash for a timer whose own hash another timer has. No producer can choose it."""
         return hash(self.name(row)) & _HASH | 1
-
-    def was_rolled(self, row: int) -> bool:
-        message = self.messages.get(row)
-        return message is not None and TIMER_ROLL_TIMES in message.properties
 
     def text(self, row: int, pos: int, length: int) -> str:
         start = int(self.rows[row, pos])
@@ -202,10 +198,11 @@ class PutBack:
 
         Without ``put`` those that are due wait after they were looked at.
         """
-        batch = _Batch(units, tries)
+        batch = _Batch(units, tries, self._state.precision_ms)
         try:
             self._read(batch)
-            self._decode_odd(batch)
+            if batch.odd:
+                self._decode_odd(batch)
             self._wait(batch, batch.todo & (batch.rows[:, C.T_DUE] > self._clock.now_ms()))
             if np.count_nonzero(batch.todo):
                 self._drop(batch)
@@ -216,10 +213,10 @@ class PutBack:
             if np.count_nonzero(batch.todo):
                 self._put_others(batch)
         finally:
-            self._due.leave(batch.units[batch.gone])
+            if np.count_nonzero(batch.gone):
+                self._due.leave(batch.units[batch.gone], batch.rows[batch.gone, C.T_SLOT])
+                self._store.wake_flush()
             self._due.give_back(batch.units[~(batch.gone | batch.kept)], tries)
-        if np.count_nonzero(batch.gone):
-            self._store.wake_flush()
         if self._refused >= _MOST_REFUSED:
             self._paused_until_ms = self.reads.now_ms() + RETRY_MS
         return len(batch.messages)
@@ -241,39 +238,37 @@ class PutBack:
 
         Records of a read that failed are not plain, so that they are read one by one.
         """
-        rows, positions, sizes = batch.rows, batch.positions, batch.sizes
-        batch.data, at = read_records(self._store.commit_log.read, positions, sizes, on_error=self.read_failed)
-        kernel.read(batch.data, at, positions, sizes, self._state.grain_ms, rows)
-        rows[:, C.T_POS] = at
-        rows[:, C.T_WROTE] = batch.units["write_time_ms"]
-        if _DISPATCH in batch.data:  # rare: their LMQ units need the ordinary put
-            for row, start in enumerate(at.tolist()):
-                if batch.data.find(_DISPATCH, start, start + int(sizes[row])) >= 0:
-                    rows[row, C.T_PLAIN] = 0
+        rows, state, config = batch.rows, self._state, self._store.config
+        batch.data, rows[:, C.T_POS] = read_records(
+            self._store.commit_log.read, batch.positions, rows[:, C.T_SIZE], on_error=self.read_failed)
+        batch.odd = kernel.read(
+            batch.data, state.grain_ms, state.frontier_ms, state.suspicious_until_ms, config.max_message_size,
+            config.mapped_file_size_commit_log - _ADDED - 1, rows)
 
     def _message(self, batch: _Batch, row: int) -> MessageExt | None:
-        at, phy_offset, size = int(batch.rows[row, C.T_POS]), int(batch.positions[row]), int(batch.sizes[row])
+        at, phy_offset, size = int(batch.rows[row, C.T_POS]), int(batch.positions[row]), int(batch.rows[row, C.T_SIZE])
         return batch.messages.get(row) or self._decoded.pop(phy_offset, None) or self.reads.message(
             phy_offset, size, batch.data[at : at + size] if 0 <= at <= len(batch.data) - size else b"")
 
     def _decode_odd(self, batch: _Batch) -> None:
         """Decode messages that are not plain, and note the timers that requests to delete name."""
-        rows, frontier_ms = batch.rows, self._state.frontier_ms
+        rows, state = batch.rows, self._state
         for row in (rows[:, C.T_PLAIN] == 0).nonzero()[0].tolist():
             message = self._readable(batch, row)
             if message is None:
                 continue
             properties = message.properties
             out = int(properties[TIMER_OUT_MS])
-            if TIMER_DEL_UNIQKEY in properties and not (batch.far[row] and out >= frontier_ms):
+            if TIMER_DEL_UNIQKEY in properties and not (batch.far[row] and out >= state.frontier_ms):
                 for named in named_by(properties, out):
                     self._due.delete(named)
                 batch.leave(row)
                 continue
             rows[row, C.T_OUT] = column(out)
-            rows[row, C.T_DUE] = column(due_ms(properties, out, message.store_timestamp, self._state.grain_ms))
-        batch.roll = batch.far & (rows[:, C.T_OUT] >= frontier_ms)
-        rows[batch.roll, C.T_DUE] = 0  # it is due now
+            rows[row, C.T_DUE] = column(due_ms(properties, out, message.store_timestamp, state.grain_ms))
+            rows[row, C.T_ASK] |= out < state.suspicious_until_ms or TIMER_ROLL_TIMES in properties
+            if batch.far[row] and out >= state.frontier_ms:
+                batch.roll[row], rows[row, C.T_DUE] = True, 0  # it is due now
 
     def _readable(self, batch: _Batch, row: int) -> MessageExt | None:
         """Decode the message of a row. Return None if that is not possible: then the row leaves, or is tried again."""
@@ -293,7 +288,7 @@ class PutBack:
 
     def _cannot_read(self, batch: _Batch, row: int, error: OSError) -> None:
         """Put a row off whose message cannot be read, or leave it out if the tries are over."""
-        phy_offset, size = int(batch.positions[row]), int(batch.sizes[row])
+        phy_offset, size = int(batch.positions[row]), int(batch.rows[row, C.T_SIZE])
         tries = self.reads.after(batch.tries, error, phy_offset, size)
         if self.reads.are_over(tries) and self.reads.leave_out(phy_offset, size, error):
             batch.leave(row)
@@ -309,22 +304,16 @@ class PutBack:
     def _drop(self, batch: _Batch) -> None:
         """Drop timers that are deleted or double."""
         rows, todo = batch.rows, batch.todo
-        for row in (todo & (batch.roll | (rows[:, C.T_PLAIN] == 0))).nonzero()[0].tolist():
+        for row in (todo & (rows[:, C.T_PLAIN] == 0)).nonzero()[0].tolist() if batch.odd else ():
             name = batch.name(row)
             rows[row, C.T_IDENTITY] = identity_hash(name if isinstance(name, Identity) else Identity("", "", name))
-        named = todo & ~batch.roll & self._due.may_be_deleted(rows[:, C.T_IDENTITY])
-        for row in named.nonzero()[0].tolist():
-            identity = batch.identity(row)
-            if identity is not None and self._due.is_deleted(identity):
+        for row in (todo & self._due.may_be_deleted(rows[:, C.T_IDENTITY])).nonzero()[0].tolist():
+            if not batch.roll[row] and (identity := batch.identity(row)) and self._due.is_deleted(identity):
                 self.counters["timerRecalled"] += 1
                 batch.leave(row)
         self._part(batch)
         found = self._delivered.find(rows[:, C.T_IDENTITY])
-        asked = todo & (found != NOBODY)
-        asked |= todo & (batch.far | (rows[:, C.T_OUT] < self._state.suspicious_until_ms))
-        for row in batch.messages:
-            asked[row] |= todo[row] and batch.was_rolled(row)
-        for row in asked.nonzero()[0].tolist():
+        for row in (todo & ((found != NOBODY) | (rows[:, C.T_ASK] == 1))).nonzero()[0].tolist():
             self._ask(batch, row, int(found[row]))
 
     @staticmethod
@@ -333,11 +322,10 @@ class PutBack:
         hashes = batch.rows[:, C.T_IDENTITY]
         while True:
             chosen = batch.todo.nonzero()[0]
-            ordered = np.sort(hashes[chosen])
-            if not np.count_nonzero(ordered[1:] == ordered[:-1]):
+            first, numbers = numbered(hashes[chosen])
+            if len(first) == len(chosen):
                 return
-            _, first, inverse = np.unique(hashes[chosen], return_index=True, return_inverse=True)
-            firsts = chosen[first[inverse]]
+            firsts = chosen[first[numbers]]
             again = np.flatnonzero(firsts != chosen)
             for row, one in zip(chosen[again].tolist(), firsts[again].tolist(), strict=True):
                 if batch.name(row) == batch.name(one) or hashes[row] == batch.other_hash(row):
@@ -356,7 +344,7 @@ class PutBack:
         try:
             is_double = self._is_double(batch, row, other)
         except OSError as error:
-            tries = self.reads.after(batch.tries, error, int(batch.positions[row]), int(batch.sizes[row]))
+            tries = self.reads.after(batch.tries, error, int(batch.positions[row]), int(batch.rows[row, C.T_SIZE]))
             if not self.reads.are_over(tries):
                 self._put_off(batch, row, tries)
             return
@@ -376,13 +364,12 @@ class PutBack:
                 break
             batch.rows[row, C.T_IDENTITY] = batch.other_hash(row)
             other = int(self._delivered.find(batch.rows[row : row + 1, C.T_IDENTITY])[0])
-        position, identity, roll = int(batch.positions[row]), batch.identity(row), bool(batch.roll[row])
+        identity = batch.identity(row)
         if identity is None:
             return False
-        far = bool(batch.far[row])
-        if far and self.was_rolled(identity, position):
+        if batch.far[row] and self.was_rolled(identity, int(batch.positions[row])):
             return True
-        return not roll and self.was_delivered(identity, sure=far or batch.was_rolled(row))
+        return not batch.roll[row] and self.was_delivered(identity, sure=batch.rows[row, C.T_ASK] == 1)
 
     def _identity_at(self, phy_offset: int) -> Identity | None:
         data = self._store.commit_log.record_at(phy_offset)
@@ -397,13 +384,10 @@ class PutBack:
 
     def _put_plain(self, batch: _Batch) -> None:
         """Deliver plain timers, by due time and then in log order."""
-        config, rows, units = self._store.config, batch.rows, batch.units
+        config, rows = self._store.config, batch.rows
         if config.enabled_append_prop_crc:  # a checksum over the whole record needs the ordinary put
             return
-        plain = batch.todo & ~batch.roll & (rows[:, C.T_PLAIN] == 1) & (rows[:, C.T_WROTE] >= 0)
-        plain &= rows[:, C.T_BODY_LEN] <= config.max_message_size
-        plain &= units["msg_size"] + _ADDED < config.mapped_file_size_commit_log
-        order = self._by_due_time(batch, plain)
+        order = self._by_due_time(batch, batch.todo & (rows[:, C.T_PLAIN] == 1))
         said = rows[order, C.T_QUEUE_ID]
         keys = self._queues(batch, order)
         here = rows[order, C.T_QUEUE] >= 0
@@ -420,7 +404,7 @@ class PutBack:
                 dequeue_ms, now_ms, host)
             return made
 
-        bound = int(units["msg_size"][order].sum(dtype=np.int64)) + _ADDED * len(order)
+        bound = int(rows[order, C.T_SIZE].sum()) + _ADDED * len(order)
         result = self._store.put_records(keys, len(order), bound, write)
         if not result.msg_num:
             return
@@ -445,9 +429,7 @@ class PutBack:
 
     def _left(self, batch: _Batch, rows: Ints) -> None:
         """Let rows leave, and note that their timers must not be delivered a second time."""
-        self._delivered.add(
-            batch.rows[rows, C.T_IDENTITY], batch.positions[rows], self._due.slot_times(batch.units[rows]),
-            self._due.slots)
+        self._delivered.add(batch.rows[rows, : C.T_SLOT + 1], self._due.slots)
         batch.leave(rows)
 
     def _queues(self, batch: _Batch, order: Ints) -> list[tuple[str, int]]:
@@ -457,22 +439,17 @@ class PutBack:
         queue any more.
         """
         rows = batch.rows
-        _, first, inverse = np.unique(
-            rows[order, C.T_QUEUE_HASH], return_index=True, return_inverse=True)
-        keys = dict[tuple[str, int], int]()
-        numbers, ids, begins = list[int](), list[int](), list[int]()
+        first, numbers = numbered(rows[order, C.T_QUEUE_HASH])
+        keys, found = dict[tuple[str, int], int](), list[tuple[int, int, int]]()
         for row in order[first].tolist():
             topic = batch.text(row, C.T_TOPIC_POS, C.T_TOPIC_LEN)
             queue_id = self.parking.targets.queue_id(topic, int(rows[row, C.T_QUEUE_ID]))
-            ids.append(queue_id)
-            begins.append(self.parking.targets.first_position(topic))
-            if begins[-1] > batch.positions[-1] or not self._is_legal(topic):
-                numbers.append(-1)
-            else:
-                numbers.append(keys.setdefault((topic, queue_id), len(keys)))
-        gone = batch.positions[order] < np.array(begins, np.int64)[inverse]
-        rows[order, C.T_QUEUE] = np.where(gone, -1, np.array(numbers, np.int64)[inverse])
-        rows[order, C.T_QUEUE_ID] = np.array(ids, np.int64)[inverse]
+            begin = self.parking.targets.first_position(topic)
+            is_here = begin <= batch.positions[-1] and self._is_legal(topic)
+            found.append((keys.setdefault((topic, queue_id), len(keys)) if is_here else -1, queue_id, begin))
+        told = np.array(found, np.int64).reshape(-1, 3)[numbers]
+        rows[order, C.T_QUEUE] = np.where(batch.positions[order] < told[:, 2], -1, told[:, 0])
+        rows[order, C.T_QUEUE_ID] = told[:, 1]
         return list(keys)
 
     def _is_legal(self, topic: str) -> bool:

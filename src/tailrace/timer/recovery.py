@@ -196,7 +196,7 @@ class TimerRecovery:
 
     def _remove_snapshots(self) -> None:
         """Remove snapshots of the wheel: a 5.5.0 broker would prefer even an old one to the wheel file."""
-        root = self._checkpoint_root()
+        root = self._store.root
         found = [
             name for name in self._file_system.list(root)
             if name.startswith(f"{TIMERWHEEL}.") and name != TIMERWHEEL
@@ -206,9 +206,6 @@ class TimerRecovery:
             for name in found:
                 self._file_system.remove(f"{root}/{name}")
             self._file_system.sync_dir(root)
-
-    def _checkpoint_root(self) -> str:
-        return self._store.root
 
     # -- the log
 

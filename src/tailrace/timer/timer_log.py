@@ -25,7 +25,7 @@ from tailrace.formats.timerlog import (
     TIMER_UNIT,
     TimerUnit,
 )
-from tailrace.kernels import timer_lists, timer_replay
+from tailrace.kernels import timer_units
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
@@ -138,7 +138,7 @@ class TimerLog:
             if len(data) < pos + _UNIT - start:
                 break
             out = bytearray(len(data))
-            count, pos, good = timer_lists.walk(data, start, pos, time_ms, precision_ms, out)
+            count, pos, good = timer_units.walk(data, start, pos, time_ms, precision_ms, out)
             found.append(TIMER_UNIT.view(out, count))
             if not good:
                 break
@@ -169,7 +169,7 @@ class TimerLog:
             while at + _UNIT <= file.wrote_position:
                 data = file.read(at, _UNIT * _READ_UNITS)
                 pos = file.file_from_offset + at
-                count, newest = timer_replay.good(data, pos, limit)
+                count, newest = timer_units.good(data, pos, limit)
                 if count:
                     units = TIMER_UNIT.view(data, count)
                     yield pos, units, TimerUnit(*units[newest].tolist())

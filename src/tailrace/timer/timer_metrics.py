@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final, final
 
@@ -19,10 +19,9 @@ import numpy as np
 from tailrace.env.clock import Clock
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import java_string_hash
-from tailrace.formats.timerlog import MAGIC_DELETE
 from tailrace.metrics import TIMER_LATENESS
 from tailrace.store.retention.rules import is_time_to_delete
-from tailrace.timer.arrays import Ints, Units, different
+from tailrace.timer.arrays import Ints, Units, numbered
 from tailrace.timer.timer_log import signs_of
 
 __all__ = ["LATENESS_BUCKETS_MS", "Lateness", "TimerMetrics"]
@@ -67,16 +66,9 @@ class TimerMetrics:
 
     def left(self, units: Units) -> None:
         """Count units that have left their slots."""
-        requests = (units["magic"] & MAGIC_DELETE) != 0
-        for part in (units[requests], units[~requests]) if np.count_nonzero(requests) else (units,):
-            for topic, count in self._by_topic(part, known=True).items():
-                if topic in self._table:
-                    self.add(topic, -count, abs(count))
-
-    def _topic_of(self, topic_hash: int, phy_offset: int, size: int) -> str | None:
-        """Return the topic of a hash. The message is read if several topics have the hash, or no known one."""
-        topics = self._topics.get(topic_hash, ())
-        return topics[0] if len(topics) == 1 else self._topic_at(phy_offset, size)
+        for topic, signs in self._by_topic(units, known=True):
+            if topic in self._table:
+                self.add(topic, -int(signs.sum()), len(signs))
 
     def remove(self, topics: Iterable[str]) -> None:
         """Forget topics that are deleted (removeTimingCount)."""
@@ -115,45 +107,38 @@ class TimerMetrics:
         kept = {java_string_hash(topic) for topic in big}
         found: Counter[str] = Counter()
         for part in units:
-            found.update(self._by_topic(part, kept))
+            for topic, signs in self._by_topic(part, kept):
+                found[topic] += int(signs.sum())
         now = self._clock.now_ms()
         for topic in {*found, *self._table}:
             if java_string_hash(topic) not in kept and self._entry(topic)[0] != found[topic]:
                 self._table[topic][:] = found[topic], now
                 self.dirty = True
 
-    def _by_topic(self, units: Units, kept: Container[int] = (), *, known: bool = False) -> Counter[str]:
-        """Count units by topic, except those with a hash of ``kept``.
+    def _by_topic(
+        self, units: Units, kept: Container[int] = (), *, known: bool = False
+    ) -> Iterator[tuple[str, Ints]]:
+        """Yield topics and the signs of their units, except those with a hash of ``kept``.
 
         A hash of no known topic adds the topic. With ``known`` its units are of a deleted topic and are not counted.
         """
-        found: Counter[str] = Counter()
-        hashes = units["topic_hash"].astype(np.int64)
-        signs = signs_of(units)
-        for value, first in zip(*(array.tolist() for array in different(hashes)[:2]), strict=True):
-            if value in kept:
+        hashes, signs = units["topic_hash"].astype(np.int64), signs_of(units)
+        firsts, numbers = numbered(hashes)
+        for number, (first, value) in enumerate(zip(firsts.tolist(), hashes[firsts].tolist(), strict=True)):
+            if value in kept or (known and value not in self._topics):
                 continue
             if value not in self._topics:
-                if known:
-                    continue
                 topic = self._topic_at(int(units["phy_offset"][first]), int(units["msg_size"][first]))
                 if topic is not None:
                     self._entry(topic)
+            same = numbers == number
             if len(self._topics.get(value, ())) == 1:
-                found[self._topics[value][0]] += int(signs[hashes == value].sum())
-            else:
-                found.update(self._told(units[hashes == value]))
-        return found
-
-    def _told(self, units: Units) -> Counter[str]:
-        """Count by the topic in the messages, because several topics have the same hash."""
-        counted: Counter[str] = Counter()
-        for unit in units:
-            topic = self._topic_of(
-                int(unit["topic_hash"]), int(unit["phy_offset"]), int(unit["msg_size"]))
-            if topic is not None:
-                counted[topic] += -1 if int(unit["magic"]) & MAGIC_DELETE else 1
-        return counted
+                yield self._topics[value][0], signs[same]
+                continue
+            for row in np.flatnonzero(same).tolist():  # the messages tell which of several topics it is
+                topic = self._topic_at(int(units["phy_offset"][row]), int(units["msg_size"][row]))
+                if topic is not None:
+                    yield topic, signs[row : row + 1]
 
     # -- the file
 

@@ -20,7 +20,7 @@ import numpy as np
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.whole_files import open_hint
 from tailrace.formats.timerwheel import SLOT, SLOTS_TOTAL, Slot, wheel_file_size
-from tailrace.kernels import timer_replay
+from tailrace.kernels import timer_units
 from tailrace.timer.arrays import Ints, Mask, Units
 
 __all__ = ["NO_SLOT", "TimerWheel"]
@@ -141,7 +141,7 @@ class TimerWheel:
     def listed(self, units: Units, pos: int, begin_ms: int) -> Mask:
         """Return True for each unit in the list of a slot at ``begin_ms`` or later; the first unit is at ``pos``."""
         found = np.zeros(len(units), np.uint8)
-        timer_replay.listed(
+        timer_units.listed(
             units.view(np.uint8).data, pos, begin_ms, self.precision_ms, self._bytes, found)
         return found.view(np.bool_)
 
@@ -151,7 +151,7 @@ class TimerWheel:
         Return (number of units, reason of the end), as the kernel of the same name.
         """
         touched = np.zeros(-(-self._size // _PAGE), np.uint8)
-        count, why = timer_replay.replay(
+        count, why = timer_units.replay(
             units.view(np.uint8).data, pos, begin_ms, self.precision_ms, self._bytes, touched)
         pages = set(np.flatnonzero(touched).tolist())
         with self._lock:

@@ -8,7 +8,7 @@ from interpreted_kernels import interpreted
 
 from tailrace.formats.commitlog import decode_message, java_string_hash
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
-from tailrace.kernels import record, timer_lists, timer_put_back
+from tailrace.kernels import record, timer_put_back
 from tailrace.kernels import timer_records as compiled
 from tailrace.kernels.properties import encode_properties
 from tailrace.kernels.shared import constants as C
@@ -20,7 +20,6 @@ quick = settings(
 
 TWINS = [interpreted("timer_records"), compiled]
 PUTS = [interpreted("timer_put_back"), timer_put_back]
-LISTS = [interpreted("timer_lists"), timer_lists]
 BASE = 1 << 40
 NOW = 1_700_000_000_000
 numbers = st.sampled_from(["0", "7", "900", str(NOW), str(NOW + 700), "x", "-1", "+5", "", "1" * 16])
@@ -56,7 +55,14 @@ def log_of(made):
 
 def read(module, data, places, sizes):
     rows = np.zeros((len(places), C.T_COLUMNS), np.int64)
-    module.read(data, places, BASE + places, sizes, 1000, rows)
+    module.place(b"".join(
+        TIMER_UNIT.pack(*TimerUnit(52, -1, 1, 123_000, 900, BASE + place, size, 7, 0))
+        for place, size in zip(places.tolist(), sizes.tolist(), strict=True)), 1000, rows)
+    rows[:, C.T_POS] = places
+    odd = module.read(data, 1000, NOW, NOW, 1 << 20, 1 << 20, rows)
+    assert odd == np.count_nonzero(rows[:, C.T_PLAIN] == 0)
+    assert rows[:, C.T_POSITION].tolist() == (BASE + places).tolist()
+    assert rows[:, [C.T_SLOT, C.T_WROTE]].tolist() == [[123_000, 123_000]] * len(rows)
     rows[rows[:, C.T_PLAIN] == 0] = 0
     return rows
 
@@ -100,7 +106,6 @@ def test_records_that_leave_are_those_of_single_ones(made, draw):
     results = []
     for module, puts in zip(TWINS, PUTS, strict=True):
         rows = read(module, data, places, sizes)
-        rows[:, C.T_WROTE] = 123_000
         rows[:, C.T_QUEUE] = rows[:, C.T_QUEUE_ID] % 2
         order = np.flatnonzero(rows[:, C.T_PLAIN])[::-1].copy()
         out, offsets = bytearray(b"\xee" * 8000), np.array([5, 50])
@@ -154,7 +159,8 @@ def test_damaged_bytes_are_the_same_to_both_and_never_read_outside(made, draw):
 
 def read_enqueued(module, data, places, sizes):
     rows = np.zeros((len(places), C.E_COLUMNS), np.int64)
-    module.read_enqueued(data, places, BASE + places, sizes, rows)
+    rows[:, C.E_POS], rows[:, C.E_POSITION], rows[:, C.E_SIZE] = places, BASE + places, sizes
+    module.read_enqueued(data, rows)
     rows[rows[:, C.E_KIND] == C.E_ODD] = 0
     return rows
 
@@ -198,6 +204,22 @@ def test_the_enqueue_sees_damage_the_same_in_both_and_reads_nothing_outside(made
         assert not read_enqueued(module, data, odd, np.array([91, 91, 1, -4])).any()
 
 
+@pytest.mark.parametrize("module", TWINS, ids=["interpreted", "compiled"])
+def test_a_far_timer_waits_for_its_slot_and_the_log_is_asked_about_it(module):
+    data, _, (size,) = log_of([(
+        {"REAL_TOPIC": "T", "UNIQ_KEY": "K", "TIMER_OUT_MS": str(NOW), "REAL_QID": "1"}, b"body",
+        "rmq_sys_wheel_timer", 8, 8, 0, True)])
+    rows = np.zeros((1, C.T_COLUMNS), np.int64)
+    for magic, frontier_ms, suspicious_ms, plain, ask in (
+        (1, NOW, NOW, 1, 0), (1, NOW, NOW + 1, 1, 1), (3, NOW, NOW, 0, 1), (3, NOW + 1, NOW, 1, 1),
+    ):
+        module.place(TIMER_UNIT.pack(*TimerUnit(52, -1, magic, NOW, 0, BASE, size, 7, 0)), 1000, rows)
+        assert module.read(data, 1000, frontier_ms, suspicious_ms, 4, size, rows) == 1 - plain
+        assert rows[0, [C.T_PLAIN, C.T_ASK]].tolist() == [plain, ask]
+    for most_body, most in ((3, size), (4, size - 1)):
+        assert module.read(data, 1000, NOW + 1, NOW, most_body, most, rows) == 1
+
+
 @pytest.mark.parametrize(
     ("module", "puts"), list(zip(TWINS, PUTS, strict=True)), ids=["interpreted", "compiled"])
 def test_a_damaged_body_is_not_plain(module, puts):
@@ -211,55 +233,3 @@ def test_a_damaged_body_is_not_plain(module, puts):
         puts.put_back(
             data, np.zeros((1, C.T_COLUMNS), np.int64), np.array([0]), 0, 1, bytearray(500), 0, 500,
             0, np.array([0]), 1, 1, bytes(8))
-
-
-@pytest.mark.parametrize("module", LISTS, ids=["interpreted", "compiled"])
-def test_a_slots_list_is_followed_through_windows_to_its_end_or_its_damage(module):
-    log, lists = bytearray(), {0: [], 1: []}
-    for n in range(40):
-        slot, pos = n % 3 % 2, len(log)
-        previous = lists[slot][-1] if lists[slot] else -1
-        lists[slot].append(pos)
-        log += TIMER_UNIT.pack(*TimerUnit(52, previous, 1, 5000 + n, 1000 * slot - n, n, 91, 0, 0))
-
-    def followed(slot_ms, pos, base=0):
-        found = []
-        while pos >= base:
-            out = bytearray(52 * 3)
-            count, pos, good = module.walk(
-                bytes(log[base:]), base, pos, slot_ms, 1000, out)
-            found += [unit.phy_offset for unit in map(
-                TIMER_UNIT.unpack_from, [out[i * 52 : i * 52 + 52] for i in range(count)])]
-            if not good:
-                return found, pos, False
-        return found, pos, True
-
-    for slot in (0, 1):
-        places = [pos // 52 for pos in reversed(lists[slot])]
-        assert followed(5000 + 1000 * slot, lists[slot][-1]) == (places, -1, True)
-    base = 52 * 20 + 1
-    found, pos, good = followed(5000, lists[0][-1], base)
-    assert good
-    assert pos < base <= found[-1] * 52
-    assert followed(6000, lists[0][-1]) == ([], lists[0][-1], False)
-    log[lists[0][4] + 3] = 7  # its size
-    found, pos, good = followed(5000, lists[0][-1])
-    assert (found, pos, good) == (
-        [at // 52 for at in reversed(lists[0][5:])], lists[0][4], False)
-
-
-@pytest.mark.parametrize("module", LISTS, ids=["interpreted", "compiled"])
-def test_the_table_keeps_the_first_value_of_each_hash(module):
-    rng = np.random.default_rng(1)
-    hashes = rng.choice(np.arange(1, 4000, 2), 500, replace=False)
-    rows = np.stack([hashes, np.arange(500), np.arange(500) % 7], axis=1)
-    table = np.zeros((1024, 3), np.int64)
-    used = module.add(table, rows[:300], 0)
-    used = module.add(table, rows[300:], used)
-    assert used == 500
-    assert module.add(table, rows[:12] + np.array([0, 9000, 0]), used) == 500
-    found = np.zeros(501, np.int64)
-    module.find(table, np.append(hashes, 5001), found)
-    assert found.tolist() == [*range(500), -1]
-    with pytest.raises(ValueError, match="used"):
-        module.add(table, rows[:20], 500)

@@ -193,7 +193,8 @@ def test_counts_may_be_read_while_the_delivery_begins_slots():
     def begins():
         while not stop.is_set():
             due.add(units)
-            due.leave(due.take(0, 0, 100)[0])
+            taken = due.take(0, 0, 100)[0]
+            due.leave(taken, due.slot_times(taken))
 
     thread = threading.Thread(target=begins)
     thread.start()

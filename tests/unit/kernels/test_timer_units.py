@@ -1,24 +1,17 @@
 """The wheel is built from the timer log: both twins are equal, also on damaged bytes, and agree with plain rules."""
 
-import importlib.util
-import pathlib
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreted_kernels import interpreted
 
-from tailrace import kernels
 from tailrace.formats.timerlog import MAGIC_DELETE, TIMER_UNIT, TimerUnit
 from tailrace.formats.timerwheel import SLOT, Slot
-from tailrace.kernels import timer_replay as compiled
+from tailrace.kernels import timer_units as compiled
 from tailrace.kernels.shared import constants as C
 
-_spec = importlib.util.spec_from_file_location(
-    "interpreted_timer_replay", pathlib.Path(kernels.__file__).parent / "timer_replay.py")
-interpreted = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(interpreted)
-TWINS = [interpreted, compiled]
+TWINS = [interpreted("timer_units"), compiled]
 quick = settings(max_examples=80, deadline=None)
 SLOTS, BASE, LIMIT = 300, 5200, 50_000
 seconds = st.integers(990, 1320)
@@ -119,3 +112,69 @@ def test_what_cannot_be_is_refused(module):
             module.replay(bytes(52), *bad)
     with pytest.raises(ValueError, match="slots"):
         module.listed(bytes(104), 0, 0, 1000, bytes(64), bytearray(1))
+
+
+@pytest.mark.parametrize("module", TWINS, ids=["interpreted", "compiled"])
+def test_a_slots_list_is_followed_through_windows_to_its_end_or_its_damage(module):
+    log, lists = bytearray(), {0: [], 1: []}
+    for n in range(40):
+        slot, pos = n % 3 % 2, len(log)
+        previous = lists[slot][-1] if lists[slot] else -1
+        lists[slot].append(pos)
+        log += TIMER_UNIT.pack(*TimerUnit(52, previous, 1, 5000 + n, 1000 * slot - n, n, 91, 0, 0))
+
+    def followed(slot_ms, pos, base=0):
+        found = []
+        while pos >= base:
+            out = bytearray(52 * 3)
+            count, pos, good = module.walk(
+                bytes(log[base:]), base, pos, slot_ms, 1000, out)
+            found += [unit.phy_offset for unit in map(
+                TIMER_UNIT.unpack_from, [out[i * 52 : i * 52 + 52] for i in range(count)])]
+            if not good:
+                return found, pos, False
+        return found, pos, True
+
+    for slot in (0, 1):
+        places = [pos // 52 for pos in reversed(lists[slot])]
+        assert followed(5000 + 1000 * slot, lists[slot][-1]) == (places, -1, True)
+    base = 52 * 20 + 1
+    found, pos, good = followed(5000, lists[0][-1], base)
+    assert good
+    assert pos < base <= found[-1] * 52
+    assert followed(6000, lists[0][-1]) == ([], lists[0][-1], False)
+    log[lists[0][4] + 3] = 7  # its size
+    found, pos, good = followed(5000, lists[0][-1])
+    assert (found, pos, good) == (
+        [at // 52 for at in reversed(lists[0][5:])], lists[0][4], False)
+
+
+@pytest.mark.parametrize("module", TWINS, ids=["interpreted", "compiled"])
+def test_the_table_keeps_the_first_value_of_each_hash(module):
+    rng = np.random.default_rng(1)
+    hashes = rng.choice(np.arange(1, 4000, 2), 500, replace=False)
+    rows = np.stack([hashes, np.arange(500), np.arange(500) % 7], axis=1)
+    table = np.zeros((1024, 3), np.int64)
+    used = module.add(table, rows[:300], 0)
+    used = module.add(table, rows[300:], used)
+    assert used == 500
+    assert module.add(table, rows[:12] + np.array([0, 9000, 0]), used) == 500
+    found = np.zeros(501, np.int64)
+    module.find(table, np.append(hashes, 5001), found)
+    assert found.tolist() == [*range(500), -1]
+    with pytest.raises(ValueError, match="used"):
+        module.add(table, rows[:20], 500)
+
+
+@quick
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-3, 3), max_size=40))
+def test_different_values_are_numbered_in_the_order_of_their_first_ones(values):
+    order = list(dict.fromkeys(values))
+    for module in TWINS:
+        numbers, firsts = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
+        count = module.number(
+            np.array([values, values], np.int64).T[:, 0], np.zeros(64, np.int64), numbers, firsts)
+        assert numbers.tolist() == [order.index(value) for value in values]
+        assert firsts[:count].tolist() == [values.index(value) for value in order]
+        with pytest.raises(ValueError, match="table"):
+            module.number(*(np.zeros(64, np.int64) for _ in range(4)))
