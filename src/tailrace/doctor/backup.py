@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -226,8 +227,7 @@ class _Copy:
     def _copied(self, file: MappedFile, until: int) -> Entry:
         length, new = min(until - file.file_from_offset, file.size), f"{self._target}/{DATA}/.new"
         digest, head, at = hashlib.sha256(), "", 0
-        made = self._file_system.open(new, writable=True, create=True)
-        try:
+        with closing(self._file_system.open(new, writable=True, create=True)) as made:
             made.truncate(0)
             while at < length:
                 part = file.read(at, min(_CHUNK, length - at))
@@ -241,8 +241,6 @@ class _Copy:
                 if self._progress is not None:
                     self._progress(self.done / self._whole)
             made.sync_data()
-        finally:
-            made.close()
         entry = Entry(_log_name(file), file.size, length, digest.hexdigest(), head)
         self._file_system.rename(new, f"{self._target}/{entry.name}")
         self.files += 1
@@ -327,8 +325,7 @@ def restore(
     for folder in (filenames.COMMITLOG, filenames.CONFIG, filenames.OWN):
         file_system.makedirs(f"{making}/{folder}")
     for entry in manifest.files:
-        made = file_system.open(f"{making}/{entry.path}", writable=True, create=True)
-        try:
+        with closing(file_system.open(f"{making}/{entry.path}", writable=True, create=True)) as made:
             if entry.path in _PRIVATE:
                 make_private(f"{making}/{entry.path}")
             at = 0
@@ -340,8 +337,6 @@ def restore(
                     progress(done / whole)
             made.truncate(entry.size)
             made.sync_data()
-        finally:
-            made.close()
     for folder in (filenames.COMMITLOG, filenames.CONFIG, filenames.OWN, "."):
         file_system.sync_dir(f"{making}/{folder}" if folder != "." else making)
     with MessageStore.open(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -120,10 +121,7 @@ def _disks(file_system: FileSystem, root: str, config: StoreConfig) -> list[dict
 
 def events_report(file_system: FileSystem, path: str) -> dict[str, Any]:
     """Return the last events of a log file. Raises OSError, for example if it is not a regular file."""
-    file = file_system.open(path)
-    try:
+    with closing(file_system.open(path)) as file:
         size = file.size()
         data = file.pread(min(size, LOG_BYTES), max(size - LOG_BYTES, 0))
-    finally:
-        file.close()
     return last_events(data.decode("utf-8", "replace"))

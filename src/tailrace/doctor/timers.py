@@ -8,6 +8,7 @@ delivered record is in the log.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -107,8 +108,7 @@ def _log_units(directory: StoreDirectory, phy_offsets: list[int]) -> dict[int, _
     root, files = f"{directory.path}/{TIMERLOG}", directory.file_system
     names = [name for name in files.list(root) if is_number(name)] if files.exists(root) else []
     for name in sorted(names):
-        file = files.open(f"{root}/{name}")
-        try:
+        with closing(files.open(f"{root}/{name}")) as file:
             for at in _reads(file):
                 data = file.pread(_READ, at)
                 units = TIMER_UNIT.view(data[: len(data) - len(data) % TIMER_UNIT.size])
@@ -118,8 +118,6 @@ def _log_units(directory: StoreDirectory, phy_offsets: list[int]) -> dict[int, _
                     unit = units[number]
                     found[int(unit["phy_offset"])] = _Listed(
                         int(name) + at + number * TIMER_UNIT.size, int(unit["write_time_ms"]) + int(unit["delay_ms"]))
-        finally:
-            file.close()
     return found
 
 

@@ -44,16 +44,13 @@ def read_file(file_system: FileSystem, path: str, most: int | None = None) -> by
 
     Raises OddFileError if it is not a regular file or larger than `WHOLE_FILE_MAX`; OSError.
     """
-    file = file_system.open(path)
-    try:
+    with contextlib.closing(file_system.open(path)) as file:
         if most is None:
             most = file.size()
             if most > WHOLE_FILE_MAX:
                 raise OddFileError(
                     path, f"has {most} bytes, a file of its kind has at most {WHOLE_FILE_MAX}")
         return file.pread(most, 0)
-    finally:
-        file.close()
 
 
 def read_if_there(file_system: FileSystem, path: str, most: int | None = None) -> bytes | None:
@@ -127,16 +124,13 @@ def write_file(
     If the file has the length ``size`` already, the bytes after ``data`` stay as they are. The name is
     durable after a sync of its directory. Raises OSError; the file may then have old and new bytes.
     """
-    file = open_hint(file_system, path)
-    try:
+    with contextlib.closing(open_hint(file_system, path)) as file:
         if size is None:
             file.truncate(0)
         elif file.size() != size:
             file.truncate(size)
         file.pwrite(data, 0)
         file.sync_data()
-    finally:
-        file.close()
 
 
 def replace_file(
@@ -175,12 +169,9 @@ def overwrite_file(file_system: FileSystem, path: str, data: bytes, *, sync: boo
     The name of a new file is durable after a sync of its directory. A crash may leave old and new bytes.
     Raises OSError.
     """
-    file = open_hint(file_system, path)
-    try:
+    with contextlib.closing(open_hint(file_system, path)) as file:
         file.pwrite(data, 0)
         if file.size() != len(data):
             file.truncate(len(data))
         if sync:
             file.sync_data()
-    finally:
-        file.close()

@@ -7,6 +7,7 @@ reader gets the reason, and the time for which messages may be missing.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import NamedTuple
 
 from tailrace.config import StoreConfig
@@ -97,8 +98,5 @@ def _sync(address: str, tls: TlsOptions | None) -> None:
         async with AdminClient(broker=address, tls=tls or False) as admin:
             await admin.sync_store()
 
-    loop = EventLoopThread()  # a notebook has a loop of its own in this thread
-    try:
+    with closing(EventLoopThread()) as loop:  # a notebook has a loop of its own in this thread
         loop.run(ask())
-    finally:
-        loop.close()

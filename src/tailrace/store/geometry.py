@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+from contextlib import closing
 from typing import Final
 
 from tailrace import events
@@ -117,8 +118,7 @@ def _index_geometry(
 
 def _entries_fit(file_system: FileSystem, path: str, slots: int) -> bool:
     """Return True if the slot of the newest entry's hash names that entry."""
-    file = file_system.open(path)
-    try:
+    with closing(file_system.open(path)) as file:
         header = INDEX_HEADER.unpack_from(file.pread(INDEX_HEADER.size, 0))
         newest = header.index_count - 1
         if newest < 1:
@@ -130,5 +130,3 @@ def _entries_fit(file_system: FileSystem, path: str, slots: int) -> bool:
         entry = INDEX_ENTRY.unpack_from(data)
         slot = file.pread(INDEX_SLOT.size, INDEX_HEADER.size + entry.key_hash % slots * INDEX_SLOT.size)
         return entry.key_hash >= 0 and INDEX_SLOT.unpack_from(slot).newest == newest
-    finally:
-        file.close()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import Final, NamedTuple, final
 
 from isal import isal_zlib
@@ -170,14 +171,11 @@ class ArchivePins:
                 yield f"has a damaged file {one.path}"
 
     def _parts(self, path: str) -> Iterator[bytes]:
-        file = self._file_system.open(path)
-        try:
+        with closing(self._file_system.open(path)) as file:
             at = 0
             while part := file.pread(_READ, at):
                 yield part
                 at += len(part)
-        finally:
-            file.close()
 
     def _why_not(self, file: MappedFile) -> str:
         """Return why a file does not count as archived, by its manifest; empty when it does."""

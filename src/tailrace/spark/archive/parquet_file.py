@@ -115,13 +115,10 @@ def opened(
             raise CorruptionError(
                 "a file of the archive is not what its manifest says", path=path,
                 expected=archived.size, actual=size)
-        file = file_system.open(path)
-        try:
+        with contextlib.closing(file_system.open(path)) as file:
             checked = _CheckedFile(file, archived, path, scratch or Scratch())
             with pq.ParquetFile(pa.PythonFile(checked, "r")) as found:
                 yield found
-        finally:
-            file.close()
     except CorruptionError:
         raise
     except (OSError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:

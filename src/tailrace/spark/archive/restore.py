@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any, Final
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
@@ -51,16 +52,13 @@ def restore_segments(
         assert manifest is not None
         name = filenames.offset_to_file_name(segment)
         made = f"{directory}/.{name}.new"
-        file = file_system.open(made, writable=True, create=True)
-        try:
+        with closing(file_system.open(made, writable=True, create=True)) as file:
             file.truncate(0)  # an earlier restore may have left a longer one
             at = 0
             for part in restored(file_system, archive, manifest):
                 file.pwrite(part, at)
                 at += len(part)
             file.sync_data()
-        finally:
-            file.close()
         file_system.rename(made, f"{directory}/{name}")
         file_system.sync_dir(directory)
         yield {"file": name, "bytes": manifest.size, "sha256": manifest.sha256,

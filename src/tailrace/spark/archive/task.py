@@ -10,6 +10,7 @@ import hashlib
 import io
 import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -228,8 +229,7 @@ class _Writer:
         path = f"{self._directory}/part-{number:05d}.parquet"
         groups = list(_row_groups(piece, order))
         most = max([len(group) for group in groups], default=1)
-        file = self._file_system.open(path, writable=True, create=True)
-        try:
+        with closing(self._file_system.open(path, writable=True, create=True)) as file:
             sink = _Sink(file)
             with pq.ParquetWriter(
                 pa.PythonFile(sink, "w"), ARCHIVE_SCHEMA, **write_options(most)
@@ -241,8 +241,6 @@ class _Writer:
                     writer.write_table(raw_table_of(piece))
                     sink.end_part()
             sha256 = sink.finish()
-        finally:
-            file.close()
         self.files.append(ArchivedFile(
             part_path(str(np.datetime64(day, "D")), self._task.segment, number), sink.size, sha256,
             len(order) + (len(piece.raw) if raw else 0), piece.base, piece.base + len(piece.data),

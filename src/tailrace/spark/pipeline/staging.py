@@ -8,6 +8,7 @@ is small: the pieces, the number of batches of each, and length and checksum of 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -87,11 +88,8 @@ def stage_segment(
 
 def _write(file_system: FileSystem, target: str, data: pa.Buffer) -> None:
     part = f"{target}.{SystemEntropy().u64():x}"  # another attempt may write at the same time
-    file = file_system.open(part, writable=True, create=True)
-    try:
+    with closing(file_system.open(part, writable=True, create=True)) as file:
         file.pwrite(memoryview(data), 0)
-    finally:
-        file.close()
     file_system.rename(part, target)
 
 

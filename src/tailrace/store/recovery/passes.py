@@ -23,6 +23,7 @@ are trusted because of the checks of pass 2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, final
@@ -191,8 +192,7 @@ class Recovery:
         for number, ((name, path), stat) in enumerate(zip(paths, stats, strict=False)):
             if stat.is_dir or stat.size == log.file_size:
                 continue
-            file = self._file_system.open(path, writable=True)
-            try:
+            with closing(self._file_system.open(path, writable=True)) as file:
                 if stat.size > log.file_size:
                     more = _data_after(file, log.file_size, stat.size)
                     if more.strip(b"\0"):
@@ -205,8 +205,6 @@ class Recovery:
                     _log, file=path, expected=log.file_size, actual=stat.size)
                 file.truncate(log.file_size)
                 file.sync_data()
-            finally:
-                file.close()
             self.report.rebuilt.append(f"length of segment {name}, was {stat.size}")
 
     # -- pass 2

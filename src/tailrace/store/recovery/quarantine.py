@@ -11,6 +11,7 @@ Without room for another copy ``keep`` fails as on a full disk, so nothing is cu
 from __future__ import annotations
 
 import errno
+from contextlib import closing
 from typing import Any, Final, final
 
 import orjson
@@ -144,15 +145,12 @@ class Quarantine:
             total -= size
 
     def _write(self, path: str, data: bytes, *, at_end: bool) -> None:
-        file = open_hint(self._file_system, path)
-        try:
+        with closing(open_hint(self._file_system, path)) as file:
             end = file.size() if at_end else 0
             if end and file.pread(1, end - 1) != b"\n":
                 data = b"\n" + data  # a power loss has torn the line before
             file.pwrite(data, end)
             file.sync_data()
-        finally:
-            file.close()
 
 
 def _read(log: MappedFileQueue, place: int, size: int) -> bytes:

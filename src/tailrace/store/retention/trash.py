@@ -14,6 +14,7 @@ import errno
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -202,11 +203,8 @@ class Trash:
             return True
         if self._room > 0:
             size = entry.size - self._room
-            file = self._file_system.open(entry.path, writable=True)
-            try:
+            with closing(self._file_system.open(entry.path, writable=True)) as file:
                 file.truncate(size)
-            finally:
-                file.close()
             taken = min(entry.taken, size)
             self.freed_bytes += entry.taken - taken
             entry.size, entry.taken, self._room = size, taken, 0
