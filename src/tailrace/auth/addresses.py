@@ -13,9 +13,10 @@ _BITS: Final = {4: 32, 6: 128}
 NETWORK_BITS: Final = 64
 """Bits of an IPv6 network that one customer of a provider has at least; a client may take any address in it."""
 NETWORKS_MAX: Final = 4_096
-"""Addresses whose network is remembered; an address has at most 45 characters."""
+"""Addresses that are remembered after they were read, and those whose network is."""
 
 
+@lru_cache(NETWORKS_MAX)
 def parsed_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """Return an address; an IPv4 address in the form of IPv6 (``::ffff:10.0.0.1``) as IPv4. Raises ValueError."""
     address = ipaddress.ip_address(text)

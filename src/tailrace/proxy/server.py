@@ -28,7 +28,7 @@ from tailrace.formats.remoting import RemotingCommand
 from tailrace.logs import get_logger
 from tailrace.proxy import limits
 from tailrace.proxy.acks import AckActivity
-from tailrace.proxy.admission import Admission, Admitted
+from tailrace.proxy.admission import Admission
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Client, Clients
 from tailrace.proxy.connections import GrpcConnections
@@ -214,9 +214,7 @@ class GrpcServer:
         async def call(_: Any, context: Any) -> Any:
             begun_ns = self._broker.clock.monotonic_ns()
             try:
-                admitted = await self._admission.begin(f"{name}Request", context)
-                request = await self._first(admitted)
-                response = await serve(request, self._entry.caller(request, context, user=admitted.user))
+                response = await serve(*await self._begun(name, context))
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the outermost step of a call: log, answer
@@ -226,19 +224,19 @@ class GrpcServer:
 
         return call
 
-    async def _first(self, admitted: Admitted) -> Any:
+    async def _begun(self, name: str, context: Any) -> tuple[Any, Caller]:
+        """Return the request of a call that may begin, and its client."""
+        admitted = await self._admission.begin(f"{name}Request", context)
         request = await self._admission.first(admitted)
         if request is grpc.aio.EOF:
-            await admitted.context.abort(grpc.StatusCode.INTERNAL, "the call ended without a request")
-        return request
+            await context.abort(grpc.StatusCode.INTERNAL, "the call ended without a request")
+        return request, self._entry.caller(request, context, user=admitted.user)
 
     async def _receive(self, _: Any, context: Any) -> None:
         begun_ns, code = self._broker.clock.monotonic_ns(), Code.OK
         try:
-            admitted = await self._admission.begin("ReceiveMessageRequest", context)
-            request = await self._first(admitted)
-            await self._receives.receive(
-                request, context, self._entry.caller(request, context, user=admitted.user))
+            request, caller = await self._begun("ReceiveMessage", context)
+            await self._receives.receive(request, context, caller)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except grpc.aio.BaseError:  # the client has gone in the middle of a write

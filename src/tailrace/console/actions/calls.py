@@ -73,8 +73,7 @@ class Calls:
 
         Raises TimeoutError after `ANSWER_S`; whether the request was served is unknown then.
         """
-        answer = await asyncio.wait_for(
-            self._connection.call(code, {} if header is None else header.to_ext(), body), ANSWER_S)
+        answer = await asyncio.wait_for(self._connection.call(code, header or {}, body), ANSWER_S)
         if answer.code not in ok:
             raise RefusalError(answer.code, answer.remark or f"the broker answers with code {answer.code}")
         return answer
