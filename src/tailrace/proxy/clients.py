@@ -37,7 +37,7 @@ CONSUMERS: Final = {
     _Types.PUSH_CONSUMER: "CONSUME_PASSIVELY", _Types.SIMPLE_CONSUMER: "CONSUME_ACTIVELY", LITE: "CONSUME_PASSIVELY"}
 """Types of consumers that are served, with RocketMQ's name for how they consume."""
 Call = asyncio.Future[RemotingCommand] | GrpcError
-"""A request to the broker that is under way, or the reason why there is none."""
+"""A request to the broker that is under way, or the reason why it was not made."""
 
 
 async def answer_to(call: Call) -> RemotingCommand:

@@ -188,7 +188,6 @@ class SendMessageProcessor:
         if request.flag & 2:
             self._took(message.topic, queue_id, begun_ns)
             return None
-        answer: bytes | RemotingCommand
         if inner:
             answer = self._inner_answer(request, result, unique_key)
         elif batch:
@@ -445,10 +444,12 @@ class SendMessageProcessor:
             fields,
         ))
 
-    def _answer_header(self, result: PutMessageResult, unique_key: str) -> SendMessageResponseHeader:
+    def _answer_header(
+        self, result: PutMessageResult, unique_key: str, batch_key: str | None = None
+    ) -> SendMessageResponseHeader:
         return SendMessageResponseHeader(
             f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}", result.queue_id, result.queue_offset, unique_key,
-            recall_handle=result.recall_handle or None)
+            batch_key, result.recall_handle or None)
 
     def _json_answer(self, opaque: int, result: PutMessageResult, unique_key: str) -> bytes:
         header = orjson.dumps({
@@ -465,25 +466,17 @@ class SendMessageProcessor:
 
     def _inner_answer(
         self, request: RemotingCommand, result: PutMessageResult, unique_key: str
-    ) -> bytes:
-        return encode(
-            request.answer(ext={
-                "msgId": f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}",
-                "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
-                "transactionId": unique_key, "batchUniqId": unique_key, **self._common_ext,
-            })
-        )
+    ) -> bytes | RemotingCommand:
+        return request.answer(ext={
+            **self._answer_header(result, unique_key, unique_key).to_ext(), **self._common_ext})
 
-    def _batch_answer(self, request: RemotingCommand, result: PutMessageResult) -> bytes:
+    def _batch_answer(self, request: RemotingCommand, result: PutMessageResult) -> bytes | RemotingCommand:
         msg_ids = header_kernel.message_ids(self._msg_id_prefix, result.phy_offsets)
         if request.serialize_type == SerializeType.ROCKETMQ:
             return self._binary_frame(request.opaque, msg_ids, result, b"")
-        return encode(
-            request.answer(ext={
-                "msgId": msg_ids.decode(), "queueId": str(result.queue_id),
-                "queueOffset": str(result.queue_offset), **self._common_ext,
-            })
-        )
+        return request.answer(ext={
+            "msgId": msg_ids.decode(), "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
+            **self._common_ext})
 
 
 _BINARY_START: Final = struct.Struct(PREFIX.format + BINARY_HEAD.struct.format[1:] + "i")
