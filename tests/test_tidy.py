@@ -8,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -333,8 +334,10 @@ def test_no_hook_is_assigned_after_construction() -> None:
 def test_a_number_that_kernels_share_is_declared_once() -> None:
     """A kernel that declares a name of ``constants`` or ``layouts`` again would be a second home of it."""
     shared = ROOT / "src/tailrace/kernels/shared"
-    names = {name for file in ("constants.py", "layouts.py")
-             for name in re.findall(r"^(\w+) = ", (shared / file).read_text(), re.MULTILINE)}
+    numbers = {file: re.findall(r"^(\w+) = ", (shared / file).read_text(), re.MULTILINE)
+               for file in ("constants.py", "layouts.py")}
+    assert [name for found in numbers.values() for name, count in Counter(found).items() if count > 1] == []
+    names = {name for found in numbers.values() for name in found}
     again = [
         f"{path.name}: {name}"
         for path in sorted((ROOT / "src/tailrace/kernels").rglob("*.py"))

@@ -43,7 +43,7 @@ _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
 
 
 def transactional_properties(stored: bytes, reconsume_times: int) -> dict[str, str] | None:
-    """Return the properties of a message of the kind PREPARED if it is sent as a half message, else None.
+    """Return the properties of a message of the kind HALF if it is sent as a half message, else None.
 
     A message that a consumer sends back keeps TRAN_MSG but is an ordinary message.
     """
