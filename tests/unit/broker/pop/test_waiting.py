@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from patience import until
 
 from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
 from tailrace.broker.pop.polling import PopLongPollingService
@@ -50,8 +51,8 @@ def test_an_arrival_wakes_one_pop_of_each_group(world, waiting_pop, turns):
     other = waiting_pop(consumerGroup="h", queueId=0)
     waiting_pop(consumerGroup="h", queueId=1)
     arrive(world)
-    turns()
-    assert [answer.opaque for answer in world.channel.sent] == [first, other]
+    until(lambda: turns() or len(world.channel.sent) == 2)  # a page that the kernel has evicted is read in a thread
+    assert {answer.opaque for answer in world.channel.sent} == {first, other}
     assert len(world.pop_part.polling) == 2
 
 
