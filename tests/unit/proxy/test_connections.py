@@ -229,42 +229,23 @@ def test_more_addresses_than_the_kernel_takes_end_the_oldest_one(monkeypatch):
     assert list(made._networks) == ["10.0.0.1"]
 
 
-def test_a_flood_of_new_connections_does_not_close_those_that_are_served(port, monkeypatch):
-    """The new ones give way, also if they are young."""
+@pytest.mark.parametrize(("most", "served", "new", "stay", "stay_later"), [(8, 1, 6, 6, 3), (20, 4, 16, 6, 6)])
+def test_new_connections_without_a_call_cost_no_served_one(port, monkeypatch, most, served, new, stay, stay_later):
+    """They may still begin a call, but if they are too many, young ones give way as well."""
     async def test():
         now = [100.0]
         at(monkeypatch, now)
-        watched = watching(port, now, connections_max=20)
-        served = [port.connect() for _ in range(4)]
+        watched = watching(port, now, connections_max=most)
+        places = [port.connect() for _ in range(served)]
         await watched.sweep()
-        for place in served:
+        for place in places:
             watched.of(place, now[0]).served = True
-        now[0] = 110.0
-        for _ in range(16):
-            port.connect()
-        await watched.sweep()
-        assert port.open()[:4] == [0, 1, 2, 3]
-        assert len(port.open()) == 10
-
-    asyncio.run(test())
-
-
-def test_new_connections_without_a_call_cost_no_served_one(port, monkeypatch):
-    async def test():
-        now = [100.0]
-        at(monkeypatch, now)
-        watched = watching(port, now, connections_max=8)
-        served = port.connect()
-        await watched.sweep()
-        watched.of(served, 100.0).served = True
-        now[0] = 200.0
-        for _ in range(6):
-            port.connect()
-        await watched.sweep()
-        assert port.open() == list(range(7)), "the new ones may still begin a call"
-        now[0] = 201.5
-        await watched.sweep()
-        assert port.open() == [0, 4, 5, 6]
+        for when, count, left in ((200.0, new, stay), (201.5, 0, stay_later)):
+            now[0] = when
+            for _ in range(count):
+                port.connect()
+            await watched.sweep()
+            assert port.open() == [*range(served), *range(served + new - left, served + new)]
 
     asyncio.run(test())
 
