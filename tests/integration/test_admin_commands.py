@@ -98,15 +98,15 @@ def test_topics_and_groups_over_the_wire_and_in_the_directory(run, tailrace_brok
     assert [line["lag"] for line in run("group", "list", path)[1] if line["group"] == "stock"] in ([], [0])
 
 
-def test_a_group_is_deleted_with_its_offsets_or_without(run, tailrace_broker):
-    where = ("--broker", tailrace_broker.broker)
-    run("send", *where, "--topic", "orders", "x")
+def test_a_group_is_deleted_with_its_offsets_or_without(run, tailrace_session_broker):
+    where = ("--broker", tailrace_session_broker.broker)
+    run("send", *where, "--topic", "read-once", "x")
     for keep in (("--keep-offsets",), ()):
-        with PullConsumer(broker=tailrace_broker.broker, group="stock") as consumer:
-            consumer.commit(consumer.queues("orders")[0], 0)
-        assert run("group", "delete", *where, "stock", "--yes", *keep)[1][0]["deleted"] == "stock"
+        with PullConsumer(broker=tailrace_session_broker.broker, group="once") as consumer:
+            consumer.commit(consumer.queues("read-once")[0], 0)
+        assert run("group", "delete", *where, "once", "--yes", *keep)[1][0]["deleted"] == "once"
         left = {line["group"]: line["queues"] for line in run("group", "list", *where)[1]}
-        assert left.get("stock", 0) == 0
+        assert left.get("once", 0) == 0
 
 
 @pytest.mark.parametrize("words", ["store", "broker", "name server"])
@@ -175,8 +175,8 @@ def test_a_group_is_created_and_changed(run, tailrace_broker, served):
         assert (code, complaint in err) == (1, True)
 
 
-def test_tail_begins_with_the_last_messages_or_at_a_time(run, tailrace_broker):
-    where = ("--broker", tailrace_broker.broker, "--topic", "orders")
+def test_tail_begins_with_the_last_messages_or_at_a_time(run, tailrace_session_broker):
+    where = ("--broker", tailrace_session_broker.broker, "--topic", "tailed")
     for body in "abcdef":
         run("send", *where, body)
     every = run("tail", *where, "--from", "first", "--no-follow")[1]

@@ -23,18 +23,14 @@ from tailrace import (
 )
 from tailrace.errors import MessageIllegalError, RemotingCommandError, RequestTimeoutError
 from tailrace.formats.remoting import RequestCode
-from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    """One broker for all tests here; each has its own topics and groups."""
-    served = TailraceBroker(tmp_path_factory.mktemp("features") / "store")
-    served.start()
-    yield served
-    served.stop()
+@pytest.fixture
+def broker(tailrace_session_broker):
+    """Each test here has its own topics and groups."""
+    return tailrace_session_broker
 
 
 def test_a_request_gets_its_reply_and_one_without_a_consumer_says_so(broker, caplog):

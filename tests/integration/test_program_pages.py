@@ -40,12 +40,12 @@ def test_the_example_of_transactions_stores_an_order_and_its_message(
     assert check(message) is False
 
 
-def test_codes_of_refused_sends_are_explained(tailrace_broker: TailraceBroker) -> None:
-    with Producer(namesrv=tailrace_broker.namesrv, retries=0) as producer:
+def test_codes_of_refused_sends_are_explained(tailrace_session_broker: TailraceBroker) -> None:
+    with Producer(namesrv=tailrace_session_broker.namesrv, retries=0) as producer:
         for message, code in (
-            (Message(topic="orders", body=b"x" * (4 << 20)), 0),
-            (Message(topic="orders", body=b"x" * (4 << 20 | 1)), 13),
-            (Message(topic="or.ders", body=b"x"), 29), (Message(topic="SCHEDULE_TOPIC_XXXX", body=b"x"), 16),
+            (Message(topic="explained", body=b"x" * (4 << 20)), 0),
+            (Message(topic="explained", body=b"x" * (4 << 20 | 1)), 13),
+            (Message(topic="ex.plained", body=b"x"), 29), (Message(topic="SCHEDULE_TOPIC_XXXX", body=b"x"), 16),
         ):
             answer = 0
             try:
@@ -56,4 +56,4 @@ def test_codes_of_refused_sends_are_explained(tailrace_broker: TailraceBroker) -
                 assert meaning is not None
                 assert str(error).startswith(f"{meaning.says}; {meaning.do} (code {code} ")
             assert answer == code
-        assert len(producer.queues("orders")) == 4
+        assert len(producer.queues("explained")) == 4

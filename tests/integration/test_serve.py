@@ -63,28 +63,25 @@ async def send_some(address):
         return [await producer.send(Message(topic="a", body=b"x")) for _ in range(4)]
 
 
-def test_the_asyncio_face(tailrace_broker):
-    sent = asyncio.run(send_some(tailrace_broker.broker))
+def test_the_asyncio_face(tailrace_session_broker):
+    sent = asyncio.run(send_some(tailrace_session_broker.broker))
     assert {s.queue_id for s in sent} == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize(
-    ("message", "code"),
-    [
-        (Message(topic="with blank", body=b"x"), 29),
-        (Message(topic="t" * 128, body=b"x"), 29),
-        (Message(topic="big", body=bytes((4 << 20) + 1)), 13),
-        (Message(topic="wide", body=b"x", properties={"p": "v" * 32767}), 13),
-        (Message(topic="tx", body=b"x", properties={"TRAN_MSG": "true"}), 13),
-        (Message(topic="SCHEDULE_TOPIC_XXXX", body=b"x"), 16),
-    ],
-)
-def test_what_cannot_be_stored_is_refused_and_not_stored(tailrace_broker, message, code):
+def test_what_cannot_be_stored_is_refused_and_not_stored(tailrace_broker):
     with Producer(broker=tailrace_broker.broker, group="g", retries=0) as producer:
-        with pytest.raises(RemotingCommandError) as caught:
-            producer.send(message)
-        assert caught.value.code == code
-        assert producer.send(Message(topic="good", body=b"still serving")).status == "SEND_OK"
+        for message, code in (
+            (Message(topic="with blank", body=b"x"), 29),
+            (Message(topic="t" * 128, body=b"x"), 29),
+            (Message(topic="big", body=bytes((4 << 20) + 1)), 13),
+            (Message(topic="wide", body=b"x", properties={"p": "v" * 32767}), 13),
+            (Message(topic="tx", body=b"x", properties={"TRAN_MSG": "true"}), 13),
+            (Message(topic="SCHEDULE_TOPIC_XXXX", body=b"x"), 16),
+        ):
+            with pytest.raises(RemotingCommandError) as caught:
+                producer.send(message)
+            assert caught.value.code == code, message.topic
+            assert producer.send(Message(topic="good", body=b"still serving")).status == "SEND_OK"
     tailrace_broker.stop()
     lines = [json.loads(x) for x in tailrace("dump", tailrace_broker.store_path).stdout.splitlines()]
     assert {x["message"]["topic"] for x in lines if "message" in x} == {"good"}
@@ -98,13 +95,13 @@ def test_what_cannot_be_stored_is_refused_and_not_stored(tailrace_broker, messag
         struct.pack(">iI", 10, 6 | 1 << 24) + b"abcdef", struct.pack(">iI", 6, 2 | 7 << 24) + b"ab",
     ],
 )
-def test_a_bad_frame_closes_its_connection_and_no_other(tailrace_broker, frame):
-    for address in (tailrace_broker.broker, tailrace_broker.namesrv):
+def test_a_bad_frame_closes_its_connection_and_no_other(tailrace_session_broker, frame):
+    for address in (tailrace_session_broker.broker, tailrace_session_broker.namesrv):
         host, port = address.split(":")
         with socket.create_connection((host, int(port)), timeout=10) as peer:
             peer.sendall(frame)
             assert peer.recv(100) == b""
-    with Producer(namesrv=tailrace_broker.namesrv) as producer:
+    with Producer(namesrv=tailrace_session_broker.namesrv) as producer:
         assert producer.send(Message(topic="good", body=b"x")).status == "SEND_OK"
 
 
@@ -117,14 +114,14 @@ def test_a_client_says_what_is_wrong():
         producer.send(Message(topic="t", body=b"", keys="word"))
 
 
-def test_a_served_directory_is_locked_and_can_be_looked_at(tailrace_broker):
-    with Producer(broker=tailrace_broker.broker) as producer:
+def test_a_served_directory_is_locked_and_can_be_looked_at(tailrace_session_broker):
+    with Producer(broker=tailrace_session_broker.broker) as producer:
         producer.send(Message(topic="t", body=b"1"))
-    refused = tailrace("recover", tailrace_broker.store_path)
+    refused = tailrace("recover", tailrace_session_broker.store_path)
     assert refused.returncode == 1
     assert "locked" in refused.stderr
-    assert tailrace("dump", tailrace_broker.store_path).returncode == 0
-    again = tailrace("serve", tailrace_broker.store_path, "--listen", "127.0.0.1:0",
+    assert tailrace("dump", tailrace_session_broker.store_path).returncode == 0
+    again = tailrace("serve", tailrace_session_broker.store_path, "--listen", "127.0.0.1:0",
                      "--namesrv-listen", "127.0.0.1:0")
     assert again.returncode == 1
     assert "locked" in again.stderr
@@ -178,16 +175,16 @@ def test_commands_on_a_directory(tmp_path):
     assert tailrace("send", store, "--topic", "a b", "body").returncode == 1
 
 
-def test_commands_on_a_running_server(tailrace_broker):
-    address = tailrace_broker.broker
+def test_commands_on_a_running_server(tailrace_session_broker):
+    address = tailrace_session_broker.broker
     lines_of(tailrace("topic", "create", "--broker", address, "made", "--queues", "2"))
     assert "made" in {t["topicName"] for t in lines_of(tailrace("topic", "list", "--broker", address))}
     (sent,) = lines_of(tailrace("send", "--broker", address, "--topic", "made", "--queue", "1", "one"))
     assert sent["queueId"] == 1
     # The directory is being served: its server is found and used.
-    (sent,) = lines_of(tailrace("send", tailrace_broker.store_path, "--topic", "made", "--queue", "1", "two"))
+    (sent,) = lines_of(tailrace("send", tailrace_session_broker.store_path, "--topic", "made", "--queue", "1", "two"))
     assert (sent["queueId"], sent["queueOffset"]) == (1, 1)
-    done = tailrace("tail", "--namesrv", tailrace_broker.namesrv, "--topic", "made", "--from", "first",
+    done = tailrace("tail", "--namesrv", tailrace_session_broker.namesrv, "--topic", "made", "--from", "first",
                     "--max", "2")
     assert [x["body"] for x in lines_of(done)] == ["one", "two"]
     refused = tailrace("tail", "--broker", address, "--topic", "nobody")
@@ -224,9 +221,9 @@ def test_a_port_that_is_taken_is_found_before_the_store_is_opened(tmp_path, opti
     assert set((tmp_path / "s").glob("*")) <= {tmp_path / "s" / "lock"}
 
 
-def test_a_locked_directory_is_named_before_a_taken_port(tailrace_broker):
-    refused = tailrace("serve", tailrace_broker.store_path, "--listen", tailrace_broker.broker,
-                       "--namesrv-listen", tailrace_broker.namesrv)
+def test_a_locked_directory_is_named_before_a_taken_port(tailrace_session_broker):
+    refused = tailrace("serve", tailrace_session_broker.store_path, "--listen", tailrace_session_broker.broker,
+                       "--namesrv-listen", tailrace_session_broker.namesrv)
     assert refused.returncode == 1
     assert "locked" in refused.stderr
     assert "cannot listen" not in refused.stderr

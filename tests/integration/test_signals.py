@@ -189,10 +189,10 @@ def test_closed_standard_streams_are_not_given_to_files_of_the_store(tmp_path):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_tail_ends_when_it_is_asked_to(tailrace_broker, number):
-    put_one(tailrace_broker.broker)
+def test_tail_ends_when_it_is_asked_to(tailrace_session_broker, number):
+    put_one(tailrace_session_broker.broker)
     process = subprocess.Popen(
-        [*TAILRACE, "tail", "--broker", tailrace_broker.broker, "--topic", "t", "--from", "first"],
+        [*TAILRACE, "tail", "--broker", tailrace_session_broker.broker, "--topic", "t", "--from", "first"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert json.loads(process.stdout.readline())["body"] == "1"
     process.send_signal(number)

@@ -13,10 +13,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
 
 
 @pytest.fixture
-def mqadmin(reference, tailrace_broker):
+def mqadmin(reference, tailrace_session_broker):
     def run(command, *arguments):
         done = subprocess.run(
-            [reference, "admin", command, "-n", tailrace_broker.namesrv, *map(str, arguments)],
+            [reference, "admin", command, "-n", tailrace_session_broker.namesrv, *map(str, arguments)],
             capture_output=True, text=True, timeout=120, check=False)
         said = done.stdout + done.stderr
         assert "Exception" not in said, said
@@ -25,30 +25,30 @@ def mqadmin(reference, tailrace_broker):
     return run
 
 
-def test_topics_offsets_and_messages_are_administered(mqadmin, tailrace_broker):
+def test_topics_offsets_and_messages_are_administered(mqadmin, tailrace_session_broker):
     """Three commands, since each starts a JVM."""
-    with Producer(broker=tailrace_broker.broker) as producer:
-        producer.create_topic("orders", 2)
+    with Producer(broker=tailrace_session_broker.broker) as producer:
+        producer.create_topic("administered", 2)
         for number in range(10):
             sent = producer.send(
-                Message(topic="orders", body=b"x", keys=[f"k{number}"]), queue_id=number % 2)
-    with PullConsumer(broker=tailrace_broker.broker, group="stock") as consumer:
-        queues = consumer.queues("orders")
+                Message(topic="administered", body=b"x", keys=[f"k{number}"]), queue_id=number % 2)
+    with PullConsumer(broker=tailrace_session_broker.broker, group="administrators") as consumer:
+        queues = consumer.queues("administered")
         for queue in queues:
             consumer.commit(queue, 3)
-        reset = mqadmin("resetOffsetByTime", "-g", "stock", "-t", "orders", "-s", 0)
+        reset = mqadmin("resetOffsetByTime", "-g", "administrators", "-t", "administered", "-s", 0)
         assert sorted(line for line in reset if line[:1] == ["broker-a"]) == [
             ["broker-a", "0", "0"], ["broker-a", "1", "0"]]
         assert [consumer.committed(queue) for queue in queues] == [0, 0]
-    status = [line[:4] for line in mqadmin("topicStatus", "-t", "orders") if line[:1] == ["broker-a"]]
+    status = [line[:4] for line in mqadmin("topicStatus", "-t", "administered") if line[:1] == ["broker-a"]]
     assert status == [["broker-a", "0", "0", "5"], ["broker-a", "1", "0", "5"]]
-    assert sent.msg_id in [line[0] for line in mqadmin("queryMsgByKey", "-t", "orders", "-k", "k9") if line]
+    assert sent.msg_id in [line[0] for line in mqadmin("queryMsgByKey", "-t", "administered", "-k", "k9") if line]
 
 
 @pytest.mark.long
-def test_a_master_without_slaves_is_shown(mqadmin, tailrace_broker):
+def test_a_master_without_slaves_is_shown(mqadmin, tailrace_session_broker):
     """A Java broker without a controller answers the same."""
-    broker = tailrace_broker.broker
+    broker = tailrace_session_broker.broker
     status = mqadmin("haStatus", "-b", broker)
     assert ["#SlaveNum", "0"] in status
     assert [line[0] for line in status if line][:2] == ["#MasterAddr", "#MasterCommitLogMaxOffset"]

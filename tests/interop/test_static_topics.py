@@ -36,10 +36,11 @@ def mqadmin(reference, namesrv, command, *arguments):
     return said
 
 
-def test_pull_consumers_of_the_reference_use_a_static_topic(reference, tailrace_broker):
+def test_pull_consumers_of_the_reference_use_a_static_topic(reference, tailrace_session_broker):
     """The same as with an ordinary topic: send, pull, offsets, times, long polling, lite pull, assignment."""
-    mqadmin(reference, tailrace_broker.namesrv, "updateStaticTopic", "-t", "pulled", "-qn", 4, "-c", "DefaultCluster")
-    said = said_by(reference, "pull-clients", tailrace_broker, "pulled")
+    mqadmin(reference, tailrace_session_broker.namesrv, "updateStaticTopic", "-t", "static-pulled", "-qn", 4,
+            "-c", "DefaultCluster")
+    said = said_by(reference, "pull-clients", tailrace_session_broker, "static-pulled")
     numbers = [str(n) for n in range(COUNT)]
     assert said["queues"] == ["4"]
     assert said["all"] == [f"[{', '.join(numbers)}]"]
@@ -48,11 +49,13 @@ def test_pull_consumers_of_the_reference_use_a_static_topic(reference, tailrace_
 
 
 @pytest.mark.long
-def test_push_consumers_of_the_reference_use_a_static_topic(reference, tailrace_broker):
+def test_push_consumers_of_the_reference_use_a_static_topic(reference, tailrace_session_broker):
     """Shared queues, a member that leaves, order with locks."""
-    mqadmin(reference, tailrace_broker.namesrv, "updateStaticTopic", "-t", "pushed", "-qn", 4, "-c", "DefaultCluster")
+    mqadmin(reference, tailrace_session_broker.namesrv, "updateStaticTopic", "-t", "static-pushed", "-qn", 4,
+            "-c", "DefaultCluster")
     names = ("shared", "all", "apart", "takes-over", "alone", "ordered-all", "ordered", "done")
-    assert said_by(reference, "push-clients", tailrace_broker, "pushed") == {name: ["true"] for name in names}
+    said = said_by(reference, "push-clients", tailrace_session_broker, "static-pushed")
+    assert said == {name: ["true"] for name in names}
 
 
 class Peer:

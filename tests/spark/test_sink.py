@@ -13,18 +13,14 @@ from tailrace.client import PullConsumer, TlsOptions
 from tailrace.errors import RemotingCommandError
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
-from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = pytest.mark.spark
 COUNT, BATCHES = 4500, 6
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    running = TailraceBroker(tmp_path_factory.mktemp("sink") / "store")
-    running.start()
-    yield running
-    running.stop()
+@pytest.fixture
+def broker(tailrace_session_broker):
+    return tailrace_session_broker
 
 
 def fill(path, count):

@@ -7,8 +7,8 @@ from tailrace.errors import MessageIllegalError
 from tailrace.model import Message
 
 
-def test_delay_and_deliver_at_reach_the_broker(tailrace_broker):
-    with Producer(broker=tailrace_broker.broker, group="g") as producer:
+def test_delay_and_deliver_at_reach_the_broker(tailrace_session_broker):
+    with Producer(broker=tailrace_session_broker.broker, group="g") as producer:
         for message in (
             Message(topic="later", body=b"a", delay=600),
             Message(topic="later", body=b"b", deliver_at=4_000_000_000_000_000),

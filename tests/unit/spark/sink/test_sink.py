@@ -18,7 +18,6 @@ from tailrace.errors import (
     StoreLockedError,
 )
 from tailrace.formats.remoting import ResponseCode
-from tailrace.pytest_plugin import TailraceBroker
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -42,12 +41,9 @@ QUERY = "1f0e"
 pytestmark = pytest.mark.slow  # a broker
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    running = TailraceBroker(tmp_path_factory.mktemp("sink") / "store")
-    running.start()
-    yield running
-    running.stop()
+@pytest.fixture
+def broker(tailrace_session_broker):
+    return tailrace_session_broker
 
 
 def schema(text):
