@@ -100,6 +100,7 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for name in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{name}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def __enter__(self):
         return self
@@ -144,8 +145,8 @@ class Browser:
     def open(self, url):
         """Load a page, and return what the browser complained about: errors, blocked content, scripts, dialogs."""
         self.forget_events()
-        self.call("Page.navigate", url=url)
-        self.wait_for("Page.loadEventFired")
+        loader = self.call("Page.navigate", url=url)["loaderId"]
+        self.wait_for("Page.lifecycleEvent", loaderId=loader, name="load")  # a page before it may still be loading
         return [told for told in self._events if told.get("method") in {
             "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Network.loadingFailed",
             "Page.javascriptDialogOpening"}]
@@ -154,9 +155,10 @@ class Browser:
         """Forget the events so far; an error is looked for in those that follow."""
         self._events.clear()
 
-    def wait_for(self, event):
-        """Wait until an event of the page has come."""
-        while not any(told.get("method") == event for told in self._events):
+    def wait_for(self, event, **parameters):
+        """Wait until an event of the page has come that has these parameters."""
+        while not any(told.get("method") == event and parameters.items() <= told["params"].items()
+                      for told in self._events):
             self._events.append(self._next())
 
     def evaluate(self, script):
