@@ -29,10 +29,11 @@ def stitched(directory):
     def source(file, start):
         if start not in pieces:
             missed.append(start)
-            return (yield from first_piece(file, start, directory.readable_until, C.CHECK_ALL))
+            yield from first_piece(file, start, directory.readable_until, C.CHECK_ALL)
+            return
         chunks, piece = pieces.pop(start)
         yield from chunks
-        return piece
+        yield piece
 
     seen = Seen()
     walk = StitchedWalk(

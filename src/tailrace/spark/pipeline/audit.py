@@ -15,7 +15,7 @@ many. The driver keeps two numbers for each run of units of a segment.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
@@ -49,7 +49,6 @@ from tailrace.store.verification import (
 from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import LogChunk, LogEnd, scan_files
 from tailrace.store.walk.stitched import (
-    ChunksOfPiece,
     Piece,
     StitchedWalk,
     first_piece,
@@ -261,25 +260,19 @@ class _Walk:
         self.damage += [item for item in walk.items() if isinstance(item, Damage)]
         self.end = walk.end
 
-    def _piece(self, file: MappedFile, start: int) -> Generator[LogChunk, None, Piece]:
-        known = self._pieces.get(start)
-        if known is not None:
-            piece, ends = known
-            self._next |= ends
-        else:
-            piece = yield from self._scan(file, start)
-        if piece.end > piece.start:
-            self.used.setdefault(self._numbers[file.file_from_offset], []).append(
-                (piece.start, piece.end))
-        return piece
-
-    def _scan(self, file: MappedFile, start: int) -> Generator[LogChunk, None, Piece]:
-        """Scan a piece that no task has scanned, because the walk continues at another position than the task did."""
-        chunks = ChunksOfPiece(first_piece(file, start, self._directory.readable_until, C.CHECK_ALL))
-        for chunk in chunks:
-            self._next |= queue_ends(chunk)
-            yield chunk
-        return chunks.piece
+    def _piece(self, file: MappedFile, start: int) -> Iterator[LogChunk | Piece]:
+        items: Iterable[LogChunk | Piece]
+        if (known := self._pieces.get(start)) is not None:
+            items = known[:1]
+            self._next |= known[1]
+        else:  # no task has scanned it, because the walk continues at another position than the task did
+            items = first_piece(file, start, self._directory.readable_until, C.CHECK_ALL)
+        for item in items:
+            if not isinstance(item, Piece):
+                self._next |= queue_ends(item)
+            elif item.end > item.start:
+                self.used.setdefault(self._numbers[file.file_from_offset], []).append((item.start, item.end))
+            yield item
 
     def _next_of(self, topic: str, queue_id: int) -> int:
         return self._next.get((topic, queue_id), -1)

@@ -10,7 +10,7 @@ the same states as in a local recovery. The store is not changed before all segm
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -113,7 +113,7 @@ class _StagedPieces:
         self._tell = tell
         self._open: tuple[int, list[Any] | None] = -1, None
 
-    def __call__(self, file: MappedFile, start: int) -> Generator[LogChunk, None, Piece]:
+    def __call__(self, file: MappedFile, start: int) -> Iterator[LogChunk | Piece]:
         staged = self._staged.get(file.file_from_offset)
         at = 0
         for piece, batches in staged.pieces if staged is not None else ():
@@ -122,9 +122,10 @@ class _StagedPieces:
                 if found is None:
                     break
                 yield from piece_chunks(found[at : at + batches], piece)
-                return piece
+                yield piece
+                return
             at += batches
-        return (yield from first_piece(file, start, self._until, self._check))
+        yield from first_piece(file, start, self._until, self._check)
 
     def _batches(self, staged: StagedSegment | None) -> list[Any] | None:
         assert staged is not None

@@ -21,8 +21,7 @@ from tailrace.store.walk.log_walk import Damage, LogWalk, NextOf, Walk
 from tailrace.store.walk.scan import LogChunk
 
 __all__ = [
-    "ChunksOfPiece", "Piece", "PieceSource", "Source", "StitchedWalk", "first_piece",
-    "in_batches", "scan_pieces",
+    "Piece", "Source", "StitchedWalk", "first_piece", "in_batches", "scan_pieces",
 ]
 
 _MANY: Final = 1 << 15
@@ -41,9 +40,8 @@ class Piece(NamedTuple):
     """Store time of the last record, in ms; -1 without one."""
 
 
-Source = Callable[[MappedFile, int], Generator[_Item, None, Piece]]
-"""Yields the records of the piece that starts at a position of a segment, then returns the piece."""
-PieceSource = Source[LogChunk]
+Source = Callable[[MappedFile, int], Iterator[_Item | Piece]]
+"""Yields the records of the piece that starts at a position of a segment, then the piece."""
 
 
 def scan_pieces(file: MappedFile, start: int, until: int, check: int) -> Iterator[LogChunk | Piece]:
@@ -60,28 +58,12 @@ def scan_pieces(file: MappedFile, start: int, until: int, check: int) -> Iterato
     yield Piece(at, walk.end.phy_offset, walk.end.reason, walk.stretch_timestamp)
 
 
-def first_piece(
-    file: MappedFile, start: int, until: int, check: int
-) -> Generator[LogChunk, None, Piece]:
-    """Scan the piece that starts at ``start``: yield its chunks and return the piece."""
+def first_piece(file: MappedFile, start: int, until: int, check: int) -> Iterator[LogChunk | Piece]:
+    """Scan the piece that starts at ``start``: yield its chunks, then the piece."""
     for item in scan_pieces(file, start, until, check):
-        if isinstance(item, Piece):
-            return item
         yield item
-    raise AssertionError("a scan ends with a piece")
-
-
-@final
-class ChunksOfPiece:
-    """Iterates over the chunks of a source; ``piece`` is set after the last chunk."""
-
-    piece: Piece
-
-    def __init__(self, made: Generator[LogChunk, None, Piece]) -> None:
-        self._made = made
-
-    def __iter__(self) -> Iterator[LogChunk]:
-        self.piece = yield from self._made
+        if isinstance(item, Piece):
+            return
 
 
 @final
@@ -104,28 +86,32 @@ class StitchedWalk(Walk[_Item]):
                 continue
             if end.phy_offset < file.file_from_offset:
                 return False  # files are missing before this one
-            piece = yield from self._source(file, end.phy_offset)
-            end.phy_offset, end.reason, end.path = piece.end, piece.reason, file.path
-            if piece.timestamp >= 0:
-                self._last_timestamp = self.stretch_timestamp = piece.timestamp
+            for item in self._source(file, end.phy_offset):
+                if not isinstance(item, Piece):
+                    yield item
+                    continue
+                end.phy_offset, end.reason, end.path = item.end, item.reason, file.path
+                if item.timestamp >= 0:
+                    self._last_timestamp = self.stretch_timestamp = item.timestamp
             if end.phy_offset >= self._until or end.phy_offset < file_end:
-                return piece.reason == C.REASON_TORN
+                return end.reason == C.REASON_TORN
         return False
 
 
-def in_batches(source: PieceSource, dispatcher: Dispatcher) -> Source[RecordBatch]:
+def in_batches(source: Source[LogChunk], dispatcher: Dispatcher) -> Source[RecordBatch]:
     """Return a source of batches for ``dispatcher``. A batch is valid until the next one is requested."""
 
-    def batches(file: MappedFile, start: int) -> Generator[RecordBatch, None, Piece]:
+    def batches(file: MappedFile, start: int) -> Iterator[RecordBatch | Piece]:
         batch = dispatcher.new_batch()
-        chunks = ChunksOfPiece(source(file, start))
-        for chunk in chunks:
-            dispatcher.add(batch, chunk.data, chunk.rows)
+        for item in source(file, start):
+            if isinstance(item, Piece):
+                if len(batch):
+                    yield batch
+                yield item
+                return
+            dispatcher.add(batch, item.data, item.rows)
             if len(batch) >= _MANY:
                 yield batch
                 batch.clear()
-        if len(batch):
-            yield batch
-        return chunks.piece
 
     return batches
