@@ -8,7 +8,6 @@ in memory only, as in RocketMQ: after a restart they are delivered again, from t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, final
 
 from tailrace import events
@@ -19,11 +18,11 @@ from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.pop.fields import receipt_of
-from tailrace.broker.pop.offsets import WRONG_OFFSET, init_offset
+from tailrace.broker.pop.offsets import WRONG_OFFSET, pop_offset
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
-    READ_BYTES,
     Cold,
+    Round,
     arrived_ms,
     check_in_time,
     check_numbers,
@@ -59,17 +58,11 @@ _NOTHING_THERE: Final = WRONG_OFFSET | {
 
 
 @dataclass(slots=True)
-class _Round:
-    """State of one run of a pop."""
+class _Round(Round[PopLiteMessageRequestHeader]):
+    """State of one run of a pop of Lite topics."""
 
-    pop: PopLiteMessageRequestHeader
-    pop_time: int
-    cold: Cold | None
-    needs_disk: Cold | None = None
-    parts: list[bytes] = field(default_factory=list)
     counts: list[str] = field(default_factory=list)
     """For each message how often it was popped before."""
-    size: int = 0
     seen: set[str] = field(default_factory=set)
     later: list[str] = field(default_factory=list)
     """Queues with messages on the disk that the next pop reads."""
@@ -204,7 +197,7 @@ class PopLiteMessageProcessor:
         group = pop.consumer_group
         if self._order.is_blocked(pop.attempt_id, queue, group, LMQ_QUEUE_ID, pop.invisible_time):
             return
-        offset = self._offset(group, queue)
+        offset = pop_offset(self._broker, self._order, queue, group, LMQ_QUEUE_ID, from_end=True)
         result = self._get(made, queue, offset)
         if result is not None and result.status in _NOTHING_THERE and result.next_begin_offset != offset:
             events.POP_OFFSET_IS_OUTSIDE_ITS_QUEUE.log(
@@ -221,36 +214,13 @@ class PopLiteMessageProcessor:
         made.size += len(result.data)
         self._broker.traffic.hand_out(pop.topic, group, result.message_count, len(result.data))
 
-    def _offset(self, group: str, queue: str) -> int:
-        """Return the offset at which a pop begins; after a reset that is the new offset."""
-        offsets = self._broker.offsets
-        reset = offsets.take_reset(group, queue, LMQ_QUEUE_ID)
-        if reset is not None:
-            self._order.clear(queue, group, LMQ_QUEUE_ID)
-            offsets.commit(group, queue, LMQ_QUEUE_ID, reset)
-            return reset
-        offset = offsets.query(group, queue, LMQ_QUEUE_ID)
-        if offset < 0:
-            offset = init_offset(self._broker, queue, LMQ_QUEUE_ID, from_end=True)
-            offsets.commit(group, queue, LMQ_QUEUE_ID, offset)
-        return offset
-
     def _get(self, made: _Round, queue: str, offset: int) -> GetMessageResult | None:
         """Return messages of a queue; None if they are not in the page cache."""
-        cold = made.cold
-        if cold is not None and (cold.key[0], cold.offset) == (queue, offset):
-            return cold.result
-        read = partial(
-            self._store.get_message, queue, LMQ_QUEUE_ID, offset, made.pop.max_msg_num - len(made.counts),
-            max_bytes=READ_BYTES)
-        result = read(only_cached=True)
-        if not result.is_cold:
-            return result
-        if made.needs_disk is None:
-            made.needs_disk = Cold((queue, LMQ_QUEUE_ID), offset, None, read)
-        else:
+        result = made.get(
+            self._store, queue, LMQ_QUEUE_ID, offset, made.pop.max_msg_num - len(made.counts), EVERYTHING)
+        if result is None and made.needs_disk is not None and made.needs_disk.key[0] != queue:
             made.later.append(queue)  # the disk is read for one queue at a time
-        return None
+        return result
 
     def _header(self, made: _Round) -> PopLiteMessageResponseHeader:
         return PopLiteMessageResponseHeader(

@@ -19,13 +19,13 @@ from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
 from tailrace.broker.filters.retry_owner import own_messages, refuse_shared
 from tailrace.broker.pop.fields import check_names, check_poppable, check_writable, filter_of
-from tailrace.broker.pop.offsets import WRONG_OFFSET, init_offset
+from tailrace.broker.pop.offsets import WRONG_OFFSET, pop_offset
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
 from tailrace.broker.pop.records import under_topic
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
-    READ_BYTES,
     Cold,
+    Round,
     check_in_time,
     check_numbers,
     left_ms,
@@ -67,20 +67,13 @@ _READS_MAX: Final = 64
 _Key = tuple[str, int]
 
 
-@dataclass(slots=True)
-class _Round:
+@dataclass(slots=True, kw_only=True)
+class _Round(Round[PopMessageRequestHeader]):
     """State of one run of a pop: its request, and the messages found so far."""
 
-    pop: PopMessageRequestHeader
     wanted: MessageFilter
-    pop_time: int
     revive_queue_id: int
-    cold: Cold | None
-    """Messages that were read from the disk for this run."""
-    needs_disk: Cold | None = None
-    parts: list[bytes] = field(default_factory=list)
     count: int = 0
-    size: int = 0
     rest: int = 0
     start_offsets: list[str] = field(default_factory=list)
     offsets: list[str] = field(default_factory=list)
@@ -132,7 +125,8 @@ class PopMessageProcessor:
         if not pop.order:
             self._number += 1
             revive_queue_id = self._number % self._broker.config.revive_queue_num
-        made = _Round(pop, wanted, now, revive_queue_id, cold, arrivals=self._arrivals(pop))
+        made = _Round(
+            pop, now, cold, wanted=wanted, revive_queue_id=revive_queue_id, arrivals=self._arrivals(pop))
         return in_turns(
             self._broker.loop, channel, request, self._look(made), partial(self._answer, channel, request, made))
 
@@ -201,22 +195,6 @@ class PopMessageProcessor:
 
     # -- one queue
 
-    def _pop_offset(self, made: _Round, topic: str, queue_id: int) -> int:
-        """Return the offset at which a pop begins; after a reset that is the new offset."""
-        offsets, pop = self._broker.offsets, made.pop
-        reset = offsets.take_reset(pop.consumer_group, topic, queue_id)
-        if reset is not None:
-            self._order.clear(topic, pop.consumer_group, queue_id)
-            self._broker.pop_metrics.reset(topic, pop.consumer_group, queue_id)
-            offsets.commit(pop.consumer_group, topic, queue_id, reset)
-            return reset
-        offset = offsets.query(pop.consumer_group, topic, queue_id)
-        if offset < 0:
-            from_end = pop.init_mode != FROM_START and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
-            offset = init_offset(self._broker, topic, queue_id, from_end=from_end)
-            offsets.commit(pop.consumer_group, topic, queue_id, offset)
-        return offset
-
     def _pop_queue(self, made: _Round, topic: str, queue_id: int) -> None:
         store, pop = self._store, made.pop
         if (topic, queue_id) in made.looked_at:  # a queue that was read from the disk comes first, and then again
@@ -225,8 +203,10 @@ class PopMessageProcessor:
         end = store.queue_offsets.max(topic, queue_id)
         if end <= store.queue_offsets.begin_of_life(topic, queue_id) and self._broker.topics.select(topic) is None:
             return
-        offset = self._pop_offset(made, topic, queue_id)
         group = pop.consumer_group
+        offset = pop_offset(
+            self._broker, self._order, topic, group, queue_id,
+            from_end=pop.init_mode != FROM_START and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX))
         if pop.order and self._order.is_blocked(pop.attempt_id, topic, group, queue_id, pop.invisible_time):
             return
         if self._is_stopped(topic, group, queue_id):
@@ -296,20 +276,9 @@ class PopMessageProcessor:
 
     def _get(self, made: _Round, topic: str, queue_id: int, offset: int) -> GetMessageResult | None:
         """Return messages of a queue; None if they are not in the page cache."""
-        cold = made.cold
-        if cold is not None and (cold.key, cold.offset) == ((topic, queue_id), offset):
-            return cold.result
         wanted = own_messages(
             topic, made.pop.consumer_group, made.wanted if topic == made.pop.topic else EVERYTHING)
-        read = partial(
-            self._store.get_message, topic, queue_id, offset, made.pop.max_msg_nums - made.count, max_bytes=READ_BYTES,
-            codes=wanted.codes, property_filter=wanted.properties)
-        result = read(only_cached=True)
-        if not result.is_cold:
-            return result
-        if made.needs_disk is None:
-            made.needs_disk = Cold((topic, queue_id), offset, None, read)
-        return None
+        return made.get(self._store, topic, queue_id, offset, made.pop.max_msg_nums - made.count, wanted)
 
     def _take(
         self, made: _Round, topic: str, queue_id: int, offset: int, result: GetMessageResult

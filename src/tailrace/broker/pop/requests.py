@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.reply import Answer, Reply
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import POP_MAX, pop_retry_topics
@@ -15,11 +18,12 @@ from tailrace.formats.requests.message_headers import (
     PopMessageRequestHeader,
 )
 from tailrace.model import GetMessageResult
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel
 
 __all__ = [
-    "MAX_BYTES", "READ_BYTES", "Cold", "arrived_ms", "check_in_time", "check_numbers", "left_ms", "read_cold",
-    "retry_topics",
+    "MAX_BYTES", "READ_BYTES", "Cold", "Round", "arrived_ms", "check_in_time", "check_numbers", "left_ms",
+    "read_cold", "retry_topics",
 ]
 
 EARLY_MS: Final = 50
@@ -30,6 +34,7 @@ MAX_BYTES: Final = 4 << 20
 """Bytes of one answer, because the event loop reads it. The last read may go past this limit."""
 READ_BYTES: Final = 256 * 1024
 _Pop = PopMessageRequestHeader | PopLiteMessageRequestHeader
+_Header = TypeVar("_Header", PopMessageRequestHeader, PopLiteMessageRequestHeader)
 
 
 class Cold(NamedTuple):
@@ -39,6 +44,36 @@ class Cold(NamedTuple):
     offset: int
     result: GetMessageResult | None
     read: Callable[[], GetMessageResult]
+
+
+@dataclass(slots=True)
+class Round(Generic[_Header]):
+    """State of one run of a pop: its request, and the messages found so far."""
+
+    pop: _Header
+    pop_time: int
+    cold: Cold | None
+    """Messages that were read from the disk for this run."""
+    needs_disk: Cold | None = None
+    """The first read of this run that needs the disk."""
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def get(
+        self, store: MessageStore, topic: str, queue_id: int, offset: int, most: int, wanted: MessageFilter
+    ) -> GetMessageResult | None:
+        """Return at most ``most`` messages of a queue; None if they are not in the page cache."""
+        cold = self.cold
+        if cold is not None and (cold.key, cold.offset) == ((topic, queue_id), offset):
+            return cold.result
+        read = partial(
+            store.get_message, topic, queue_id, offset, most, max_bytes=READ_BYTES, codes=wanted.codes,
+            property_filter=wanted.properties)
+        result = read(only_cached=True)
+        if not result.is_cold:
+            return result
+        self.needs_disk = self.needs_disk or Cold((topic, queue_id), offset, None, read)
+        return None
 
 
 def check_numbers(broker: BrokerContext, request: RemotingCommand, pop: _Pop, messages: int) -> None:
