@@ -105,13 +105,13 @@ def test_a_batch_that_cannot_be_written_is_not_lost(path, part, number):
 
 def test_memory_is_used_again(path, monkeypatch):
     made, scanned = {"rooms": 0, "batches": 0}, []
-    room, new_batch, scan = parallel._Room, Dispatcher.new_batch, ParallelWalk._scan
+    room, new_batch, scan = parallel._room, Dispatcher.new_batch, ParallelWalk._scan
 
     def count(what, make):
         made[what] += 1
         return make()
 
-    monkeypatch.setattr(parallel, "_Room", lambda: count("rooms", room))
+    monkeypatch.setattr(parallel, "_room", lambda: count("rooms", room))
     monkeypatch.setattr(Dispatcher, "new_batch", lambda self: count("batches", lambda: new_batch(self)))
     monkeypatch.setattr(
         ParallelWalk, "_scan", lambda self, goal: (scanned.append(goal), scan(self, goal))[1])

@@ -40,7 +40,7 @@ from tailrace.spark.source.options import ReadOptions
 from tailrace.spark.source.planning import plan_splits
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.queue_search import first_kept
-from tailrace.store.walk.scan import CHUNK, LogChunk, LogEnd, SameRows, scan_files
+from tailrace.store.walk.scan import CHUNK, LogChunk, LogEnd, rows_of_a_chunk, scan_files
 
 __all__ = ["ScanTask", "plan_scan", "plan_tasks", "read_scan", "read_task"]
 
@@ -190,7 +190,7 @@ def _read_files(
     start = task.start
     behind = _AfterDamage(task, options)
     check = C.CHECK_ALL if _OF_PROPERTIES & set(options.columns) else C.CHECK_ALL | C.LEAVE_PROPERTIES
-    rows = SameRows()
+    rows = rows_of_a_chunk()
     while start < task.end:
         end = LogEnd()
         for chunk in scan_files(files, start, task.end, check, end, rows):

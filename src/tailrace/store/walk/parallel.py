@@ -27,9 +27,9 @@ from tailrace.store.walk.scan import (
     CHUNK,
     LogChunk,
     LogEnd,
-    ReadableFile,
-    SameRows,
+    Rows,
     ends_with_nul,
+    rows_of_a_chunk,
     scan_files,
 )
 
@@ -71,20 +71,9 @@ class _Part:
         return self.tail is None and not len(self.batch)
 
 
-@final
-class _Room(SameRows):
-    """One buffer of 2 MiB that is reused for each chunk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._buffer = bytearray(CHUNK)
-
-    def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
-        """Return up to ``n`` bytes of a file; they are valid until the next read."""
-        if n > CHUNK or not isinstance(file, MappedFile):
-            return file.read(at, n)
-        view = memoryview(self._buffer)[:n]
-        return view[: file.read_into(at, view)]
+def _room() -> tuple[Rows, bytearray]:
+    """Return the memory that a thread reuses for each chunk."""
+    return rows_of_a_chunk(), bytearray(CHUNK)
 
 
 def _taken(spare: deque[_Spare]) -> _Spare | None:
@@ -109,7 +98,7 @@ class ParallelWalk(Walk[RecordBatch]):
     ) -> None:
         super().__init__(files, start, until, check, next_of)
         self._dispatcher = dispatcher
-        self._rooms: deque[_Room] = deque()
+        self._rooms: deque[tuple[Rows, bytearray]] = deque()
         self._batches: deque[RecordBatch] = deque()
 
     def _stretch(self, start: int) -> Generator[RecordBatch, None, bool]:
@@ -197,12 +186,12 @@ class ParallelWalk(Walk[RecordBatch]):
 
     def _scan(self, goal: _Range) -> _Part:
         """Scan a range up to the first invalid bytes. Several threads may call it at the same time."""
-        room = _taken(self._rooms) or _Room()
+        room = _taken(self._rooms) or _room()
         batch = _taken(self._batches)
         if batch is None:  # not `or`: an empty batch is false
             batch = self._dispatcher.new_batch()
         part = _Part(goal, LogEnd(goal.start), batch)
-        for chunk in scan_files(self._files, goal.start, goal.until, self._check, part.end, room):
+        for chunk in scan_files(self._files, goal.start, goal.until, self._check, part.end, *room):
             self._take(part, chunk)
             if part.is_full:
                 break

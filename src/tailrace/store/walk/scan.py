@@ -14,10 +14,11 @@ import numpy as np
 from tailrace.formats.commitlog import SysFlag
 from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
+from tailrace.segments import MappedFile
 
 __all__ = [
-    "CHUNK", "LogChunk", "LogEnd", "ReadableFile", "Room", "Rows", "SameRows",
-    "ends_with_nul", "has_unit", "is_record", "scan_files",
+    "CHUNK", "LogChunk", "LogEnd", "ReadableFile", "Rows", "ends_with_nul", "has_unit", "is_record",
+    "rows_of_a_chunk", "scan_files",
 ]
 
 CHUNK: Final = 2 << 20  # small enough to be checked while it is still in a processor's cache
@@ -69,39 +70,21 @@ class LogEnd:
     path: str = ""
 
 
-class Room:
-    """Memory that a scan reads into: new memory for each chunk. A subclass may reuse it."""
-
-    def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
-        """Return up to ``n`` bytes of a file at ``at``."""
-        return file.read(at, n)
-
-    def rows(self) -> Rows:
-        """Return an array to fill with the rows of the bytes that were read last."""
-        return np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
-
-
-class SameRows(Room):
-    """The same array of rows for each chunk: the rows of a chunk are valid until the next one is requested."""
-
-    def __init__(self) -> None:
-        self._rows = super().rows()
-
-    def rows(self) -> Rows:
-        """Return the array."""
-        return self._rows
+def rows_of_a_chunk() -> Rows:
+    """Return an array that has room for the rows of a chunk."""
+    return np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
 
 
 def scan_files(
     files: Sequence[ReadableFile], start: int, until: int, check: int, end: LogEnd,
-    room: Room | None = None,
+    rows: Rows | None = None, buffer: bytearray | None = None,
 ) -> Iterator[LogChunk]:
     """Yield the records from ``start`` (start of a record) to ``until``, up to the first invalid bytes.
 
     A blank record leads to the next file. ``end`` is set to where the scan stopped: at ``until``, after
-    the last file, at a missing file, or at bytes that are not a valid record.
+    the last file, at a missing file, or at bytes that are not a valid record. With ``rows`` and ``buffer`` (of
+    ``CHUNK`` bytes) each chunk uses the same memory: it is valid until the next one is requested.
     """
-    room = room if room is not None else Room()
     end.phy_offset, end.reason = start, C.REASON_END
     for file in files:
         at = end.phy_offset - file.file_from_offset
@@ -118,12 +101,12 @@ def scan_files(
                 if limit < file.size:
                     return
                 break
-            data = room.read(file, at, min(want, limit - at))
-            rows = room.rows()
+            data = _read(file, at, min(want, limit - at), buffer)
+            found = rows if rows is not None else rows_of_a_chunk()
             count, stop, reason = record.scan(
-                data, 0, len(data), file.file_from_offset + at, check, rows)
+                data, 0, len(data), file.file_from_offset + at, check, found)
             if count:
-                yield LogChunk(data, file.file_from_offset + at, rows[:count])
+                yield LogChunk(data, file.file_from_offset + at, found[:count])
             at += stop
             end.phy_offset, end.reason = file.file_from_offset + at, reason
             if reason == C.REASON_BLANK:
@@ -139,6 +122,14 @@ def scan_files(
             return
 
 
+def _read(file: ReadableFile, at: int, n: int, buffer: bytearray | None) -> bytes | memoryview:
+    """Return up to ``n`` bytes of a file, in ``buffer`` if they fit."""
+    if buffer is None or n > len(buffer) or not isinstance(file, MappedFile):
+        return file.read(at, n)
+    view = memoryview(buffer)[:n]
+    return view[: file.read_into(at, view)]
+
+
 def ends_with_nul(chunk: LogChunk) -> bool:
     """Return True if topic or properties of the last record have a NUL byte (rule d of ``log_walk``)."""
     row, data = chunk.rows[-1], chunk.data
@@ -151,9 +142,9 @@ def ends_with_nul(chunk: LogChunk) -> bool:
     return False
 
 
-def is_record(data: bytes, phy_offset: int) -> bool:
-    """Return True if ``data`` is exactly one valid record of position ``phy_offset``, checksums included."""
-    return _record_type(data, phy_offset) >= 0
+def is_record(data: bytes, phy_offset: int, check: int = C.CHECK_ALL) -> bool:
+    """Return True if ``data`` is exactly one valid record of position ``phy_offset``; ``check`` is flags C.CHECK_*."""
+    return _record_type(data, phy_offset, check) >= 0
 
 
 def has_unit(data: bytes, phy_offset: int) -> bool:
@@ -161,14 +152,12 @@ def has_unit(data: bytes, phy_offset: int) -> bool:
 
     Half messages and rolled back messages have no unit. Placeholders over damage are stored as rolled back.
     """
-    return _record_type(data, phy_offset) in {0, SysFlag.TRANSACTION_COMMIT}
+    return _record_type(data, phy_offset, C.CHECK_ALL) in {0, SysFlag.TRANSACTION_COMMIT}
 
 
-def _record_type(data: bytes, phy_offset: int) -> int:
+def _record_type(data: bytes, phy_offset: int, check: int) -> int:
     rows = np.empty((1, C.COLUMNS), dtype=np.int64)
-    count, stop, _ = record.scan(
-        data, 0, len(data), phy_offset,
-        C.CHECK_ALL, rows)
+    count, stop, _ = record.scan(data, 0, len(data), phy_offset, check, rows)
     if count != 1 or stop != len(data):
         return -1
     return int(rows[0, C.SYS_FLAG]) & SysFlag.TRANSACTION_MASK
