@@ -56,7 +56,7 @@ class Transport(asyncio.Transport):
 
 
 class Broker:
-    """A broker whose requests come as frames of an encoding, or as headers if there is none."""
+    """A broker whose requests come as frames of an encoding; None: as headers."""
 
     def __init__(self, path: Path, encoding: SerializeType | None, flush: FlushDiskType) -> None:
         self.encoding = encoding
@@ -163,7 +163,7 @@ def test_a_request_has_one_answer_and_one_effect_whatever_carries_it(tmp_path, f
         broker = Broker(tmp_path / str(encoding), encoding, flush)
         try:
             answers = await requests(broker)
-            for answer in answers:  # Java's clients trace by these; nobody reads them in this process
+            for answer in answers:  # for traces of Java clients
                 answer.ext = {name: text for name, text in answer.ext.items() if name not in {MSG_REGION, TRACE_ON}}
             return [(one.code, one.remark, one.ext, one.body) for one in answers], broker.effects()
         finally:
