@@ -47,6 +47,8 @@ WAITING_OF_ONE, WAITING_MAX = 8, 64
 """With more of them under way, of one connection or of all, none waits for its first request."""
 STRANGER_BURST: Final = 200
 STRANGER_CALLS_A_SECOND: Final = 50
+LOOK_S: Final = 0.1
+"""Period of looks for requests that have not come in time."""
 ADDRESSES_MAX: Final = 10_000
 """Addresses with calls without a user that are remembered. The one whose last call is the oldest is forgotten."""
 
@@ -72,7 +74,7 @@ class _Budgets:
 class Admitted:
     """A call that may begin: its user, None where calls need none, its connection, and the end of its patience."""
 
-    __slots__ = ("connection", "context", "ends_at", "holder", "settled", "user")
+    __slots__ = ("connection", "context", "ends_at", "holder", "is_late", "settled", "user")
 
     def __init__(self, context: Any, connection: GrpcConnection, holder: Holder, user: User | None) -> None:
         self.context = context
@@ -81,6 +83,8 @@ class Admitted:
         self.user = user
         self.settled = False
         """True after its first request was read, or did not come in time."""
+        self.is_late = False
+        """True if its request has not come in time."""
         self.ends_at = 0.0
         """Time of the event loop until which the first request must have arrived."""
 
@@ -100,6 +104,11 @@ class Admission:
         self._strangers = 0
         self._budgets, self._floods = _Budgets(), _Budgets()
         self._turns = CallTurns()
+        self._reading: dict[Admitted, asyncio.Task[Any]] = {}
+        """Calls whose request must come in time, with the task that reads it."""
+        self._look_s = min(LOOK_S, limits.first_message_s)
+        self._looks = False
+        """Whether a look at them is scheduled."""
 
     async def begin(self, call: str, context: Any) -> Admitted:
         """Count a call. ``call`` is the name of its request.
@@ -137,15 +146,23 @@ class Admission:
 
         Raises GrpcError (TOO_MANY_REQUESTS) if the user is over a quota.
         """
-        context = admitted.context
+        context, loop, task = admitted.context, asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        if not self._looks:
+            self._looks = True
+            loop.call_later(self._look_s, self._look, loop)
+        self._reading[admitted] = task
         try:
-            async with asyncio.timeout_at(admitted.ends_at):
-                request = await context.read()
-        except TimeoutError:
+            request = await context.read()
+        except asyncio.CancelledError:
+            if not admitted.is_late or task.uncancel():
+                raise
             admitted.settled = True
             await self.refuse(
                 context, reason, admitted.holder, grpc.StatusCode.DEADLINE_EXCEEDED,
                 f"{reason}: {self._limits.first_message_s:g} s")
+        finally:
+            del self._reading[admitted]
         if request is not grpc.aio.EOF:
             admitted.settled = admitted.connection.served = True
             if self._take is not None and admitted.user is not None:
@@ -154,6 +171,17 @@ class Admission:
                 except RefusalError as refusal:
                     raise GrpcError(Code.TOO_MANY_REQUESTS, refusal.remark) from None
         return request
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel the reads of requests that have not come in time. A timer for each would cost more than the read."""
+        now = loop.time()
+        for admitted, task in self._reading.items():
+            if admitted.ends_at <= now and not admitted.is_late:
+                admitted.is_late = True
+                task.cancel()
+        self._looks = bool(self._reading)
+        if self._looks:
+            loop.call_later(self._look_s, self._look, loop)
 
     async def first_of_refused(self, context: Any) -> None:
         """Wait for the first request of a call that is refused with a message, but not for long.

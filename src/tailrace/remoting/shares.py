@@ -8,7 +8,7 @@ connection does, such a share of the rest for its address. Everything runs in th
 
 from __future__ import annotations
 
-from collections import Counter
+from functools import lru_cache
 from typing import Final, NamedTuple, final
 
 from tailrace.auth.addresses import network_of
@@ -20,6 +20,8 @@ ADDRESS: Final = "one address"
 USER: Final = "one user"
 CONNECTION: Final = "one connection"
 FEW: Final = 16
+HOLDERS_MAX: Final = 1_024
+"""Holders whose shares are remembered by name."""
 
 
 class Holder(NamedTuple):
@@ -41,7 +43,7 @@ class Shares:
         self.total = 0
         """What all holders have together."""
         self._few = few
-        self._taken: Counter[tuple[str, ...]] = Counter()
+        self._taken: dict[tuple[str, ...], int] = {}
 
     def refusal(self, holder: Holder, n: int = 1) -> str:
         """Return whose share does not allow ``n`` more, such as `USER`; empty if they are allowed."""
@@ -52,12 +54,12 @@ class Shares:
         if user and n > self._room((USER, user), self.per_user, self.total, free):
             return USER
         address = ADDRESS, network
-        room, taken = self._room(address, self.per_address, self.total, free), self._taken[address]
+        room, taken = self._room(address, self.per_address, self.total, free), self._taken.get(address, 0)
         if n > room:
             return ADDRESS
         if user:
             pair = ADDRESS, network, user
-            room, taken = self._room(pair, self.per_user, taken, room), self._taken[pair]
+            room, taken = self._room(pair, self.per_user, taken, room), self._taken.get(pair, 0)
             if n > room:
                 return USER
         if connection and n > self._room((CONNECTION, connection), 0, taken, room):
@@ -66,7 +68,7 @@ class Shares:
 
     def _room(self, key: tuple[str, ...], limit: int, taken_of_all: int, room: int) -> int:
         """Return how many more one of those may take that have ``taken_of_all`` and share ``room``."""
-        taken = self._taken[key]
+        taken = self._taken.get(key, 0)
         if limit:
             return min(limit - taken, room)
         if taken < self._few:
@@ -76,15 +78,20 @@ class Shares:
     def add(self, holder: Holder, n: int = 1) -> None:
         """Count ``n`` more; negative numbers give some back."""
         self.total += n
-        network = network_of(holder.address)
-        self._count((ADDRESS, network), n)
-        if holder.user:
-            self._count((USER, holder.user), n)
-            self._count((ADDRESS, network, holder.user), n)
-        if holder.connection:
-            self._count((CONNECTION, holder.connection), n)
+        for key in _keys(holder):
+            if taken := self._taken.get(key, 0) + n:
+                self._taken[key] = taken
+            else:
+                self._taken.pop(key, None)
 
-    def _count(self, key: tuple[str, ...], n: int) -> None:
-        self._taken[key] += n
-        if not self._taken[key]:
-            del self._taken[key]
+
+@lru_cache(HOLDERS_MAX)
+def _keys(holder: Holder) -> list[tuple[str, ...]]:
+    """Return what counts what a holder takes: its address, its user, its user at this address, and its connection."""
+    network = network_of(holder.address)
+    keys: list[tuple[str, ...]] = [(ADDRESS, network)]
+    if holder.user:
+        keys += [(USER, holder.user), (ADDRESS, network, holder.user)]
+    if holder.connection:
+        keys.append((CONNECTION, holder.connection))
+    return keys
