@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -41,7 +41,7 @@ from tailrace.store.directory_format import read_format, remembered
 from tailrace.store.geometry import recognise
 from tailrace.store.index_service import find_by_key
 from tailrace.store.lives import EndedLives, end_of_life, has_ended
-from tailrace.store.log_paths import log_paths
+from tailrace.store.log_paths import log_paths, segment_files
 from tailrace.store.queue_search import first_kept, first_message
 from tailrace.store.queue_types import (
     check_queue_types,
@@ -127,10 +127,11 @@ class StoreDirectory:
         self.log_files = self._log.files
         self.min_phy_offset = max(self._log.min_offset, 0)
         if recovered is not None:
-            self._queues = self._recovered_queues(recovered)
+            ends = {key: queue.max_offset for key, queue in recovered.queues.table.items()}
+            self._queues = self._load_queues(lambda queue: queue.set_end(ends.get((queue.topic, queue.queue_id), 0)))
             self.max_phy_offset = recovered.commit_log.max_offset
         else:
-            self._queues = self._load_queues(raw=raw)
+            self._queues = self._load_queues(lambda queue: queue.find_end(raw=raw))
             self.max_phy_offset = self._find_end()
             self._hide_past_bound()
         self.lives.lower(self.max_phy_offset)
@@ -166,11 +167,7 @@ class StoreDirectory:
     def _files(self, directory: str, size: int) -> list[MappedFile]:
         found: list[MappedFile] = []
         odd: list[tuple[str, int, int]] = []
-        for name in self.file_system.list(directory):
-            offset = filenames.file_name_to_offset(name)
-            path = f"{directory}/{name}"
-            if offset is None:
-                continue
+        for offset, path in segment_files(self.file_system, (directory,)):
             if (there := self.file_system.stat(path).size) != size:
                 odd.append((path, there, size))
             else:
@@ -212,17 +209,8 @@ class StoreDirectory:
             for found in store.report.stepped_over]
         return store
 
-    def _recovered_queues(self, store: DefaultMessageStore) -> dict[tuple[str, int], ConsumeQueue]:
-        found = {}
-        for key, queue in store.queues.table.items():
-            found[key] = type(queue)(*key, MappedFileQueue(
-                self.file_system, queue.files.directories, queue.files.file_size, mapped=False, files=[
-                    MappedFile(self.file_system, file.path, file.file_from_offset, file.size, foreign=True)
-                    for file in queue.files.files]))
-            found[key].set_end(queue.max_offset)
-        return found
-
-    def _load_queues(self, *, raw: bool) -> dict[tuple[str, int], ConsumeQueue]:
+    def _load_queues(self, end: Callable[[ConsumeQueue], None]) -> dict[tuple[str, int], ConsumeQueue]:
+        """Return the queues that have a directory. ``end`` sets the end of each."""
         found = {}
         for kind, name, wanted in (
             (ConsumeQueue, filenames.CONSUMEQUEUE, self.config.mapped_file_size_consume_queue),
@@ -233,7 +221,7 @@ class StoreDirectory:
                 path = f"{root}/{topic}/{queue_id}"
                 queue = kind(topic, queue_id, MappedFileQueue(
                     self.file_system, path, size, mapped=False, files=self._files(path, size)))
-                queue.find_end(raw=raw)
+                end(queue)
                 found[topic, queue_id] = queue
         return found
 

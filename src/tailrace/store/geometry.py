@@ -15,7 +15,7 @@ from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
 from tailrace.logs import get_logger
 from tailrace.store.directory_format import SIZES, DirectoryFormat, fitting
-from tailrace.store.log_paths import check_log_paths, log_paths
+from tailrace.store.log_paths import check_log_paths, log_paths, segment_files
 
 __all__ = ["recognise"]
 
@@ -74,12 +74,8 @@ def _queue_file_size(file_system: FileSystem, queues: str, unit: int, hint: int)
 
 def _segments(file_system: FileSystem, directory: str) -> list[tuple[int, int]]:
     """Return (position in the name, length) of the segment files that are not empty."""
-    found = []
-    for name in file_system.list(directory):
-        offset = filenames.file_name_to_offset(name)
-        if offset is not None and (size := file_system.stat(f"{directory}/{name}").size):
-            found.append((offset, size))
-    return found
+    found = segment_files(file_system, (directory,))
+    return [(offset, size) for offset, path in found if (size := file_system.stat(path).size)]
 
 
 def _size(files: list[tuple[int, int]], hint: int) -> int:

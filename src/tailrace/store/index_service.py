@@ -227,30 +227,22 @@ class IndexService:
                     other.destroy()
                 self._file_system.sync_dir(self._directory)
                 break
-        self._rewind(1 << 62, timestamp_of, complete=(durable, count))
+        self.rewind(1 << 62, timestamp_of, complete=(durable, count))
         return count <= 1 or any(
             name == durable and self.header(file).index_count >= count
             for name, file in zip(self.names(), self.files, strict=True))
 
     def rewind(
         self, phy_offset: int, timestamp_of: Callable[[int], int], *, durably: bool = False,
+        complete: tuple[str, int] | None = None,
     ) -> None:
         """Remove every entry of records at or after ``phy_offset``; repair slots and header of the last file.
 
         ``durably`` makes the change durable on return. That is needed before other records are
         written at the positions of removed ones, because old entries would hide that the new records have no
         entries. ``timestamp_of`` returns the store time of the record at a position, in ms. Files without
-        an entry are removed.
-        """
-        self._rewind(phy_offset, timestamp_of, durably=durably)
-
-    def _rewind(
-        self, phy_offset: int, timestamp_of: Callable[[int], int], *,
-        complete: tuple[str, int] | None = None, durably: bool = False,
-    ) -> None:
-        """Do what ``rewind`` does. ``complete`` also removes the entries of the last remaining record.
-
-        ``complete`` is the name of a file and a number. Entries of that file before that number stay.
+        an entry are removed. ``complete`` also removes the entries of the last remaining record. It is the name of a
+        file and a number: entries of that file before that number stay.
         """
         for name in self.names_left_out():
             self._file_system.remove(f"{self._directory}/{name}")

@@ -23,16 +23,15 @@ from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, MESSAGE_HEAD
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, END_UNIT, INVALID_POS, BatchCqUnit
 from tailrace.formats.filenames import offset_to_file_name
-from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
 from tailrace.segments import MappedFile, OpenFiles
 from tailrace.store.batch_order import Units
 from tailrace.store.batch_units import batch_units, is_batch_unit
 from tailrace.store.compaction.damage import DamagedMessages
 from tailrace.store.walk.log_walk import Damage, NextOf, Walk
-from tailrace.store.walk.scan import LogChunk, LogEnd, scan_files
+from tailrace.store.walk.scan import LogChunk, LogEnd, is_record, scan_files
 
-__all__ = ["FilePair", "Sizes", "is_valid"]
+__all__ = ["FilePair", "Sizes"]
 
 _UNIT: Final = BATCH_CQ_UNIT.size
 _CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PHY_OFFSET
@@ -43,13 +42,6 @@ _LEAST_FACTOR: Final = 5
 _FEW: Final = 64
 _KEPT_TOGETHER: Final = 4 << 20
 """A copy in quarantine that is longer than this gets no further message."""
-
-
-def is_valid(data: bytes, position: int) -> bool:
-    """Return True if ``data`` is one valid record of this position in a compaction log."""
-    rows = np.empty((1, C.COLUMNS), dtype=np.int64)
-    count, stop, _ = record.scan(data, 0, len(data), position, _CHECK, rows)
-    return count == 1 and stop == len(data)
 
 
 @final
@@ -430,6 +422,5 @@ class FilePair:
         data = read(unit.phy_offset - self.start, unit.size)
         if data is None:
             return None
-        if not is_valid(data, unit.phy_offset) or MESSAGE_HEAD.unpack_from(data).queue_offset != unit.msg_base_offset:
-            return b""
-        return data
+        valid = is_record(data, unit.phy_offset, _CHECK)
+        return data if valid and MESSAGE_HEAD.unpack_from(data).queue_offset == unit.msg_base_offset else b""

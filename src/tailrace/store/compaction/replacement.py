@@ -27,6 +27,7 @@ from tailrace.formats.filenames import (
     offset_to_file_name,
 )
 from tailrace.logs import get_logger
+from tailrace.store.log_paths import segment_files
 
 __all__ = [
     "RULES", "QueueDirectories", "commit", "drop_staged", "end", "finish", "prepare",
@@ -61,8 +62,7 @@ class QueueDirectories(NamedTuple):
 
 def segment_starts(file_system: FileSystem, directory: str) -> list[int]:
     """Return the positions at which the files of a directory start, sorted."""
-    found = (file_name_to_offset(name) for name in file_system.list(directory))
-    return sorted(start for start in found if start is not None)
+    return [start for start, _ in segment_files(file_system, (directory,))]
 
 
 def prepare(

@@ -37,7 +37,6 @@ from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.read_ahead import in_background
 from tailrace.env.whole_files import WHOLE_FILE_MAX
 from tailrace.errors import CorruptionError, OddFileError
-from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
@@ -47,6 +46,7 @@ from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.index_service import IndexService
 from tailrace.store.lives import EndedLives, end_of_life, has_ended
+from tailrace.store.log_paths import segment_files
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.record_batch import RecordBatch, rows_by_queue
@@ -183,13 +183,11 @@ class Recovery:
     def _mend_lengths(self) -> None:
         """Give segments of a wrong length the right one: extend with a hole, or cut after a copy to quarantine."""
         log = self._commit_log.queue
-        paths = sorted(
-            (name, f"{directory}/{name}") for directory in log.directories
-            for name in self._file_system.list(directory) if file_name_to_offset(name) is not None)
+        paths = segment_files(self._file_system, log.directories)
         stats = [self._file_system.stat(path) for _, path in paths]
         while stats and not stats[-1].size and not stats[-1].is_dir:
             stats.pop()  # empty last files; load removes them
-        for number, ((name, path), stat) in enumerate(zip(paths, stats, strict=False)):
+        for number, ((start, path), stat) in enumerate(zip(paths, stats, strict=False)):
             if stat.is_dir or stat.size == log.file_size:
                 continue
             with closing(self._file_system.open(path, writable=True)) as file:
@@ -199,13 +197,13 @@ class Recovery:
                         later = number < len(paths) - 1
                         self._decided(
                             "a segment file is too long", "", " what follows its last byte", path,
-                            int(name) + log.file_size, later=later, files=later, data=True)
-                    self._keep(path, log.file_size, int(name) + log.file_size, more, "file too long")
+                            start + log.file_size, later=later, files=later, data=True)
+                    self._keep(path, log.file_size, start + log.file_size, more, "file too long")
                 events.SEGMENT_FILE_OF_A_WRONG_LENGTH_IS_MENDED.log(
                     _log, file=path, expected=log.file_size, actual=stat.size)
                 file.truncate(log.file_size)
                 file.sync_data()
-            self.report.rebuilt.append(f"length of segment {name}, was {stat.size}")
+            self.report.rebuilt.append(f"length of segment {path.rpartition('/')[2]}, was {stat.size}")
 
     # -- pass 2
 
