@@ -79,14 +79,11 @@ def _kept_before(queue: ConsumeQueue, low: int, found: int, phy_offset: int) -> 
     places: list[int] = []
     positions: list[int] = []
     for count in (_BACK, _LOOK):
-        start = at = max(low, found - count)
-        while at < found:
-            data = queue.units(at, found - at)
-            units = CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
+        start = max(low, found - count)
+        for at, units in queue.runs(start, found):
             real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)[-_LAST:]
             places += (real + at).tolist()
             positions += units["phy_offset"][real].tolist()
-            at = at + len(units) if len(units) else max(queue.next_file(at), at + 1)
         if places or start == low:
             break
     last = zip(places[-_LAST:], positions[-_LAST:], strict=True)

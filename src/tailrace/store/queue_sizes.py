@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.store.consume_queue import ConsumeQueue
 
 __all__ = ["QueueSize", "queue_size"]
@@ -26,17 +26,12 @@ class QueueSize(NamedTuple):
 def queue_size(queue: ConsumeQueue, low: int) -> QueueSize:
     """Return the size of the messages from ``low`` to the end of a queue."""
     high = queue.max_offset
-    at = first = max(low, high - _LOOK)
+    first = max(low, high - _LOOK)
     size = messages = 0
-    while at < high:
-        units = np.frombuffer(queue.units(at, high - at), CQ_UNIT.dtype)
-        if not len(units):  # retention has deleted the file
-            at = max(queue.next_file(at), at + 1)
-            continue
+    for _, units in queue.runs(first, high):
         written = units[units["size"] != PRE_BLANK_SIZE]
         records = written[np.unique(written["phy_offset"], return_index=True)[1]]  # a batch has several messages
         size, messages = size + int(records["size"].sum()), messages + len(written)
-        at += len(units)
     if not messages:
         return QueueSize(0, is_exact=True)
     return QueueSize(size * (high - low) // messages if first > low else size, first == low)

@@ -28,6 +28,8 @@ class Units:
         self.max_offset = first + len(places)
         self.reads = 0
 
+    runs = ConsumeQueue.runs
+
     def at(self, offset):
         return self.places[offset - self.first_offset]
 

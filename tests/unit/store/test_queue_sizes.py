@@ -3,6 +3,7 @@
 import pytest
 
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
+from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.queue_sizes import queue_size
 
 PER_FILE = 300
@@ -12,6 +13,7 @@ class Units:
     """A queue in memory: (position, size) for each message, None for a hole, in files of 300."""
 
     first_offset = 0
+    runs = ConsumeQueue.runs
 
     def __init__(self, units, gone=()):
         self._units, self._gone, self.max_offset, self.reads = units, gone, len(units), 0

@@ -8,11 +8,11 @@ unit twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, final
+from typing import final
 
 import numpy as np
 
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.formats.names import TIMER_TOPIC
 from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -20,8 +20,6 @@ from tailrace.timer.arrays import Ints, Units
 from tailrace.timer.timer_message_store import TimerMessageStore
 
 __all__ = ["WheelPositions"]
-
-_LOOK: Final = 4096
 
 
 @final
@@ -91,10 +89,8 @@ class WheelPositions:
         state = self._timers.state
         offset = max(state.queue_offset, queue.min_offset) if queue is not None else 0  # before the skipped ones
         yield from sorted(message.phy_offset for message in list(state.skipped.values()))
-        while queue is not None and (data := queue.units(offset, _LOOK)):
-            units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
+        for _, units in queue.runs(offset, queue.max_offset) if queue is not None else ():
             yield from units["phy_offset"][units["size"] != PRE_BLANK_SIZE].tolist()
-            offset += len(units)
 
 
 def _slots(units: Units) -> Ints:
