@@ -92,13 +92,14 @@ class DurableAnswers:
         by_channel: dict[Channel, list[bytes]] = {}
         for batch, status in done:
             self.pending -= len(batch)
+            is_durable = status is PutMessageStatus.PUT_OK
             for reply, answer, then in batch:
                 try:
                     later = then(status) if then is not None else None
                     if later is not None:
                         self.add(reply, answer, later)
                         continue
-                    last = answer if status is PutMessageStatus.PUT_OK or not answer else _changed(answer, status)
+                    last = answer if is_durable or not answer else _changed(answer, status)
                 except Exception as error:  # noqa: BLE001 - one failing answer costs one answer
                     reply.fail(error)
                 else:

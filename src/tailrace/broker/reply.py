@@ -151,7 +151,8 @@ class Reply:
         """End the reply without an answer: its connection has closed, or the answer is sent elsewhere."""
         assert not self._has_ended, "a request is answered once"
         self._has_ended = True
-        self.unpark()
+        if self._is_held or self._bounds is not None:
+            self.unpark()
 
     def send(self, answer: Answer) -> None:
         """Send an answer, unless the request is one-way. None: the request waits again."""
