@@ -176,9 +176,6 @@ class BrokerController:
         retention = RetentionProcessor(broker)
         admin = AdminProcessor(broker, RuntimeInfo(broker))
         self._workers = [broker.worker, broker.cold_reads, retention.worker, admin.syncs]
-        self._polls: list[Waiters[Any]] = [
-            self._pull.hold, self._pop.polling, self._pop.inspect.polling, self._lite.pops.polling,
-            self._lite.pops.notifications]
         self._later: list[_AnswersLater] = [broker.changes, *self._workers, broker.other_brokers, reply, transactions]
         self._processors = self._made_processors(running, durable, retention, reply, transactions, admin)
 
@@ -187,6 +184,11 @@ class BrokerController:
         control = self.access.control
         control.denials.on_line, control.on_log_in = audit.denied, audit.logged_in
         return audit
+
+    @property
+    def _polls(self) -> tuple[Waiters[Any], ...]:
+        pops, lite = self._pop, self._lite.pops
+        return self._pull.hold, pops.polling, pops.inspect.polling, lite.polling, lite.notifications
 
     def _watch_users(self, control: AccessControl) -> None:
         broker, access = self._broker, self.access
