@@ -38,7 +38,6 @@ __all__ = [
     "encode",
     "encode_binary_header",
     "encode_json_header",
-    "encode_success",
     "sender_of",
 ]
 
@@ -490,19 +489,9 @@ def encode_json_header(
     return orjson.dumps(header)
 
 
-def encode_success(request: RemotingCommand) -> bytes | RemotingCommand:
-    """Return the frame of a successful answer without fields, as ``encode(request.answer())`` does.
-
-    The answer to a request without a frame is returned as it is.
-    """
-    if request.serialize_type != SerializeType.JSON:
-        return encode(request.answer()) if request.serialize_type == SerializeType.ROCKETMQ else request.answer()
-    header = _PLAIN_ANSWER % request.opaque
-    return PREFIX.pack(4 + len(header), len(header)) + header
-
-
-_PLAIN_ANSWER: Final = encode_json_header(
-    0, LANGUAGE_JAVA, MQ_VERSION, 7_000_007, RESPONSE_FLAG, None, {}).replace(b"7000007", b"%d")
+_PLAIN: Final = 0, LANGUAGE_JAVA, MQ_VERSION, RESPONSE_FLAG, None
+_PLAIN_ANSWER: Final = encode_json_header(*_PLAIN[:3], 7_000_007, *_PLAIN[3:], {}).replace(b"7000007", b"%d")
+"""The header of a successful answer without fields, such as most acknowledgements get."""
 
 
 def encode(command: RemotingCommand) -> bytes:
@@ -513,6 +502,9 @@ def encode(command: RemotingCommand) -> bytes:
             c.code, c.language, c.version, c.opaque, c.flag, c.remark, c.ext
         )
         word = SerializeType.ROCKETMQ << 24 | len(header)
+    elif not c.ext and (c.code, c.language, c.version, c.flag, c.remark) == _PLAIN:
+        header = _PLAIN_ANSWER % c.opaque
+        word = len(header)
     else:
         header = encode_json_header(
             c.code, c.language, c.version, c.opaque, c.flag, c.remark, c.ext

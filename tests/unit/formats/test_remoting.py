@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tailrace.errors import RemotingFrameError
 from tailrace.formats.remoting import (
     FRAME_MAX,
+    LANGUAGE_PYTHON,
     MQ_VERSION,
+    RESPONSE_FLAG,
     RemotingCommand,
     RequestCode,
     ResponseCode,
@@ -21,7 +23,7 @@ from tailrace.formats.remoting import (
     decode_frame,
     encode,
     encode_binary_header,
-    encode_success,
+    encode_json_header,
 )
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -185,5 +187,13 @@ def test_golden_bytes_of_a_binary_request():
 @pytest.mark.parametrize("kind", list(SerializeType))
 @pytest.mark.parametrize("opaque", [0, 7, -1, 0x7FFFFFFF, -0x80000000])
 def test_a_success_without_fields_is_the_frame_of_any_answer(kind, opaque):
-    request = RemotingCommand(10, opaque=opaque, serialize_type=kind)
-    assert encode_success(request) == encode(request.answer())
+    answer = RemotingCommand(10, opaque=opaque, serialize_type=kind).answer()
+    header = (encode_json_header, encode_binary_header)[kind](0, 0, MQ_VERSION, opaque, RESPONSE_FLAG, None, {})
+    assert encode(answer) == struct.pack(">iI", 4 + len(header), kind << 24 | len(header)) + header
+    for name, value in {
+        "code": 1, "language": LANGUAGE_PYTHON, "version": 1, "flag": 0, "remark": "", "ext": {"a": "b"}, "body": b"c",
+    }.items():
+        other = RemotingCommand(10, opaque=opaque, serialize_type=kind).answer()
+        setattr(other, name, value)
+        decoded, _ = decode_frame(encode(other), 0, 1_000)
+        assert getattr(decoded, name) == value or not value

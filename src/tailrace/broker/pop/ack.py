@@ -33,7 +33,6 @@ from tailrace.formats.remoting import (
     RequestCode,
     ResponseCode,
     encode,
-    encode_success,
 )
 from tailrace.formats.requests.message_headers import (
     AckMessageRequestHeader,
@@ -106,7 +105,7 @@ class AckMessageProcessor:
         result = self._put_ack(
             Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name),
             receipt.invisible_time, receipt.revive_queue_id)
-        return when_durable(self._durable, channel, request, encode_success(request), result.until)
+        return when_durable(self._durable, channel, request, request.answer(), result.until)
 
     def ack_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Acknowledge messages of one or more checkpoints: request 200151."""
@@ -130,7 +129,7 @@ class AckMessageProcessor:
                 until = max(until, self._put_ack(ack, invisible_time, revive_queue_id).until)
         if until < 0:
             return request.answer()
-        return when_durable(self._durable, channel, request, encode_success(request), until)
+        return when_durable(self._durable, channel, request, request.answer(), until)
 
     def _batch_entry(self, entry: Mapping[str, Any], broker_name: str) -> tuple[Ack, int, int]:
         """Return the acknowledgement of an entry, its invisible time and its revive queue."""

@@ -33,7 +33,6 @@ from tailrace.formats.remoting import (
     RemotingCommand,
     RequestCode,
     ResponseCode,
-    encode_success,
     sender_of,
 )
 from tailrace.formats.requests.message_headers import (
@@ -231,13 +230,13 @@ class EndTransactionProcessor:
         if result is None:  # an earlier request may have committed, and its message may not be durable yet
             commit = header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT
             until = self._broker.store.max_phy_offset if commit else 0
-            return when_durable(self._durable, channel, request, encode_success(request), until)
+            return when_durable(self._durable, channel, request, request.answer(), until)
         if not result.status.appended:
             remark = result.remark or REMARKS.get(result.status, result.status.name)
             events.HALF_MESSAGE_NOT_COMMITTED.log(
                 _log, topic=topic, queue_offset=header.tran_state_table_offset, reason=remark)
             return request.answer(CODES.get(result.status, ResponseCode.SYSTEM_ERROR), remark)
-        return when_durable(self._durable, channel, request, encode_success(request), result.until)
+        return when_durable(self._durable, channel, request, request.answer(), result.until)
 
     def _check(
         self, header: EndTransactionRequestHeader, group: str, immunity_text: str | None, stored_ms: int,
