@@ -248,7 +248,7 @@ class MessageStore:
 
     def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
         """Set the listener that the dispatch thread calls after messages can be read; None removes it."""
-        self.inner.dispatcher.listener = listener
+        self.inner.listeners[:] = [] if listener is None else [listener]
 
     # -- putting
 

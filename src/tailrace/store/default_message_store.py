@@ -36,6 +36,7 @@ from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.flush import FlushConsumeQueueService
 from tailrace.store.group_commit import DurableCallback, FlushCommitLogService
+from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
 from tailrace.store.lives import Ended, EndedLives
 from tailrace.store.log_paths import log_paths
@@ -87,9 +88,8 @@ class DefaultMessageStore:
         self._clock = clock
         self.flags = RunningFlags()
         self.syncs = SyncGuard(file_system, HINTS, partial(self.flags.set, NOT_WRITEABLE))
-        self.file_system: FileSystem = self.syncs
+        file_system = self.file_system = self.syncs
         """File system through which everything below the root is changed, so that failed syncs are noticed (F6)."""
-        self._file_system = file_system = self.file_system
         self.checkpoint = StoreCheckpoint(file_system, f"{root}/{filenames.CHECKPOINT}")
         self.open_files = OpenFiles(segment_file_limit(config.max_open_files))
         self.queues = ConsumeQueueStore(
@@ -107,10 +107,11 @@ class DefaultMessageStore:
             IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}", self.open_files)
             if config.message_index_enable else None
         )
-        self.dispatcher = Dispatcher(
-            self.queues, self.index, parse_delay_levels(config.message_delay_level), self.lives)
-        self.reput = ReputMessageService(
-            self.commit_log, self.dispatcher, self.confirm_offset, self.flags)
+        self.listeners: list[MessageArrivingListener] = []
+        """Called by the dispatch thread after messages can be read."""
+        self.reput = ReputMessageService(self.commit_log, Dispatcher(
+            self.queues, self.index, parse_delay_levels(config.message_delay_level), self.lives, self.listeners),
+            self.confirm_offset, self.flags)
         self.flush_commit_log = FlushCommitLogService(
             clock, config, self.commit_log, self.flags, self.checkpoint, self.wake_flush)
         self.sync_flush: Final = self.flush_commit_log.sync
@@ -141,7 +142,7 @@ class DefaultMessageStore:
         self.report = recovery.run()
         if options.read_only:
             self.flags.set(NOT_WRITEABLE, options.read_only)
-        self.commit_log.wall_times = read_wall_times(self._file_system, self.root)
+        self.commit_log.wall_times = read_wall_times(self.file_system, self.root)
         self._note_wall_time(write=not options.read_only, is_start=True)
         self.reput.start_from(self.commit_log.max_offset, recovery.position)
         if self.index is not None:
@@ -149,11 +150,10 @@ class DefaultMessageStore:
 
     def _note_wall_time(self, *, write: bool = True, is_start: bool = False, last: bool = False) -> None:
         """Compare the wall clock with the last store time, and keep the result if the clock is earlier."""
-        times, now_ms = self.commit_log.wall_times, self._clock.now_ms()
-        log = self.commit_log
-        times.step(log.max_offset, log.min_offset, log.last_store_timestamp, now_ms, is_start=is_start)
+        log, now_ms = self.commit_log, self._clock.now_ms()
+        log.wall_times.step(log.max_offset, log.min_offset, log.last_store_timestamp, now_ms, is_start=is_start)
         if write:
-            times.write(self._file_system, self.root, now_ms, now=last)
+            log.wall_times.write(self.file_system, self.root, now_ms, now=last)
 
     def check_mode(self, options: RecoveryOptions) -> None:
         """Raise CorruptionError if the recovery mode refuses the log, before anything of the directory changes.
@@ -163,21 +163,21 @@ class DefaultMessageStore:
         if self.config.recovery_mode is RecoveryMode.TOLERATE_ANY:
             return
         trial = DefaultMessageStore(
-            self._clock, OverlayFileSystem(self._file_system), self.config, self.root, self.queues.is_batch)
+            self._clock, OverlayFileSystem(self.file_system), self.config, self.root, self.queues.is_batch)
         try:
             trial._recovery(replace(options, read_only="the mode is checked", dry_run=True)).run()
         finally:
             trial.release()
 
     def _recovery(self, options: RecoveryOptions) -> Recovery:
-        self.lives.load(read_ended(self._file_system, self.root))
+        self.lives.load(read_ended(self.file_system, self.root))
         return Recovery(
-            self._clock, self._file_system, self.commit_log, self.queues, self.index, self._quarantine(),
+            self._clock, self.file_system, self.commit_log, self.queues, self.index, self._quarantine(),
             self.checkpoint, self.progress, self.lives, self.config, options)
 
     def _quarantine(self) -> Quarantine:
-        return Quarantine(
-            self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}", self.config.quarantine_max_bytes)
+        directory = f"{self.root}/{filenames.QUARANTINE}"
+        return Quarantine(self._clock, self.file_system, directory, self.config.quarantine_max_bytes)
 
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services. ``pid`` is written to the hint for readers without the lock."""
@@ -221,9 +221,8 @@ class DefaultMessageStore:
                     "pid": self._pid, "flushed": self.commit_log.queue.flushed_where,
                     "dispatched": self.reput.reput_from_offset})
                 if self._flushed_file is None:
-                    self._file_system.makedirs(f"{self.root}/{filenames.OWN}")
-                    self._flushed_file = open_hint(
-                        self._file_system, f"{self.root}/{filenames.FLUSHED}")
+                    self.file_system.makedirs(f"{self.root}/{filenames.OWN}")
+                    self._flushed_file = open_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")
                 self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
         except OSError as error:  # only a hint: other processes show what the last one covers
             events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)

@@ -81,13 +81,14 @@ class Dispatcher:
 
     def __init__(
         self, queues: ConsumeQueueStore, index: IndexService | None, levels: list[int], lives: EndedLives,
+        listeners: list[MessageArrivingListener],
     ) -> None:
         self._queues = queues
+        self._listeners = listeners
         self._lives = lives
         self._index = index
         self._levels = levels
         self._topics: dict[bytes, str] = {}
-        self.listener: MessageArrivingListener | None = None
 
     def new_batch(self) -> RecordBatch:
         """Return an empty batch for ``add``."""
@@ -208,9 +209,9 @@ class Dispatcher:
         last = rows[run.chosen[-1]].tolist()
         queue.last_store_timestamp = last[C.STORE_TIMESTAMP]
         queue.last_phy_offset = last[C.PHY]
-        if self.listener is not None:
+        for listener in self._listeners:
             codes, size = queue_units.codes_and_size(rows, chosen)
-            self.listener.arriving(queue.topic, queue.queue_id, queue.max_offset, codes, size)
+            listener.arriving(queue.topic, queue.queue_id, queue.max_offset, codes, size)
 
     @staticmethod
     def _log_gap(queue: ConsumeQueue, start: int) -> None:

@@ -36,7 +36,7 @@ def parallel(directory, check=C.CHECK_ALL):
     seen = Seen()
     return seen.walk(ParallelWalk(
         directory.log_files, directory.min_phy_offset, directory.readable_until, check, seen.next_of,
-        Dispatcher(None, None, parse_delay_levels(), EndedLives(5))))
+        Dispatcher(None, None, parse_delay_levels(), EndedLives(5), [])))
 
 
 def scans(monkeypatch):

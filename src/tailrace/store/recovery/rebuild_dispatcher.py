@@ -37,7 +37,7 @@ class RebuildDispatcher(Dispatcher):
         self, queues: ConsumeQueueStore, index: IndexService | None, levels: list[int], lives: EndedLives,
         next_offset: NextOffset,
     ) -> None:
-        super().__init__(queues, index, levels, lives)
+        super().__init__(queues, index, levels, lives, [])
         self._next_offset = next_offset
         self._damage: dict[int, Damage] = {}
         """Damage by its position, in the order of the log."""
