@@ -262,26 +262,26 @@ class Clients:
 
     async def remove(self, client: Client) -> None:
         """Forget a client that says goodbye."""
-        settings, leave = client.settings, list[dict[str, str]]()
-        if settings.HasField("subscription"):
-            leave.append({"consumerGroup": name_of(settings.subscription.group)})
-        for topic in settings.publishing.topics:
-            leave.append({"producerGroup": name_of(topic)})
         await self._end_lite_subscriptions(client)
-        for names in leave:
-            if not client.connection.closed:
-                await client.connection.call(RequestCode.UNREGISTER_CLIENT, {"clientID": client.client_id, **names})
+        if client.settings.HasField("subscription"):
+            await self._leave(client, consumerGroup=name_of(client.settings.subscription.group))
+        await self._leave_topics(client)
         client.connection.close()
 
     async def stream_ended(self, client: Client) -> None:
         """Note that a client has no stream for commands any more; checks of transactions go to other producers."""
         client.send = None
         await self._end_lite_subscriptions(client)
+        await self._leave_topics(client)
+
+    async def _leave_topics(self, client: Client) -> None:
         for topic in client.settings.publishing.topics:
-            if not client.connection.closed:
-                await client.connection.call(
-                    RequestCode.UNREGISTER_CLIENT,
-                    {"clientID": client.client_id, "producerGroup": name_of(topic)})
+            await self._leave(client, producerGroup=name_of(topic))
+
+    @staticmethod
+    async def _leave(client: Client, **group: str) -> None:
+        if not client.connection.closed:
+            await client.connection.call(RequestCode.UNREGISTER_CLIENT, {"clientID": client.client_id, **group})
 
     async def _end_lite_subscriptions(self, client: Client) -> None:
         """Have the messages of a client's Lite topics go to others; it subscribes again once it is back."""

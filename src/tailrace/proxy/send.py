@@ -82,14 +82,13 @@ class SendMessageActivity:
         first = messages[0]
         topic = check_topic(first.topic)
         if len(messages) == 1:
-            properties = self._made(caller, topic, first)[1]
-            queue_id = self._queue(topic, _sharding_key(first))
-            answer = await self._put(caller, topic, queue_id, first, properties)
+            properties = self._checked(caller, topic, first)
+            answer = await self._put(caller, topic, self._queue(topic, _sharding_key(first)), first, properties)
             return self._response([self._entry(topic, first, answer)])
         if any(message.topic != first.topic for message in messages):
             raise GrpcError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
-        made = [self._made(caller, topic, message) for message in messages]
-        return self._response(await self._store_all(caller, topic, made))
+        checked = [self._checked(caller, topic, message) for message in messages]
+        return self._response(await self._store_all(caller, topic, messages, checked))
 
     @staticmethod
     def _response(entries: list[Any]) -> Any:
@@ -105,19 +104,16 @@ class SendMessageActivity:
             return ANY_QUEUE
         return consistent_hash(java_string_hash(sharding_key), config.write_queue_nums)
 
-    def _made(self, caller: Caller, topic: str, message: Any) -> tuple[Any, dict[str, str]]:
-        """Return a message and the properties that it is stored with. Raises GrpcError."""
-        self._check_body(message.body)
+    def _checked(self, caller: Caller, topic: str, message: Any) -> dict[str, str]:
+        """Return the properties that a message is stored with. Raises GrpcError."""
+        size, most = len(message.body), self._broker.store.config.max_message_size
+        if not size:
+            raise GrpcError(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+        if size > most:
+            raise GrpcError(Code.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {most}")
         properties = self._properties(caller, topic, message)
         self._check_type(topic, properties)
-        return message, properties
-
-    def _check_body(self, body: bytes) -> None:
-        if not body:
-            raise GrpcError(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
-        most = self._broker.store.config.max_message_size
-        if len(body) > most:
-            raise GrpcError(Code.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {most}")
+        return properties
 
     def _check_type(self, topic: str, properties: dict[str, str]) -> None:
         if topic.startswith((N.RETRY_GROUP_TOPIC_PREFIX, N.DLQ_GROUP_TOPIC_PREFIX)):
@@ -183,16 +179,18 @@ class SendMessageActivity:
                           ("__BORNHOST", "born_host"))
         return properties
 
-    async def _store_all(self, caller: Caller, topic: str, made: list[tuple[Any, dict[str, str]]]) -> list[Any]:
+    async def _store_all(
+        self, caller: Caller, topic: str, messages: list[Any], checked: list[dict[str, str]]
+    ) -> list[Any]:
         """Return the entries of messages. After one that is not stored, no later one of its key is.
 
         Each message is put before the next one begins, so the messages of a key are in order in their queue.
         """
-        keys = [_sharding_key(message) for message, _ in made]
+        keys = list(map(_sharding_key, messages))
         queues = {key: self._queue(topic, key) if key else ANY_QUEUE for key in dict.fromkeys(keys)}
         refused: dict[str, GrpcError] = {}
         calls: list[Call] = []
-        for (message, properties), key in zip(made, keys, strict=True):
+        for message, properties, key in zip(messages, checked, keys, strict=True):
             if (earlier := refused.get(key)) is not None:
                 calls.append(GrpcError(
                     earlier.code, f"not stored, because an earlier message of its group was not: {earlier.message}"))
@@ -202,7 +200,7 @@ class SendMessageActivity:
             if key and answer.done() and answer.result().code not in _STORED:
                 refused[key] = of_refusal(answer.result())
         entries = []
-        for (message, _), call in zip(made, calls, strict=True):
+        for message, call in zip(messages, calls, strict=True):
             try:
                 entries.append(self._entry(topic, message, await answer_to(call)))
             except GrpcError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any, Final, NamedTuple, final
 
 from tailrace.broker.context import BrokerContext
@@ -36,16 +35,16 @@ class HalfPlaces:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._places: OrderedDict[tuple[str, str], _Place] = OrderedDict()
+        self._places: dict[tuple[str, str], _Place] = {}
 
     def put(self, topic: str, transaction_id: str, queue_offset: int, phy_offset: int) -> None:
         """Note where a half message is, unless its id is long: `find` finds it in the index as well."""
         if len(transaction_id) > limits.MAX_TRANSACTION_ID:
             return
+        self.drop(topic, transaction_id)  # the new place is the latest one
         self._places[topic, transaction_id] = _Place(queue_offset, phy_offset)
-        self._places.move_to_end((topic, transaction_id))
         if len(self._places) > limits.MAX_TRANSACTIONS:
-            self._places.popitem(last=False)
+            del self._places[next(iter(self._places))]
 
     async def find(self, topic: str, transaction_id: str) -> _Place | None:
         """Return where a half message is; None if it does not exist. Raises GrpcError if too many look-ups wait."""
