@@ -264,8 +264,10 @@ class AdminTopicsProcessor:
         if broker.topics.is_of_broker(name):
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+        offsets = broker.store.queue_offsets
         known = name in broker.topics.table or (
-            broker.topics.is_lmq(name) and broker.store.queue_offsets.max(name, LMQ_QUEUE_ID) > 0)
+            broker.topics.is_lmq(name)
+            and offsets.max(name, LMQ_QUEUE_ID) > offsets.begin_of_life(name, LMQ_QUEUE_ID))
         if not known and (reason := validate_topic(name)):
             raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
 
