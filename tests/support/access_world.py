@@ -43,7 +43,7 @@ class Admin:
 
 @contextlib.asynccontextmanager
 async def running(path, kit, *, files=None, **settings):
-    store = kit.FakeStore(path, clock=SystemClock())
+    store = kit.open_store(path, clock=SystemClock())
     controller = BrokerController(store, BrokerConfig(), file_system=files, auth_config=AuthConfig(**{
         "authentication_enabled": True, "authorization_enabled": True, "init_authentication_user": FIRST, **settings}))
     await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
@@ -51,6 +51,7 @@ async def running(path, kit, *, files=None, **settings):
         yield controller
     finally:
         await controller.stop()
+        store.close()
 
 
 @contextlib.asynccontextmanager

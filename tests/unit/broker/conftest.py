@@ -1,15 +1,16 @@
-"""A store in memory with the interface that the broker uses, and a broker around it."""
+"""A store that a test steps, and a broker around it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import functools
-import struct
-import zlib
 from types import SimpleNamespace
 
 import pytest
 
+from tailrace import MessageStore
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.executors import Executors
@@ -20,31 +21,18 @@ from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.forwarding import ForwardingFile, ForwardingFileSystem
 from tailrace.errors import RefusalError
-from tailrace.formats.commitlog import decode_batch, decode_message, decode_properties, tags_code
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
-from tailrace.model import (
-    BoundaryType,
-    GetMessageResult,
-    GetMessageStatus,
-    PutMessageResult,
-    PutMessageStatus,
-    places_of,
-)
+from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.delay_offset import DelayOffsetManager
-from tailrace.node.deletion import Deleted
-from tailrace.node.left_over_queues import LeftOverQueue
+from tailrace.node.store_opening import StoreParts
 from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.node.topic_config import TopicConfigManager
-from tailrace.store.append import PutCounts
-from tailrace.store.queue_sizes import QueueSize
-from tailrace.store.refused_puts import RefusedPuts
-from tailrace.store.retention.disk_check import measure
-from tailrace.store.running_flags import RunningFlags
-from tailrace.testing import SimClock
 
-HEAD = struct.Struct(">iIIiiqqiq8sq8siqi")
+SIZES = {
+    "mapped_file_size_commit_log": 1 << 23, "mapped_file_size_consume_queue": 20 * 500, "max_hash_slot_num": 16,
+    "max_index_num": 64, "commit_log_allocate_step": 1 << 16, "mapped_file_size_timer_log": 52 * 2000}
+SMALL = StoreConfig(**SIZES)
 
 
 class ManualClock:
@@ -58,211 +46,80 @@ class ManualClock:
         return self.ms * 1_000_000
 
 
-class Retention:
-    """The disks of a store, whose trash is empty."""
+class UnsyncedFile(ForwardingFile):
+    __slots__ = ()
 
-    def __init__(self, store):
-        self.disk, self.trash = self, SimpleNamespace(bytes_of=lambda path: 0)
-        self._store = store
-
-    def follow_groups(self, offsets):
+    def sync_data(self):
         pass
 
-    def measure(self):
-        return measure(
-            self._store.file_system, [f"{self._store.path}/commitlog"], f"{self._store.path}/consumequeue",
-            self.trash.bytes_of)
+
+class UnsyncedFiles(ForwardingFileSystem):
+    """Files on the disk without syncs, which a store makes 19 times from its open to its close."""
+
+    def before(self, operation, path):
+        pass
+
+    def open(self, path, **options):
+        return UnsyncedFile(self._below.open(path, **options), self.before)
+
+    def sync_dir(self, path):
+        pass
 
 
-class FakeStore:
-    """Messages in lists; durable immediately, or when `sync` is called for ``durable_later``."""
+class SteppedStore:
+    """A real store without threads: a put can be read on return, and `sync` makes puts durable for ``durable_later``.
+
+    A test may replace every attribute.
+    """
 
     def __init__(self, path, broker_config=None, config=None, clock=None):
-        self.path = str(path)
-        self.file_system = OsFileSystem()
-        self.read_only = self.lost_lock = ""
-        self.is_writeable = True
-        self.retention = Retention(self)
-        self.refused_puts = RefusedPuts(SimClock(), PutCounts(), RunningFlags())
-        self.config = config or StoreConfig()
-        self.config_dir = f"{self.path}/config"
-        self.file_system = OsFileSystem()
-        self.inner = self  # the store below has the methods of this one
-        self.deletion = SimpleNamespace(delete_group=self.delete_group)
-        self.lives = SimpleNamespace(deleted_up_to=lambda topic: 0)
         self.clock = clock or ManualClock()
-        self.topics = TopicConfigManager(
-            OsFileSystem(), self.config_dir, broker_config or BrokerConfig(), self.clock
-        )
-        self.timer_services = SimpleNamespace(
-            delay_offsets=DelayOffsetManager(OsFileSystem(), self.config_dir, self.clock),
-            progress=lambda: (0, self.clock.now_ms()), schedule=SimpleNamespace(progress=lambda: [(3, 5, 7)]))
-        self.store_host = b"\x7f\0\0\1\0\0*\x9f"
-        self.queues_of = {}
-        self.log = []
-        self.max_phy_offset = 0
-        self.min_phy_offset = 0
-        self.dispatch_behind_bytes = 0
+        self.real = MessageStore.open(
+            path, config=SMALL if config is None else dataclasses.replace(config, **SIZES), broker_config=broker_config,
+            parts=StoreParts(
+                services=False, clock=self.clock, entropy=SeededEntropy(7), file_system=UnsyncedFiles(OsFileSystem())))
+        self.real.inner.store_host = b"\x7f\0\0\1\0\0*\x9f"
+        put_batch = self.real.inner.put_batch
+        self.real.inner.put_batch = lambda *arguments: self._dispatched(put_batch(*arguments))
         self.next_status = None
         self.durable_later = False
         self.waiting = []
-        self.listener = None
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
 
     @property
-    def flushed_where(self):
-        return self.max_phy_offset
+    def log(self):
+        """The records, in the order of the puts."""
+        records, at = [], self.real.min_phy_offset
+        while 0 <= at < self.real.max_phy_offset:
+            record = self.real.select_record(at)
+            if record is None:  # the blank record at the end of a file
+                at += -at % SIZES["mapped_file_size_commit_log"]
+            else:
+                records.append(record)
+                at += len(record)
+        return records
 
-    def wall_time_of(self, message):
-        return message.store_timestamp
-
-    def put_inner(self, m):
+    def put_inner(self, message):
         if self.next_status is not None:
             return PutMessageResult(self.next_status, remark="as the test wants it")
-        if len(m.body) > self.config.max_message_size:
-            return PutMessageResult(PutMessageStatus.MESSAGE_ILLEGAL, remark="body too long")
-        if len(m.properties) > 32767:
-            return PutMessageResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, remark="properties")
-        queue = self.queues_of.setdefault((m.topic, m.queue_id), [])
-        topic = m.topic.encode()
-        size = 91 + len(m.body) + len(topic) + len(m.properties)
-        phy = self.max_phy_offset
-        record = HEAD.pack(
-            size, 0xDAA320A7, zlib.crc32(m.body) & 0x7FFFFFFF, m.queue_id, m.flag, len(queue), phy,
-            m.sys_flag, m.born_timestamp, m.born_host, self.clock.now_ms(), self.store_host,
-            m.reconsume_times, 0, len(m.body),
-        ) + m.body + bytes([len(topic)]) + topic + struct.pack(">h", len(m.properties)) + m.properties
-        code = tags_code(decode_properties(m.properties).get("TAGS"))
-        queue.append((record, code))
-        self.log.append(record)
-        self.max_phy_offset += size
-        if self.listener is not None:
-            self.listener.arriving(m.topic, m.queue_id, len(queue), [code], size)
-        return PutMessageResult(
-            PutMessageStatus.PUT_OK, phy, phy + size, m.queue_id, len(queue) - 1,
-            self.clock.now_ms(), 1, (phy,),
-        )
+        return self._dispatched(self.real.put_inner(message))
 
-    def put_batch(self, m, body):
-        results = []
-        for flag, item, props in decode_batch(body):
-            inner = type(m)(
-                m.topic, m.queue_id, item, props, flag, m.sys_flag, m.born_timestamp, m.born_host
-            )
-            results.append(self.put_inner(inner))
-        first, last = results[0], results[-1]
-        return PutMessageResult(
-            first.status, first.phy_offset, last.until, m.queue_id, first.queue_offset,
-            first.store_timestamp, len(results), [r.phy_offset for r in results],
-        )
-
-    def wait_dispatched(self, timeout_ms=10_000):
-        return True
+    def _dispatched(self, result):
+        self.real.wait_dispatched()
+        return result
 
     def when_durable(self, until, callback):
         if self.durable_later:
             self.waiting.append(callback)
         else:
-            callback(PutMessageStatus.PUT_OK)
+            self.real.inner.when_durable(until, callback)
 
     def sync(self, status=PutMessageStatus.PUT_OK):
         waiting, self.waiting = self.waiting, []
         for callback in waiting:
             callback(status)
-
-    def get_message(self, topic, queue_id, offset, max_msg_nums, *, max_bytes=1 << 30, codes=None, **_):
-        queue = self.queues_of.get((topic, queue_id))
-        if queue is None:
-            return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)
-        end = len(queue)
-        if offset == end:
-            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, 0, end)
-        if offset > end:
-            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, 0, end)
-        if offset < 0:
-            return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, 0, 0, end)
-        units = queue[offset : offset + max_msg_nums]
-        found = [(offset + i, r) for i, (r, c) in enumerate(units) if codes is None or c in codes]
-        status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
-        return GetMessageResult(
-            status, offset + len(units), 0, end, b"".join(r for _, r in found), len(found),
-            places_of([r for _, r in found], [o for o, _ in found]))
-
-    def read(self, topic, queue_id=0, offset=None, *, max_count=None):
-        for record, _ in self.queues_of.get((topic, queue_id), [])[offset or 0 :][:max_count]:
-            yield decode_message(record)
-
-    def look_message_by_offset(self, phy):
-        record = self.select_record(phy)
-        return decode_message(record) if record is not None else None
-
-    def flush(self):
-        pass
-
-    def is_in_memory(self, phy):
-        return True
-
-    def select_record(self, phy):
-        return next((r for r in self.log if struct.unpack_from(">q", r, 28)[0] == phy), None)
-
-    def query_records(self, topic, key, max_num=64, begin=0, end=2**63 - 1, index_type="K"):
-        found = []
-        for record in self.log:
-            message = decode_message(record)
-            if message.topic == topic and (key in message.keys or key == message.unique_key):
-                found.append(record)
-        return found[:max_num]
-
-    @property
-    def queue_offsets(self):
-        return self
-
-    def by_time(self, topic, queue_id, timestamp, boundary=BoundaryType.LOWER):
-        return 0 if timestamp <= self.clock.now_ms() else self.max(topic, queue_id)
-
-    def min(self, topic, queue_id):
-        return 0
-
-    def bounds(self, topic, queue_id):
-        return self.min(topic, queue_id), self.max(topic, queue_id)
-
-    def max(self, topic, queue_id, *, committed=True):
-        return len(self.queues_of.get((topic, queue_id), ()))
-
-    def queue_size(self, topic, queue_id):
-        return QueueSize(100 * len(self.queues_of.get((topic, queue_id), ())), is_exact=True)
-
-    def left_over_queues(self, topics):
-        found = {}
-        for (topic, queue_id), queue in sorted(self.queues_of.items()):
-            if queue and queue_id >= topics.get(topic, queue_id + 1):
-                found.setdefault(topic, []).append(LeftOverQueue(queue_id, 0, len(queue)))
-        return found
-
-    def store_timestamp(self, topic, queue_id, offset):
-        return decode_message(self.queues_of[topic, queue_id][offset][0]).store_timestamp
-
-    def earliest_message_time(self):
-        return -1
-
-    def delete_topics(self, topics, *, missing_ok=False):
-        self.deletion.state.forget(topics, lambda: [self.topics.delete(topic) for topic in topics])
-        for key in [k for k in self.queues_of if k[0] in topics]:
-            del self.queues_of[key]
-        self.deletion.state.forgotten(topics)
-        return Deleted(sorted(topics), [])
-
-    def delete_group(self, group, also):
-        also()
-        return Deleted([], [])
-
-    def begin_of_life(self, topic, queue_id):
-        return 0
-
-    def stats(self):
-        return {}
-
-    def set_message_arriving_listener(self, listener):
-        self.listener = listener
 
 
 class FakeChannel:
@@ -362,8 +219,20 @@ def clock():
 
 
 @pytest.fixture
-def store(tmp_path, clock):
-    return FakeStore(tmp_path, clock=clock)
+def open_store():
+    """Opens a `SteppedStore`, which the end of the test closes."""
+    with contextlib.ExitStack() as opened:
+        def made(*arguments, **options):
+            store = SteppedStore(*arguments, **options)
+            opened.callback(store.close)
+            return store
+
+        yield made
+
+
+@pytest.fixture
+def store(open_store, tmp_path, clock):
+    return open_store(tmp_path / "store", clock=clock)
 
 
 @pytest.fixture
@@ -384,9 +253,9 @@ def channel():
 
 
 @pytest.fixture
-def kit():
+def kit(open_store):
     """What tests need beside the fixtures."""
     return SimpleNamespace(
-        FakeStore=FakeStore, FakeChannel=FakeChannel, decoded=decoded, make_broker=make_broker,
+        open_store=open_store, FakeChannel=FakeChannel, decoded=decoded, make_broker=make_broker,
         request=RemotingCommand, served=Served,
     )

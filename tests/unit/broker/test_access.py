@@ -137,6 +137,7 @@ def test_a_change_that_cannot_be_written_does_not_count(tmp_path, kit):
 ])
 def test_a_file_with_an_error_stops_the_start_and_is_named(tmp_path, kit, name, text, part):
     path = tmp_path / "config" / f"tailrace-{name}.json"
+    (tmp_path / "commitlog").mkdir()
     path.parent.mkdir()
     path.write_text(text)
     path.with_suffix(".json.bak").write_text(json.dumps({name: []}))

@@ -294,7 +294,7 @@ def test_registrations_and_dead_letters_are_counted(broker, kit, channel, store,
 
 def test_connections_of_a_running_broker_are_counted(tmp_path, kit):
     async def test():
-        controller = BrokerController(kit.FakeStore(tmp_path, clock=SystemClock()), BrokerConfig())
+        controller = BrokerController(kit.open_store(tmp_path, clock=SystemClock()), BrokerConfig())
         await controller.start(("127.0.0.1", 0), None)
         flows = controller.broker.traffic.counters.flows
         try:

@@ -36,7 +36,7 @@ class Client(served_broker.Client):
 
 @contextlib.asynccontextmanager
 async def running(tmp_path, kit, **options):
-    store = kit.FakeStore(tmp_path, clock=SystemClock())
+    store = kit.open_store(tmp_path, clock=SystemClock())
     controller = BrokerController(store, BrokerConfig())
     await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0), **options)
     clients = []
@@ -117,7 +117,7 @@ def test_stopping_tells_newer_clients_to_go_away_and_writes_offsets(tmp_path, ki
             assert await old.receive() is None
             found = read_config(OsFileSystem(), f"{store.config_dir}/consumerOffset.json")
             assert found["offsetTable"] == {"orders@g": {"0": 1}}
-            assert store.listener is None
+            assert store.inner.dispatcher.listener is None
             await controller.stop()  # a second time does nothing
 
     run(test)
@@ -144,7 +144,7 @@ def test_ports_taken_before_the_store_is_open_answer_and_serve_the_same_connecti
         done = [None, 0.25]
         listeners = Listeners(progress=lambda: done.pop(0))
         await listeners.start(("127.0.0.1", 0), ("127.0.0.1", 0))
-        controller = BrokerController(kit.FakeStore(tmp_path, clock=SystemClock()))
+        controller = BrokerController(kit.open_store(tmp_path, clock=SystemClock()))
         broker = await Client.connect(listeners.broker_address)
         namesrv = await Client.connect(listeners.namesrv_address)
         first, second = await broker.ask(310, SEND, b"x"), await namesrv.ask(105, {"topic": "t"})
@@ -166,7 +166,7 @@ def test_ports_taken_before_the_store_is_open_answer_and_serve_the_same_connecti
 
 def test_the_vip_port_serves_all_but_pulls(tmp_path, kit):
     async def test():
-        store = kit.FakeStore(tmp_path, clock=SystemClock())
+        store = kit.open_store(tmp_path, clock=SystemClock())
         controller = BrokerController(store)
         await controller.start(("127.0.0.1", 0), None)
         port = int(controller.broker_address.rsplit(":", 1)[1])

@@ -30,7 +30,7 @@ class World:
     def __init__(self, kit, path, loop, **settings):
         self.kit = kit
         config = BrokerConfig(**settings)
-        self.store = kit.FakeStore(path, config)
+        self.store = kit.open_store(path, config)
         self.broker = broker = kit.make_broker(self.store, loop, config)
         self.people = People(mallory=MALLORY, creator=MAY_CREATE)
         broker.control = self.people.control

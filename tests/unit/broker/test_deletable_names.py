@@ -13,8 +13,10 @@ from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
+from tailrace.config import StoreConfig
 from tailrace.errors import StoreError
 from tailrace.formats import fastjson
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import TopicConfig
@@ -122,11 +124,12 @@ def test_topics_and_groups_of_a_directory_with_other_names(served, broker, kit, 
     assert broker.groups.select(name) is None
 
 
-def test_an_lmq_queue_with_a_name_that_no_topic_can_have(served, broker, kit, channel, store):
-    topics, _, _ = served
-    broker.topics.enable_lmq = True
+def test_an_lmq_queue_with_a_name_that_no_topic_can_have(kit, channel, loop, tmp_path):
+    store = kit.open_store(tmp_path / "lmq", config=StoreConfig(enable_lmq=True, enable_multi_dispatch=True))
+    topics = kit.served(AdminTopicsProcessor(kit.make_broker(store, loop)))
     name = "%LMQ%käse.jpg"
-    store.put_inner(MessageExtBrokerInner(name, 0, b"x"))
+    store.put_inner(MessageExtBrokerInner("orders", 0, b"x", encode_properties({"INNER_MULTI_DISPATCH": name})))
+    assert store.queue_offsets.max(name, 0) == 1
     assert delete(topics, kit, channel, name).code == 0
-    assert store.queue_offsets.max(name, 0) == 0
+    assert store.queue_offsets.max(name, 0) == store.queue_offsets.begin_of_life(name, 0)
     assert delete(topics, kit, channel, name).code == 29  # no queue has this name any more

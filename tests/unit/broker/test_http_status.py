@@ -30,7 +30,7 @@ from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.config import BrokerConfig
 from tailrace.env import supervision
 from tailrace.metrics import METRICS, Metric, MetricKind
-from tailrace.model import PutMessageResult, PutMessageStatus
+from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.tls import server_context
@@ -113,14 +113,11 @@ def test_metrics_show_what_went_in_and_out_and_what_waits(store, broker, kit):
     broker.traffic.hand_out("orders", "readers", 2, 500)
     broker.traffic.dead_letters["readers"] += 3
     broker.topics.create_if_missing("orders", 2)
-    message = SimpleNamespace(
-        topic="orders", queue_id=0, body=b"x", properties=b"", flag=0, sys_flag=0,
-        born_timestamp=0, born_host=b"\x7f\0\0\1\0\0\0\1", reconsume_times=0)
     for _ in range(5):
-        store.put_inner(message)
+        store.put_inner(MessageExtBrokerInner("orders", 0, b"x", b""))
     broker.topics.create_if_missing("%DLQ%readers", 2)
     for queue_id in (0, 1, 1):
-        store.put_inner(SimpleNamespace(**{**vars(message), "topic": "%DLQ%readers", "queue_id": queue_id}))
+        store.put_inner(MessageExtBrokerInner("%DLQ%readers", queue_id, b"x", b""))
     broker.traffic.put_took("orders", 0, 30_000_000)
     store.clock.ms += 1500
     broker.offsets.commit("readers", "orders", 0, 1)
@@ -192,11 +189,8 @@ def test_what_is_deleted_is_not_shown_any_more(broker, kit, channel):
 
 def test_a_lag_counts_from_what_is_still_there_and_never_below_zero(broker, store, monkeypatch):
     broker.topics.create_if_missing("orders", 3)
-    message = SimpleNamespace(
-        topic="orders", queue_id=0, body=b"x", properties=b"", flag=0, sys_flag=0,
-        born_timestamp=0, born_host=b"\x7f\0\0\1\0\0\0\1", reconsume_times=0)
-    for message.queue_id in (0, 0, 0, 0, 1):
-        store.put_inner(message)
+    for queue_id in (0, 0, 0, 0, 1):
+        store.put_inner(MessageExtBrokerInner("orders", queue_id, b"x", b""))
     monkeypatch.setattr(store.queue_offsets, "min", lambda topic, queue: 2 if queue == 0 else 0)
     for queue_id, offset in ((0, 1), (1, 7), (2, 0), (9, 5)):
         broker.offsets.commit("g", "orders", queue_id, offset)

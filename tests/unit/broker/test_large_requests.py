@@ -341,7 +341,7 @@ def test_long_expressions_batches_headers_and_properties_are_refused(tmp_path, k
         peer.send(310, {**send, "i": "x" * HEADER_MAX}, b"x")
         assert await peer.receive() is None
 
-    served(tmp_path, test)
+    served(tmp_path / "another", test)
 
 
 def test_registrations_of_other_brokers_are_bounded(kit, channel, clock, tmp_path):

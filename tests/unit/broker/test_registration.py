@@ -24,7 +24,7 @@ PATIENCE_S = 20
 
 @contextlib.asynccontextmanager
 async def running(path, kit, config=None, namesrv=("127.0.0.1", 0)):
-    store = kit.FakeStore(path, broker_config=config, clock=SystemClock())
+    store = kit.open_store(path, broker_config=config, clock=SystemClock())
     controller = BrokerController(store, config or BrokerConfig())
     await controller.start(("127.0.0.1", 0), namesrv)
     try:

@@ -51,7 +51,7 @@ def test_the_table_has_every_request_that_is_answered(tmp_path, kit):
 
 
 async def answered(tmp_path, kit):
-    controller = BrokerController(kit.FakeStore(tmp_path, clock=SystemClock()), BrokerConfig())
+    controller = BrokerController(kit.open_store(tmp_path, clock=SystemClock()), BrokerConfig())
     listeners = Listeners("", limits=ServerLimits(), high_water=1 << 18)
     await listeners.start(("127.0.0.1", 0), ("127.0.0.1", 0), vip=False)
     await controller.serve_on(listeners)

@@ -32,26 +32,40 @@ def stored(store):
     return put
 
 
-def test_a_message_goes_to_the_retry_topic_of_its_group(back, stored, store, broker):
+@pytest.fixture
+def last(store, clock):
+    """Returns the last message, after its delay if it has one."""
+    def delivered():
+        clock.ms += 3 * 3_600_000
+        store.timer_services.schedule.step()
+        store.wait_dispatched()
+        return decode_message(store.log[-1])
+
+    return delivered
+
+
+def test_a_message_goes_to_the_retry_topic_of_its_group(back, stored, store, broker, last):
     at = stored().phy_offset
     assert back(at, originMsgId="x", originTopic="orders", unitMode="false").code == 0
-    first, again = map(decode_message, store.log)
+    first, again = decode_message(store.log[0]), last()
     assert (again.topic, again.queue_id, again.reconsume_times) == ("%RETRY%g", 0, 1)
     assert (again.body, again.flag, again.born_timestamp, again.born_host) == (
         first.body, first.flag, first.born_timestamp, first.born_host)
     assert again.properties == {
         "RETRY_TOPIC": "orders", "UNIQ_KEY": "U", "TAGS": "t", "WAIT": "false", "DELAY": "3",
-        "ORIGIN_MESSAGE_ID": first.msg_id}
+        "ORIGIN_MESSAGE_ID": first.msg_id, "REAL_TOPIC": "%RETRY%g", "REAL_QID": "0"}
     assert len(first.msg_id) == 32
     topic = broker.topics.table["%RETRY%g"]
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
 
 
-def test_each_time_the_delay_is_a_level_longer_and_what_came_first_is_kept(back, stored, store):
+def test_each_time_the_delay_is_a_level_longer_and_what_came_first_is_kept(back, stored, store, last):
     stored()
+    found = []
     for _ in range(3):
         assert back(decode_message(store.log[-1]).phy_offset).code == 0
-    first, *found = map(decode_message, store.log)
+        found.append(last())
+    first = decode_message(store.log[0])
     assert [m.properties["DELAY"] for m in found] == ["3", "4", "5"]
     assert [m.reconsume_times for m in found] == [1, 2, 3]
     assert {m.properties["ORIGIN_MESSAGE_ID"] for m in found} == {first.msg_id}
@@ -72,9 +86,9 @@ def test_the_consumer_may_choose_the_level(back, stored, store):
     (2, 0, {"maxReconsumeTimes": "2", "version": 120}, "%RETRY%g"),
     (17, 0, {"maxReconsumeTimes": "99"}, "%RETRY%g"),
 ])
-def test_after_too_many_times_it_is_a_dead_letter(back, stored, store, broker, times, level, more, topic):
+def test_after_too_many_times_it_is_a_dead_letter(back, stored, last, broker, times, level, more, topic):
     assert back(stored(times).phy_offset, level, **more).code == 0
-    found = decode_message(store.log[-1])
+    found = last()
     assert (found.topic, found.queue_id, found.reconsume_times) == (topic, 0, times + 1)
     assert (found.properties["DELAY"] == "0") == topic.startswith("%DLQ%")
     assert broker.traffic.dead_letters["g"] == topic.startswith("%DLQ%")
@@ -86,7 +100,7 @@ def test_queues_of_the_retry_topic_are_those_of_the_group(back, stored, store, b
     at = stored().phy_offset
     for _ in range(40):
         assert back(at).code == 0
-    assert {decode_message(r).queue_id for r in store.log[1:]} == {0, 1, 2, 3}
+    assert {decode_message(r).properties["REAL_QID"] for r in store.log[1:]} == {"0", "1", "2", "3"}
 
 
 def test_a_group_without_retry_queues_drops_it(back, stored, store, broker):
@@ -135,14 +149,15 @@ def test_an_answer_waits_until_the_message_is_durable(stored, broker, channel, k
     assert missing.code != 0, "a refusal waits for nothing"
 
 
-def test_a_message_near_the_limit_is_retried_and_becomes_a_dead_letter(back, store, caplog):
+def test_a_message_near_the_limit_is_retried_and_becomes_a_dead_letter(back, store, last, caplog):
     """A Java broker and older releases accept properties that leave no room for those of a retry."""
     store.put_inner(MessageExtBrokerInner(
         "orders", 2, b"body", encode_properties({"UNIQ_KEY": "U", "TAGS": "t", "p": "x" * 32_700, "q": "1"}), 7,
         0, 1_600_000_000_000, b"\x01\2\3\4\0\0\0\5", 0))
     assert back(0, maxReconsumeTimes="1").code == 0
-    assert back(decode_message(store.log[-1]).phy_offset, maxReconsumeTimes="1").code == 0
-    first, again, dead = map(decode_message, store.log)
+    first, again = decode_message(store.log[0]), last()
+    assert back(again.phy_offset, maxReconsumeTimes="1").code == 0
+    dead = last()
     assert (again.topic, again.properties["DELAY"], dead.topic) == ("%RETRY%g", "3", "%DLQ%g")
     for copy in (again, dead):
         assert copy.properties["RETRY_TOPIC"] == "orders"

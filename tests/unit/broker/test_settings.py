@@ -151,7 +151,7 @@ def test_a_running_broker_and_its_name_server_change_settings_in_the_file(tmp_pa
     async def test():
         broker_config = BrokerConfig()
         controller = BrokerController(
-            kit.FakeStore(tmp_path, clock=SystemClock()), broker_config, settings_file=str(path))
+            kit.open_store(tmp_path / "store", clock=SystemClock()), broker_config, settings_file=str(path))
         await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
         client = RemotingClient()
         try:

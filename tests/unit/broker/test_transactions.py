@@ -110,6 +110,7 @@ def test_operations_wait_until_the_committed_message_is_durable():
 
 def half(stored_ms, born_ms=5, **properties):
     made = MessageExt.__new__(MessageExt)
+    made.phy_offset = 0
     made.store_timestamp, made.born_timestamp, made.properties = stored_ms, born_ms, properties
     return made
 
