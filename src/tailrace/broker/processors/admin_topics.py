@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 from tailrace import events
 from tailrace.auth.accesses import topic_access
-from tailrace.broker.config_changes import Change, ConfigChanges, creates_missing
+from tailrace.broker.config_changes import Change, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.deletion import deleted_answer
 from tailrace.broker.processors._bodies import json_object, objects_in, texts_in
@@ -58,6 +58,7 @@ class AdminTopicsProcessor:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
+        self.changes = broker.changes
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -87,11 +88,6 @@ class AdminTopicsProcessor:
         server.register(slow(self.groups_of_topic), code.QUERY_TOPIC_CONSUME_BY_WHO)
         server.register(slow(self.topics_of_group), code.QUERY_TOPICS_BY_CONSUMER)
         server.register(self.subscription_of_group, code.QUERY_SUBSCRIPTION_BY_CONSUMER)
-
-    @property
-    def changes(self) -> ConfigChanges:
-        """The object that applies changes of topics and groups."""
-        return self._broker.changes
 
     def refuse(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Refuse a change, because the store is read-only and the change would not be written."""

@@ -8,12 +8,7 @@ from typing import Any, Final, final
 from tailrace import events
 from tailrace.auth.accesses import TOPIC
 from tailrace.auth.check import AccessControl
-from tailrace.broker.config_changes import (
-    Change,
-    ConfigChanges,
-    MissingConfigError,
-    creates_missing,
-)
+from tailrace.broker.config_changes import Change, MissingConfigError, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.subscriptions import TAG, SubscriptionData
 from tailrace.broker.heartbeat import CLIENT_ID_MAX, NAME_MAX, Heartbeat, read_heartbeat
@@ -63,6 +58,7 @@ class ClientManageProcessor:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
+        self.changes = broker.changes
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -77,11 +73,6 @@ class ClientManageProcessor:
             of_queue(code.UPDATE_CONSUMER_OFFSET, self.update_offset), code.UPDATE_CONSUMER_OFFSET)
         server.register(self.lock_batch, RequestCode.LOCK_BATCH_MQ)
         server.register(self.unlock_batch, RequestCode.UNLOCK_BATCH_MQ)
-
-    @property
-    def changes(self) -> ConfigChanges:
-        """The object that creates groups and their retry topics."""
-        return self._broker.changes
 
     @creates_missing
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> Answer:

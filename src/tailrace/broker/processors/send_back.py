@@ -10,7 +10,6 @@ from typing import Final, final
 
 from tailrace import events
 from tailrace.auth.accesses import topic_access
-from tailrace.broker.config_changes import ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.records import require_record, with_record
@@ -52,22 +51,12 @@ class SendBackProcessor:
     def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
         self._broker = broker
         self._durable = durable
+        self.send_back = with_record(broker, self._send_back, _place)
+        """Puts the message into the log again and answers success: request 36."""
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
-        server.register(with_record(self._broker, self._send_back, _place), RequestCode.CONSUMER_SEND_MSG_BACK)
-
-    @property
-    def changes(self) -> ConfigChanges:
-        """The object that creates topics and groups."""
-        return self._broker.changes
-
-    @creates_missing
-    def send_back(
-        self, channel: Channel, request: RemotingCommand
-    ) -> RemotingCommand | bytes | None:
-        """Put the message into the log again and answer success."""
-        return self._send_back(channel, request)
+        server.register(self.send_back, RequestCode.CONSUMER_SEND_MSG_BACK)
 
     def _send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         header = request.read(ConsumerSendMsgBackRequestHeader)
