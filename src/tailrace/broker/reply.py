@@ -196,6 +196,8 @@ class Reply:
         self._leave_bounds()
         if self.request.code in ADMINISTRATION:
             self.finish(then)
+        elif self.channel.closed:
+            self.drop()
         else:
             self.channel.when_reading(partial(self.finish, then))
 

@@ -174,22 +174,12 @@ class LongPolling(Waiters[_Waiter]):
             waiter = self._ready.popleft()
             reply = waiter.reply
             try:
-                if reply.channel.closed:
-                    reply.drop()
-                    self._pass_on(waiter)
-                else:
-                    if self._one_by_one and not reply.channel.is_reading():
-                        self._pass_on(waiter)
-                    reply.finish_when_reading(partial(self._run_again, waiter))
+                if self._one_by_one and not waiter.has_expired and (
+                    reply.channel.closed or not reply.channel.is_reading()
+                ):  # it would run when its client reads again, and the message would wait for that
+                    self.notify(waiter.key)
+                reply.finish_when_reading(partial(self._run_again, waiter))
             except Exception:  # noqa: BLE001 - or the requests after it would wait for ever
                 failed(type(self).__name__)
         if self._ready:
             self._loop.call_soon(self._serve)
-
-    def _pass_on(self, waiter: _Waiter) -> None:
-        """Wake another request in place of one that cannot take messages now.
-
-        A client that does not read its answers runs its request later; the message would wait for that.
-        """
-        if self._one_by_one and not waiter.has_expired:
-            self.notify(waiter.key)
