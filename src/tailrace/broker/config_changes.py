@@ -87,7 +87,7 @@ class ConfigChanges:
         """``worker`` runs the work of `NotPreparedError`, ``files`` the writes; ``creations`` bounds users, if any."""
         self._loop = loop
         self._files = files or BoundedExecutor("state-files", 2, CHANGES_WAITING_MAX)
-        self._worker = worker or RequestWorker(loop)
+        self._worker = RequestWorker(loop) if worker is None else worker
         self._creations = creations
         self._writing: dict[ConfigManager[Any, Any], asyncio.Future[None]] = {}
         self._write_again: set[ConfigManager[Any, Any]] = set()

@@ -217,6 +217,10 @@ class Waiters(Generic[_Entry]):
         """The requests count in ``bounds``, and with ``held`` as held by their connection."""
         self._bounds, self._held = bounds, held
         self._of_channel: dict[Channel, dict[_Entry, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
 
     def __iter__(self) -> Iterator[_Entry]:
         return (entry for entries in self._of_channel.values() for entry in entries)
@@ -225,11 +229,13 @@ class Waiters(Generic[_Entry]):
         """Add a request. Raises RefusalError if it is over a limit of the bounds."""
         entry.reply.park(self._bounds, held=self._held)
         self._of_channel.setdefault(entry.reply.channel, {})[entry] = None
+        self._count += 1
 
     def _remove(self, entry: _Entry) -> None:
         """Remove a request from its connection; a subclass also removes it from its order."""
         entries = self._of_channel[entry.reply.channel]
         del entries[entry]
+        self._count -= 1
         if not entries:
             del self._of_channel[entry.reply.channel]
 

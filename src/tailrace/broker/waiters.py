@@ -71,11 +71,7 @@ class LongPolling(Waiters[_Waiter]):
         self._of_key_max, self._all_max = of_key_max, all_max
         self._one_by_one, self._last_first = one_by_one, last_first
         self._of_key: dict[Key, dict[_Waiter, None]] = {}
-        self._count = 0
         self._ready: deque[_Waiter] = deque()
-
-    def __len__(self) -> int:
-        return self._count
 
     def __iter__(self) -> Iterator[_Waiter]:
         yield from super().__iter__()
@@ -104,7 +100,6 @@ class LongPolling(Waiters[_Waiter]):
 
     def _add(self, entry: _Waiter) -> None:
         super()._add(entry)
-        self._count += 1
         self._of_key.setdefault(entry.key, {})[entry] = None
 
     def _remove(self, entry: _Waiter) -> None:
@@ -119,7 +114,6 @@ class LongPolling(Waiters[_Waiter]):
         waiter.timer.cancel()
         waiter.timer = None
         super()._remove(waiter)
-        self._count -= 1
         waiters = self._of_key[waiter.key]
         del waiters[waiter]
         if not waiters:

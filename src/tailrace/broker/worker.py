@@ -68,14 +68,13 @@ class RequestWorker(Waiters[_Work]):
         bounds: WaitingRequests | None = None, *, held: bool = False,
     ) -> None:
         """With ``held`` the requests that wait also count as held by their connection."""
-        bounds = bounds or WaitingRequests("requests", WAITING_MAX, WAITING_OF_CHANNEL_MAX, WAITING_BYTES_MAX)
-        super().__init__(bounds, held=held)
+        super().__init__(
+            bounds or WaitingRequests("requests", WAITING_MAX, WAITING_OF_CHANNEL_MAX, WAITING_BYTES_MAX), held=held)
         self._loop = loop
         self._executor = executor or BoundedExecutor("requests", threads, 0)
         self._threads = threads
         self._turns: dict[str, dict[Channel, deque[_Work]]] = {}
         """Work by group and connection, but what is delayed or whose client does not read."""
-        self._counts = bounds
         self._running: set[asyncio.Future[Any]] = set()
         self._stopped = False
         self.count = 0
@@ -86,7 +85,7 @@ class RequestWorker(Waiters[_Work]):
     @property
     def pending(self) -> int:
         """Number of requests that wait for a thread or for the end of their work."""
-        return self._counts.count + len(self._running)
+        return len(self) + len(self._running)
 
     def in_thread(self, serve: Serve) -> Serve:
         """Return a processor that queues requests, so that ``serve`` runs in the thread of this worker.
