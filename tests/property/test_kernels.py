@@ -363,13 +363,13 @@ def test_units_are_built_the_same(items, data):
     found = []
     for module in (UNITS, kernels.queue_units):
         out = bytearray(20 * count)
-        runs = module.build_units(rows[:count], order, bounds, memoryview(out))
-        found.append((runs, out, module.codes_and_size(rows[:count], order)))
+        runs = module.build_units(rows[:count], order, bounds, memoryview(out), True)
+        found.append((runs, out))
+        assert [(*run[:9], []) for run in runs] == module.build_units(rows[:count], order, bounds, memoryview(out))
     assert found[0] == found[1]
-    runs, out, (codes, size) = found[0]
+    runs, out = found[0]
     units = [CQ_UNIT.unpack_from(out, 20 * place) for place in range(count)]
     assert [unit.phy_offset for unit in units] == rows[order, C.PHY].tolist()
-    assert ([unit.tags_code for unit in units], sum(unit.size for unit in units)) == (codes, size)
     offsets = rows[order, C.QUEUE_OFFSET].tolist()
     expected: list = []
     for place, offset in enumerate(offsets):
@@ -378,7 +378,12 @@ def test_units_are_built_the_same(items, data):
             expected[-1] = (*expected[-1][:2], place + 1, expected[-1][3], offset)
         else:
             expected.append((queue, place, place + 1, offset, offset))
-    assert runs == expected
+    assert [run[:5] for run in runs] == expected
+    for run, following in zip(runs, [*runs[1:], (-1,)], strict=True):
+        first, last = run[1:3]
+        assert run[5] == (following[3] if following[0] == run[0] else -1)
+        assert run[6:8] == tuple(rows[order[last - 1], [C.PHY, C.STORE_TIMESTAMP]].tolist())
+        assert run[8:] == (sum(unit.size for unit in units[first:last]), [unit.tags_code for unit in units[first:last]])
     for wrong in ([0, count + 1], [1, count], [0, count, 0, count]) if count else ():
         for module in (UNITS, kernels.queue_units):
             with pytest.raises(ValueError, match=r"rows of|bounds"):

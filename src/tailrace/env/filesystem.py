@@ -389,9 +389,12 @@ class _OsFile:
         self._pwrite(linux_calls.pwrite_with_lock, data, pos)
 
     def _pwrite(self, call: Callable[..., int], data: bytes | bytearray | memoryview, pos: int) -> None:
-        done = self._call(call, data, pos)
-        while done < len(data):
-            done += self._call(call, memoryview(data)[done:], pos + done)
+        try:
+            done = call(self._fd, data, pos)
+            while done < len(data):
+                done += call(self._fd, memoryview(data)[done:], pos + done)
+        except OSError as error:
+            raise self._named(error) from None
 
     def _call(self, call: Callable[..., _Result], *arguments: object) -> _Result:
         """Call a function with the descriptor. Its errors get the path."""

@@ -120,17 +120,40 @@ def odd_rows(rows: cython.longlong[:, ::1], flags: cython.longlong):
     return bool(found)
 
 
+@cython.cfunc
+def _run_of(
+    rows: cython.longlong[:, ::1], order: cython.longlong[::1], queue: cython.Py_ssize_t, first: cython.Py_ssize_t,
+    until: cython.Py_ssize_t, following: cython.longlong, with_codes: cython.bint,
+) -> tuple:
+    """Return the run of the rows ``order[first:until]``, as `build_units` describes it."""
+    i: cython.Py_ssize_t
+    size: cython.longlong = 0
+    last: cython.Py_ssize_t = order[until - 1]
+    codes: list = []
+    for i in range(first, until):
+        size += rows[order[i], C.SIZE] if cython.compiled else int(rows[order[i], C.SIZE])
+        if with_codes:
+            codes.append(rows[order[i], C.TAGS_CODE] if cython.compiled else int(rows[order[i], C.TAGS_CODE]))
+    made = (
+        queue, first, until, rows[order[first], C.QUEUE_OFFSET], rows[last, C.QUEUE_OFFSET], following,
+        rows[last, C.PHY], rows[last, C.STORE_TIMESTAMP], size, codes)
+    return made if cython.compiled else (*map(int, made[:-1]), codes)
+
+
 def build_units(
     rows: cython.longlong[:, ::1],
     order: cython.longlong[::1],
     bounds: cython.const[cython.longlong][::1],
     out: cython.uchar[::1],
+    with_codes: cython.bint = False,
 ):
     """Pack the units of rows ``order`` into ``out``, and return the runs in them.
 
     ``order[bounds[q]:bounds[q + 1]]`` are the rows of queue ``q``. Rows of a queue whose queue offsets follow each
     other are one run, and a sound log has one run for each queue. A run is (queue, index of its first row in
-    ``order``, index after its last row, queue offset of its first row, queue offset of its last row).
+    ``order``, index after its last row, queue offset of its first row, of its last row, and of the first row of the
+    queue's next run or -1, position and store time of its last row, length of its records together, tags codes of its
+    rows). Without ``with_codes`` the list of codes is empty.
     """
     i: cython.Py_ssize_t = 0
     q: cython.Py_ssize_t
@@ -139,7 +162,6 @@ def build_units(
     first: cython.Py_ssize_t
     count: cython.Py_ssize_t = rows.shape[0]
     queues: cython.Py_ssize_t = bounds.shape[0] - 1
-    start: cython.longlong = 0
     last: cython.longlong = 0
     runs: list = []
     if queues < 0 or bounds[0] != 0 or bounds[queues] != order.shape[0] or len(out) < L.UNIT_SIZE * order.shape[0]:
@@ -155,36 +177,17 @@ def build_units(
             if r < 0 or r >= count:
                 raise ValueError("order names a row that does not exist")
             if i > first and (last == _LAST_OFFSET or rows[r, C.QUEUE_OFFSET] != last + 1):
-                runs.append((q, first, i, start, last))
+                runs.append(_run_of(rows, order, q, first, i, rows[r, C.QUEUE_OFFSET], with_codes))
                 first = i
             last = rows[r, C.QUEUE_OFFSET] if cython.compiled else int(rows[r, C.QUEUE_OFFSET])
-            if i == first:
-                start = last
             put64(out, p, rows[r, C.PHY])
             put32(out, p + L.UNIT_AT_SIZE, rows[r, C.SIZE])
             put64(out, p + L.UNIT_AT_TAGS_CODE, rows[r, C.TAGS_CODE])
             p += 20
             i += 1
         if i > first:
-            runs.append((q, first, i, start, last))
+            runs.append(_run_of(rows, order, q, first, i, -1, with_codes))
     return runs
-
-
-def codes_and_size(rows: cython.longlong[:, ::1], order: cython.longlong[::1]):
-    """Return the tags code of each row in ``order``, and the length of their records together, in bytes."""
-    i: cython.Py_ssize_t
-    r: cython.Py_ssize_t
-    size: cython.longlong = 0
-    codes: list = []
-    if rows.shape[0] and rows.shape[1] <= C.TAGS_CODE:
-        raise ValueError(f"{rows.shape[1]} columns")
-    for i in range(order.shape[0]):
-        r = order[i]
-        if r < 0 or r >= rows.shape[0]:
-            raise ValueError("order names a row that does not exist")
-        codes.append(rows[r, C.TAGS_CODE] if cython.compiled else int(rows[r, C.TAGS_CODE]))
-        size += rows[r, C.SIZE] if cython.compiled else int(rows[r, C.SIZE])
-    return codes, size
 
 
 @cython.cfunc

@@ -82,6 +82,8 @@ class MappedFile:
         self._reserving = threading.RLock()  # keeps ``reserve_ahead`` apart from the writer and from ``give_back``
         self._wrote_after = -1
         self._open_files = open_files
+        self.used_at = 0
+        """Number of the last use among those that ``open_files`` counts."""
         self._file: File | None = None
         self._mapping: Mapping | None = None
         self._unsynced = False

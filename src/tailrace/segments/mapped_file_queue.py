@@ -227,20 +227,18 @@ class MappedFileQueue:
 
     def write(self, at: int, data: bytes | memoryview) -> None:
         """Write ``data`` at position ``at``, into as many files as needed, which are made after the last one."""
-        done = 0
-        while done < len(data):
+        while data:
             file = self.find(at)
             if file is None:
                 file = self.last_file(at)
                 assert file is not None
                 assert file.file_from_offset == at - at % self.file_size, "C1"
             begin = at % self.file_size
-            n = min(len(data) - done, self.file_size - begin)
-            file.write_at(data[done : done + n], begin)
-            file.end_at(max(file.wrote_position, begin + n))
+            part, data = data[: self.file_size - begin], data[self.file_size - begin :]
+            file.write_at(part, begin)
+            file.end_at(max(file.wrote_position, begin + len(part)))
             self.flushed_where = min(self.flushed_where, at)
-            at += n
-            done += n
+            at += len(part)
 
     def drop_head(self, file: MappedFile) -> None:
         """Remove the oldest file from the list; its name is removed already. The last file stays."""

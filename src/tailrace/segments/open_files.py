@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
@@ -35,7 +34,9 @@ class OpenFiles:
         self.limit = limit
         self.count = 0
         """Number of open descriptors."""
-        self._used: OrderedDict[MappedFile, int] = OrderedDict()
+        self._uses = 0
+        """Number of uses so far; one that another thread notes at the same moment may be lost."""
+        self._used: dict[MappedFile, int] = {}
         self._lock = threading.Lock()
         self._closing = threading.Lock()
         self._look_again = 0
@@ -44,10 +45,13 @@ class OpenFiles:
 
     def used(self, file: MappedFile, descriptors: int) -> None:
         """Note a use of ``file``, which has ``descriptors`` open. Close other files if the limit is exceeded."""
+        self._uses += 1
+        file.used_at = self._uses
+        if self.count <= self.limit and self._used.get(file) == descriptors:
+            return
         with self._lock:
             self.count += descriptors - self._used.get(file, 0)
             self._used[file] = descriptors
-            self._used.move_to_end(file)
             if self.count <= self.limit:
                 return
         # One thread is enough to sync, and the sync of a file that is closed must not close another one.
@@ -65,7 +69,7 @@ class OpenFiles:
         """Close files that need no sync. Return all files except ``user``, used longest ago first."""
         until = self.limit - self.limit // 8  # close several at a time, because each search lists all files
         with self._lock:
-            files = [file for file in self._used if file is not user]
+            files = sorted((file for file in self._used if file is not user), key=lambda file: file.used_at)
         for file in files:
             if self.count <= until:
                 break

@@ -70,6 +70,14 @@ class Run(NamedTuple):
     """Units of the records as they are stored."""
     following: int
     """Queue offset of the first message of the queue's next run, -1 without one."""
+    phy_offset: int
+    """Position of the last record."""
+    store_timestamp: int
+    """Store time of the last record, ms."""
+    size: int
+    """Length of the records together, bytes."""
+    codes: list[int]
+    """Tags code of each record, if there is a listener."""
 
 
 class Dispatcher:
@@ -124,18 +132,17 @@ class Dispatcher:
                 self._queue_of(topic, queue_id, rows, order[first:last]) if first < last else None
                 for (topic, queue_id), (first, last) in zip(known, itertools.pairwise(bounds.tolist()), strict=True)]
             units = bytearray(CQ_UNIT.size * len(order))
-            runs = queue_units.build_units(rows, order, bounds, units)
+            runs = queue_units.build_units(rows, order, bounds, units, self.listener is not None)
             view = memoryview(units)
-            for (number, first, last, start, newest), next_run in itertools.zip_longest(runs, runs[1:]):
+            for number, first, last, start, newest, *rest in runs:
                 queue = queues[number]
                 if queue is not None and not queue.is_batch:
-                    following = next_run[3] if next_run is not None and next_run[0] == number else -1
                     part = view[first * CQ_UNIT.size : last * CQ_UNIT.size]
                     count = (
                         batch.inner_counts.get(int(order[last - 1]), 1)
                         if batch.inner_counts and queue.record_topic else 1)
                     end = newest + count
-                    self._write_run(queue, rows, Run(order[first:last], start, end, part, following))
+                    self._write_run(queue, rows, Run(order[first:last], start, end, part, *rest))
                     if count > 1 and queue.max_offset == end - count + 1:
                         # An inner batch whose topic is not known to have batch queues: keep the places of its messages.
                         queue.continue_at(end)
@@ -165,25 +172,31 @@ class Dispatcher:
         breaks = np.flatnonzero(offsets[1:] != ends[:-1]) + 1
         for first, last in itertools.pairwise([0, *breaks.tolist(), len(chosen)]):
             part = memoryview(units)[first * queue.unit_size : last * queue.unit_size]
-            following = int(offsets[last]) if last < len(chosen) else -1
-            self._write_run(
-                queue, rows, Run(chosen[first:last], int(offsets[first]), int(ends[last - 1]), part, following))
+            following, among = int(offsets[last]) if last < len(chosen) else -1, rows[chosen[first:last]]
+            phy_offset, stored = among[-1, [C.PHY, C.STORE_TIMESTAMP]].tolist()
+            self._write_run(queue, rows, Run(
+                chosen[first:last], int(offsets[first]), int(ends[last - 1]), part, following, phy_offset, stored,
+                int(among[:, C.SIZE].sum()), among[:, C.TAGS_CODE].tolist()))
 
     def _queue_of(self, raw: bytes, queue_id: int, rows: Rows, chosen: Rows) -> ConsumeQueue | None:
         """Return the queue of a topic (bytes), or None if the topic cannot be the name of a directory."""
         topic = self._name_of(raw)
-        if not topic or topic in {".", ".."} or "/" in topic or "\0" in topic or len(raw) > _MAX_NAME:
+        if not topic:
             events.NO_QUEUE_FOR_A_TOPIC_THAT_CANNOT_BE_A_DIRECTORY.log(
-                _log, topic=repr(topic), count=len(chosen), phy_offset=rows[chosen[0], C.PHY])
+                _log, topic=repr(raw.decode("utf-8", "replace")), count=len(chosen),
+                phy_offset=rows[chosen[0], C.PHY])
             return None
         return self._queues.find_or_create(topic, queue_id)
 
     def _name_of(self, raw: bytes) -> str:
+        """Return the name of a topic, empty if it cannot be that of a directory."""
         topic = self._topics.get(raw)
         if topic is None:
             if len(self._topics) >= _MOST_NAMES:
                 self._topics.clear()
-            topic = self._topics[raw] = raw.decode("utf-8", "replace")
+            topic = raw.decode("utf-8", "replace")
+            is_legal = topic not in {".", ".."} and "/" not in topic and "\0" not in topic and len(raw) <= _MAX_NAME
+            topic = self._topics[raw] = topic if is_legal else ""
         return topic
 
     def _write_run(self, queue: ConsumeQueue, rows: Rows, run: Run) -> None:
@@ -199,19 +212,19 @@ class Dispatcher:
 
     def _write(self, queue: ConsumeQueue, rows: Rows, run: Run, skip: int, gap: bytes) -> None:
         """Write the units of a run but the first ``skip``, and ``gap`` for messages that are missing before them."""
-        chosen = run.chosen[skip:]
-        if len(chosen):
-            start = int(rows[chosen[0], C.QUEUE_OFFSET])
-            if start > queue.max_offset and queue.files.files:
-                self._log_gap(queue, start)
-            queue.write(start, run.units[skip * queue.unit_size :], gap=gap)
+        if skip:
+            chosen = run.chosen[skip:]
+            run = run._replace(
+                start=int(rows[chosen[0], C.QUEUE_OFFSET]) if len(chosen) else run.end,
+                units=run.units[skip * queue.unit_size :], size=int(rows[chosen, C.SIZE].sum()), codes=run.codes[skip:])
+        if len(run.units):
+            if run.start > queue.max_offset and queue.files.files:
+                self._log_gap(queue, run.start)
+            queue.write(run.start, run.units, gap=gap)
         self._queues.dirty.add(queue)
-        last = rows[run.chosen[-1]].tolist()
-        queue.last_store_timestamp = last[C.STORE_TIMESTAMP]
-        queue.last_phy_offset = last[C.PHY]
+        queue.last_store_timestamp, queue.last_phy_offset = run.store_timestamp, run.phy_offset
         for listener in self._listeners:
-            codes, size = queue_units.codes_and_size(rows, chosen)
-            listener.arriving(queue.topic, queue.queue_id, queue.max_offset, codes, size)
+            listener.arriving(queue.topic, queue.queue_id, queue.max_offset, run.codes, run.size)
 
     @staticmethod
     def _log_gap(queue: ConsumeQueue, start: int) -> None:

@@ -72,9 +72,8 @@ class QueueNumbers:
 
     def names(self) -> list[tuple[bytes, int]]:
         """Return topic (bytes) and id of each queue."""
-        return [
-            (bytes(self._names[at : at + length]), queue_id)
-            for _, queue_id, at, length in self._known[: self._count].tolist()]
+        known, names = self._known[: self._count].tolist(), bytes(self._names)
+        return [(names[at : at + length], queue_id) for _, queue_id, at, length in known]
 
 
 def inner_counts(data: Any, rows: Rows) -> Iterator[tuple[int, int]]:
