@@ -152,13 +152,16 @@ def traced(reference, namesrv):
         sent = producer.send(Message(topic="java", body=b"1", keys=["traced"]))
         assert handled.wait(20)
         time.sleep(0.1)
-    shown = subprocess.run(
-        [reference, "admin", "queryMsgTraceById", "-i", sent.msg_id, "-n", namesrv], capture_output=True, text=True,
-        timeout=60, check=False).stdout
-    lines = [line.split() for line in shown.splitlines()]
-    assert [line[:2] for line in lines if line[:1] == ["Pub"]] == [["Pub", "tracers"]], shown
-    assert [line[0] for line in lines if line[:1] == ["followers"] or "followers" in line], shown
-    assert "success" in shown, shown
+
+    def shows():
+        shown = subprocess.run(
+            [reference, "admin", "queryMsgTraceById", "-i", sent.msg_id, "-n", namesrv], capture_output=True, text=True,
+            timeout=60, check=False).stdout
+        lines = [line.split() for line in shown.splitlines()]
+        return "success" in shown and any("followers" in line for line in lines) and [
+            line[:2] for line in lines if line[:1] == ["Pub"]] == [["Pub", "tracers"]]
+
+    until(shows)  # on a busy machine a query of mqadmin ends without an answer, with nothing on its output
 
 
 def pops_and_replies(producer, namesrv):
