@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 from tailrace.auth.accesses import TOPIC, Access
 from tailrace.auth.check import AccessControl
 from tailrace.config import whole_number
+from tailrace.env.owner import ThreadOwner
 from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.names import CORRELATION_ID, REPLY_TO_CLIENT, TTL
 from tailrace.formats.remoting import RemotingCommand, sender_of
@@ -47,6 +48,7 @@ class AskedQuestions:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
+        self._owner = ThreadOwner("AskedQuestions")
         self._of_user: dict[str, OrderedDict[tuple[str, str], _Question]] = {}
 
     def __len__(self) -> int:
@@ -54,6 +56,7 @@ class AskedQuestions:
 
     def note(self, channel: Channel, request: RemotingCommand, topic: str, properties: str) -> None:
         """Note a message that asks for a reply. Raises RefusalError if the reply would go to another user's client."""
+        self._owner.check()
         found = decode_properties(properties.encode())
         client_id, correlation = found.get(REPLY_TO_CLIENT, ""), found.get(CORRELATION_ID, "")
         if not client_id:
@@ -71,6 +74,7 @@ class AskedQuestions:
 
     def expire(self) -> None:
         """Forget the questions whose time is over."""
+        self._owner.check()
         now = self._broker.clock.now_ms()
         for user, mine in list(self._of_user.items()):
             for key in [key for key, question in mine.items() if question.until_ms < now]:

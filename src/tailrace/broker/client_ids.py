@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from tailrace.auth.check import AccessControl
+from tailrace.env.owner import ThreadOwner
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.remoting import RemotingCommand, sender_of
 from tailrace.remoting import Channel
@@ -37,6 +38,7 @@ class ClientIds:
 
     def __init__(self, control: Callable[[], AccessControl | None]) -> None:
         self._control = control
+        self._thread = ThreadOwner("ClientIds")
         self._owners: dict[str, _Owner] = {}
         self._held: dict[Channel, set[str]] = {}
 
@@ -88,6 +90,7 @@ class ClientIds:
 
     def release(self, holder: object, client_id: str) -> None:
         """Note that a holder does not use a client id any more."""
+        self._thread.check()
         owner = self._owners.get(client_id)
         if owner is not None:
             owner.holders.discard(holder)
@@ -105,6 +108,7 @@ class ClientIds:
         return control.refusal(address, call, "permission", user, remark)
 
     def _hold(self, client_id: str, user: str, holder: object) -> None:
+        self._thread.check()
         owner = self._owners.get(client_id)
         if owner is None:
             owner = self._owners[client_id] = _Owner(user)

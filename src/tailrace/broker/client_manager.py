@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from tailrace import events
 from tailrace.broker.filters.subscriptions import TAG, SubscriptionData
 from tailrace.env.clock import Clock
+from tailrace.env.owner import ThreadOwner
 from tailrace.errors import StoreError
 from tailrace.formats.remoting import LANGUAGES, RemotingCommand, RequestCode
 from tailrace.formats.requests.consumer_headers import NotifyConsumerIdsChangedRequestHeader
@@ -158,7 +159,7 @@ class SubscriptionListener(Protocol):
 
 
 class ConsumerManager:
-    """Consumer groups that have a live member.
+    """Consumer groups that have a live member. The thread of the event loop constructs it and changes it.
 
     ``notify_enabled(group)`` returns whether the members of a group are notified of changes (request 40).
     """
@@ -171,6 +172,7 @@ class ConsumerManager:
         self._expired_ns = expired_ms * 1_000_000
         self._notify_enabled = notify_enabled
         self._listener = listener
+        self._owner = ThreadOwner("ConsumerManager")
         self._groups: dict[str, ConsumerGroupInfo] = {}
         self._joined: dict[Channel, set[str]] = {}
 
@@ -222,6 +224,7 @@ class ConsumerManager:
         *, keep_subscriptions: bool = False,
     ) -> bool:
         """Register one consumer group of a heartbeat; return whether its members or subscriptions changed."""
+        self._owner.check()
         group = str(data["groupName"])
         joined = self._joined.setdefault(channel, set())
         _check_groups(joined, group)
@@ -289,6 +292,7 @@ class ConsumerManager:
     def _remove(
         self, info: ConsumerGroupInfo, channels: list[Channel], *, quiet: bool = False
     ) -> None:
+        self._owner.check()
         for channel in channels:
             member = info.members.pop(channel)
             joined = self._joined[channel]
@@ -314,11 +318,12 @@ class ConsumerManager:
 
 
 class ProducerManager:
-    """Producer groups that have a live member."""
+    """Producer groups that have a live member. The thread of the event loop constructs it and changes it."""
 
     def __init__(self, clock: Clock, expired_ms: int) -> None:
         self._clock = clock
         self._expired_ns = expired_ms * 1_000_000
+        self._owner = ThreadOwner("ProducerManager")
         self._groups: dict[str, dict[Channel, ClientInfo]] = {}
         self._joined: dict[Channel, set[str]] = {}
         self._turn = 0
@@ -354,6 +359,7 @@ class ProducerManager:
         self, channel: Channel, request: RemotingCommand, client_id: str, group: str
     ) -> None:
         """Register one producer group of a heartbeat."""
+        self._owner.check()
         joined = self._joined.setdefault(channel, set())
         _check_groups(joined, group)
         joined.add(group)
@@ -368,6 +374,7 @@ class ProducerManager:
 
     def unregister(self, channel: Channel, group: str) -> None:
         """Remove a member that leaves its group."""
+        self._owner.check()
         members = self._groups.get(group)
         member = members.pop(channel, None) if members is not None else None
         if member is not None:

@@ -17,6 +17,7 @@ from typing import Any, Final, final
 from tailrace import events
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
+from tailrace.env.owner import ThreadOwner
 from tailrace.errors import RefusalError
 from tailrace.formats.names import SYSTEM_GROUP_PREFIX
 from tailrace.formats.remoting import ResponseCode
@@ -51,6 +52,7 @@ class ColdDataFlowControl:
 
     def __init__(self, clock: Clock, config: BrokerConfig) -> None:
         self._clock = clock
+        self._owner = ThreadOwner("ColdDataFlowControl")
         self._config = config
         self._begun_ms = clock.now_ms()
         self._reads: dict[str, _Reads] = {}
@@ -122,6 +124,7 @@ class ColdDataFlowControl:
 
     def _roll(self) -> int:
         """Begin a new period if the last one is over; return the time, epoch ms."""
+        self._owner.check()
         now_ms = self._clock.now_ms()
         if 0 <= now_ms - self._begun_ms < PERIOD_MS:
             return now_ms

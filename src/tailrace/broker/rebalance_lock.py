@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tailrace.env.clock import Clock
+from tailrace.env.owner import ThreadOwner
 from tailrace.errors import StoreError
 from tailrace.remoting import Channel
 
@@ -37,10 +38,14 @@ def queue_of(value: dict[str, Any]) -> Queue:
 
 
 class RebalanceLockManager:
-    """Locks of queues by group. A lock that has expired counts as free."""
+    """Locks of queues by group. A lock that has expired counts as free.
+
+    The thread of the event loop constructs it and changes it.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._owner = ThreadOwner("RebalanceLockManager")
         self._locks: dict[str, dict[Queue, _Lock]] = {}
         self._count = self._chars = 0
 
@@ -54,6 +59,7 @@ class RebalanceLockManager:
         Raises StoreError if there would be more than `LOCKS_MAX` locks, or more than `LOCKED_CHARS_MAX` characters in
         them; then nothing is locked.
         """
+        self._owner.check()
         now = self._clock.monotonic_ns()
         taken = []
         # All keys first, so that a request with an invalid queue locks nothing.
@@ -105,6 +111,7 @@ class RebalanceLockManager:
                 self._free(group, key)
 
     def _free(self, group: str, key: Queue) -> None:
+        self._owner.check()
         self._count -= 1
         self._chars -= _chars(key, self._locks[group].pop(key).client_id)
         if not self._locks[group]:
