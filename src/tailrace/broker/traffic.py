@@ -7,7 +7,7 @@ bytes are not counted yet.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
@@ -75,10 +75,10 @@ class Traffic:
         self._cluster = cluster
         self.counters = Counters()
         self._is_system_topic = is_system_topic
-        self.came_in: dict[tuple[str, str], SizedFlow] = {}
-        self.went_out: dict[tuple[str, str], Flow] = {}
-        self.went_back: dict[tuple[str, str], Flow] = {}
-        self.by_topic: dict[str, Flow] = {}
+        self.came_in: defaultdict[tuple[str, str], SizedFlow] = defaultdict(SizedFlow)
+        self.went_out: defaultdict[tuple[str, str], Flow] = defaultdict(Flow)
+        self.went_back: defaultdict[tuple[str, str], Flow] = defaultdict(Flow)
+        self.by_topic: defaultdict[str, Flow] = defaultdict(Flow)
         self.all_arrived, self.all_out = Flow(), Flow()
         self.user_arrived, self.user_out = Flow(), Flow()
         """As ``all_arrived`` and ``all_out``, without system topics."""
@@ -89,10 +89,7 @@ class Traffic:
 
     def take_in(self, topic: str, kind: str, count: int, size: int) -> None:
         """Count ``count`` stored messages with a total of ``size`` bytes."""
-        key = topic, kind
-        flow = self.came_in.get(key)
-        if flow is None:
-            flow = self.came_in[key] = SizedFlow()
+        flow = self.came_in[topic, kind]
         flow.add(count, size)
         flow.sizes[bisect_left(_BUCKETS, size // count)] += count
 
@@ -102,10 +99,7 @@ class Traffic:
             topic = N.LMQ_PREFIX  # there may be millions of them, one for each device
         elif topic == N.SCHEDULE_TOPIC and self._by_queue and queue_id >= 0:
             self.counters.add("QUEUE_PUT", f"{topic}@{queue_id}", count, size, count)
-        flow = self.by_topic.get(topic)
-        if flow is None:
-            flow = self.by_topic.setdefault(topic, Flow())
-        flow.add(count, size, count)
+        self.by_topic[topic].add(count, size, count)
         self.all_arrived.add(count, size)
         if not self._is_system_topic(topic):
             self.user_arrived.add(count, size)
@@ -130,11 +124,7 @@ class Traffic:
             self.counters.add("GROUP_GET_LATENCY", place, took_ns // 1_000_000)
         if group.startswith(N.LMQ_PREFIX):
             group = N.LMQ_PREFIX
-        key = topic, group
-        flow = self.went_out.get(key)
-        if flow is None:
-            flow = self.went_out[key] = Flow()
-        flow.add(count, size)
+        self.went_out[topic, group].add(count, size)
         self.all_out.add(count, size)
         if not self._is_system_topic(topic):
             self.user_out.add(count, size)
@@ -152,10 +142,7 @@ class Traffic:
 
     def sent_back(self, topic: str, group: str) -> None:
         """Count a message that a consumer sent back."""
-        flow = self.went_back.get((topic, group))
-        if flow is None:
-            flow = self.went_back[topic, group] = Flow()
-        flow.add(1, 0)
+        self.went_back[topic, group].add(1, 0)
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counts of a topic that is deleted."""

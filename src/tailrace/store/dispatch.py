@@ -132,7 +132,7 @@ class Dispatcher:
                 self._queue_of(topic, queue_id, rows, order[first:last]) if first < last else None
                 for (topic, queue_id), (first, last) in zip(known, itertools.pairwise(bounds.tolist()), strict=True)]
             units = bytearray(CQ_UNIT.size * len(order))
-            runs = queue_units.build_units(rows, order, bounds, units, self.listener is not None)
+            runs = queue_units.build_units(rows, order, bounds, units, bool(self._listeners))
             view = memoryview(units)
             for number, first, last, start, newest, *rest in runs:
                 queue = queues[number]
