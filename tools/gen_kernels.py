@@ -1,9 +1,13 @@
 """Write the files of ``kernels/shared`` that follow from ``formats``; with --check only compare them."""
 
+import re
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tailrace.formats import (
     commitlog,
@@ -15,6 +19,8 @@ from tailrace.formats import (
     timerwheel,
 )
 from tailrace.formats._layout import Layout
+from tailrace.formats.requests import message_headers
+from tailrace.formats.requests.custom_header import Int32, Int64
 
 SHARED = Path(__file__).resolve().parents[1] / "src/tailrace/kernels/shared"
 NAMES_HEAD = """\
@@ -65,7 +71,7 @@ def layout_numbers() -> str:
         "TIMER_MAGIC_ROLL": timerlog.MAGIC_ROLL,
         **places("SLOT", "SLOT_AT", timerwheel.SLOT),
         **places("BINARY_HEAD", "BINARY_AT", remoting.BINARY_HEAD),
-        **name_numbers(),
+        **name_numbers(), **send_numbers(),
     }
     lines = "\n".join(f"{name} = {number}" for name, number in numbers.items())
     return (
@@ -73,7 +79,8 @@ def layout_numbers() -> str:
         "The build replaces each name by its number. First the record of the CommitLog: FIXED_SIZE is its size\n"
         "without hosts, body, topic and properties, CRC_NAME the name of the checksum property as one number.\n"
         "Then items of a batch request, units of a ConsumeQueue, the index file, units of the timer log,\n"
-        "slots of the timer wheel, the start of a binary header on the wire, and the numbers of names.\n"
+        "slots of the timer wheel, the start of a binary header on the wire, the numbers of names, and the fields of\n"
+        "a send (SEND_*): their numbers, and as sums of bits those that are required and those of each type.\n"
         f'"""\n\n{lines}\n')
 
 
@@ -162,9 +169,81 @@ def name_functions() -> str:
                  mark_cases(), "p_const_uchar")])
 
 
+SEND_HEAD = """\
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+\"\"\"Recognise fields of a send. `make gen` writes this file from ``formats.requests`` and ``formats.remoting``.\"\"\"
+
+import cython
+
+from tailrace.kernels.shared import layouts as L
+from tailrace.kernels.shared.copying import is_name
+"""
+SEND_CODES = (remoting.RequestCode.SEND_MESSAGE, remoting.RequestCode.SEND_MESSAGE_V2)
+
+
+def send_fields() -> dict[str, tuple[str, str]]:
+    """The long and the short name on the wire of each field of a send, by its attribute."""
+    long, short = message_headers.SendMessageRequestHeader, message_headers.SendMessageRequestHeaderV2
+    return {
+        **{name: both for name, *both in zip(
+            long.__struct_fields__, long.__struct_encode_fields__, short.__struct_encode_fields__, strict=True)},
+        "unread": message_headers.UNREAD_SEND_FIELDS}
+
+
+def send_numbers() -> dict[str, int]:
+    """The codes of sends, the numbers of their fields, and which of them are required or of which type."""
+    fields = msgspec.structs.fields(message_headers.SendMessageRequestHeader)
+    number = {name: n for n, name in enumerate(send_fields())}
+    kinds = {"INT32": (Int32, Int32 | None), "INT64": (Int64, Int64 | None), "BOOL": (bool, bool | None)}
+    flags = commitlog.SysFlag
+    return {
+        "CODE_SEND": SEND_CODES[0], "CODE_SEND_V2": SEND_CODES[1],
+        **{f"SEND_{name.upper()}": n for name, n in number.items()}, "SEND_FIELDS": len(number),
+        "SENDS_REQUIRED": sum(1 << number[f.name] for f in fields if f.required),
+        **{f"SENDS_{kind}": sum(1 << number[f.name] for f in fields if f.type in types)
+           for kind, types in kinds.items()},
+        "SENDS_SYS_FLAGS": flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_MASK,
+        "FLAG_ONEWAY": remoting.ONEWAY_FLAG, "PREFIX_SIZE": remoting.PREFIX.size,
+        "PREFIX_AT_WORD": remoting.INT32.size, "BINARY_WORD": remoting.SerializeType.ROCKETMQ << 24,
+        **{f"MEMBER_{snake(name)}": n for n, name in enumerate(remoting.JSON_MEMBERS)},
+        "MEMBERS_TEXT": sum(1 << n for n, kind in enumerate(remoting.JSON_MEMBERS.values()) if kind is str)}
+
+
+def snake(name: str) -> str:
+    """A name in camel case as the kernels write it: EXT_FIELDS for extFields."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+
+
+def if_is(name: str, result: str) -> str:
+    """The lines that return ``result`` for a name of any length."""
+    return f'    if n == {len(name)} and is_name(b, p, b"{name}", {len(name)}):\n        return {result}\n'
+
+
+def send_functions() -> str:
+    """The names of the fields of a send, and of the members of a header."""
+    def table(name: str, about: str, cases: Mapping[str, str]) -> str:
+        lines = "".join(if_is(text, f"L.{number}") for text, number in cases.items()) + "    return -1\n"
+        return function(name, about, lines, "p_const_uchar")
+
+    fields = send_fields()
+    return "\n\n".join([
+        SEND_HEAD,
+        table("send_field", "Return the number SEND_* of a field of request 10, else -1.",
+              {both[0]: f"SEND_{name.upper()}" for name, both in fields.items()}),
+        table("send_field_v2", "Return the number SEND_* of a field of request 310, else -1.",
+              {both[1]: f"SEND_{name.upper()}" for name, both in fields.items()}),
+        table("json_member", "Return the number MEMBER_* of a member of a JSON header, else -1.",
+              {name: f"MEMBER_{snake(name)}" for name in remoting.JSON_MEMBERS})])
+
+
+def generated() -> Mapping[str, str]:
+    """The generated files, by name."""
+    return {"layouts.py": layout_numbers(), "names.py": name_functions(), "send_names.py": send_functions()}
+
+
 def main() -> int:
     stale = []
-    for path, text in ((SHARED / "layouts.py", layout_numbers()), (SHARED / "names.py", name_functions())):
+    for path, text in ((SHARED / name, text) for name, text in generated().items()):
         if "--check" not in sys.argv:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:

@@ -21,6 +21,7 @@ from tailrace.response_codes import ResponseCode
 
 __all__ = [
     "FRAME_MAX",
+    "JSON_MEMBERS",
     "LANGUAGES",
     "LANGUAGE_CODES",
     "LANGUAGE_JAVA",
@@ -58,6 +59,11 @@ class BinaryHead(NamedTuple):
 
 
 BINARY_HEAD: Final = Layout(BinaryHead, size=17)
+JSON_MEMBERS: Final[Mapping[str, type]] = {
+    "code": int, "extFields": dict, "flag": int, "opaque": int, "version": int, "language": str,
+    "serializeTypeCurrentRPC": str, "remark": str,
+}
+"""Members of a header of the serialize type JSON, with the types that clients give them."""
 INT32: Final = struct.Struct(">i")
 INT16: Final = struct.Struct(">h")
 RESPONSE_FLAG: Final = 1

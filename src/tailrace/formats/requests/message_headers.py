@@ -34,6 +34,7 @@ __all__ = [
     "SendMessageRequestHeader",
     "SendMessageRequestHeaderV2",
     "SendMessageResponseHeader",
+    "UNREAD_SEND_FIELDS",
     "ViewMessageRequestHeader",
 ]
 
@@ -59,6 +60,8 @@ class SendMessageRequestHeader(CustomHeader):
 SendMessageRequestHeaderV2: Final[type[SendMessageRequestHeader]] = with_short_names(
     SendMessageRequestHeader, "SendMessageRequestHeaderV2", "abcdefghijkml")
 """Requests 310, 320 and 325."""
+UNREAD_SEND_FIELDS: Final[tuple[str, str]] = ("bname", "n")
+"""The long and the short name of the field of a send that is for proxies: the name of the broker."""
 
 
 class SendMessageResponseHeader(CustomHeader):

@@ -137,6 +137,29 @@ N_RECONSUME_TIMES = 10
 N_PREPARED = 11
 N_COLUMNS = 12
 
+# Columns of the rows of ``send_lane``, one plain send each, and the number of rows.
+S_END = 0  # index after its frame
+S_OPAQUE = 1
+S_BINARY = 2  # 1: its header is binary, and so is its answer
+S_QUEUE = 3  # number of its queue among those of the rows
+S_QUEUE_ID = 4
+S_SYS_FLAG = 5
+S_BORN_TIMESTAMP = 6
+S_FLAG = 7
+S_RECONSUME_TIMES = 8
+S_BODY = 9
+S_BODY_SIZE = 10
+S_UNESCAPED = 11  # 1: its properties are in the buffer of unescaped texts, 0: in the frame
+S_PROPERTIES = 12
+S_PROPERTIES_SIZE = 13
+S_KEY = 14  # of its unique key, in the same buffer
+S_KEY_SIZE = 15
+S_PHY_OFFSET = 16  # this and the next ones are filled by the put
+S_QUEUE_OFFSET = 17
+S_SIZE = 18
+S_COLUMNS = 19
+SENDS_MAX = 64
+
 # What is done with a message besides keeping it, from its properties; 0 for a plain message. Which name has which
 # flag is in ``formats.names.MARKS``.
 WAITS = 1  # it has a delivery time or a delay level

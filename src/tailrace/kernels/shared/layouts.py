@@ -3,7 +3,8 @@
 The build replaces each name by its number. First the record of the CommitLog: FIXED_SIZE is its size
 without hosts, body, topic and properties, CRC_NAME the name of the checksum property as one number.
 Then items of a batch request, units of a ConsumeQueue, the index file, units of the timer log,
-slots of the timer wheel, the start of a binary header on the wire, and the numbers of names.
+slots of the timer wheel, the start of a binary header on the wire, the numbers of names, and the fields of
+a send (SEND_*): their numbers, and as sums of bits those that are required and those of each type.
 """
 
 AT_MAGIC = 4
@@ -101,3 +102,38 @@ START_RETRY_GROUP_TOPIC = 1
 START_DLQ_GROUP_TOPIC = 2
 START_SYSTEM_TOPIC = 3
 START_LMQ = 4
+CODE_SEND = 10
+CODE_SEND_V2 = 310
+SEND_PRODUCER_GROUP = 0
+SEND_TOPIC = 1
+SEND_DEFAULT_TOPIC = 2
+SEND_DEFAULT_TOPIC_QUEUE_NUMS = 3
+SEND_QUEUE_ID = 4
+SEND_SYS_FLAG = 5
+SEND_BORN_TIMESTAMP = 6
+SEND_FLAG = 7
+SEND_PROPERTIES = 8
+SEND_RECONSUME_TIMES = 9
+SEND_UNIT_MODE = 10
+SEND_BATCH = 11
+SEND_MAX_RECONSUME_TIMES = 12
+SEND_UNREAD = 13
+SEND_FIELDS = 14
+SENDS_REQUIRED = 255
+SENDS_INT32 = 4792
+SENDS_INT64 = 64
+SENDS_BOOL = 3072
+SENDS_SYS_FLAGS = 1795
+FLAG_ONEWAY = 2
+PREFIX_SIZE = 8
+PREFIX_AT_WORD = 4
+BINARY_WORD = 16777216
+MEMBER_CODE = 0
+MEMBER_EXT_FIELDS = 1
+MEMBER_FLAG = 2
+MEMBER_OPAQUE = 3
+MEMBER_VERSION = 4
+MEMBER_LANGUAGE = 5
+MEMBER_SERIALIZE_TYPE_CURRENT_RPC = 6
+MEMBER_REMARK = 7
+MEMBERS_TEXT = 224

@@ -1,0 +1,436 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The send lane: read plain sends at the start of the bytes of a connection, make their records and their answers.
+
+`PlainSends.read` reads frames in place and stops before the first one that is not plain. A plain send has only known
+fields, each once, in the form in which clients write them, no property that means more than its text, and a topic
+that the broker has proven. Everything else is not plain, and the ordinary path serves it. So the lane refuses nothing
+and has no rules of its own about refusals. Interpreted it takes nothing.
+
+Every index is compared with the end of the frame, of the header or of the properties before a byte is read.
+"""
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memcmp
+
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.shared import layouts as L
+from tailrace.kernels.shared.big_endian import be32, be32u, put32
+from tailrace.kernels.shared.copying import copy_bytes, copy_object
+from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
+from tailrace.kernels.shared.kinds import kind_in
+from tailrace.kernels.shared.record_encoding import (
+    CRC_31_BITS,
+    RecordFields,
+    begin_record,
+    crc_room,
+    end_record,
+    put_topic,
+    size_of,
+)
+from tailrace.kernels.shared.send_header import INT_MAX, UNESCAPED_SIZE, SendHeader, number_at
+from tailrace.kernels.shared.texts import ascii_end, is_utf8, put_decimal, put_hexadecimal
+
+SOURCE_SHA256 = ""
+
+_HEADER_MAX = cython.declare(cython.longlong, 65536)
+_KEY_MAX = cython.declare(cython.longlong, 200)
+"""Longest unique key, in bytes, because the answer has it."""
+_DIGITS_MAX = cython.declare(cython.Py_ssize_t, 20)
+_LENGTH_SIZE = cython.declare(cython.Py_ssize_t, 4)
+"""Bytes of the length of a value in a binary header."""
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _is(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t, text: bytes) -> cython.bint:
+    """Return True if ``b[p:p + n]`` is ``text``."""
+    if n != len(text):
+        return False
+    if cython.compiled:
+        return memcmp(cython.address(b[p]), cython.cast(cython.p_char, text), n) == 0
+    return bytes(b[p : p + n]) == text
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _may_be_send(frames: bytes, pos: cython.Py_ssize_t) -> cython.bint:
+    """Return True if the code of the frame at ``pos`` is that of a send, as far as its first bytes say."""
+    at: cython.Py_ssize_t = pos + L.PREFIX_SIZE
+    code: cython.longlong
+    if pos < 0 or len(frames) - at < L.BINARY_HEAD_SIZE:
+        return False
+    if frames[pos + L.PREFIX_AT_WORD] == 1:
+        code = (frames[at] << 8) | frames[at + 1]
+        return code == L.CODE_SEND_V2 or code == L.CODE_SEND
+    return frames[at + 8] == 49 or frames[at + 8] == 51  # the first digit after {"code":
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_number(
+    out: cython.uchar[::1], q: cython.Py_ssize_t, value: cython.longlong, sized: cython.bint
+) -> cython.Py_ssize_t:
+    """Write a decimal number, after its length if it is ``sized``. Return the index after it."""
+    start: cython.Py_ssize_t = q + _LENGTH_SIZE if sized else q
+    end: cython.Py_ssize_t = put_decimal(out, start, value)
+    if sized:
+        put32(out, q, end - start)
+    return end
+
+
+@cython.cclass
+class PlainTopic:
+    """A topic to which plain sends are stored as they are. ``version`` says which settings have proven it.
+
+    A send may name its queues from 0 to ``queues`` - 1.
+    """
+
+    name: bytes = cython.declare(bytes, visibility="readonly")
+    text: str = cython.declare(str, visibility="readonly")
+    version: object = cython.declare(object, visibility="readonly")
+    _queues: cython.longlong
+
+    def __init__(self, topic: str, queues: cython.longlong, version: object) -> None:
+        self.text, self.name, self._queues, self.version = topic, topic.encode(), queues, version
+
+
+@cython.cclass
+class PlainSends(SendHeader):
+    """Sends of one call: those of one topic and one kind that follow each other at the start of some bytes.
+
+    ``own`` are the properties that the broker adds to each message. With them a message has up to ``most`` bytes of
+    body and properties, and up to ``most_properties`` bytes of properties. ``topics`` has the proven topics by name.
+    ``json`` and ``binary`` are the parts of an answer around its fields: request number, position, queue id, queue
+    offset and unique key.
+
+    After `read`, ``topic`` is the topic of the ``count`` sends, ``oneway`` says whether they are answered, ``ordered``
+    whether they have an ordering key, ``queues`` are the ids of their queues, and ``bound`` is the greatest number of
+    bytes that their records take.
+    """
+
+    topic: PlainTopic = cython.declare(PlainTopic, visibility="readonly")
+    count: int = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    oneway: bool = cython.declare(cython.bint, visibility="readonly")
+    ordered: bool = cython.declare(cython.bint, visibility="readonly")
+    queues: list = cython.declare(list, visibility="readonly")
+    bound: int = cython.declare(cython.longlong, visibility="readonly")
+    answer_size: int = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    _own: bytes
+    _topics: dict
+    _most: cython.longlong
+    _most_properties: cython.longlong
+    _json: tuple
+    _binary: tuple
+    _common: RecordFields
+    _frames: cython.const[cython.uchar][::1]
+    _out: cython.uchar[::1]
+    _rows: cython.longlong[::1]
+    _key_at: cython.Py_ssize_t
+    _key_size: cython.Py_ssize_t
+    _is_ordered: cython.bint
+
+    def __init__(
+        self, own: bytes, store_host: bytes, most: cython.longlong, most_properties: cython.longlong,
+        append_crc: cython.bint, topics: dict, json: tuple, binary: tuple,
+    ) -> None:
+        """Raises ValueError unless an answer has six parts."""
+        common: RecordFields = RecordFields()
+        if len(json) != 6 or len(binary) != 6:
+            raise ValueError(f"answers of {len(json)} and {len(binary)} parts, not 6")
+        common.store_host, common.append_crc, common.prepared = store_host, append_crc, 0
+        self._common, self._own, self._json, self._binary = common, own, json, binary
+        self._most, self._most_properties = most, most_properties
+        self._topics, self.topic, self.queues = topics, None, []
+        self.count, self.bound, self._used = 0, 0, 0
+        self.answer_size = max(
+            len(b"".join(json)), len(b"".join(binary))) + 6 * _DIGITS_MAX + _KEY_MAX
+        self._frames = None
+        self._unescaped = bytearray(UNESCAPED_SIZE)
+        self._out = bytearray(self.answer_size * C.SENDS_MAX)
+        self._rows = memoryview(bytearray(8 * C.S_COLUMNS * C.SENDS_MAX)).cast("q")
+
+    def read(
+        self, frames: bytes, pos: cython.Py_ssize_t, born_host: bytes, most: cython.Py_ssize_t, version: object,
+    ) -> int:
+        """Read up to ``most`` plain sends from ``frames[pos:]``; return their number.
+
+        ``born_host`` is the address of the client. Only topics that ``version`` has proven count. Until `end` the
+        frames are kept.
+        """
+        end: cython.Py_ssize_t
+        self.count = 0
+        if not cython.compiled or not _may_be_send(frames, pos):
+            return 0
+        self._frames, self._common.born_host = frames, born_host
+        self.queues, self.bound, self._used = [], 0, 0
+        while self.count < min(most, C.SENDS_MAX):
+            end = self._read_frame(self._frames, pos, version)
+            if not end:
+                break
+            pos = end
+            self.count += 1
+        if not self.count:
+            self._frames = None
+        return self.count
+
+    def end(self) -> None:
+        """Forget the frames."""
+        self.count = 0
+        self._frames = None
+
+    @cython.cfunc
+    def _read_frame(
+        self, b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, version: object,
+    ) -> cython.Py_ssize_t:
+        """Read the frame at ``p`` into the next row. Return the index after it, 0 if it is not whole or not plain."""
+        length: cython.longlong
+        word: cython.longlong
+        body: cython.Py_ssize_t
+        if len(b) - p < L.PREFIX_SIZE:
+            return 0
+        length, word = be32(b, p), be32u(b, p + L.PREFIX_AT_WORD)
+        if length > len(b) - p - L.PREFIX_AT_WORD or (word & 0xFFFFFF) > min(length - L.PREFIX_AT_WORD, _HEADER_MAX):
+            return 0
+        body = p + L.PREFIX_SIZE + cython.cast(cython.Py_ssize_t, word & 0xFFFFFF)
+        if word >> 24 == 1:
+            if not self._read_binary(b, p + L.PREFIX_SIZE, body):
+                return 0
+        elif word >> 24 == 0:
+            if not self._read_json(b, p + L.PREFIX_SIZE, body):
+                return 0
+        else:
+            return 0
+        p += L.PREFIX_AT_WORD + cython.cast(cython.Py_ssize_t, length)
+        return p if self._accept(b, body, p, word >> 24 == 1, version) else 0
+
+    # -- what is plain
+
+    @cython.cfunc
+    def _accept(
+        self, b: cython.const[cython.uchar][::1], body: cython.Py_ssize_t, end: cython.Py_ssize_t,
+        binary: cython.bint, version: object,
+    ) -> cython.bint:
+        """Fill the next row with the frame whose header was read. Return False if it is not plain."""
+        r: cython.Py_ssize_t = self.count * C.S_COLUMNS
+        rows: cython.longlong[::1] = self._rows
+        n: cython.Py_ssize_t = self._size[L.SEND_PROPERTIES]
+        queue_id: cython.longlong
+        if (
+            self._seen & L.SENDS_REQUIRED != L.SENDS_REQUIRED or not self._seen >> L.SEND_PROPERTIES & 1
+            or (self._flag != 0 and self._flag != L.FLAG_ONEWAY) or body >= end
+            or n + len(self._own) > min(self._most - (end - body), self._most_properties)
+            or not self._are_typed(b, r) or not self._is_proven(b, version)
+        ):
+            return False
+        queue_id = rows[r + C.S_QUEUE_ID]
+        if queue_id >= self.topic._queues or rows[r + C.S_SYS_FLAG] & ~L.SENDS_SYS_FLAGS:
+            return False
+        if self._properties_unescaped:
+            if not self._are_plain(self._unescaped, self._at[L.SEND_PROPERTIES], n):
+                return False
+            self._used += n
+        elif not self._are_plain(b, self._at[L.SEND_PROPERTIES], n):
+            return False
+        if not self.count:
+            self.oneway, self.ordered = self._flag == L.FLAG_ONEWAY, self._is_ordered
+            self._common.topic = self.topic.name
+        elif self.oneway != (self._flag == L.FLAG_ONEWAY) or self.ordered != self._is_ordered:
+            return False
+        rows[r + C.S_END], rows[r + C.S_OPAQUE], rows[r + C.S_BINARY] = end, self._opaque, binary
+        rows[r + C.S_BODY], rows[r + C.S_BODY_SIZE] = body, end - body
+        rows[r + C.S_UNESCAPED] = self._properties_unescaped
+        rows[r + C.S_PROPERTIES], rows[r + C.S_PROPERTIES_SIZE] = self._at[L.SEND_PROPERTIES], n
+        rows[r + C.S_KEY], rows[r + C.S_KEY_SIZE] = self._key_at, self._key_size
+        rows[r + C.S_QUEUE] = self._queue(queue_id)
+        self.bound += size_of(self._common, end - body, n + len(self._own), 2)
+        return True
+
+    @cython.cfunc
+    def _are_typed(self, b: cython.const[cython.uchar][::1], r: cython.Py_ssize_t) -> cython.bint:
+        """Fill the numbers of a row. Return False if a field is not of its type, or is a text with odd characters."""
+        values = cython.declare(cython.longlong[16])
+        end: cython.Py_ssize_t
+        field: cython.int
+        values[L.SEND_RECONSUME_TIMES] = 0
+        for field in range(L.SEND_FIELDS):
+            if not self._seen >> field & 1:
+                continue
+            if (L.SENDS_INT32 | L.SENDS_INT64) >> field & 1:
+                values[field] = number_at(b, self._at[field], self._size[field])
+                if values[field] < 0 or (L.SENDS_INT32 >> field & 1 and values[field] > INT_MAX):
+                    return False
+            elif L.SENDS_BOOL >> field & 1:
+                if not _is(b, self._at[field], self._size[field], b"false"):
+                    return False
+            elif field != L.SEND_PROPERTIES:
+                end = self._at[field] + self._size[field]
+                if ascii_end(b, self._at[field], end) != end:
+                    return False
+        self._rows[r + C.S_QUEUE_ID], self._rows[r + C.S_FLAG] = values[L.SEND_QUEUE_ID], values[L.SEND_FLAG]
+        self._rows[r + C.S_SYS_FLAG] = values[L.SEND_SYS_FLAG]
+        self._rows[r + C.S_BORN_TIMESTAMP] = values[L.SEND_BORN_TIMESTAMP]
+        self._rows[r + C.S_RECONSUME_TIMES] = values[L.SEND_RECONSUME_TIMES]
+        return True
+
+    @cython.cfunc
+    def _is_proven(self, b: cython.const[cython.uchar][::1], version: object) -> cython.bint:
+        """Return True if the topic of the frame is proven, and is that of the frames before."""
+        start: cython.Py_ssize_t = self._at[L.SEND_TOPIC]
+        n: cython.Py_ssize_t = self._size[L.SEND_TOPIC]
+        topic: PlainTopic = self.topic
+        if topic is not None and topic.version is version and _is(b, start, n, topic.name):
+            return True
+        if self.count:
+            return False
+        topic = self._topics.get(bytes(b[start : start + n]))
+        if topic is None or topic.version is not version:
+            return False
+        self.topic = topic
+        return True
+
+    @cython.cfunc
+    def _are_plain(
+        self, b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t,
+    ) -> cython.bint:
+        """Return True if the properties ``b[p:p + n]`` are plain, and set the place of the unique key.
+
+        They are plain if their kind is, they are UTF-8, and their unique key needs no escape in a JSON answer.
+        An ordering key is plain, because it matters to the producer only.
+        """
+        kind: cython.int
+        end: cython.Py_ssize_t
+        kind, self._key_at, end = kind_in(cython.address(b[0]), p, p + n)
+        self._key_size = end - self._key_at
+        self._is_ordered = kind == C.SHARDED
+        return (
+            (kind == 0 or kind == C.SHARDED) and self._key_at >= 0 and self._key_size <= _KEY_MAX
+            and ascii_end(b, self._key_at, end) == end and is_utf8(b, p, p + n))
+
+    @cython.cfunc
+    def _queue(self, queue_id: cython.longlong) -> cython.longlong:
+        """Return the number of a queue among those of the rows."""
+        r: cython.Py_ssize_t
+        for r in range(self.count - 1, -1, -1):
+            if self._rows[r * C.S_COLUMNS + C.S_QUEUE_ID] == queue_id:
+                return self._rows[r * C.S_COLUMNS + C.S_QUEUE]
+        self.queues.append(queue_id)
+        return len(self.queues) - 1
+
+    # -- records and answers
+
+    def write(
+        self, done: cython.Py_ssize_t, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
+        phy_offset: cython.longlong, offsets: cython.longlong[::1], now: cython.longlong,
+    ) -> tuple[int, int]:
+        """Write records of the sends from number ``done`` on, as `MadeRecords` of ``store.append`` has them written."""
+        b: cython.const[cython.uchar][::1] = self._frames
+        rows: cython.longlong[::1] = self._rows
+        common: RecordFields = self._common
+        p: cython.Py_ssize_t = at
+        q: cython.Py_ssize_t
+        k: cython.Py_ssize_t
+        r: cython.Py_ssize_t
+        n: cython.Py_ssize_t
+        body: cython.Py_ssize_t
+        count: cython.Py_ssize_t = 0
+        room: cython.Py_ssize_t = crc_room(common.append_crc, 1, 2)
+        own: cython.Py_ssize_t = len(self._own)
+        if len(offsets) != len(self.queues) or not 0 <= at <= limit <= len(out):
+            raise ValueError(f"{len(offsets)} of {len(self.queues)} queues; {at} to {limit} of {len(out)}")
+        common.now = now
+        for k in range(done, self.count):
+            r = k * C.S_COLUMNS
+            n, body = rows[r + C.S_PROPERTIES_SIZE], rows[r + C.S_BODY_SIZE]
+            if size_of(common, body, n + own, 2) + L.BLANK_SIZE > limit - p:
+                break
+            common.queue_id, common.sys_flag = rows[r + C.S_QUEUE_ID], rows[r + C.S_SYS_FLAG]
+            common.born_timestamp = rows[r + C.S_BORN_TIMESTAMP]
+            common.reconsume_times = rows[r + C.S_RECONSUME_TIMES]
+            rows[r + C.S_PHY_OFFSET] = phy_offset + (p - at)
+            rows[r + C.S_QUEUE_OFFSET] = offsets[rows[r + C.S_QUEUE]]
+            offsets[rows[r + C.S_QUEUE]] += 1
+            q = begin_record(
+                out, p, common, rows[r + C.S_FLAG], rows[r + C.S_QUEUE_OFFSET], rows[r + C.S_PHY_OFFSET],
+                crc_of(b, rows[r + C.S_BODY], rows[r + C.S_BODY] + body) & CRC_31_BITS, body)
+            q = copy_bytes(out, q, b, rows[r + C.S_BODY], body)
+            q = put_topic(out, q, common, n + own + room)
+            if rows[r + C.S_UNESCAPED]:
+                q = copy_bytes(out, q, self._unescaped, rows[r + C.S_PROPERTIES], n)
+            else:
+                q = copy_bytes(out, q, b, rows[r + C.S_PROPERTIES], n)
+            q = copy_object(out, q, self._own)
+            rows[r + C.S_SIZE] = end_record(out, p, q, room)
+            p += rows[r + C.S_SIZE]
+            count += 1
+        return count, p - at
+
+    def answers(self, done: cython.Py_ssize_t) -> bytes:
+        """Return the answers to the first ``done`` sends, which are in the log; none to one-way sends."""
+        q: cython.Py_ssize_t = 0
+        k: cython.Py_ssize_t
+        if not self.oneway:
+            for k in range(min(done, self.count)):
+                q = self._put_answer(self._out, q, k * C.S_COLUMNS)
+        if cython.compiled:
+            return PyBytes_FromStringAndSize(cython.cast(cython.p_char, cython.address(self._out[0])), q)
+        return bytes(self._out[:q])
+
+    @cython.cfunc
+    def _put_answer(self, out: cython.uchar[::1], q: cython.Py_ssize_t, r: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Write the answer to the send of a row. Return the index after it."""
+        rows: cython.longlong[::1] = self._rows
+        binary: cython.bint = rows[r + C.S_BINARY] != 0
+        parts: tuple = self._binary if binary else self._json
+        begin: cython.Py_ssize_t = q
+        size: cython.Py_ssize_t = rows[r + C.S_KEY_SIZE]
+        q = copy_object(out, q, parts[0])
+        if binary:
+            put32(out, q, rows[r + C.S_OPAQUE])
+            q += _LENGTH_SIZE
+        else:
+            q = put_decimal(out, q, rows[r + C.S_OPAQUE])
+        q = put_hexadecimal(out, copy_object(out, q, parts[1]), rows[r + C.S_PHY_OFFSET])
+        q = _put_number(out, copy_object(out, q, parts[2]), rows[r + C.S_QUEUE_ID], binary)
+        q = _put_number(out, copy_object(out, q, parts[3]), rows[r + C.S_QUEUE_OFFSET], binary)
+        q = copy_object(out, q, parts[4])
+        if binary:
+            put32(out, q, size)
+            q += _LENGTH_SIZE
+        if rows[r + C.S_UNESCAPED]:
+            q = copy_bytes(out, q, self._unescaped, rows[r + C.S_KEY], size)
+        else:
+            q = copy_bytes(out, q, self._frames, rows[r + C.S_KEY], size)
+        q = copy_object(out, q, parts[5])
+        put32(out, begin, q - begin - L.PREFIX_AT_WORD)
+        begin += L.PREFIX_SIZE
+        size = q - begin
+        put32(out, begin - L.PREFIX_AT_WORD, size | L.BINARY_WORD if binary else size)
+        if binary:
+            put32(out, begin + L.BINARY_HEAD_SIZE, size - L.BINARY_HEAD_SIZE - _LENGTH_SIZE)
+        return q
+
+    # -- what callers count
+
+    def until(self, done: cython.Py_ssize_t) -> int:
+        """Return the index after the frames of the first ``done`` sends, at least one."""
+        return self._rows[(min(max(done, 1), C.SENDS_MAX) - 1) * C.S_COLUMNS + C.S_END]
+
+    def sizes(self, done: cython.Py_ssize_t) -> list[int]:
+        """Return the sizes of the records of the first ``done`` sends, which are in the log."""
+        found: list = []
+        k: cython.Py_ssize_t
+        for k in range(min(done, self.count)):
+            found.append(self._rows[k * C.S_COLUMNS + C.S_SIZE])
+        return found
+
+    def counts(self, done: cython.Py_ssize_t) -> list[int]:
+        """Return for each of ``queues`` how many of the first ``done`` sends are for it."""
+        found: list = [0] * len(self.queues)
+        k: cython.Py_ssize_t
+        for k in range(min(done, self.count)):
+            found[self._rows[k * C.S_COLUMNS + C.S_QUEUE]] += 1
+        return found
