@@ -7,6 +7,7 @@ short message spends most of its time here.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,7 @@ class PutCounts:
 
     ``distribution`` has the number of calls for each range of times. PUT_LIMITS_MS are the upper bounds of the
     ranges in ms; the last range has none. `Appender` counts calls that appended a record, under the lock of the log.
+    The puts of one ``append_some`` count as calls of equal length.
     """
 
     times: int = cython.declare(cython.longlong, visibility="public")
@@ -70,8 +72,10 @@ class PutCounts:
         self.distribution = [0] * (len(PUT_LIMITS_MS) + 1)
 
     @cython.cfunc
-    def _done(self, records: cython.longlong, size: cython.longlong, elapsed_ns: cython.longlong) -> cython.void:
-        elapsed_ms: cython.longlong = elapsed_ns // 1_000_000
+    def _done(
+        self, calls: cython.longlong, records: cython.longlong, size: cython.longlong, elapsed_ns: cython.longlong,
+    ) -> cython.void:
+        elapsed_ms: cython.longlong = elapsed_ns // calls // 1_000_000
         place: cython.Py_ssize_t = 0
         self.times += records
         self.size += size
@@ -79,7 +83,7 @@ class PutCounts:
             self.time_max_ms = max(self.time_max_ms, elapsed_ms)
             while place < len(PUT_LIMITS_MS) and elapsed_ms > PUT_LIMITS_MS[place]:
                 place += 1
-        self.distribution[place] += 1
+        self.distribution[place] += calls
 
 
 @cython.cclass
@@ -100,6 +104,7 @@ class RecordWriter:
     _key: QueueKey
     _counted: cython.bint
     _whole: cython.bint
+    _separate: cython.bint
     _positions: Any  # () if callers do not need them
     _bound: cython.longlong
     _full: cython.bint
@@ -113,7 +118,7 @@ class RecordWriter:
         self.count, self.done, self._bound = count, 0, 0
         self.phy_offset = self.until = self.queue_id = self.queue_offset = -1
         self.store_timestamp = 0
-        self._whole, self._positions, self._key = False, (), ("", 0)
+        self._whole, self._separate, self._positions, self._key = False, False, (), ("", 0)
         self._counted = True
         if message is None:
             return
@@ -350,7 +355,7 @@ class Appender:
     store_host: bytes = cython.declare(bytes, visibility="public")
     topics: dict[str, bytes] = cython.declare(dict, visibility="readonly")
     counts: PutCounts = cython.declare(PutCounts, visibility="readonly")
-    _plain_size: cython.Py_ssize_t
+    plain_size: int = cython.declare(cython.Py_ssize_t, visibility="readonly")
     _acquire: Callable[[], bool]
     _release: Callable[[], None]
     _now_ms: Callable[[], int]
@@ -374,7 +379,7 @@ class Appender:
         plain_size: cython.Py_ssize_t, long_put: cython.longlong, stage_size: cython.Py_ssize_t,
     ) -> None:
         self.counts, self.queue_offsets, self.topics = PutCounts(), {}, {}
-        self._plain_size, self._long_put, self._stage_size = plain_size, long_put, stage_size
+        self.plain_size, self._long_put, self._stage_size = plain_size, long_put, stage_size
         self.last_store_timestamp, self.store_host = 0, b"\x7f\x00\x00\x01\x00\x00\x00\x00"
         self._acquire, self._release = lock.acquire, lock.release
         self._now_ms, self._monotonic_ns, self._flags = now_ms, monotonic_ns, flags
@@ -399,7 +404,7 @@ class Appender:
         if (
             topic is None or type(body) is not bytes or type(stored) is not bytes
             or type(message.flag) is not int or type(message.queue_id) is not int
-            or len(body) + len(stored) > self._plain_size
+            or len(body) + len(stored) > self.plain_size
             or kind_of(message) & (C.LMQ if hooked else C.LMQ | C.WAITS)
         ):
             return None
@@ -437,6 +442,18 @@ class Appender:
             return writer._result(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, str(error))
         return writer._result(_PUT_OK, "")
 
+    def append_some(self, writer: RecordWriter) -> PutMessageResult:
+        """Append the first records of a writer, as many as fit the last file. Each of them counts as a put of its own.
+
+        The result says how many they are. No refusal is counted: the caller puts the next record by itself, and that
+        put starts the next file or is refused.
+        """
+        writer._separate = True
+        if not self._flags.bits:
+            with contextlib.suppress(Exception):  # of any kind: the next put meets the error again
+                self._append(writer)
+        return writer._result(_PUT_OK, "")
+
     @cython.cfunc
     def _append(self, writer: RecordWriter) -> cython.void:
         """Write the records of a writer. If an error is raised, ``writer.done`` of them are in the log."""
@@ -455,6 +472,8 @@ class Appender:
                 file = self._next_file(file)
             while writer.done < writer.count:
                 self._append_part(writer, file)
+                if writer._full and writer._separate:
+                    break
                 if writer._full:
                     file = self._next_file(file)
                 elif writer.done < writer.count:
@@ -462,7 +481,9 @@ class Appender:
                         pass  # another thread may run between two parts
         finally:
             if writer.done:
-                self.counts._done(writer.done, writer.until - writer.phy_offset, self._monotonic_ns() - began)
+                self.counts._done(
+                    writer.done if writer._separate else 1, writer.done, writer.until - writer.phy_offset,
+                    self._monotonic_ns() - began)
             self._release()
 
     @cython.cfunc

@@ -285,6 +285,19 @@ class DefaultMessageStore:
             self.wake_reput()
         return result
 
+    def append_some(
+        self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords
+    ) -> PutMessageResult:
+        """Append the first of several records that are puts of their own, see ``Appender.append_some``.
+
+        For the arguments see ``CommitLog.records_writer``.
+        """
+        log = self.commit_log
+        result = log.tail.append_some(log.records_writer(keys, count, bound, write))
+        if self.reput.idle and result.msg_num:
+            self.wake_reput()
+        return result
+
     def put(
         self, message: MessageExtBrokerInner, *, though_full: bool = False
     ) -> PutMessageResult:
