@@ -84,6 +84,7 @@ long: $(VENV)/.installed $(VENV)/.fuzz  ## The long tests that make test leaves 
 	if command -v npm >/dev/null; then $(MAKE) build/pyright; fi
 	$(PY) -m pytest tests/integration/test_pyright.py
 	SEED=$(SEED) SECONDS=$(or $(SECONDS),60) $(PY) tools/fuzz.py
+	$(PY) tools/lane_frames.py
 
 fuzz: $(VENV)/.fuzz  ## Fuzz what reads bytes of others, guided by coverage; SECONDS=n for each target, SEED=n, ONLY=target
 	SEED=$(SEED) SECONDS=$(or $(SECONDS),60) $(PY) tools/fuzz.py

@@ -66,10 +66,10 @@ class Histogram:
         self.counts = [0] * (len(metric.buckets) + 1)
         self.sum = 0.0
 
-    def add(self, value: float) -> None:
-        """Count one value, in the unit of the metric."""
-        self.counts[bisect_left(self._buckets, value)] += 1
-        self.sum += value
+    def add(self, value: float, times: int = 1) -> None:
+        """Count a value, in the unit of the metric, ``times`` times."""
+        self.counts[bisect_left(self._buckets, value)] += times
+        self.sum += value * times
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts and the sum."""
@@ -115,6 +115,10 @@ MESSAGE_SIZE: Final = Metric(
     description="Bytes of a message in the log; a batch counts with its mean.",
     buckets=(1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20),
 )
+SENDS: Final = _counter(
+    "tailrace_sends_total",
+    "Requests to store messages, by path: lane if plain ones were served together, ordinary for all others.",
+    ("path",), source="broker.traffic.sends")
 SEND_TO_DLQ: Final = _counter(
     "rocketmq_send_to_dlq_messages_total", "Messages that became dead letters of a group.",
     ("consumer_group",), source="broker.traffic.dead_letters")

@@ -59,10 +59,12 @@ from tailrace.broker.processors.send_back import SendBackProcessor
 from tailrace.broker.processors.settings import SettingsProcessor
 from tailrace.broker.processors.static_topics import StaticTopicsProcessor
 from tailrace.broker.processors.stats import StatsProcessor
+from tailrace.broker.proven_topics import ProvenTopics
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.registration import Registration, registered_elsewhere
 from tailrace.broker.reply import Waiters
 from tailrace.broker.runtime_info import RuntimeInfo
+from tailrace.broker.send_lane import SendLane
 from tailrace.broker.settings import RunningSettings, SettingsFile, settings_of
 from tailrace.broker.static_topics.cleaning import PERIOD_S, MappingCleaner
 from tailrace.broker.traffic import CountedArrivals
@@ -154,15 +156,15 @@ class BrokerController:
         self.audit = self._made_audit(auth.audit_log)
         self._settings = settings_of(
             self._config, store.config, auth, brokerRole="ASYNC_MASTER", storePathRootDir=str(store.path))
-        running = RunningSettings(self._clock, (self._config, store.config, auth), self._settings, self._settings_file)
+        proven = ProvenTopics(store.topics)
+        running = self._running_settings(auth, proven)
         self._broker = broker = self._context()
         self._durable = DurableAnswers(broker.loop, store.inner)
         self._pull = PullMessageProcessor(broker)
         broker.state.on_loop.append(self._consumer_filters.forget)
         broker.waiting_sends = lambda: self._durable.pending
         durable = self._durable if store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH else None
-        self._send = SendMessageProcessor(
-            broker, self._durable, wait_durable=durable is not None, max_message_size=store.config.max_message_size)
+        self._send = self._made_send(proven, wait_durable=durable is not None)
         self._pop = PopConsumption(broker, self._file_system, durable)
         self._lite = LiteTopics(broker, self._file_system)
         self._pop.acks.lite = self._lite.acks
@@ -177,7 +179,16 @@ class BrokerController:
         admin = AdminProcessor(broker, RuntimeInfo(broker))
         self._workers = [broker.worker, broker.cold_reads, retention.worker, admin.syncs]
         self._later: list[_AnswersLater] = [broker.changes, *self._workers, broker.other_brokers, reply, transactions]
-        self._processors = self._made_processors(running, durable, retention, reply, transactions, admin)
+        self._processors = self._made_processors(running, durable, retention, reply, transactions, admin, proven)
+
+    def _running_settings(self, auth: AuthConfig, proven: ProvenTopics) -> RunningSettings:
+        configs = self._config, self._store.config, auth
+        return RunningSettings(self._clock, configs, self._settings, self._settings_file, proven.forget)
+
+    def _made_send(self, proven: ProvenTopics, *, wait_durable: bool) -> SendMessageProcessor:
+        return SendMessageProcessor(
+            self._broker, self._durable, wait_durable=wait_durable, proven=proven,
+            max_message_size=self._store.config.max_message_size)
 
     def _made_audit(self, path: str) -> Audit:
         audit = Audit(self._clock, self._config.broker_cluster_name, AuditLog(path) if path else None)
@@ -200,12 +211,14 @@ class BrokerController:
     def _made_processors(
         self, running: RunningSettings, durable: DurableAnswers | None, retention: RetentionProcessor,
         reply: ReplyMessageProcessor, transactions: EndTransactionProcessor, admin: AdminProcessor,
+        proven: ProvenTopics,
     ) -> list[_Registers]:
         broker = self._broker
         if broker.control is not None:
             self._watch_users(broker.control)
         return [
-            self._send, reply, transactions, SendBackProcessor(broker, durable),
+            self._send, SendLane(broker, self._durable, self._send, proven, wait_durable=durable is not None),
+            reply, transactions, SendBackProcessor(broker, durable),
             RecallMessageProcessor(broker, durable), QueryProcessor(broker),
             ClientManageProcessor(broker), AdminTopicsProcessor(broker),
             StaticTopicsProcessor(broker), retention, ResetOffsetProcessor(broker), StatsProcessor(broker.stats),

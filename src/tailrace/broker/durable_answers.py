@@ -32,7 +32,7 @@ Then = Callable[[PutMessageStatus], int | None]
 
 An error that it raises is the answer to its request, and changes no other answer.
 """
-Waiting = list[tuple[Reply, bytes, Then | None]]
+Waiting = list[tuple["Reply | JoinedReply", bytes, Then | None, int]]
 
 
 class DurableStore(Protocol):
@@ -63,17 +63,22 @@ class DurableAnswers:
         """True if further sends should be refused for now."""
         return self.pending >= self._limit
 
+    @property
+    def room(self) -> int:
+        """How many more sends may wait."""
+        return self._limit - self.pending
+
     def add(
-        self, reply: Reply, answer: bytes, until: int, then: Then | None = None
+        self, reply: Reply | JoinedReply, answer: bytes, until: int, then: Then | None = None, count: int = 1
     ) -> None:
         """End a reply with ``answer`` when the log is durable up to ``until``, after a call of ``then``.
 
-        An empty answer (oneway request) is not sent.
+        An empty answer (oneway request) is not sent. It may be the joined frames of answers to ``count`` requests.
         """
         if not self._batch:
             self._loop.call_soon(self._register)
-        self._batch.append((reply, answer, then))
-        self.pending += 1
+        self._batch.append((reply, answer, then, count))
+        self.pending += count
         self._until = max(self._until, until)
 
     def _register(self) -> None:
@@ -91,9 +96,9 @@ class DurableAnswers:
     def _answer(self, done: list[tuple[Waiting, PutMessageStatus]]) -> None:
         by_channel: dict[Channel, list[bytes]] = {}
         for batch, status in done:
-            self.pending -= len(batch)
             is_durable = status is PutMessageStatus.PUT_OK
-            for reply, answer, then in batch:
+            for reply, answer, then, count in batch:
+                self.pending -= count
                 try:
                     later = then(status) if then is not None else None
                     if later is not None:
@@ -131,14 +136,48 @@ def when_durable(
     return None
 
 
+@final
+class JoinedReply:
+    """The reply to several requests that were served together; ``answers`` are the frames of their answers."""
+
+    __slots__ = ("_answers", "channel")
+
+    def __init__(self, channel: Channel, answers: bytes) -> None:
+        self.channel = channel
+        self._answers = answers
+
+    def drop(self) -> None:
+        """End the reply, because the answers are sent with others."""
+
+    def fail(self, error: Exception) -> None:
+        """Send the answer for an error to each of the requests."""
+        def change(response: RemotingCommand) -> None:
+            response.code, response.remark, response.ext = (
+                ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", {})
+
+        self.channel.write(_edited(self._answers, change))
+
+
 def _changed(answer: bytes, status: PutMessageStatus) -> bytes:
     """Return the answer with the code of a sync that failed."""
-    response, _ = decode_frame(answer, 0, len(answer))
-    assert response is not None
-    if status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
-        response.code = ResponseCode.FLUSH_DISK_TIMEOUT
-        response.remark = "the message is stored, but not durable yet"
-    else:
-        response.code = ResponseCode.SERVICE_NOT_AVAILABLE
-        response.remark = "the message could not be made durable, the store takes no more writes"
-    return encode(response)
+    def change(response: RemotingCommand) -> None:
+        if status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+            response.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            response.remark = "the message is stored, but not durable yet"
+        else:
+            response.code = ResponseCode.SERVICE_NOT_AVAILABLE
+            response.remark = "the message could not be made durable, the store takes no more writes"
+
+    return _edited(answer, change)
+
+
+def _edited(answer: bytes, edit: Callable[[RemotingCommand], None]) -> bytes:
+    """Return the frames of an answer, one or several, after an edit of each."""
+    frames: list[bytes] = []
+    at = 0
+    while at < len(answer):
+        response, at = decode_frame(answer, at, len(answer))
+        assert response is not None
+        edit(response)
+        frames.append(encode(response))
+    return b"".join(frames)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
 from tailrace import events
@@ -98,17 +98,18 @@ class RunningSettings:
     """The settings of a broker or a name server.
 
     ``shown`` has the settings that the server shows, among them all of ``configs``. Only one thread at a time
-    may call `update`.
+    may call `update`, which calls ``changed`` after each change.
     """
 
     def __init__(
         self, clock: Clock, configs: tuple[Config, ...], shown: dict[str, str],
-        file: SettingsFile | None = None,
+        file: SettingsFile | None = None, changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._configs = configs
         self.shown = shown
         self._file = file
+        self._changed = changed
         self._fields = {option_name(f): f for config in configs for f in dataclasses.fields(config)}
         self.version = DataVersion(clock.now_ms())
 
@@ -148,6 +149,7 @@ class RunningSettings:
         note = self._persist({name: _written(value) for name, value in new.items()})
         for config, members in changed:
             config.take(members)
+        self._changed()
         self.shown.update(texts)
         self.version.next(self._clock.now_ms())
         events.SETTINGS_CHANGED.log(_log, user=repr(user), values=texts)

@@ -19,10 +19,11 @@ from tailrace.kernels.unit_records import property_values
 from tailrace.metrics import MESSAGE_SIZE, PUT_LATENCY, Histogram
 from tailrace.store.hooks import MessageArrivingListener
 
-__all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "is_delayed", "message_type"]
+__all__ = ["FIFO", "NORMAL", "CountedArrivals", "Flow", "Traffic", "is_delayed", "message_type"]
 
 _BUCKETS: Final = MESSAGE_SIZE.buckets
 NORMAL: Final = "normal"
+FIFO: Final = "fifo"
 _TRAN_MSG: Final = (N.TRAN_MSG.encode(),)
 
 
@@ -45,7 +46,7 @@ def message_type(kind: int, properties: bytes) -> str:
     if kind & C.HALF and (property_values(properties, _TRAN_MSG)[0] or "").lower() == "true":
         return "transaction"
     if kind & C.SHARDED:
-        return "fifo"
+        return FIFO
     return "delay" if is_delayed(kind) else NORMAL
 
 
@@ -84,6 +85,8 @@ class Traffic:
         """As ``all_arrived`` and ``all_out``, without system topics."""
         self.dead_letters: Counter[str] = Counter()
         self.put_latency = Histogram(PUT_LATENCY)
+        self.sends = {"lane": 0, "ordinary": 0}
+        """Requests to store messages that the send lane and the processor of sends have served."""
         self.get_time_max_ns = 0
         """Longest time of a pull that returned messages, in ns, since the start."""
 
@@ -92,6 +95,17 @@ class Traffic:
         flow = self.came_in[topic, kind]
         flow.add(count, size)
         flow.sizes[bisect_left(_BUCKETS, size // count)] += count
+
+    def take_in_each(self, topic: str, kind: str, sizes: Sequence[int]) -> None:
+        """Count stored messages that were sent one by one, with these sizes in bytes."""
+        flow = self.came_in[topic, kind]
+        flow.add(len(sizes), sum(sizes), len(sizes))
+        bucket = bisect_left(_BUCKETS, min(sizes))
+        if bucket == bisect_left(_BUCKETS, max(sizes)):
+            flow.sizes[bucket] += len(sizes)
+        else:
+            for size in sizes:
+                flow.sizes[bisect_left(_BUCKETS, size)] += 1
 
     def arrived(self, topic: str, count: int, size: int, queue_id: int = -1) -> None:
         """Count messages that have become readable; called by the dispatch thread."""
@@ -134,11 +148,11 @@ class Traffic:
         self.counters.add(f"GROUP_{kind}", f"{topic}@{group}", count)
         self.counters.add(f"BROKER_{kind}", self._cluster, count)
 
-    def put_took(self, topic: str, queue_id: int, took_ns: int) -> None:
-        """Count the time that a send took up to its answer."""
-        self.put_latency.add(took_ns / 1_000_000)
+    def put_took(self, topic: str, queue_id: int, took_ns: int, times: int = 1) -> None:
+        """Count the time that a send took up to its answer, or each of several to a queue."""
+        self.put_latency.add(took_ns / 1_000_000, times)
         if not topic.startswith(N.LMQ_PREFIX):
-            self.counters.add("TOPIC_PUT_LATENCY", f"{queue_id}@{topic}", took_ns // 1_000_000)
+            self.counters.add("TOPIC_PUT_LATENCY", f"{queue_id}@{topic}", took_ns // 1_000_000 * times, 0, times)
 
     def sent_back(self, topic: str, group: str) -> None:
         """Count a message that a consumer sent back."""

@@ -53,7 +53,7 @@ from tailrace.remoting.limits import STALLED_FRAME, STRANGER_FRAME, TOO_LATE, UN
 from tailrace.remoting.strangers import HEADER_MAX as STRANGER_HEADER_MAX
 from tailrace.remoting.strangers import StrangerFrameError, Strangers, admit
 
-__all__ = ["Channel", "Processor", "RemotingServer", "failure_of"]
+__all__ = ["Channel", "Lane", "Processor", "RemotingServer", "failure_of"]
 
 _log = get_logger(__name__)
 
@@ -330,43 +330,19 @@ class Channel(asyncio.Protocol):
         From the second one on they are served until the time ``ends_at``; 0: while `Turns.begin` allows it.
         """
         until = len(data)
-        room = high_water = self._server.high_water
+        server = self._server
+        room = high_water = server.high_water
         serve, now = self.serve, self._turns.now
-        decode_binary = self._server.decode_header
-        strangers = None if self.authenticated else self._server.strangers
+        lane = server.lane if server.check is None and not server.draining else None
         while until - pos >= 8 and not self.closed:
-            length, word = PREFIX.unpack_from(data, pos)
-            if not 4 <= length <= 0xFFFFFC:
-                check_length(length)
-            start = pos + 8
-            header_end = start + (word & 0xFFFFFF)
-            end = pos + 4 + length
-            if strangers is not None and not self.authenticated and strangers.check_frame(
-                    length, word & 0xFFFFFF) and header_end <= min(until, end):
-                strangers.check_header(length, self._header(word >> 24, data, start, header_end)[-1])
-            if header_end > end:
-                raise RemotingFrameError(
-                    f"header of {word & 0xFFFFFF} bytes in a frame of {length}"
-                )
-            if word & 0xFFFFFF > HEADER_MAX:
-                raise RemotingFrameError(
-                    f"header of {word & 0xFFFFFF} bytes is over the limit of {HEADER_MAX}")
-            if end > until:
-                return pos
-            kind = word >> 24
-            if kind == 1:
-                header = decode_binary(data, start, header_end)
-            else:
-                header = self._header(kind, data, start, header_end)
-            code, language, version, opaque, flag, remark, ext = header
-            answer = serve(
-                RemotingCommand(
-                    code, ext, data[header_end:end], opaque=opaque, flag=flag, remark=remark,
-                    language=language, version=version, serialize_type=kind,
-                )
-            )
+            end, answer = (pos, None) if lane is None else lane.take(self, data, pos, room)
+            if end == pos:
+                request, end = self._request_at(data, pos, until)
+                if request is None:
+                    return pos
+                answer = serve(request)
             pos = end
-            if answer is not None:
+            if answer:
                 out.append(answer)
                 room -= len(answer)
                 if room < 0:
@@ -383,6 +359,36 @@ class Channel(asyncio.Protocol):
         if 4 <= until - pos < 8:
             check_length(INT32.unpack_from(data, pos)[0])
         return pos
+
+    def _request_at(self, data: bytes, pos: int, until: int) -> tuple[RemotingCommand | None, int]:
+        """Return the request whose frame is at ``pos``, None if it is not complete, and the position after it."""
+        length, word = PREFIX.unpack_from(data, pos)
+        if not 4 <= length <= 0xFFFFFC:
+            check_length(length)
+        start = pos + 8
+        header_end = start + (word & 0xFFFFFF)
+        end = pos + 4 + length
+        strangers = None if self.authenticated else self._server.strangers
+        if strangers is not None and strangers.check_frame(
+                length, word & 0xFFFFFF) and header_end <= min(until, end):
+            strangers.check_header(length, self._header(word >> 24, data, start, header_end)[-1])
+        if header_end > end:
+            raise RemotingFrameError(
+                f"header of {word & 0xFFFFFF} bytes in a frame of {length}"
+            )
+        if word & 0xFFFFFF > HEADER_MAX:
+            raise RemotingFrameError(
+                f"header of {word & 0xFFFFFF} bytes is over the limit of {HEADER_MAX}")
+        if end > until:
+            return None, pos
+        kind = word >> 24
+        header = (
+            self._server.decode_header(data, start, header_end) if kind == 1
+            else self._header(kind, data, start, header_end))
+        code, language, version, opaque, flag, remark, ext = header
+        return RemotingCommand(
+            code, ext, data[header_end:end], opaque=opaque, flag=flag, remark=remark,
+            language=language, version=version, serialize_type=kind), end
 
     def _header(self, kind: int, data: bytes, start: int, until: int) -> Header:
         if kind == 1:
@@ -564,6 +570,17 @@ Processor = Callable[[Channel, RemotingCommand], RemotingCommand | bytes | None]
 """Serves a request; see the head of the module."""
 
 
+class Lane(Protocol):
+    """Serves frames at the start of some bytes without making requests of them, if it can."""
+
+    def take(self, channel: Channel, data: bytes, pos: int, room: int) -> tuple[int, bytes]:
+        """Serve frames of ``data`` from ``pos``. Return the position after them, and about ``room`` bytes of answers.
+
+        The processor of its code serves the frame at that position, which is ``pos`` if the lane serves nothing.
+        """
+        ...
+
+
 @final
 class RemotingServer:
     """Listens on a port and passes requests to processors.
@@ -587,6 +604,8 @@ class RemotingServer:
     ) -> None:
         self.processors: dict[int, Processor] = {}
         self.default_processor: Processor | None = None
+        self.lane: Lane | None = None
+        """Serves frames before processors do; not while `check` must see every request."""
         self.decode_header = decode_header
         self.draining = False
         self.channels: set[Channel] = set()

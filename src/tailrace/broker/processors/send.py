@@ -12,6 +12,7 @@ import orjson
 from tailrace.broker.config_changes import Change, MissingConfigError
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.proven_topics import ProvenTopics
 from tailrace.broker.reply import Reply
 from tailrace.broker.sent_properties import check_properties
 from tailrace.broker.traffic import NORMAL, is_delayed, message_type
@@ -103,11 +104,11 @@ BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 @final
 class SendMessageProcessor:
-    """Stores the messages of producers. ``wait_durable`` is True with flushDiskType=SYNC_FLUSH."""
+    """Stores the messages of producers, and proves their topics. ``wait_durable``: with flushDiskType=SYNC_FLUSH."""
 
     def __init__(
         self, broker: BrokerContext, durable: DurableAnswers, *, wait_durable: bool,
-        max_message_size: int,
+        max_message_size: int, proven: ProvenTopics | None = None,
     ) -> None:
         self._broker = broker
         self._store = broker.store
@@ -117,9 +118,10 @@ class SendMessageProcessor:
         self._traffic = broker.traffic
         self._wait_durable = wait_durable
         self._max_message_size = max_message_size
+        self._proven = proven or ProvenTopics(broker.topics)
         config = broker.config
         self._trace_on = "true" if config.trace_on else "false"
-        self._own_properties = (
+        self.own_properties = (
             f"{N.MSG_REGION}\x01{config.region_id}\x02{N.TRACE_ON}\x01{self._trace_on}\x02"
             f"{N.CLUSTER}\x01{config.broker_cluster_name}\x02"
         ).encode()
@@ -143,10 +145,12 @@ class SendMessageProcessor:
 
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         """Store a message of a request with long field names: request 10."""
+        self._traffic.sends["ordinary"] += 1
         return self._send(channel, request, request.read(SendMessageRequestHeader))
 
     def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         """Store a message or a batch of a request with short field names: requests 310 and 320."""
+        self._traffic.sends["ordinary"] += 1
         return self._send(channel, request, request.read(SendMessageRequestHeaderV2))
 
     def _send(
@@ -185,6 +189,7 @@ class SendMessageProcessor:
         self._traffic.take_in(
             message.topic, NORMAL if batch else message_type(kind, message.properties), result.msg_num,
             result.until - result.phy_offset)
+        self._proven.add(message.topic)
         if request.flag & 2:
             self._took(message.topic, queue_id, begun_ns)
             return None
@@ -192,10 +197,8 @@ class SendMessageProcessor:
             answer = self._inner_answer(request, result, unique_key)
         elif batch:
             answer = self._batch_answer(request, result)
-        elif request.serialize_type == SerializeType.ROCKETMQ:
-            answer = self._binary_answer(request.opaque, result, unique_key)
-        elif request.serialize_type == SerializeType.JSON:
-            answer = self._json_answer(request.opaque, result, unique_key)
+        elif request.serialize_type in (SerializeType.ROCKETMQ, SerializeType.JSON):
+            answer = self.answer(request.serialize_type, request.opaque, result, unique_key)
         else:
             answer = request.answer(ext=self._answer_header(result, unique_key))
         if self._wait_durable and message.wait_store_msg_ok:
@@ -361,10 +364,10 @@ class SendMessageProcessor:
         if stored and stored[-1] != 2:
             stored += b"\x02"
         if key:
-            return stored + self._own_properties, kind, key.decode()
+            return stored + self.own_properties, kind, key.decode()
         self._sequence += 1
         unique_key = f"{self._id_prefix}{self._sequence:016X}"
-        return b"%b%b%b\x02%b" % (stored, _UNIQ_KEY, unique_key.encode(), self._own_properties), kind, unique_key
+        return b"%b%b%b\x02%b" % (stored, _UNIQ_KEY, unique_key.encode(), self.own_properties), kind, unique_key
 
     @staticmethod
     def _without_own(stored: bytes) -> bytes:
@@ -418,11 +421,22 @@ class SendMessageProcessor:
                 remark = f"{remark} {result.remark}"
         return request.answer(CODES.get(status, ResponseCode.SYSTEM_ERROR), remark, dict(self._common_ext))
 
-    def _binary_answer(self, opaque: int, result: PutMessageResult, unique_key: str) -> bytes:
-        key = unique_key.encode()
-        return self._binary_frame(
-            opaque, b"%b%016X" % (self._msg_id_prefix, result.phy_offset), result,
-            b"\0\x0dtransactionId%b%b" % (INT32.pack(len(key)), key), result.recall_handle)
+    def answer(self, serialize_type: int, opaque: int, result: PutMessageResult, unique_key: str) -> bytes:
+        """Return the encoded answer to a message that is stored."""
+        if serialize_type == SerializeType.ROCKETMQ:
+            key = unique_key.encode()
+            return self._binary_frame(
+                opaque, b"%b%016X" % (self._msg_id_prefix, result.phy_offset), result,
+                b"\0\x0dtransactionId%b%b" % (INT32.pack(len(key)), key), result.recall_handle)
+        header = orjson.dumps({
+            "code": 0, "flag": RESPONSE_FLAG, "language": "JAVA", "opaque": opaque,
+            "serializeTypeCurrentRPC": "JSON", "version": MQ_VERSION,
+            "extFields": {
+                "msgId": f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}",
+                "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset), "transactionId": unique_key,
+                **self._common_ext, **({"recallHandle": result.recall_handle} if result.recall_handle else {}),
+            }})
+        return PREFIX.pack(4 + len(header), len(header)) + header
 
     def _binary_frame(
         self, opaque: int, msg_id: bytes, result: PutMessageResult, more: bytes, recall_handle: str = ""
@@ -450,19 +464,6 @@ class SendMessageProcessor:
         return SendMessageResponseHeader(
             f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}", result.queue_id, result.queue_offset, unique_key,
             batch_key, result.recall_handle or None)
-
-    def _json_answer(self, opaque: int, result: PutMessageResult, unique_key: str) -> bytes:
-        header = orjson.dumps({
-            "code": 0, "flag": RESPONSE_FLAG, "language": "JAVA", "opaque": opaque,
-            "serializeTypeCurrentRPC": "JSON", "version": MQ_VERSION,
-            "extFields": {
-                "msgId": f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}",
-                "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
-                "transactionId": unique_key, **self._common_ext,
-                **({"recallHandle": result.recall_handle} if result.recall_handle else {}),
-            },
-        })
-        return PREFIX.pack(4 + len(header), len(header)) + header
 
     def _inner_answer(
         self, request: RemotingCommand, result: PutMessageResult, unique_key: str

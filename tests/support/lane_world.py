@@ -1,0 +1,310 @@
+"""A broker without sockets on a store with a fixed clock, and the frames that its send lane is tried with.
+
+`served` returns the answers to each chunk of bytes, and everything that the chunks have changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from dataclasses import dataclass, field
+
+import orjson
+
+from tailrace.broker.controller import BrokerController
+from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
+from tailrace.env.entropy import SeededEntropy
+from tailrace.formats.remoting import RemotingCommand, SerializeType, encode
+from tailrace.formats.requests.message_headers import (
+    UNREAD_SEND_FIELDS,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from tailrace.node.message_store import MessageStore
+from tailrace.node.store_opening import StoreParts
+from tailrace.remoting import Channel
+from tailrace.testing import SimClock
+
+PROPERTIES = ("KEYS\x01k1 k2\x02UNIQ_KEY\x01FD00000000000000000000000000024BCB30946E0982E2109F0001\x02WAIT\x01true\x02"
+              "TAGS\x01t\x02")
+FIELDS = {
+    "producerGroup": "benchmark_producer", "topic": "Plain", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+    "queueId": "1", "sysFlag": "0", "bornTimestamp": "1795687451768", "flag": "0", "properties": PROPERTIES,
+    "reconsumeTimes": "0", "unitMode": "false", "maxReconsumeTimes": "16", "batch": "false", "bname": "broker-a"}
+SHORT = {
+    **dict(zip(SendMessageRequestHeader.__struct_encode_fields__,
+               SendMessageRequestHeaderV2.__struct_encode_fields__, strict=True)),
+    UNREAD_SEND_FIELDS[0]: UNREAD_SEND_FIELDS[1]}
+
+
+class Transport(asyncio.Transport):
+    """Collects what a connection writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.written, self.closed = [], False
+
+    def get_extra_info(self, name, default=None):
+        return ("127.0.0.1", 12345) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
+    def get_write_buffer_size(self):
+        return 0
+
+    def write(self, data):
+        self.written.append(bytes(data))
+
+    def is_closing(self):
+        return self.closed
+
+    def close(self):
+        self.closed = True
+
+    abort = close
+
+    def pause_reading(self):
+        pass
+
+    resume_reading = pause_reading
+
+
+@dataclass
+class Outcome:
+    """What some chunks of frames have brought about."""
+
+    answers: list[bytes] = field(default_factory=list)
+    log: bytes = b""
+    counts: dict = field(default_factory=dict)
+    in_lane: int = 0
+    frames: int = 0
+
+
+def counts_of(store, traffic):
+    """What a send counts, without how long it took."""
+    puts = store.inner.commit_log.tail.counts
+    return {
+        "came in": {key: (flow.messages, flow.throughput, flow.times, flow.sizes)
+                    for key, flow in traffic.came_in.items()},
+        "flows": {key: (flow.messages, flow.throughput, flow.times)
+                  for key, flow in traffic.counters.flows.items() if key[0] != "CHANNEL_ACTIVITY"},
+        "took": traffic.put_latency.as_dict(), "puts": (puts.times, puts.failed_times, puts.size, puts.distribution),
+        "refused": dict(store.inner.refused_puts.counts),
+        "next offsets": dict(store.inner.commit_log.queue_offsets)}
+
+
+class World:
+    """An open broker and one connection to it; `exchange` sends bytes and returns the answers."""
+
+    def __init__(self, loop, store, config, *, lane):
+        self._loop, self.store = loop, store
+        self.controller = loop.run_until_complete(self._controller(config))
+        self.server = self.controller.in_process()
+        self.traffic = self.controller.broker.traffic
+        if not lane:
+            self.server.lane = None
+        self.channel = None
+
+    async def _controller(self, config):
+        return BrokerController(self.store, config, clock=SimClock(), entropy=SeededEntropy(1))
+
+    @property
+    def in_lane(self):
+        return self.traffic.sends["lane"]
+
+    def exchange(self, data):
+        """Send bytes on the connection. A connection that is closed, or is in a frame, is not used again."""
+        return self._loop.run_until_complete(self._exchange(data))
+
+    async def _exchange(self, data):
+        if self.channel is None:
+            self.channel = Channel(self.server)
+            self.channel.connection_made(Transport())
+        channel, transport = self.channel, self.channel._transport
+        channel.data_received(data)
+        while channel._unserved is not None:
+            await asyncio.sleep(0)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        answer = b"".join(transport.written) + (b"closed" if transport.closed else b"")
+        transport.written.clear()
+        if transport.closed or channel.held_bytes():
+            channel.connection_lost(None)
+            self.channel = None
+        return answer
+
+    def change_setting(self, name, value):
+        """Change a setting as request 25 does, which answers when it is done."""
+        async def change():
+            channel = Channel(self.server)
+            channel.connection_made(Transport())
+            channel.data_received(encode(RemotingCommand(25, body=f"{name}={value}".encode())))
+            while not channel._transport.written:
+                await asyncio.sleep(0.001)
+            answer = channel._transport.written[0]
+            channel.connection_lost(None)
+            assert b'"code":0' in answer, answer
+
+        self._loop.run_until_complete(change())
+
+    def close(self):
+        """Stop the broker."""
+        self._loop.run_until_complete(self.controller.stop())
+
+
+@contextlib.contextmanager
+def opened(path, *, lane=True, config=None, store_config=None):
+    """Open a broker with some topics, with the lane or without it."""
+    parts = StoreParts(clock=SimClock(), entropy=SeededEntropy(2), services=False)
+    settings = StoreConfig(**{"mapped_file_size_commit_log": 1 << 22, **(store_config or {})})
+    broker = BrokerConfig(auto_create_topic_enable=False, **(config or {}))  # a new topic's sends are answered later
+    loop = asyncio.new_event_loop()
+    with MessageStore.open(path, config=settings, broker_config=broker, parts=parts) as store:
+        store.create_topic("Plain", 4)
+        store.create_topic("PlainLong", 8)
+        store.create_topic("Other", 2)
+        store.create_topic("Batch", 2, {"queue.type": "BatchCQ"})
+        store.create_topic("Compacted", 2, {"cleanup.policy": "COMPACTION"})
+        world = World(loop, store, broker, lane=lane)
+        try:
+            yield world
+        finally:
+            world.close()
+            loop.close()
+
+
+def served(path, chunks, *, lane, config=None, store_config=None):
+    """Serve chunks of bytes of one client after the other, with the lane or without it."""
+    made = Outcome()
+    with opened(path, lane=lane, config=config, store_config=store_config) as world:
+        made.answers = [world.exchange(chunk) for chunk in chunks]
+        made.in_lane, made.counts = world.in_lane, counts_of(world.store, world.traffic)
+        made.frames = sum(world.traffic.sends.values())
+        end = world.store.max_phy_offset
+    files = sorted((path / "commitlog").iterdir())
+    made.log = b"".join(file.read_bytes() for file in files if file.name.isdigit())[:end]
+    return made
+
+
+def frame(fields, *, binary, code=310, flag=0, opaque=7, body=b"body", remark=None, tail=b""):
+    """The frame of a send; ``fields`` are (name, value), which may be repeated."""
+    if binary:
+        ext = b"".join(
+            len(k).to_bytes(2, "big") + k + len(v).to_bytes(4, "big") + v
+            for k, v in ((k.encode(), v.encode(errors="surrogateescape")) for k, v in fields))
+        text = (remark or "").encode()
+        header = b"".join((
+            code.to_bytes(2, "big"), b"\0\x02\x01", opaque.to_bytes(4, "big", signed=True), flag.to_bytes(4, "big"),
+            len(text).to_bytes(4, "big"), text, len(ext).to_bytes(4, "big"), ext, tail))
+    else:
+        ext = b",".join(orjson.dumps(k) + b":" + orjson.dumps(v) for k, v in fields)
+        header = b'{"code":%d,"extFields":{%b},"flag":%d,"language":"JAVA","opaque":%d,"version":513%b}' % (
+            code, ext, flag, opaque, b',"remark":' + orjson.dumps(remark) if remark is not None else tail)
+    return (4 + len(header) + len(body)).to_bytes(4, "big") + (len(header) | binary << 24).to_bytes(
+        4, "big") + header + body
+
+
+def send(changes=None, *, binary=True, code=310, **more):
+    """The frame of a plain send with some changes; None leaves a field out."""
+    fields = [(k, v) for k, v in {**FIELDS, **(changes or {})}.items() if v is not None]
+    return frame([(SHORT[k] if code != 10 else k, v) for k, v in fields], binary=binary, code=code, **more)
+
+
+def other_request():
+    """A request that is not a send, and has an immediate answer."""
+    return encode(RemotingCommand(9999, opaque=99, serialize_type=SerializeType.JSON))
+
+
+NAMES = (
+    "CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK", "INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH", "DELAY", "XDELAY",
+    "TRAN_MSG", "__SHARDINGKEY", "__LITE_TOPIC", "_SYS_MSG_PRIORITY_", "__STARTDELIVERTIME", "TIMER_DELIVER_MS",
+    "TIMER_DELAY_MS", "TIMER_X", "WAIT", "MYWAIT", "MYCLUSTER", "__CRC32#", "U", "KEYS", "TAGS", "UNIQ_KEY",
+    "INSTANCE_ID", "RETRY_TOPIC", "TTL", "REAL_TOPIC", "own", "OWN_NAME")
+"""Names of properties around those that make a message more than a plain one."""
+
+
+def borders():
+    """Frames at the borders of what is plain."""
+    p = PROPERTIES
+    changes = [
+        {}, *({k: None} for k in FIELDS), *({k: ""} for k in FIELDS),
+        *({k: v} for k in ("defaultTopicQueueNums", "queueId", "bornTimestamp", "flag", "reconsumeTimes",
+                           "maxReconsumeTimes", "sysFlag")
+          for v in ("+1", "01", " 1", "-1", "2147483647", "2147483648", "99999999999999999999", "1x", "3", "\u0663")),
+        *({"queueId": str(n)} for n in range(-2, 9)), *({"sysFlag": str(1 << n)} for n in range(13)),
+        *({k: v} for k in ("unitMode", "batch") for v in ("true", "TRUE", "False", "x", "0")),
+        *({"properties": v} for v in (
+            p[:-1], "", "\x02", "a\x02", "a\x01\x02", "\x01a\x02", "KEYS\x01k\x02",
+            p + "KEYS\x01\xe9 \u4e16\x02", p + p,
+            p * 200, p.replace("true", "false"), p + "a\x01" + "b" * 30000 + "\x02", "\0" + p, p + "\0",
+            'UNIQ_KEY\x01a"b\\c\x02', "UNIQ_KEY\x01\x02", "UNIQ_KEY\x01\xe9\x02", f"UNIQ_KEY\x01{'k' * 199}\x02",
+            f"UNIQ_KEY\x01{'k' * 201}\x02", p + "\n\x01\t\x02", p + "a\x01b\x01c\x02", p + 'json\x01{"a":"b\\n/"}\x02',
+            p + "a\x011\x02a\x012\x02MYCLUSTER\x01x\x02", p + "a\x01MSG_REGION\x01x\x02", p + "\U0001f600\x01\x7f\x02",
+            p + "x\x01__LITE_TOPIC\x02", p + "x\x01_SYS_MSG_PRIORITY_\x02")),
+        *({"properties": p + f"{name}\x01{value}\x02"} for value in ("1", "true", "18", "x") for name in NAMES
+          if not name.startswith("TIMER_DEL") and (name != "DELAY" or value != "1")),
+        *({"topic": name} for name in (
+            "NoTopic-\xe9", "NoTopic", "TBW102", "SCHEDULE_TOPIC_XXXX", "Other", "Other", "Batch", "Compacted",
+            "%DLQ%g", "Plain", "plain"))]  # one of %RETRY% is created, so it is answered later
+    made = [send(change, binary=binary, code=code)
+            for change in changes for binary in (True, False) for code in (10, 310)]
+    for binary in (True, False):
+        short = [(SHORT[k], v) for k, v in FIELDS.items()]
+        made += [frame(short[::-1], binary=binary), frame([*short, ("z", "1")], binary=binary),
+                 frame([*short, short[4]], binary=binary)]
+        made += [send(binary=binary, **more) for more in (
+            {"flag": 2}, {"flag": 4}, {"body": b""}, {"remark": "r"}, {"remark": ""}, {"body": b"x" * 40000},
+            {"code": 320}, {"code": 11}, {"opaque": -3 if binary else 0}, {"opaque": 2**31 - 1}, {"tail": b" "},
+            {"tail": b',"code":310'}, {"tail": b',"language":7'}, {"tail": b',"odd":1'}, {"body": b"x" * 32000})]
+    unhealthy = send({"properties": PROPERTIES + "a\x01\udcff\udcc3\x02"})
+    return [*made, unhealthy, unhealthy.replace(b"\xff\xc3", b"\xc3\xa9"), unhealthy.replace(b"\xff\xc3", b"\xed\xa0")]
+
+
+def mutated(frames, count, seed):
+    """Frames with some other bytes in their headers."""
+    chance, made = random.Random(seed), []
+    for _ in range(count):
+        one = bytearray(chance.choice(frames))
+        for _ in range(chance.choice((1, 1, 2, 4))):
+            # Not the code, because some requests are answered later.
+            at = min(chance.randrange(20, 20 + (int.from_bytes(one[5:8], "big") or 1)), len(one) - 1)
+            one[at] = chance.choice((chance.randrange(256), chance.choice(b'0129"\\{}:,ueimaTt\1\2 -+')))
+        made.append(bytes(one))
+    return made
+
+
+def joined(frames, count, seed):
+    """Chunks of several of the frames."""
+    chance = random.Random(seed)
+    return [b"".join(chance.choices(frames, k=chance.choice((2, 16, 70)))) for _ in range(count)]
+
+
+def frames_of(answer):
+    """The frames of an answer, sorted: under SYNC_FLUSH refusals may come before answers to sends before them.
+
+    If the connection is closed, only those that were sent before it are there.
+    """
+    found, at = [], 0
+    while at + 4 <= len(answer):
+        end = at + 4 + int.from_bytes(answer[at : at + 4], "big")
+        found.append(answer[at:end])
+        at = end
+    return sorted(found)
+
+
+def differences(path, chunks, **settings):
+    """Serve chunks in both ways; return the outcome with the lane, and what differs."""
+    sync = (settings.get("store_config") or {}).get("flush_disk_type") is FlushDiskType.SYNC_FLUSH
+    without = served(path / "without", chunks, lane=False, **settings)
+    with_lane = served(path / "with", chunks, lane=True, **settings)
+    found = [
+        f"answers to chunk {n}: {chunks[n][:700]!r}\n  {old[:900]!r}\n  {new[:900]!r}"
+        for n, (old, new) in enumerate(zip(without.answers, with_lane.answers, strict=True))
+        if old != new and not (sync and (frames_of(old) == frames_of(new) or old[-6:] == new[-6:] == b"closed"))]
+    if without.log != with_lane.log:
+        found.append(f"logs of {len(without.log)} and {len(with_lane.log)} bytes")
+    found += [f"{name}: {without.counts[name]} and {with_lane.counts[name]}" for name in without.counts
+              if without.counts[name] != with_lane.counts[name]]
+    return with_lane, found

@@ -1,0 +1,66 @@
+"""A long comparison of the send lane with the ordinary path: answers, log and counts must be the same.
+
+FRAMES is the number of frames, at least, and SEED the first seed. Each block of some thousand frames is served by two
+brokers, one without the lane: frames at the borders of what is plain, the same with other bytes in their headers, and
+segments of many of them together; captures of clients too, if files of frames are given. Prints each difference with
+the seed of its block; exits 1 if there was one. ``SEED=n FRAMES=1`` plays one block again.
+"""
+
+import argparse
+import logging
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+from lane_world import borders, differences, joined, mutated, send
+
+from tailrace.config import FlushDiskType
+
+BLOCK = 4000
+KINDS = ({}, {"enabled_append_prop_crc": True}, {"flush_disk_type": FlushDiskType.SYNC_FLUSH})
+
+
+def frames_of(path: Path) -> list[bytes]:
+    """Return the whole frames of a file, with the topic that the brokers have."""
+    data, found, at = path.read_bytes().replace(b"LaneTopic", b"PlainLong"), [], 0
+    while at + 8 <= len(data) and (end := at + 4 + int.from_bytes(data[at : at + 4], "big")) <= len(data):
+        found.append(data[at:end])
+        at = end
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("captures", nargs="*", type=Path, help="files of frames that clients have sent to LaneTopic")
+    captures = [frame for path in parser.parse_args().captures for frame in frames_of(path)]
+    logging.disable(logging.CRITICAL)
+    wanted, seed = int(os.environ.get("FRAMES", "1000000")), int(os.environ.get("SEED", "1"))
+    began, served, in_lane, bad = time.monotonic(), 0, 0, 0
+    edges = borders()
+    while served < wanted:
+        chance = random.Random(seed)
+        known = edges + chance.choices(captures, k=500) if captures else edges
+        frames = mutated(known, BLOCK, seed) + chance.sample(known, len(known) // 2)
+        chunks = [send(), send({"topic": "PlainLong"}), *frames, *joined(frames, 300, seed)]
+        scratch = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
+        try:
+            outcome, found = differences(scratch, chunks, store_config={
+                "mapped_file_size_commit_log": 1 << 25, **KINDS[seed % len(KINDS)]})
+        finally:
+            shutil.rmtree(scratch)
+        served, in_lane, bad = served + outcome.frames, in_lane + outcome.in_lane, bad + len(found)
+        for text in found[:3]:
+            print(f"SEED={seed} differs: {text}", flush=True)
+        print(f"seed {seed}: {served} frames, {in_lane} of them in the lane, {bad} differences; "
+              f"{time.monotonic() - began:.0f} s", flush=True)
+        seed += 1
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
