@@ -508,9 +508,9 @@ def encode(command: RemotingCommand) -> bytes:
             c.code, c.language, c.version, c.opaque, c.flag, c.remark, c.ext
         )
         word = SerializeType.ROCKETMQ << 24 | len(header)
-    elif not c.ext and (c.code, c.language, c.version, c.flag, c.remark) == _PLAIN:
+    elif not (c.ext or c.body) and (c.code, c.language, c.version, c.flag, c.remark) == _PLAIN:
         header = _PLAIN_ANSWER % c.opaque
-        word = len(header)
+        return PREFIX.pack(4 + len(header), len(header)) + header
     else:
         header = encode_json_header(
             c.code, c.language, c.version, c.opaque, c.flag, c.remark, c.ext
