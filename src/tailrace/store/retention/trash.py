@@ -120,6 +120,7 @@ class Trash:
             if error.errno not in _NO_SPACE:
                 raise
             self._file_system.remove(file.path)
+            file.close()  # it cannot be opened again, even if the removal is not durable
         self._removals.sync(directory)
 
     def _rename(self, file: MappedFile, directory: str, name: str) -> None:

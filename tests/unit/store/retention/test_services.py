@@ -226,6 +226,25 @@ def test_after_a_failed_directory_sync_no_later_file_is_deleted(place):
     assert place.store.get_message("t", 0, 0, 1).status is GetMessageStatus.FOUND
 
 
+def test_messages_of_a_removed_file_are_gone_even_if_the_removal_is_not_durable(place):
+    place.fill(3)
+    place.clock.advance(80 * HOUR)
+    for file in place.store.inner.commit_log.queue.files:
+        file.flush()
+        file.give_up_descriptors()
+
+    def refuse(_number, name, path):
+        if name in {"rename", "mkdir"}:
+            raise OSError(errno.ENOSPC, "full", path)
+        if name == "sync_dir" and path == "/s/commitlog":
+            raise OSError(errno.EIO, "broken", path)
+
+    place.files.before = refuse
+    with pytest.raises(FatalStorageError):
+        place.store.retention.delete_now()
+    assert place.store.get_message("t", 0, 0, 1).status is GetMessageStatus.MESSAGE_WAS_REMOVING
+
+
 def test_queues_and_index_follow_the_log_and_keep_their_last_files():
     place = Place()
     place.fill(6)
