@@ -181,6 +181,21 @@ def test_reads_beside_a_writer_are_of_what_was_put_in_order(tmp_path):
     assert seen > 100
 
 
+@pytest.fixture(scope="module")
+def only_read(tmp_path_factory):
+    """A store that is opened only to be read, whose directory must be the same after all tests."""
+    path = tmp_path_factory.mktemp("only-read") / "s"
+    small = StoreConfig(
+        mapped_file_size_commit_log=1 << 18, mapped_file_size_consume_queue=20_000, max_hash_slot_num=16,
+        max_index_num=64)
+    with MessageStore.open(path, config=small) as store:
+        store.put(Message(topic="orders", body=b"x"))
+    before = snapshot(path)
+    with MessageStore.open(path, read_only=True) as store:
+        yield store
+    assert snapshot(path) == before
+
+
 @pytest.mark.parametrize("change", [
     lambda store: store.put(Message(topic="orders", body=b"x")),
     lambda store: store.put(Message(topic="other", body=b"x")),
@@ -192,18 +207,9 @@ def test_reads_beside_a_writer_are_of_what_was_put_in_order(tmp_path):
     lambda store: store.deletion.delete_unused(), lambda store: store.purge_topic("orders"),
     lambda store: store.flush(), lambda store: store.execute_delete_files_manually(),
 ])
-def test_a_method_that_writes_says_why_it_does_not(tmp_path, change):
-    path = tmp_path / "s"
-    small = StoreConfig(
-        mapped_file_size_commit_log=1 << 18, mapped_file_size_consume_queue=20_000, max_hash_slot_num=16,
-        max_index_num=64)
-    with MessageStore.open(path, config=small) as store:
-        store.put(Message(topic="orders", body=b"x"))
-    before = snapshot(path)
-    with MessageStore.open(path, read_only=True) as store, pytest.raises(
-            StoreNotWritableError, match="it was opened only to be read; open it without read_only"):
-        change(store)
-    assert snapshot(path) == before
+def test_a_method_that_writes_says_why_it_does_not(only_read, change):
+    with pytest.raises(StoreNotWritableError, match="it was opened only to be read; open it without read_only"):
+        change(only_read)
 
 
 def test_beside_a_java_broker_records_older_than_its_flush_are_read(tmp_path):
