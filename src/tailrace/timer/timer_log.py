@@ -17,7 +17,6 @@ import numpy as np
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
-from tailrace.formats.filenames import file_name_to_offset
 from tailrace.formats.timerlog import (
     MAGIC_DELETE,
     TIMER_BLANK,
@@ -29,6 +28,7 @@ from tailrace.kernels import timer_units
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
+from tailrace.store.log_paths import segment_files
 from tailrace.timer.arrays import Ints, Units
 
 __all__ = ["TimerLog", "pending_of", "recognise_file_size", "signs_of"]
@@ -43,12 +43,8 @@ _NEIGHBOURS: Final = 16
 
 def recognise_file_size(file_system: FileSystem, directory: str, configured: int) -> int:
     """Length of the files that a directory has, else the configured one."""
-    for name in file_system.list(directory):
-        if file_name_to_offset(name) is not None:
-            size = file_system.stat(f"{directory}/{name}").size
-            if size > _UNIT + TIMER_BLANK.size:
-                return size
-    return configured
+    sizes = (file_system.stat(path).size for _, path in segment_files(file_system, (directory,)))
+    return next((size for size in sizes if size > _UNIT + TIMER_BLANK.size), configured)
 
 
 def signs_of(units: Units) -> Ints:

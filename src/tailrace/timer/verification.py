@@ -43,6 +43,7 @@ from tailrace.segments import MappedFile
 from tailrace.store.directory import DirectoryState, StoreDirectory
 from tailrace.store.directory_format import read_format
 from tailrace.store.findings import Finding, FindingKind, Remedy
+from tailrace.store.log_paths import segment_files
 from tailrace.timer.properties import (
     Identity,
     due_ms,
@@ -162,11 +163,7 @@ def timer_files(directory: StoreDirectory) -> tuple[list[MappedFile], list[Findi
     file_system = directory.file_system
     size = recognise_file_size(file_system, root, 0)
     files, odd = [], []
-    for name in file_system.list(root):
-        offset = filenames.file_name_to_offset(name)
-        if offset is None:
-            continue
-        path = f"{root}/{name}"
+    for offset, path in segment_files(file_system, (root,)):
         there = file_system.stat(path).size
         if there == size:
             files.append(MappedFile(file_system, path, offset, size, foreign=True))
