@@ -55,30 +55,27 @@ _INT_MAX: Final = 0x7FFFFFFF
 
 @dataclass(slots=True)
 class _Batch:
-    """Messages in the order of the queue: one row for each, with the kernel's columns and then those added here."""
+    """Messages of the timer queue in its order: one row (E_*) for each."""
 
     rows: Ints
-    topics: dict[int, str]
-    """Real topics by their hash."""
+    offsets: Ints
+    """Queue offsets of all messages that were wanted; ``rows`` has those of them that can be enqueued."""
     until: int
     """Queue offset after the last message of the batch and after those that were left out."""
+    again: bool
+    """True for messages that were skipped before."""
+    topics: dict[int, str] = field(default_factory=dict)
+    """Real topics by their hash."""
     stray: MessageExt | None = None
     """The message at ``until`` if it has no slot time or no topic."""
     unread: dict[int, tuple[int, int, OSError]] = field(default_factory=dict)
     """Position, size and error of messages that could not be read, by queue offset."""
 
 
-@dataclass(slots=True)
-class _Wanted:
-    """Messages of the timer queue to read, in order: queue offsets, positions and sizes."""
-
-    offsets: Ints
-    phys: Ints
-    sizes: Ints
-    until: int
-    """Queue offset after the last of them and after those that are not wanted."""
-    again: bool = False
-    """True for messages that were skipped before."""
+def _batch_of(offsets: Ints, positions: Ints, sizes: Ints, until: int, *, again: bool) -> _Batch:
+    rows = np.zeros((len(offsets), C.E_COLUMNS), np.int64)
+    rows[:, C.E_OFFSET], rows[:, C.E_POSITION], rows[:, C.E_SIZE] = offsets, positions, sizes
+    return _Batch(rows, offsets, until, again)
 
 
 @final
@@ -120,8 +117,8 @@ class Enqueue:
 
         After a failed append the queue offset is unchanged, so the same messages are enqueued again.
         """
-        for wanted in (self._skipped(), self._next()):
-            if wanted is not None and not self._move(wanted):
+        for batch in (self._skipped(), self._next()):
+            if batch is not None and not self._move(batch):
                 self._state.hold_until = 0  # the timers that occupy the slot must be delivered first
                 return False
         return self._has_next()
@@ -131,15 +128,15 @@ class Enqueue:
         return queue is not None and queue.max_offset > self._state.queue_offset and (
             len(self._state.skipped) < _MOST_SKIPPED)
 
-    def _skipped(self) -> _Wanted | None:
+    def _skipped(self) -> _Batch | None:
         """Return the skipped messages whose time to be read again has come."""
         found = sorted(
             (offset, message.phy_offset, message.size) for offset, message in self._state.skipped.items()
             if self._reads.may_try(message.tries))
         if not found:
             return None
-        offsets, phys, sizes = np.array(found, np.int64).T.copy()
-        return _Wanted(offsets, phys, sizes, int(offsets[-1]) + 1, again=True)
+        offsets, positions, sizes = np.array(found, np.int64).T
+        return _batch_of(offsets, positions, sizes, found[-1][0] + 1, again=True)
 
     def _units(self) -> Units:
         """Return the next units of the timer queue."""
@@ -153,7 +150,7 @@ class Enqueue:
         data = queue.units(self._state.queue_offset, _BATCH)
         return CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
 
-    def _next(self) -> _Wanted | None:
+    def _next(self) -> _Batch | None:
         """Return the next messages of the timer queue, without those that the timer log has already."""
         units = self._units()
         if not len(units):
@@ -163,31 +160,31 @@ class Enqueue:
             near = np.searchsorted(self._state.known, units["phy_offset"])
             wanted &= self._state.known[np.minimum(near, len(self._state.known) - 1)] != units["phy_offset"]
         numbers = np.flatnonzero(wanted)
-        return _Wanted(
-            self._state.queue_offset + numbers, units["phy_offset"][numbers].astype(np.int64),
-            units["size"][numbers].astype(np.int64), self._state.queue_offset + len(units))
+        return _batch_of(
+            self._state.queue_offset + numbers, units["phy_offset"][numbers], units["size"][numbers],
+            self._state.queue_offset + len(units), again=False)
 
-    def _move(self, wanted: _Wanted) -> bool:
+    def _move(self, batch: _Batch) -> bool:
         try:
             room = self._timer_log.room()
         except (DiskFullError, OSError) as error:
             self._alarm(error)
             return False
-        batch = self._read(wanted, room)
+        self._read(batch, room)
         if len(batch.rows):
-            return self._put(wanted, batch)
+            return self._put(batch)
         if batch.stray is not None:
             if not self._put_back.park(batch.stray, "no TIMER_OUT_MS or REAL_TOPIC"):
                 return False
             batch.until += 1
-        self._passed(wanted, batch, batch.until)
+        self._passed(batch, batch.until)
         return True
 
-    def _passed(self, wanted: _Wanted, batch: _Batch, until: int) -> None:
+    def _passed(self, batch: _Batch, until: int) -> None:
         """Continue at ``until``: what is before it is in the wheel, or was parked, or is skipped."""
         state = self._state
-        if wanted.again:
-            for offset in wanted.offsets[wanted.offsets < until].tolist():
+        if batch.again:
+            for offset in batch.offsets[batch.offsets < until].tolist():
                 if offset not in batch.unread:
                     del state.skipped[offset]
         else:
@@ -204,21 +201,20 @@ class Enqueue:
 
     # -- enqueue_get
 
-    def _read(self, wanted: _Wanted, room: int) -> _Batch:
+    def _read(self, batch: _Batch, room: int) -> None:
         """Read the first of the messages: as many as ``room`` allows, up to a stray one."""
-        rows = np.zeros((len(wanted.offsets), C.E_COLUMNS), np.int64)
-        rows[:, C.E_OFFSET], rows[:, C.E_POSITION], rows[:, C.E_SIZE] = wanted.offsets, wanted.phys, wanted.sizes
-        behind = np.flatnonzero(np.diff(wanted.phys) <= 0)
-        count = min(room, whole(wanted.sizes), int(behind[0]) + 1 if len(behind) else room)
-        until = wanted.until
+        rows = batch.rows
+        behind = np.flatnonzero(np.diff(rows[:, C.E_POSITION]) <= 0)
+        count = min(room, whole(rows[:, C.E_SIZE]), int(behind[0]) + 1 if len(behind) else room)
         if count < len(rows):
-            until, rows = int(rows[count, C.E_OFFSET]), rows[:count]
+            batch.until, rows = int(rows[count, C.E_OFFSET]), rows[:count]
         data, rows[:, C.E_POS] = read_records(
             self._store.commit_log.read, rows[:, C.E_POSITION], rows[:, C.E_SIZE], on_error=self._put_back.read_failed)
         kernel.read_enqueued(data, rows)
-        return self._with_odd(_Batch(rows, _topics(data, rows), until))
+        batch.rows, batch.topics = rows, _topics(data, rows)
+        self._decode_odd(batch)
 
-    def _with_odd(self, batch: _Batch) -> _Batch:
+    def _decode_odd(self, batch: _Batch) -> None:
         """Decode messages that are not plain. Damaged records are left out; a stray message ends the batch.
 
         Messages of a read that failed count as not plain, so they are read one by one here.
@@ -250,11 +246,10 @@ class Enqueue:
             rows[row, C.E_POSITION], rows[row, C.E_SIZE] = message.phy_offset, message.store_size
         if not readable.all():
             batch.rows = rows[readable]
-        return batch
 
     # -- enqueue_put
 
-    def _put(self, wanted: _Wanted, batch: _Batch) -> bool:
+    def _put(self, batch: _Batch) -> bool:
         """Give each message a unit. Return True if all of them have one."""
         rows, until = batch.rows, batch.until
         now = self._clock.now_ms()
@@ -272,7 +267,7 @@ class Enqueue:
                 self._alarm(error)
                 return False
             self._count(rows, batch.topics)
-        self._passed(wanted, batch, until)
+        self._passed(batch, until)
         self._due.add(units[times < self._state.frontier_ms])
         return blocked is None or self._make_way(blocked, write_time)
 
