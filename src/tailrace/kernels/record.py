@@ -56,14 +56,16 @@ def encode(
     if born_host is None or store_host is None or body is None or topic is None or props is None:
         raise TypeError("a part of a record must not be None")
     common.queue_id, common.sys_flag, common.born_timestamp = queue_id, sys_flag, born_timestamp
-    common.born_host, common.now, common.store_host = born_host, store_timestamp, store_host
-    common.reconsume_times, common.prepared, common.topic = reconsume_times, prepared, topic
+    common.now, common.reconsume_times, common.prepared = store_timestamp, reconsume_times, prepared
     common.append_crc = append_prop_crc
+    common.set_born_host(born_host)
+    common.set_store_host(store_host)
+    common.set_topic(topic)
     if pos < 0:
         return -1
     return put_record(
-        buf, pos, min(limit, len(buf)), common, flag, queue_offset, phy_offset, body, body_crc,
-        props)
+        buf, pos, min(limit, len(buf)), common, flag, queue_offset, phy_offset, body, len(body), body_crc,
+        props, len(props))
 
 
 def scan(

@@ -10,19 +10,10 @@ import cython
 
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
-from tailrace.kernels.shared.big_endian import put32
-from tailrace.kernels.shared.copying import copy_bytes, copy_object
-from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
+from tailrace.kernels.shared.copying import copy_bytes, copy_object, pointer_to
+from tailrace.kernels.shared.crc32 import crc32, crc_at, use_crc32
 from tailrace.kernels.shared.names import mark_of
-from tailrace.kernels.shared.record_encoding import CRC_31_BITS, crc_room, end_record
-from tailrace.kernels.shared.record_parts import (
-    host_bits,
-    put_body_head,
-    put_head,
-    put_properties_length,
-    put_store_time,
-    put_topic_length,
-)
+from tailrace.kernels.shared.record_encoding import CRC_31_BITS, RecordFields, put_record
 
 SOURCE_SHA256 = ""
 
@@ -91,12 +82,7 @@ def _has(texts: Texts, n: cython.Py_ssize_t, low: cython.int, blank: cython.bint
 @cython.exceptval(check=False)
 def _mark_of(texts: Texts, n: cython.Py_ssize_t) -> cython.int:
     """Return the mark of a name, which is not empty."""
-    mark: cython.int
-    if cython.compiled:
-        mark = mark_of(cython.address(texts._data[0]), texts._starts[n], texts._lengths[n])
-    else:
-        mark = mark_of(texts._data, texts._starts[n], texts._lengths[n])
-    return mark
+    return mark_of(pointer_to(texts._data, texts._starts[n]), 0, texts._lengths[n])
 
 
 @cython.cfunc
@@ -325,9 +311,9 @@ def put_rows(
     queue_ids: cython.const[cython.longlong][::1],
     topics: Texts,
     born_timestamp: cython.longlong,
-    born_host: cython.const[cython.uchar][::1],
+    born_host: bytes,
     store_timestamp: cython.longlong,
-    store_host: cython.const[cython.uchar][::1],
+    store_host: bytes,
     append_crc: cython.bint,
     out: cython.uchar[::1],
     pos: cython.Py_ssize_t,
@@ -346,16 +332,11 @@ def put_rows(
     """
     n: cython.Py_ssize_t
     p: cython.Py_ssize_t = pos
-    q: cython.Py_ssize_t
     queue: cython.Py_ssize_t
-    body: cython.Py_ssize_t
-    topic: cython.Py_ssize_t
-    props: cython.Py_ssize_t
-    room: cython.Py_ssize_t
-    born: cython.Py_ssize_t = len(born_host)
-    store: cython.Py_ssize_t = len(store_host)
+    size: cython.Py_ssize_t
     rows: cython.Py_ssize_t = bodies.count
-    v2: cython.bint
+    common: RecordFields = RecordFields()
+    body = cython.declare(cython.p_const_uchar)
     body_starts: cython.const[cython.longlong][::1] = bodies._starts
     body_lengths: cython.const[cython.longlong][::1] = bodies._lengths
     body_data: cython.const[cython.uchar][::1] = bodies._data
@@ -375,29 +356,24 @@ def put_rows(
     for n in range(first, until):
         if not 0 <= queues[n] < topics.count:
             raise ValueError(f"row {n} is of queue {queues[n]} of {topics.count}")
+    common.set_born_host(born_host)
+    common.set_store_host(store_host)
+    common.born_timestamp, common.now, common.append_crc = born_timestamp, store_timestamp, append_crc
+    common.sys_flag = common.reconsume_times = common.prepared = 0
     with cython.nogil:
         for n in range(first, until):
             queue = queues[n]
-            body, props, topic = body_lengths[n], props_lengths[n], topic_lengths[queue]
-            v2 = topic > L.MAX_TOPIC_V1
-            room = crc_room(
-                append_crc, props, props_data[props_starts[n] + props - 1] if props else 0)
-            if L.FIXED_SIZE + born + store + body + topic + v2 + props + room + L.BLANK_SIZE > limit - p:
+            common.queue_id = queue_ids[queue]
+            common.topic, common.topic_length = pointer_to(topic_data, topic_starts[queue]), topic_lengths[queue]
+            body = pointer_to(body_data, body_starts[n])
+            size = put_record(
+                out, p, limit, common, flags[n], queue_offsets[queue], phy_offset + (p - pos), body, body_lengths[n],
+                crc_at(body, body_lengths[n]) & CRC_31_BITS, pointer_to(props_data, props_starts[n]), props_lengths[n])
+            if size < 0:
                 until = n
                 break
-            q = put_head(
-                out, p, L.MAGIC_V2 if v2 else L.MAGIC_V1,
-                crc_of(body_data, body_starts[n], body_starts[n] + body) & CRC_31_BITS, queue_ids[queue],
-                flags[n], queue_offsets[queue], phy_offset + (p - pos), host_bits(0, born, store),
-                born_timestamp)
-            q = put_store_time(out, copy_bytes(out, q, born_host, 0, born), store_timestamp)
-            q = put_body_head(out, copy_bytes(out, q, store_host, 0, store), 0, 0, body)
-            q = put_topic_length(out, copy_bytes(out, q, body_data, body_starts[n], body), topic, v2)
-            q = copy_bytes(out, q, topic_data, topic_starts[queue], topic)
-            q = put_properties_length(out, q, props + room)
-            q = copy_bytes(out, q, props_data, props_starts[n], props)
             phy_offsets[n] = phy_offset + (p - pos)
             row_offsets[n] = queue_offsets[queue]
             queue_offsets[queue] += 1
-            p += end_record(out, p, q, room)
+            p += size
     return until - first, p - pos

@@ -239,7 +239,7 @@ class TablePut:
         keys = [queues[number] for number in used.tolist()]
         bodies, properties = rows.piece.body.some(run), rows.properties.some(run)
         phy_offsets, queue_offsets = np.empty(len(run), np.int64), np.empty(len(run), np.int64)
-        host = np.frombuffer(self._store.store_host, np.uint8)
+        host = self._store.store_host
         flags, of_rows, names = rows.flags[run], place[numbers], topics.some(used)
         queue_ids = np.array([queue_id for _, queue_id in keys], np.int64)
 

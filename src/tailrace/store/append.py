@@ -17,17 +17,11 @@ import cython
 from tailrace.errors import DiskFullError, FatalStorageError
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
-from tailrace.kernels.shared.copying import clear_bytes
-from tailrace.kernels.shared.crc32 import crc32, crc_of_object, use_crc32
+from tailrace.kernels.shared.big_endian import be16, be32
+from tailrace.kernels.shared.copying import clear_bytes, pointer_to
+from tailrace.kernels.shared.crc32 import crc32, crc_at, use_crc32
 from tailrace.kernels.shared.kinds import kind_in
-from tailrace.kernels.shared.record_encoding import (
-    CRC_31_BITS,
-    RecordFields,
-    put_batch,
-    put_items,
-    put_record,
-    size_of,
-)
+from tailrace.kernels.shared.record_encoding import CRC_31_BITS, RecordFields, put_record, size_of
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 
 if TYPE_CHECKING:
@@ -129,8 +123,8 @@ class RecordWriter:
         common.flag = message.flag
         common.sys_flag = message.sys_flag
         common.born_timestamp = message.born_timestamp
-        common.born_host = message.born_host
-        common.topic = topic
+        common.set_born_host(message.born_host)
+        common.set_topic(topic)
         common.reconsume_times = common.prepared = 0
 
     @cython.cfunc
@@ -195,7 +189,7 @@ class MessageWriter(RecordWriter):
         self._common.reconsume_times = message.reconsume_times
         self._common.prepared = message.prepared_transaction_offset
         self._body, self._properties, self._complete, self._advance = body, properties, None, None
-        self._body_crc = crc_of_object(body) & CRC_31_BITS
+        self._body_crc = crc_at(body, len(body)) & CRC_31_BITS
         kind = self._common.sys_flag & L.TRANSACTION_MASK
         self._counted = kind not in (L.TRANSACTION_PREPARED, L.TRANSACTION_ROLLBACK)
 
@@ -211,8 +205,8 @@ class MessageWriter(RecordWriter):
         self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t, phy_offset: cython.longlong,
     ) -> cython.Py_ssize_t:
         size: cython.Py_ssize_t = put_record(
-            out, at, limit, self._common, self._common.flag, self.queue_offset, phy_offset, self._body,
-            self._body_crc, self._properties)
+            out, at, limit, self._common, self._common.flag, self.queue_offset, phy_offset,
+            self._body, len(self._body), self._body_crc, self._properties, len(self._properties))
         self._full = size < 0
         self.done = 0 if self._full else 1
         return 0 if self._full else size
@@ -241,12 +235,30 @@ class ItemsWriter(RecordWriter):
     def _write(
         self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t, phy_offset: cython.longlong,
     ) -> cython.Py_ssize_t:
+        p: cython.Py_ssize_t = at
         until: cython.Py_ssize_t = min(self.count, self.done + _PART)
-        size: cython.Py_ssize_t = put_items(
-            out, at, limit, self._common, self._items, until, self.queue_offset, phy_offset, self._positions)
-        self.done = len(self._positions)
+        size: cython.Py_ssize_t
+        n: cython.Py_ssize_t
+        flag: cython.longlong
+        plain: bytes
+        stored: bytes
+        positions: list[int] = self._positions
+        for n in range(self.done, until):
+            flag, body, props = self._items[n]
+            plain = body if type(body) is bytes else bytes(body)
+            if type(props) is not bytes:
+                raise TypeError(f"properties of message {n} are {type(props).__name__}, not bytes")
+            stored = props
+            size = put_record(
+                out, p, limit, self._common, flag, self.queue_offset + n, phy_offset + (p - at),
+                plain, len(plain), crc_at(plain, len(plain)) & CRC_31_BITS, stored, len(stored))
+            if size < 0:
+                break
+            positions.append(phy_offset + (p - at))
+            p += size
+        self.done = len(positions)
         self._full = self.done < until
-        return size
+        return p - at
 
 
 @cython.cclass
@@ -266,10 +278,29 @@ class BatchWriter(RecordWriter):
     def _write(
         self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t, phy_offset: cython.longlong,
     ) -> cython.Py_ssize_t:
-        size: cython.Py_ssize_t = put_batch(
-            out, at, limit, self._common, self._items, self.queue_offset, phy_offset, self._positions)
+        data: cython.const[cython.uchar][::1] = self._items  # type: ignore[valid-type]
+        b: cython.Py_ssize_t = 0
+        p: cython.Py_ssize_t = at
+        q: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        body: cython.Py_ssize_t
+        props: cython.Py_ssize_t
+        positions: list[int] = self._positions
+        while b < len(data):
+            body = be32(data, b + L.ITEM_AT_BODY_LENGTH)
+            q = b + L.ITEM_SIZE
+            props = be16(data, q + body)
+            size = put_record(
+                out, p, limit, self._common, be32(data, b + L.ITEM_AT_FLAG), self.queue_offset + len(positions),
+                phy_offset + (p - at), pointer_to(data, q), body, crc_at(pointer_to(data, q), body) & CRC_31_BITS,
+                pointer_to(data, q + body + 2), props)
+            if size < 0:
+                raise ValueError(f"the records of a batch of {len(data)} bytes do not fit {limit - at} bytes")
+            positions.append(phy_offset + (p - at))
+            p += size
+            b = q + body + 2 + props
         self.done = self.count
-        return size
+        return p - at
 
 
 @cython.cclass
@@ -464,7 +495,7 @@ class Appender:
             now = self._now_ms()
             now = max(now, self.last_store_timestamp)  # of two C numbers
             writer.store_timestamp = writer._common.now = now
-            writer._common.store_host = self.store_host
+            writer._common.set_store_host(self.store_host)
             writer._common.append_crc = self._append_crc
             writer._begin(self.queue_offsets)
             file = self._last_file()
@@ -490,7 +521,7 @@ class Appender:
     def _last_file(self) -> MappedFile:
         files: tuple[MappedFile, ...] = self._queue.files
         file = self._file
-        if file is None or not files or files[len(files) - 1] is not file or file.wrote_position == self._size:
+        if file is None or not files or files[len(files) - 1] is not file:  # what ends a file also drops it
             self.drop()
             file = self._queue.last_file(0)
             assert file is not None

@@ -21,17 +21,41 @@ def inside(at: cython.longlong, length: cython.longlong, limit: cython.longlong)
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def pointer_to(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.p_const_uchar:
+    """Return a pointer to ``b[p]``. Interpreted pointers are buffers."""
+    if cython.compiled:
+        start = cython.address(b[p])
+    else:
+        start = memoryview(b).cast("B")[p:]
+    return start
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def copy_from(
+    out: cython.uchar[::1], q: cython.Py_ssize_t, start: cython.p_const_uchar, n: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Copy ``n`` bytes at a pointer to ``out[q:]``. Return the index after them."""
+    if cython.compiled:
+        if n > 0:
+            memcpy(cython.address(out[q]), start, n)
+    else:  # out may be a NumPy array, to which bytes cannot be assigned
+        memoryview(out).cast("B")[q : q + n] = start[:n]
+    return q + n
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def copy_bytes(
     out: cython.uchar[::1], q: cython.Py_ssize_t, b: cython.const[cython.uchar][::1],
     p: cython.Py_ssize_t, n: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Copy ``b[p:p + n]`` to ``out[q:]``. Return the index after it."""
-    if cython.compiled:
-        if n > 0:
-            memcpy(cython.address(out[q]), cython.address(b[p]), n)
-    else:  # either may be a NumPy array, to which bytes cannot be assigned
-        memoryview(out).cast("B")[q : q + n] = memoryview(b).cast("B")[p : p + n]
-    return q + n
+    return copy_from(out, q, pointer_to(b, p), n)
 
 
 @cython.cfunc
@@ -39,15 +63,7 @@ def copy_bytes(
 @cython.exceptval(check=False)
 def copy_object(out: cython.uchar[::1], q: cython.Py_ssize_t, data: bytes) -> cython.Py_ssize_t:
     """Copy a bytes object, which must not be None, to ``out[q:]``. Return the index after it."""
-    n: cython.Py_ssize_t = len(data)
-    if cython.compiled:
-        start = cython.declare("const unsigned char *")
-        start = data
-        if n > 0:
-            memcpy(cython.address(out[q]), start, n)
-    else:  # bytes cannot be assigned to a NumPy array
-        memoryview(out)[q : q + n] = data
-    return q + n
+    return copy_from(out, q, data, len(data))
 
 
 @cython.cfunc
@@ -106,12 +122,7 @@ def find_byte(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t, wanted: cython.uchar
 ) -> cython.Py_ssize_t:
     """Return the index of the first byte ``wanted`` in ``b[p:e]``, or ``e``."""
-    found: cython.Py_ssize_t = e
-    if not cython.compiled:
-        found = find_in(b, p, e, wanted)
-    elif p < e:
-        found = find_in(cython.address(b[0]), p, e, wanted)
-    return found
+    return find_in(pointer_to(b, 0), p, e, wanted)
 
 
 @cython.cfunc

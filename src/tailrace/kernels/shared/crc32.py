@@ -7,6 +7,7 @@ import cython
 
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be64
+from tailrace.kernels.shared.copying import pointer_to
 
 if cython.compiled:
     # ISA-L's crc32_gzip_refl(start, bytes, length). If it is NULL, zlib is called, which needs the interpreter's lock.
@@ -27,10 +28,20 @@ def use_crc32(address: cython.size_t):
 @cython.cfunc
 @cython.with_gil
 @cython.exceptval(check=False)
-def _crc_by_zlib(
-    b: cython.const[cython.uchar][::1], i: cython.Py_ssize_t, e: cython.Py_ssize_t
-) -> cython.longlong:
-    return zlib.crc32(b[i:e])
+def _crc_by_zlib(start: cython.p_const_uchar, n: cython.Py_ssize_t) -> cython.longlong:
+    return zlib.crc32(start[:n])
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def crc_at(start: cython.p_const_uchar, n: cython.Py_ssize_t) -> cython.longlong:
+    """Return the checksum of ``n`` bytes at a pointer."""
+    if cython.compiled:
+        if _isal_crc32 != cython.NULL:
+            return _isal_crc32(0, start, n)
+    return _crc_by_zlib(start, n)
 
 
 @cython.cfunc
@@ -41,21 +52,7 @@ def crc_of(
     b: cython.const[cython.uchar][::1], i: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.longlong:
     """Return the checksum of ``b[i:e]``."""
-    if cython.compiled:
-        if i < e and _isal_crc32 != cython.NULL:
-            return _isal_crc32(0, cython.address(b[i]), e - i)
-    return _crc_by_zlib(b, i, e)
-
-
-@cython.cfunc
-def crc_of_object(data: bytes) -> cython.longlong:
-    """Return the checksum of a bytes object."""
-    if cython.compiled:
-        start = cython.declare("const unsigned char *")
-        start = data
-        if _isal_crc32 != cython.NULL:
-            return _isal_crc32(0, start, len(data))
-    return crc_of(data, 0, len(data))
+    return crc_at(pointer_to(b, i), e - i) if i < e else 0
 
 
 def crc32(buf: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, until: cython.Py_ssize_t):
