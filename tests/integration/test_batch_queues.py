@@ -51,42 +51,37 @@ def test_batches_are_one_record_and_survive_a_kill(tmp_path):
     assert queue.unit_bytes() == 46 * 10
 
 
-def test_what_is_refused_is_refused_by_name(tmp_path):
-    server = TailraceBroker(tmp_path / "s")
-    server.start()
-    try:
-        address = server.broker
-        with Producer(broker=address) as producer:
-            producer.create_topic(TOPIC, 1, {"queue.type": "BatchCQ"})
-            producer.create_topic("Plain", 1)
-        plain = send_batch(address, 0, 3, topic="Plain")
-        assert "batchUniqId" not in plain.ext
-        assert len(plain.ext["msgId"].split(",")) == 3
-        delayed = send_batch(address, 0, 3, TIMER_DELAY_MS="5000")
-        assert delayed.code == ResponseCode.MESSAGE_ILLEGAL
-        assert "an inner batch cannot have TIMER_DELAY_MS" in delayed.remark
-        assert send_batch(address, 0, 3).code == ResponseCode.SUCCESS
-        single = {"a": "g", "b": "Plain", "c": "TBW102", "d": "4", "e": "0", "g": "1", "h": "0"}
-        flagged = ask(address, RequestCode.SEND_MESSAGE_V2, {**single, "f": "192", "i": ""}, b"x")
-        assert flagged.code == ResponseCode.MESSAGE_ILLEGAL
-        assert "only topics of queue.type=BatchCQ" in flagged.remark
-        named = ask(address, RequestCode.SEND_MESSAGE_V2, {**single, "f": "0", "i": "INNER_NUM\x011\x02"}, b"x")
-        assert named.code == ResponseCode.MESSAGE_ILLEGAL
-        assert "INNER_NUM and is not an inner batch" in named.remark
-        popped = ask(address, RequestCode.POP_MESSAGE, {
-            "consumerGroup": "g", "topic": TOPIC, "queueId": "0", "maxMsgNums": "8", "invisibleTime": "60000",
-            "pollTime": "0", "bornTime": "0", "initMode": "0", "exp": "*", "expType": "TAG"})
-        assert popped.code == ResponseCode.NO_PERMISSION
-        assert "queue.type=BatchCQ" in popped.remark
-        with PullConsumer(broker=address, group="g") as consumer:
-            # the first message of a queue makes its file
-            until(lambda: consumer.max_offset(MessageQueue(TOPIC, address, 0)) >= 3)
-            found = consumer.pull(MessageQueue(TOPIC, address, 0), 1).messages
-            assert [one.queue_offset for one in found] == [1, 2]
-            consumer.commit(MessageQueue(TOPIC, address, 0), 3)
-        back = ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, {
-            "offset": str(found[0].phy_offset), "group": "g", "delayLevel": "0", "originTopic": TOPIC,
-            "unitMode": "false", "maxReconsumeTimes": "16"})
-        assert (back.code, back.remark) == (ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL")
-    finally:
-        assert server.stop() == 0
+def test_what_is_refused_is_refused_by_name(tailrace_session_broker):
+    address = tailrace_session_broker.broker
+    with Producer(broker=address) as producer:
+        producer.create_topic(TOPIC, 1, {"queue.type": "BatchCQ"})
+        producer.create_topic("Plain", 1)
+    plain = send_batch(address, 0, 3, topic="Plain")
+    assert "batchUniqId" not in plain.ext
+    assert len(plain.ext["msgId"].split(",")) == 3
+    delayed = send_batch(address, 0, 3, TIMER_DELAY_MS="5000")
+    assert delayed.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "an inner batch cannot have TIMER_DELAY_MS" in delayed.remark
+    assert send_batch(address, 0, 3).code == ResponseCode.SUCCESS
+    single = {"a": "g", "b": "Plain", "c": "TBW102", "d": "4", "e": "0", "g": "1", "h": "0"}
+    flagged = ask(address, RequestCode.SEND_MESSAGE_V2, {**single, "f": "192", "i": ""}, b"x")
+    assert flagged.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "only topics of queue.type=BatchCQ" in flagged.remark
+    named = ask(address, RequestCode.SEND_MESSAGE_V2, {**single, "f": "0", "i": "INNER_NUM\x011\x02"}, b"x")
+    assert named.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "INNER_NUM and is not an inner batch" in named.remark
+    popped = ask(address, RequestCode.POP_MESSAGE, {
+        "consumerGroup": "g", "topic": TOPIC, "queueId": "0", "maxMsgNums": "8", "invisibleTime": "60000",
+        "pollTime": "0", "bornTime": "0", "initMode": "0", "exp": "*", "expType": "TAG"})
+    assert popped.code == ResponseCode.NO_PERMISSION
+    assert "queue.type=BatchCQ" in popped.remark
+    with PullConsumer(broker=address, group="g") as consumer:
+        # the first message of a queue makes its file
+        until(lambda: consumer.max_offset(MessageQueue(TOPIC, address, 0)) >= 3)
+        found = consumer.pull(MessageQueue(TOPIC, address, 0), 1).messages
+        assert [one.queue_offset for one in found] == [1, 2]
+        consumer.commit(MessageQueue(TOPIC, address, 0), 3)
+    back = ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, {
+        "offset": str(found[0].phy_offset), "group": "g", "delayLevel": "0", "originTopic": TOPIC,
+        "unitMode": "false", "maxReconsumeTimes": "16"})
+    assert (back.code, back.remark) == (ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL")
