@@ -399,10 +399,10 @@ class PutBack:
         def write(
             done: int, buffer: Any, at: int, limit: int, phy_offset: int, offsets: Any, now_ms: int, /
         ) -> tuple[int, int]:
-            made: tuple[int, int] = timer_put_back.put_back(
+            put, size = timer_put_back.put_back(
                 batch.data, rows, order, done, len(order), buffer, at, limit, phy_offset, offsets,
                 dequeue_ms, now_ms, host)
-            return made
+            return put, int(size)  # an interpreted kernel counts with NumPy's numbers
 
         bound = int(rows[order, C.T_SIZE].sum()) + _ADDED * len(order)
         result = self._store.put_records(keys, len(order), bound, write)

@@ -5,6 +5,7 @@ import errno
 
 import numpy as np
 import pytest
+from interpreted_kernels import interpreted
 from timer_world import CONFIG, START, World
 
 from tailrace.errors import DiskFullError
@@ -140,6 +141,29 @@ def test_what_a_failed_write_left_is_cleared(monkeypatch):
     monkeypatch.undo()
     world.steps()
     each_came_once(world, due)
+
+
+def test_the_size_that_an_interpreted_kernel_has_written_is_a_number_of_python(monkeypatch):
+    """It becomes the end of the log, which a state file gets when a topic is deleted: JSON has no numbers of NumPy."""
+    monkeypatch.setattr(
+        "tailrace.timer.put_back.timer_put_back.put_back", interpreted("timer_put_back").put_back)
+    world, written = World(), []
+    real = type(world.store).put_records
+
+    def put_records(store, keys, count, bound, write):
+        def noted(*arguments):
+            written.append(write(*arguments))
+            return written[-1]
+
+        return real(store, keys, count, bound, noted)
+
+    monkeypatch.setattr(type(world.store), "put_records", put_records)
+    due = sent(world, 20)
+    world.clock.advance(8000)
+    world.steps()
+    each_came_once(world, due)
+    assert written
+    assert {type(number) for result in written for number in result} == {int}
 
 
 def test_each_waits_for_its_millisecond_and_a_recall_still_finds_it():
