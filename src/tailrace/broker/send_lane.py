@@ -19,7 +19,7 @@ from tailrace.broker.proven_topics import ProvenTopics
 from tailrace.broker.traffic import FIFO, NORMAL
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
 from tailrace.formats.remoting import INT32, SerializeType
-from tailrace.kernels.send_lane import PlainSends
+from tailrace.kernels.send_lane import PlainSends, may_be_send
 from tailrace.kernels.shared.constants import SENDS_MAX
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.remoting import Channel, RemotingServer
@@ -67,16 +67,17 @@ class SendLane:
 
         The answers have up to ``room`` bytes and one answer more.
         """
-        sends, durable = self._sends, self._durable
+        if not may_be_send(data, pos):
+            return pos, b""
+        sends = self._sends
         assert sends is not None, "registered"
-        count = sends.read(
-            data, pos, channel.born_host, min(SENDS_MAX, 1 + room // sends.answer_size, durable.room),
-            self._proven.version)
-        if not count:
+        most = min(SENDS_MAX, 1 + room // sends.answer_size, self._durable.room)
+        if (
+            not sends.read(data, pos, channel.born_host, most, self._proven.version) or self._mappings
+            or not self._config.send_lane_enable or not self._store.is_writeable
+        ):
             return pos, b""
         try:
-            if self._mappings or not self._config.send_lane_enable or not self._store.is_writeable:
-                return pos, b""
             return self._serve(channel, sends, pos)
         finally:
             sends.end()

@@ -54,10 +54,9 @@ def _is(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_s
     return bytes(b[p : p + n]) == text
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def _may_be_send(frames: bytes, pos: cython.Py_ssize_t) -> cython.bint:
-    """Return True if the code of the frame at ``pos`` is that of a send, as far as its first bytes say."""
+@cython.ccall
+def may_be_send(frames: bytes, pos: cython.Py_ssize_t) -> cython.bint:
+    """Return whether the frame at ``pos`` may be a plain send, by its first bytes only."""
     at: cython.Py_ssize_t = pos + L.PREFIX_SIZE
     code: cython.longlong
     if pos < 0 or len(frames) - at < L.BINARY_HEAD_SIZE:
@@ -163,7 +162,7 @@ class PlainSends(SendHeader):
         """
         end: cython.Py_ssize_t
         self.count = 0
-        if not cython.compiled or not _may_be_send(frames, pos):
+        if not cython.compiled or not may_be_send(frames, pos):
             return 0
         self._frames, self._common.born_host = frames, born_host
         self.queues, self.bound, self._used = [], 0, 0
