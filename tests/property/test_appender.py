@@ -16,7 +16,7 @@ from tailrace.kernels.properties import message_properties
 from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.store import append
-from tailrace.store.running_flags import RunningFlags
+from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
 
 FILE = 4096
 
@@ -51,9 +51,9 @@ class Log:
         self.calls = []
         self.module = module
         self.last_file(0)
-        self.now = 5
+        self.now, self.flags = 5, RunningFlags()
         self.tail = module.Appender(
-            threading.Lock(), self.tick, self.tick, RunningFlags(), self, self.roll, crc, 1000, long_put, stage)
+            threading.Lock(), self.tick, self.tick, self.flags, self, self.roll, crc, 1000, long_put, stage)
 
     def tick(self):
         self.now += 3 if self.now % 2 else -1
@@ -118,6 +118,24 @@ def test_twins_append_the_same(puts, crc):
             continue  # the log refuses what does not fit a file
         assert result_of(one, put) == result_of(other, put)
         assert one.state() == other.state()
+
+
+@pytest.mark.parametrize("module", TWINS, ids=["interpreted", "imported"])
+def test_some_records_fill_the_last_file_start_no_other_and_count_as_puts_of_their_own(module):
+    log = Log(module, crc=True)
+    put = "many", "T", 1, 0, bytes(8), [(n, b"%d" % n * 300, b"") for n in range(20)]
+    first = log.tail.append_some(log.writer(*put))
+    assert (first.status, first.msg_num, first.queue_offset) == (PutMessageStatus.PUT_OK, 9, 0)
+    assert (log.files[0].wrote_position, len(log.files)) == (first.until, 1)
+    again = log.tail.append_some(log.writer(*put))
+    assert (again.status, again.msg_num, again.phy_offset) == (PutMessageStatus.PUT_OK, 0, -1)
+    counts = log.tail.counts
+    assert (counts.times, counts.failed_times, counts.size, sum(counts.distribution)) == (9, 0, first.until, 9)
+    assert log.tail.append(log.writer(*put)).msg_num == 20  # the ordinary way starts the next file
+    assert (len(log.files), log.tail.queue_offsets["T", 1]) == (4, 29)
+    log.flags.set(NOT_WRITEABLE, "the test refuses writes")
+    assert log.tail.append_some(log.writer(*put)).msg_num == 0
+    assert counts.failed_times == 0
 
 
 @quick

@@ -483,7 +483,7 @@ class Appender:
         if not self._flags.bits:
             with contextlib.suppress(Exception):  # of any kind: the next put meets the error again
                 self._append(writer)
-        return writer._result(_PUT_OK, "")
+        return writer._result(_PUT_OK, "") if writer.done else PutMessageResult(_PUT_OK)
 
     @cython.cfunc
     def _append(self, writer: RecordWriter) -> cython.void:

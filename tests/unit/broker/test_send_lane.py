@@ -13,6 +13,7 @@ from lane_world import (
     NAMES,
     PROPERTIES,
     borders,
+    counts_of,
     differences,
     joined,
     mutated,
@@ -25,9 +26,11 @@ from lane_world import (
 from tailrace import kernels
 from tailrace.broker.durable_answers import DurableAnswers, JoinedReply
 from tailrace.config import FlushDiskType
+from tailrace.errors import DiskFullError
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.model import PutMessageStatus
 from tailrace.node.topic_config import PERM_READ, TopicConfig
+from tailrace.segments import MappedFile
 from tailrace.store.running_flags import NOT_WRITEABLE
 
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="without compiled kernels there is no lane")
@@ -176,6 +179,25 @@ def test_refused_puts_are_counted_once_and_answered_by_the_ordinary_path(tmp_pat
         assert codes(world.exchange(send() + send())) == [14, 14]  # SERVICE_NOT_AVAILABLE
         assert world.store.inner.commit_log.tail.counts.failed_times == failed + 2
         assert world.in_lane == 1
+
+
+def test_a_put_that_finds_no_room_is_refused_and_counted_once_for_each_send(tmp_path, monkeypatch):
+    def no_room(file, until):
+        raise DiskFullError(file.path, "the test has no room")
+
+    found = []
+    for lane in (False, True):
+        with opened(tmp_path / str(lane), lane=lane, store_config={"commit_log_allocate_step": 4096}) as world:
+            world.exchange(send() + send())
+            with monkeypatch.context() as patch:
+                patch.setattr(MappedFile, "reserve", no_room)
+                full = world.exchange(many)
+            after = world.exchange(many)
+            found.append((codes(full), after, counts_of(world.store, world.traffic)))
+    assert found[0] == found[1]
+    assert (found[1][0][0], found[1][0][-1]) == (0, 1), "some find room, the others get SYSTEM_ERROR"
+    assert found[1][2]["refused"]["no_room"] == found[1][0].count(1)
+    assert set(codes(found[1][1])) == {0}
 
 
 @pytest.mark.parametrize(("status", "code"), [
