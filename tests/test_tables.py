@@ -16,7 +16,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "tailrace"
-ROOMS = ("auth", "broker", "env", "formats", "node", "proxy", "remoting", "segments", "store", "timer")
+ROOMS = (
+    "auth", "broker", "env", "filters", "formats", "namesrv", "node", "observe", "proxy", "remoting", "requests",
+    "segments", "store", "timer")
 TABLES = ROOT / "tests" / "tables.md"
 KINDS = {
     "Counter", "OrderedDict", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "defaultdict", "deque", "dict",

@@ -34,7 +34,7 @@ LONGER = {
     "src/tailrace/kernels/unit_records.py": 645,  # one loop, and its sinks in the same C
     "src/tailrace/segments/mapped_file.py": 650,  # one file and its rules
     "src/tailrace/env/filesystem.py": 650,  # the calls and what they do on Linux
-    "tests/unit/broker/test_http_status.py": 700,
+    "tests/unit/observe/test_http_status.py": 700,
     "tests/support/fuzz_targets.py": 620,  # one target for each format
     "tests/support/broker_life.py": 670,  # what clients may see, in one place
     "src/tailrace/config.py": 740,  # one table of settings
@@ -52,10 +52,10 @@ LONG_FUNCTIONS = {
 SINGLE_TASKS = {
     # Tasks that are no loops, or are loops that catch what one of their items raises. A new loop is `supervised`.
     "broker/lite/dispatcher.py": {"self._look_at_all(group, config.lite_bind_topic)": "one search, caught"},
-    "broker/processors/end_transaction.py": {"self._work()": "each request is answered on any error"},
-    "broker/reply.py": {"run()": "one request, answered on any error"},
+    "broker/messages/end_transaction.py": {"self._work()": "each request is answered on any error"},
+    "requests/reply.py": {"run()": "one request, answered on any error"},
     "broker/static_topics/cleaning.py": {"self._run()": "one pass, caught; a timer starts the next one"},
-    "broker/transactions/checks.py": {"self._run()": "one pass, caught; a timer starts the next one"},
+    "broker/messages/transaction_checks.py": {"self._run()": "one pass, caught; a timer starts the next one"},
     "client/assigned_queues.py": {
         "self._pull(made)": "each pull is caught", "self._pop(made)": "each pop is caught",
         "self._popping.give_back(one.queue, list(one.ready))": "one call, errors are results",
@@ -213,7 +213,8 @@ def _tasks(path: Path) -> Iterator[str]:
 def test_every_loop_of_asyncio_continues_after_an_error() -> None:
     """A task that no other one awaits ends without a word at the first error."""
     package = ROOT / "src" / "tailrace"
-    rooms = {"broker", "client", "console", "proxy", "remoting"}
+    rooms = {
+        "broker", "client", "console", "filters", "namesrv", "observe", "proxy", "remoting", "requests"}
     sources = {
         str(path.relative_to(package)): path
         for path in SOURCES if path.is_relative_to(package) and path.relative_to(package).parts[0] in rooms}

@@ -200,8 +200,7 @@ def events() -> str:
     parts = [
         ("# Events\n\nLook up what a log line means and what to do. A line starts with a fixed phrase, followed by "
          "`key=value` for each key.\n`tailrace serve` writes its lines to stderr. `--log-level` sets the lowest level "
-         "that it writes. Each headline below is the\nname of a part of Tailrace. This part, which is also in the "
-         "name of the logger, writes the lines of the section. To report\na defect, see "
+         "that it writes. Each headline is in\nthe names of the loggers that write its section. See also "
          "[Report a defect](../how-to/operate/runbook.md#report-a-defect)."),
     ]
     rooms: dict[str, list[str]] = {}

@@ -3,36 +3,39 @@
 from dataclasses import fields
 from typing import NamedTuple
 
-from tailrace.broker import heartbeat, name_server, registration_body, settings
-from tailrace.broker.executors import LOOK_UPS_MAX
-from tailrace.broker.filters import compilation
-from tailrace.broker.http_status import CONNECTIONS_MAX, SCRAPERS_MAX
-from tailrace.broker.kv_config import KV_MAX
+from tailrace.broker.admin import admin_topics, shapes
+from tailrace.broker.clients.rebalance_lock import LOCKS_MAX
+from tailrace.broker.consumers import client_manage, heartbeat
+from tailrace.broker.core import settings
 from tailrace.broker.lite.registry import OF_CLIENT_MAX
 from tailrace.broker.lite.subscriptions import ENTRIES_MAX, NAMES_MAX
+from tailrace.broker.messages import pull, reply, send
 from tailrace.broker.pop.ack import ACKS_MAX
-from tailrace.broker.processors import _shapes, admin_topics, client_manage, pull, reply, send
-from tailrace.broker.rebalance_lock import LOCKS_MAX
-from tailrace.broker.worker import (
-    READS_MAX,
-    READS_OF_CHANNEL_MAX,
-    WAITING_BYTES_MAX,
-    WAITING_MAX,
-    WAITING_OF_CHANNEL_MAX,
-)
 from tailrace.config import BrokerConfig, StoreConfig, option_name
+from tailrace.filters import compilation
 from tailrace.formats import fastjson
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
 from tailrace.formats.pop import POP_MAX
 from tailrace.formats.remoting import FRAME_MAX
+from tailrace.namesrv import name_server, registration_body
+from tailrace.namesrv.kv_config import KV_MAX
 from tailrace.node.subscription_group import GROUP_MAX_LENGTH
 from tailrace.node.topic_config import (
     LITE_EXPIRATION_MAX,
     RETRY_OR_DLQ_TOPIC_MAX_LENGTH,
     TOPIC_MAX_LENGTH,
 )
+from tailrace.observe.http_status import CONNECTIONS_MAX, SCRAPERS_MAX
 from tailrace.proxy import limits as proxy
 from tailrace.remoting.server import HEADER_MAX
+from tailrace.requests.executors import LOOK_UPS_MAX
+from tailrace.requests.worker import (
+    READS_MAX,
+    READS_OF_CHANNEL_MAX,
+    WAITING_BYTES_MAX,
+    WAITING_MAX,
+    WAITING_OF_CHANNEL_MAX,
+)
 
 SETTINGS = {f.name: f for kind in (StoreConfig, BrokerConfig) for f in fields(kind)}
 
@@ -85,7 +88,7 @@ GROUPS: dict[str, list[Limit]] = {
         Limit("name of a topic", f"{TOPIC_MAX_LENGTH} characters of `%\\|a-zA-Z0-9_-`", _INVALID),
         Limit("name of a retry or dead-letter topic", f"{RETRY_OR_DLQ_TOPIC_MAX_LENGTH} characters", _INVALID),
         Limit("name of a group", f"{GROUP_MAX_LENGTH} characters", "refused"),
-        Limit("queues of a topic", number(_shapes.QUEUES_MAX), _INVALID),
+        Limit("queues of a topic", number(shapes.QUEUES_MAX), _INVALID),
         by_setting("topics, system topics included", "max_topics", "refused"),
         by_setting("consumer groups", "max_subscription_groups", "refused"),
         by_setting("offsets of groups, one for each queue", "max_consumer_offsets", "refused"),

@@ -1,4 +1,4 @@
-"""Write tests/unit/broker/sql-filters.jsonl: what the reference's SQL92 filter says of expressions.
+"""Write tests/unit/filters/sql-filters.jsonl: what the reference's SQL92 filter says of expressions.
 
     .venv/bin/python tools/sql_table.py [SEED [COUNT]]     needs Maven and a JDK
 
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "tests/unit/broker/sql-filters.jsonl"
+TABLE = ROOT / "tests/unit/filters/sql-filters.jsonl"
 MESSAGES: list[dict[str, str]] = [
     {},
     {"a": "1", "b": "2", "c": "red", "TAGS": "x"},
@@ -136,8 +136,8 @@ def reference_results(expressions: list[str]) -> list[str | None]:
 
 def own_results(expression: str) -> str | None:
     """What our filter says, in the same letters."""
-    from tailrace.broker.filters.compilation import compile_sql
     from tailrace.errors import FilterExpressionError
+    from tailrace.filters.compilation import compile_sql
 
     try:
         compiled = compile_sql(expression)

@@ -35,7 +35,7 @@ class Metric:
     """One metric. ``labels`` follow `BASE_LABELS`; ``buckets`` are upper bounds.
 
     ``source`` says where its value is, or its values by label: a statistic of the store, by its name in
-    `MessageStore.stats`, or a path such as ``broker.traffic.put_latency``. `tailrace.broker.exposition` computes a
+    `MessageStore.stats`, or a path such as ``broker.traffic.put_latency``. `tailrace.observe.exposition` computes a
     metric without a source.
     """
 

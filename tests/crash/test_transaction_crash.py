@@ -12,8 +12,8 @@ from broker_world import InPlace
 from read_there import read_there
 
 from tailrace import MessageStore, StoreConfig
-from tailrace.broker.client_manager import ProducerManager
-from tailrace.broker.transactions.checks import TransactionChecks
+from tailrace.broker.clients.client_manager import ProducerManager
+from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.transactions.service import TransactionService
 from tailrace.config import BrokerConfig
 from tailrace.env.entropy import SeededEntropy

@@ -11,11 +11,11 @@ import served_broker
 from patience import until_async
 
 from tailrace.broker import controller as controller_module
-from tailrace.broker.worker import READ_THREADS
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.model import GetMessageResult, GetMessageStatus, Message
 from tailrace.node.message_store import MessageStore
+from tailrace.requests.worker import READ_THREADS
 
 pytestmark = pytest.mark.integration
 

@@ -9,12 +9,12 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.broker import BrokerController
-from tailrace.broker.http_status import HttpStatusServer
 from tailrace.client import Producer
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RemotingError
 from tailrace.node.store_opening import StoreParts
+from tailrace.observe.http_status import HttpStatusServer
 from tailrace.testing import FaultyFileSystem
 
 CONFIG = StoreConfig(

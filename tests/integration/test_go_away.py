@@ -14,13 +14,13 @@ import time
 import pytest
 
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.durable_answers import PENDING_LIMIT
 from tailrace.client import Producer
 from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.errors import RemotingError
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.model import Message, PutMessageStatus
 from tailrace.node.message_store import MessageStore
+from tailrace.requests.durable_answers import PENDING_LIMIT
 
 pytestmark = pytest.mark.integration
 

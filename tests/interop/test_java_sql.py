@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.filters.consumer_filters import ConsumerFilterManager
 from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]

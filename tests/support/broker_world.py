@@ -12,22 +12,20 @@ from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
-from tailrace.broker.client_manager import ConsumerManager, ProducerManager
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.clients.client_manager import ConsumerManager, ProducerManager
+from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.durable_answers import DurableAnswers
-from tailrace.broker.executors import BoundedExecutor, Executors
-from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
-from tailrace.broker.filters.message_filters import MessageFilters
-from tailrace.broker.pop.revive_log import ReviveLog
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.revive_log import ReviveLog
+from tailrace.broker.messages.end_transaction import EndTransactionProcessor
+from tailrace.broker.messages.send import SendMessageProcessor
+from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.pop.service import PopConsumption
-from tailrace.broker.processors.end_transaction import EndTransactionProcessor
-from tailrace.broker.processors.send import SendMessageProcessor
-from tailrace.broker.rebalance_lock import RebalanceLockManager
-from tailrace.broker.transactions.checks import TransactionChecks
 from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import RefusalError, StoreError
+from tailrace.filters.consumer_filters import ConsumerFilterManager
+from tailrace.filters.message_filters import MessageFilters
 from tailrace.formats.remoting import (
     RemotingCommand,
     RequestCode,
@@ -40,6 +38,8 @@ from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
 from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.requests.durable_answers import DurableAnswers
+from tailrace.requests.executors import BoundedExecutor, Executors
 from tailrace.timer.timer_message_store import TimerMessageStore
 
 ROOT = "/store"

@@ -20,11 +20,11 @@ from patience import until
 
 from tailrace import Message, MessageStore, Producer, PushConsumer, StoreConfig
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.http_status import HttpStatusServer
 from tailrace.config import BrokerConfig
 from tailrace.console import Console
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.observe.http_status import HttpStatusServer
 
 __all__ = ["Day", "bad_day", "consoled", "damaged", "good_day"]
 

@@ -24,9 +24,8 @@ import numpy as np
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.auth.accesses import Accesses
+from tailrace.broker.consumers.heartbeat import read_heartbeat
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.filters.sql_grammar import parse_sql
-from tailrace.broker.heartbeat import read_heartbeat
 from tailrace.config import BrokerConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import (
@@ -38,6 +37,7 @@ from tailrace.errors import (
     RemotingFrameError,
     StoreError,
 )
+from tailrace.filters.sql_grammar import parse_sql
 from tailrace.formats import fastjson
 from tailrace.formats.checkpoint import CHECKPOINT
 from tailrace.formats.commitlog import (

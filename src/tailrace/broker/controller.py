@@ -24,51 +24,46 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 from tailrace import events
 from tailrace.auth.check import AccessControl
 from tailrace.auth_settings import AuthConfig
-from tailrace.broker.access import Access
-from tailrace.broker.audit import Audit
-from tailrace.broker.audit_log import AuditLog
-from tailrace.broker.broker_stats import SAMPLE_MS
-from tailrace.broker.client_manager import ConsumerManager, ProducerManager
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.durable_answers import DurableAnswers
-from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
-from tailrace.broker.filters.message_filters import MessageFilters
-from tailrace.broker.leaving import Departures
-from tailrace.broker.listeners import Address, Listeners, server_limits
+from tailrace.broker.admin.access import AccessProcessor
+from tailrace.broker.admin.admin import AdminProcessor
+from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
+from tailrace.broker.admin.engines import EnginesProcessor
+from tailrace.broker.admin.group_admin import GroupAdminProcessor
+from tailrace.broker.admin.reset_offset import ResetOffsetProcessor
+from tailrace.broker.admin.retention import RetentionProcessor
+from tailrace.broker.admin.runtime_info import RuntimeInfo
+from tailrace.broker.admin.settings import SettingsProcessor
+from tailrace.broker.admin.static_topics import StaticTopicsProcessor
+from tailrace.broker.admin.stats import StatsProcessor
+from tailrace.broker.clients.client_manager import ConsumerManager, ProducerManager
+from tailrace.broker.clients.leaving import Departures
+from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
+from tailrace.broker.consumers.client_manage import ClientManageProcessor
+from tailrace.broker.consumers.client_offsets import ClientOffsetsProcessor
+from tailrace.broker.core.access import Access
+from tailrace.broker.core.audit import Audit
+from tailrace.broker.core.audit_log import AuditLog
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.listeners import Address, Listeners, server_limits
+from tailrace.broker.core.registration import Registration, registered_elsewhere
+from tailrace.broker.core.revive_log import ReviveLog
+from tailrace.broker.core.settings import RunningSettings, SettingsFile, settings_of
 from tailrace.broker.lite.service import LiteTopics
-from tailrace.broker.name_server import KVConfigManager, NameServer
-from tailrace.broker.pop.revive_log import ReviveLog
+from tailrace.broker.messages.end_transaction import EndTransactionProcessor
+from tailrace.broker.messages.proven_topics import ProvenTopics
+from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker.messages.query import QueryProcessor
+from tailrace.broker.messages.recall import RecallMessageProcessor
+from tailrace.broker.messages.reply import ReplyMessageProcessor
+from tailrace.broker.messages.send import SendMessageProcessor
+from tailrace.broker.messages.send_back import SendBackProcessor
+from tailrace.broker.messages.send_lane import SendLane
+from tailrace.broker.messages.transaction_checks import TransactionChecks
+from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.pop.service import PopConsumption
-from tailrace.broker.processors.access import AccessProcessor
-from tailrace.broker.processors.admin import AdminProcessor
-from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
-from tailrace.broker.processors.client_manage import ClientManageProcessor
-from tailrace.broker.processors.client_offsets import ClientOffsetsProcessor
-from tailrace.broker.processors.end_transaction import EndTransactionProcessor
-from tailrace.broker.processors.engines import EnginesProcessor
-from tailrace.broker.processors.group_admin import GroupAdminProcessor
-from tailrace.broker.processors.pull import PullMessageProcessor
-from tailrace.broker.processors.query import QueryProcessor
-from tailrace.broker.processors.query_assignment import QueryAssignmentProcessor
-from tailrace.broker.processors.recall import RecallMessageProcessor
-from tailrace.broker.processors.reply import ReplyMessageProcessor
-from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
-from tailrace.broker.processors.retention import RetentionProcessor
-from tailrace.broker.processors.send import SendMessageProcessor
-from tailrace.broker.processors.send_back import SendBackProcessor
-from tailrace.broker.processors.settings import SettingsProcessor
-from tailrace.broker.processors.static_topics import StaticTopicsProcessor
-from tailrace.broker.processors.stats import StatsProcessor
-from tailrace.broker.proven_topics import ProvenTopics
-from tailrace.broker.rebalance_lock import RebalanceLockManager
-from tailrace.broker.registration import Registration, registered_elsewhere
-from tailrace.broker.reply import Waiters
-from tailrace.broker.runtime_info import RuntimeInfo
-from tailrace.broker.send_lane import SendLane
-from tailrace.broker.settings import RunningSettings, SettingsFile, settings_of
 from tailrace.broker.static_topics.cleaning import PERIOD_S, MappingCleaner
-from tailrace.broker.traffic import CountedArrivals
-from tailrace.broker.transactions.checks import TransactionChecks
+from tailrace.broker.statistics.broker_stats import SAMPLE_MS
+from tailrace.broker.statistics.traffic import CountedArrivals
 from tailrace.config import BrokerConfig, FlushDiskType, NameServerConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
@@ -76,8 +71,11 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.env.supervision import caught
 from tailrace.errors import StoreError
+from tailrace.filters.consumer_filters import ConsumerFilterManager
+from tailrace.filters.message_filters import MessageFilters
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.logs import get_logger
+from tailrace.namesrv.name_server import KVConfigManager, NameServer
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel, RemotingServer
@@ -85,6 +83,8 @@ from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import HIGH_WATER
 from tailrace.remoting.tls import TlsOptions
+from tailrace.requests.durable_answers import DurableAnswers
+from tailrace.requests.reply import Waiters
 
 if TYPE_CHECKING:
     from tailrace.node.message_store import MessageStore

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace import events
-from tailrace.broker.listeners import Address
+from tailrace.broker.core.listeners import Address
 from tailrace.env.clock import SystemClock
 from tailrace.errors import ConfigError, MissingPackageError
 from tailrace.logs import get_logger

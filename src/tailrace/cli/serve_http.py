@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, final
 
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.listeners import Address, why_not_listening
+from tailrace.broker.core.listeners import Address, why_not_listening
 from tailrace.config import BrokerConfig
 from tailrace.errors import ConfigError, StoreError
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.entrance import ENFORCING, Entrance
 
 if TYPE_CHECKING:
-    from tailrace.broker.http_status import HttpStatusServer, RecoveryProgress
     from tailrace.console.actions import ConsoleActions
+    from tailrace.observe.http_status import HttpStatusServer, RecoveryProgress
 
 __all__ = ["HttpPlace", "check_console_actions", "start_http"]
 
@@ -71,9 +71,9 @@ async def start_http(
     """Listen, and print the address; return None without one. Raises StoreError if that is not possible."""
     if listen is None:
         return None
-    from tailrace.broker.http_status import HttpStatusServer  # noqa: PLC0415 - only with --http
     from tailrace.cli.serve import say  # noqa: PLC0415 - it imports this module
     from tailrace.console import Console  # noqa: PLC0415
+    from tailrace.observe.http_status import HttpStatusServer  # noqa: PLC0415 - only with --http
 
     http = HttpStatusServer(
         broker_config, progress, entrance=entrance, pages=Console(actions=actions),

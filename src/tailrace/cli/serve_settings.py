@@ -9,8 +9,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from tailrace import events
 from tailrace.auth_settings import AuthConfig
-from tailrace.broker.listeners import Address, is_own_address
-from tailrace.broker.registration import name_server_addresses
+from tailrace.broker.core.listeners import Address, is_own_address
+from tailrace.broker.core.registration import name_server_addresses
 from tailrace.cli.arguments import key_values
 from tailrace.cli.serve import NAMESRV_ADDR, is_of_this_machine, parse_address
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.console.charts import meter
 from tailrace.console.elements import BAD, GOOD, WARN, Child, address, h
 from tailrace.console.troubles import Trouble

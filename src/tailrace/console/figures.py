@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar, final
 
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.executors import in_steps, pause
-from tailrace.broker.lags import QueueLag, queue_lags
+from tailrace.broker.core.context import BrokerContext
 from tailrace.console.viewer import Viewer
 from tailrace.formats.lite import parent_of
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, LMQ_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.node.subscription_group import is_system_group
+from tailrace.observe.lags import QueueLag, queue_lags
+from tailrace.requests.executors import in_steps, pause
 
 __all__ = ["DeadLetters", "Figures", "GroupLag", "TopicSize", "group_names", "is_own_topic", "oldest_ms"]
 

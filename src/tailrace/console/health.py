@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.console.disk import Disk, disk_troubles
 from tailrace.console.elements import BAD, NOTE, WARN, address, plural
 from tailrace.console.figures import DeadLetters, GroupLag, oldest_ms

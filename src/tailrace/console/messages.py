@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, NamedTuple
 from xml.etree.ElementTree import Element
 
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.console.action_links import message_actions
 from tailrace.console.bodies import preview, shown_body
 from tailrace.console.elements import (

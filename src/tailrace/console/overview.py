@@ -7,7 +7,7 @@ from typing import Final
 from xml.etree.ElementTree import Element
 
 from tailrace import __version__
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.console.charts import bar, chart
 from tailrace.console.disk import Disk, disk_meter, disk_of
 from tailrace.console.elements import (

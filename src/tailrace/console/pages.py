@@ -10,8 +10,7 @@ from typing import Final, NamedTuple, final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tailrace import __version__
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.http_status import Answer, May
+from tailrace.broker.core.context import BrokerContext
 from tailrace.console.elements import WARN, Child, Titled, address, h, link, notice, page_text
 from tailrace.console.figures import Figures, group_names
 from tailrace.console.groups import dead_letters_page, group_page, groups_page
@@ -24,6 +23,7 @@ from tailrace.console.topics import topic_page, topics_page
 from tailrace.console.viewer import ForbiddenError, NotThereError, Viewer, similar_name
 from tailrace.console.words import zone
 from tailrace.errors import StoreError
+from tailrace.observe.http_status import Answer, May
 
 __all__ = ["HEADERS", "Console", "action_page"]
 

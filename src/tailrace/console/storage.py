@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.console.action_links import retention_actions
 from tailrace.console.disk import disk_meter, disk_of, disk_troubles
 from tailrace.console.elements import (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.console.action_links import topic_actions, topics_actions
 from tailrace.console.elements import (
     WARN,

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Final, final
 
 from tailrace.auth.accesses import CLUSTER, Access, group_access, topic_access
-from tailrace.broker.http_status import May
 from tailrace.formats.requests.table import Action
+from tailrace.observe.http_status import May
 from tailrace.spellings import nearest
 
 __all__ = ["SUGGESTED_MAX", "ForbiddenError", "NotThereError", "Viewer", "only_if", "similar_name"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import final
 
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.config import whole_number
 from tailrace.errors import CorruptionError, RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, final
 
 from tailrace import events
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.filters.subscriptions import SubscriptionData
+from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.pop.fields import not_poppable
+from tailrace.filters.subscriptions import SubscriptionData
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import LMQ_QUEUE_ID, decode_message
 from tailrace.formats.pop import ExtraInfo, retry_flag

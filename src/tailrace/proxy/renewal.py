@@ -6,7 +6,7 @@ import asyncio
 from typing import final
 
 from tailrace import events
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.env.supervision import caught, supervised
 from tailrace.logs import get_logger
 from tailrace.proxy import limits

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.node.topic_config import TopicConfig
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.protocol import OK, Code, GrpcError, definition, service

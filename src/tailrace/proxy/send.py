@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, final
 
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag, java_string_hash
 from tailrace.formats.lite import consistent_hash

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.filters.subscriptions import SubscriptionData
+from tailrace.broker.core.context import BrokerContext
+from tailrace.filters.subscriptions import SubscriptionData
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.proxy import limits
 from tailrace.proxy.clients import CONSUMERS, LITE

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 import grpc
 
 from tailrace import events
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.env.supervision import caught, failed
 from tailrace.errors import CorruptionError, RemotingConnectError
 from tailrace.formats import fastjson

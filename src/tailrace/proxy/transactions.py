@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, final
 
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.errors import RefusalError, UnknownTopicError
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.names import HALF_TOPIC, REAL_TOPIC

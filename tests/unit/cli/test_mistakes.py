@@ -241,7 +241,7 @@ def test_what_is_not_installed_is_3(tailrace, monkeypatch):
     real = builtins.__import__
 
     def without(name, *rest, **more):
-        if name.startswith("tailrace.broker.http_status"):
+        if name.startswith("tailrace.observe.http_status"):
             raise ModuleNotFoundError("No module named 'prometheus_client'", name="prometheus_client")
         return real(name, *rest, **more)
 

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-HEAVY = ("numpy", "pyspark", "pyarrow", "pandas", "asyncio", "tailrace.node.message_store", "tailrace.broker")
+HEAVY = (
+    "numpy", "pyspark", "pyarrow", "pandas", "asyncio", "tailrace.node.message_store", "tailrace.broker",
+    "tailrace.filters", "tailrace.namesrv", "tailrace.observe", "tailrace.requests")
 
 
 @pytest.mark.parametrize(("code", "heavy"), [

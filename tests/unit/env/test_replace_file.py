@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tailrace.broker.settings import SettingsFile
+from tailrace.broker.core.settings import SettingsFile
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import replace_file
 

@@ -11,9 +11,9 @@ import threading
 import pytest
 
 from tailrace import Message, MessageStore
-from tailrace.broker.kv_config import KVConfigManager
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import StoreError
+from tailrace.namesrv.kv_config import KVConfigManager
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.store_opening import StoreParts
 from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tailrace.broker.listeners import Listeners
+from tailrace.broker.core.listeners import Listeners
 from tailrace.env.interfaces import interface_addresses
 from tailrace.remoting import addresses
 from tailrace.remoting.addresses import address_text, host_of, is_loopback, own_address, packed_host

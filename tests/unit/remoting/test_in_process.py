@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from tailrace.broker.reply import memory_of
 from tailrace.errors import RefusalError, RemotingConnectError
 from tailrace.formats.remoting import RemotingCommand, SerializeType, encode, sender_of
 from tailrace.formats.requests.broker_headers import (
@@ -12,6 +11,7 @@ from tailrace.formats.requests.broker_headers import (
     SearchOffsetResponseHeader,
 )
 from tailrace.remoting import InProcessConnection, RemotingServer
+from tailrace.requests.reply import memory_of
 
 LATER, NOW, REFUSED = 1, 2, 3
 

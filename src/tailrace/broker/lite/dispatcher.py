@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
 from tailrace import events
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.queues import end_of, lite_queues
 from tailrace.broker.lite.registry import ClientGroup, LiteSubscriptionRegistry
-from tailrace.broker.mailbox import LoopMailbox
 from tailrace.env.supervision import caught
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import LITE_PREFIX
 from tailrace.logs import get_logger
+from tailrace.requests.mailbox import LoopMailbox
 
 __all__ = ["LiteEventDispatcher"]
 

@@ -6,12 +6,12 @@ from heapq import nlargest, nsmallest
 from typing import Any, Final, NamedTuple, final
 
 from tailrace.auth.accesses import TOPIC, Access
-from tailrace.broker.consumer_checks import no_group
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.consumers.consumer_checks import no_group
+from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.queues import end_of, lite_queues
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry, shard_of
-from tailrace.broker.records import require
+from tailrace.broker.messages.records import require
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import LMQ_QUEUE_ID

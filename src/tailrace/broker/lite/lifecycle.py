@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.queues import lite_queues
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.consumer_checks import check_allowed, existing_topic, no_group
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.filters.message_filters import EVERYTHING
+from tailrace.broker.consumers.consumer_checks import check_allowed, existing_topic, no_group
+from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
+from tailrace.broker.messages.waiters import LongPolling, PollResult, Waiter
 from tailrace.broker.pop.fields import receipt_of
 from tailrace.broker.pop.offsets import WRONG_OFFSET, pop_offset
 from tailrace.broker.pop.requests import (
@@ -29,9 +29,8 @@ from tailrace.broker.pop.requests import (
     left_ms,
     read_cold,
 )
-from tailrace.broker.reply import Reply
-from tailrace.broker.waiters import LongPolling, PollResult, Waiter
 from tailrace.errors import RefusalError, StoreError
+from tailrace.filters.message_filters import EVERYTHING
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import lite_queue, parent_of
 from tailrace.formats.pop import ORDER_REVIVE_QUEUE, ExtraInfo
@@ -49,6 +48,7 @@ from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.consumer_order_info import NOT_POPPED, ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.reply import Reply
 
 __all__ = ["LiteAcks", "PopLiteMessageProcessor"]
 

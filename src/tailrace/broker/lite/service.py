@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import final
 
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.inspect import LiteManagerProcessor
 from tailrace.broker.lite.lifecycle import LiteLifecycle
@@ -14,11 +14,11 @@ from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.lite.subscriptions import LiteSubscriptionProcessor
 from tailrace.broker.pop.free_timers import FreeTimers
-from tailrace.broker.reply import Reply
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting import RemotingServer
+from tailrace.requests.reply import Reply
 
 __all__ = ["LiteTopics"]
 

@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, final
 
-from tailrace.broker.config_changes import NotPreparedError
-from tailrace.broker.consumer_checks import check_allowed
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.heartbeat import CLIENT_ID_MAX
+from tailrace.broker.consumers.consumer_checks import check_allowed
+from tailrace.broker.consumers.heartbeat import CLIENT_ID_MAX
+from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry, Offsets
-from tailrace.broker.processors._bodies import (
+from tailrace.errors import RefusalError
+from tailrace.formats.commitlog import LMQ_QUEUE_ID
+from tailrace.formats.lite import is_lite_name, lite_queue
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.bodies import (
     json_object,
     number_in,
     object_in,
     objects_in,
     text_in,
 )
-from tailrace.broker.reply import Answer
-from tailrace.errors import RefusalError
-from tailrace.formats.commitlog import LMQ_QUEUE_ID
-from tailrace.formats.lite import is_lite_name, lite_queue
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.config_changes import NotPreparedError
+from tailrace.requests.reply import Answer
 
 __all__ = ["LiteSubscriptionProcessor"]
 

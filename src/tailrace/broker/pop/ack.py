@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol, final
 
-from tailrace.broker.consumer_checks import check_queue, existing_topic, no_group
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.durable_answers import DurableAnswers, when_durable
+from tailrace.broker.consumers.consumer_checks import check_queue, existing_topic, no_group
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.pop.fields import check_writable, receipt_of
 from tailrace.broker.pop.polling import PopLongPollingService
-from tailrace.broker.pop.revive_log import ReviveLog
-from tailrace.broker.processors._bodies import json_object, number_in, objects_in, text_in
-from tailrace.broker.reply import Answer, Reply
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
@@ -42,6 +39,9 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.consumer_order_info import NOT_POPPED, ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.bodies import json_object, number_in, objects_in, text_in
+from tailrace.requests.durable_answers import DurableAnswers, when_durable
+from tailrace.requests.reply import Answer, Reply
 
 __all__ = ["AckMessageProcessor"]
 

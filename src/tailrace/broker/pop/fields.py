@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tailrace.broker.consumer_checks import check_allowed, consuming_group, readable_topic
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.filters.message_filters import MessageFilter
-from tailrace.broker.filters.subscriptions import SUB_ALL, TAG, SubscriptionData
-from tailrace.broker.heartbeat import EXPRESSION_MAX
+from tailrace.broker.consumers.consumer_checks import check_allowed, consuming_group, readable_topic
+from tailrace.broker.consumers.heartbeat import EXPRESSION_MAX
+from tailrace.broker.core.context import BrokerContext
 from tailrace.errors import RefusalError
+from tailrace.filters.message_filters import MessageFilter
+from tailrace.filters.subscriptions import SUB_ALL, TAG, SubscriptionData
 from tailrace.formats.pop import ExtraInfo
 from tailrace.formats.remoting import ResponseCode
 from tailrace.node.topic_config import TopicConfig

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, final
 
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
-from tailrace.broker.filters.retry_owner import own_messages, refuse_shared
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.messages.waiters import PollResult, Waiter
 from tailrace.broker.pop.fields import check_names, check_poppable, filter_of
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
 from tailrace.broker.pop.requests import MAX_BYTES, READ_BYTES, arrived_ms, left_ms, retry_topics
-from tailrace.broker.reply import Answer, Reply, in_turns
-from tailrace.broker.waiters import PollResult, Waiter
 from tailrace.errors import RefusalError
+from tailrace.filters.message_filters import EVERYTHING, MessageFilter
+from tailrace.filters.retry_owner import own_messages, refuse_shared
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import POP_MAX, pop_retry_topics
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -29,6 +28,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import GetMessageStatus
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["PopInspectProcessor"]
 

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, final
 
-from tailrace.broker.filters.message_filters import MessageFilter
-from tailrace.broker.mailbox import LoopMailbox
-from tailrace.broker.reply import Serve
-from tailrace.broker.waiters import LongPolling, Waiter
+from tailrace.broker.messages.waiters import LongPolling, Waiter
 from tailrace.config import BrokerConfig
 from tailrace.env.supervision import caught
+from tailrace.filters.message_filters import MessageFilter
 from tailrace.formats.pop import pop_retry_topics
 from tailrace.model import GetMessageStatus
 from tailrace.node.message_store import MessageStore
+from tailrace.requests.mailbox import LoopMailbox
+from tailrace.requests.reply import Serve
 
 __all__ = ["ALL_QUEUES", "Arrival", "PopLongPollingService"]
 

@@ -14,10 +14,9 @@ from functools import partial
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.durable_answers import DurableAnswers, when_durable
-from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
-from tailrace.broker.filters.retry_owner import own_messages, refuse_shared
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.revive_log import ReviveLog
+from tailrace.broker.messages.waiters import PollResult, Waiter
 from tailrace.broker.pop.fields import check_names, check_poppable, check_writable, filter_of
 from tailrace.broker.pop.offsets import WRONG_OFFSET, pop_offset
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
@@ -32,10 +31,9 @@ from tailrace.broker.pop.requests import (
     read_cold,
     retry_topics,
 )
-from tailrace.broker.pop.revive_log import ReviveLog
-from tailrace.broker.reply import Answer, Reply, in_turns
-from tailrace.broker.waiters import PollResult, Waiter
 from tailrace.errors import RefusalError, StoreError
+from tailrace.filters.message_filters import EVERYTHING, MessageFilter
+from tailrace.filters.retry_owner import own_messages, refuse_shared
 from tailrace.formats import pop as formats
 from tailrace.formats.commitlog import MESSAGE_HEAD
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
@@ -54,6 +52,8 @@ from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.durable_answers import DurableAnswers, when_durable
+from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["PopMessageProcessor"]
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.filters.message_filters import MessageFilter
-from tailrace.broker.reply import Answer, Reply
+from tailrace.broker.core.context import BrokerContext
 from tailrace.errors import RefusalError
+from tailrace.filters.message_filters import MessageFilter
 from tailrace.formats.pop import POP_MAX, pop_retry_topics
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.formats.requests.message_headers import (
@@ -20,6 +19,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import GetMessageResult
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel
+from tailrace.requests.reply import Answer, Reply
 
 __all__ = [
     "MAX_BYTES", "READ_BYTES", "Cold", "Round", "arrived_ms", "check_in_time", "check_numbers", "left_ms",

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.pop.pop_metrics import ACK, CHECKPOINT, PopMetrics, ReviveProgress
-from tailrace.broker.pop.revive_log import ReviveLog
+from tailrace.broker.core.revive_log import ReviveLog
+from tailrace.broker.statistics.pop_metrics import ACK, CHECKPOINT, PopMetrics, ReviveProgress
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.shortage import is_shortage

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.pop.ack import AckMessageProcessor
 from tailrace.broker.pop.free_timers import FreeTimers
 from tailrace.broker.pop.inspect import PopInspectProcessor
 from tailrace.broker.pop.pop_message import PopMessageProcessor
 from tailrace.broker.pop.revive import PopReviveService
-from tailrace.broker.reply import Reply
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting import RemotingServer
+from tailrace.requests.durable_answers import DurableAnswers
+from tailrace.requests.reply import Reply
 
 __all__ = ["PopConsumption"]
 

@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, final
 
 from tailrace import events
-from tailrace.broker.executors import BoundedExecutor
 from tailrace.broker.static_topics.logical_queues import PHYSICAL
 from tailrace.broker.static_topics.other_brokers import OtherBrokers
 from tailrace.env.clock import Clock
@@ -29,6 +28,7 @@ from tailrace.node.topic_queue_mapping import (
     TopicQueueMappingDetail,
     checked_info,
 )
+from tailrace.requests.executors import BoundedExecutor
 from tailrace.store.retention.rules import is_time_to_delete
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, final
 
 from tailrace.auth.signature import without_proof
-from tailrace.broker.reply import Reply, ReplyTasks, WaitingRequests, as_it_is
 from tailrace.client.routes import Routes
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
@@ -20,6 +19,7 @@ from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.logs import get_logger
 from tailrace.remoting import Channel
 from tailrace.remoting.client import RemotingClient
+from tailrace.requests.reply import Reply, ReplyTasks, WaitingRequests, as_it_is
 
 __all__ = ["OtherBrokers"]
 

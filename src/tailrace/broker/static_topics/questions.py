@@ -9,8 +9,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, NamedTuple, final
 
-from tailrace.broker.executors import BoundedExecutor
-from tailrace.broker.reply import Answer, Serve
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalQueue, StaticTopics
 from tailrace.broker.static_topics.other_brokers import OtherBrokers
 from tailrace.errors import RefusalError
@@ -25,6 +23,8 @@ from tailrace.formats.requests.consumer_headers import (
 )
 from tailrace.node.topic_queue_mapping import LogicQueueMappingItem
 from tailrace.remoting import Channel
+from tailrace.requests.executors import BoundedExecutor
+from tailrace.requests.reply import Answer, Serve
 
 __all__ = ["Questions"]
 

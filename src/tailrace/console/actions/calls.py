@@ -9,7 +9,7 @@ from typing import Final, TypeVar, final
 from tailrace.auth.accesses import Access
 from tailrace.auth.check import AccessControl
 from tailrace.auth.model import User
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.context import BrokerContext
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader

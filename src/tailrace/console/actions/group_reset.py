@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace.auth.accesses import group_access, topic_access
-from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
+from tailrace.broker.admin.reset_offset import ResetOffsetProcessor
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.forms import FieldError, Given, Plan, choice, entry
 from tailrace.console.actions.jobs import Job

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, final
 
 from tailrace.auth.accesses import GROUP, TOPIC, Access, topic_access
-from tailrace.broker.audit import Audit
-from tailrace.broker.context import BrokerContext
+from tailrace.broker.core.audit import Audit
+from tailrace.broker.core.context import BrokerContext
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.forms import FieldError, Given, Plan, entry, hidden
 from tailrace.console.actions.jobs import Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace.auth.accesses import topic_access
-from tailrace.broker.audit import Audit
+from tailrace.broker.core.audit import Audit
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.forms import FieldError, Given, Plan, area, entry
 from tailrace.console.actions.jobs import Job

@@ -9,9 +9,8 @@ from typing import Final, final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tailrace.auth.check import AccessControl
-from tailrace.broker.audit import Audit
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.http_status import ACTIONS, Answer, Asked
+from tailrace.broker.core.audit import Audit
+from tailrace.broker.core.context import BrokerContext
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.deletion import DeleteExpired
 from tailrace.console.actions.forms import Action, FieldError, Given, Plan, alert, hidden
@@ -26,6 +25,7 @@ from tailrace.console.pages import HEADERS, action_page
 from tailrace.env.entropy import secret_bytes
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.remoting import ResponseCode
+from tailrace.observe.http_status import ACTIONS, Answer, Asked
 from tailrace.remoting import RemotingServer
 
 __all__ = ["ConsoleActions"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, final
 
-from tailrace.broker.context import BrokerContext
-from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
+from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
+from tailrace.broker.core.context import BrokerContext
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.forms import FieldError, Given, Plan, area, choice, entry
 from tailrace.console.actions.jobs import Job

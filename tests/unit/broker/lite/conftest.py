@@ -9,12 +9,11 @@ import pytest
 from broker_world import Turns, executors_in_place
 from pop_client import Popped
 
-from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
 from tailrace.broker.lite.service import LiteTopics
+from tailrace.broker.messages.send import SendMessageProcessor
 from tailrace.broker.pop.service import PopConsumption
-from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
-from tailrace.broker.processors.send import SendMessageProcessor
-from tailrace.broker.traffic import CountedArrivals
+from tailrace.broker.statistics.traffic import CountedArrivals
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import RefusalError
@@ -24,6 +23,7 @@ from tailrace.formats.remoting import RemotingCommand
 from tailrace.kernels.properties import encode_properties
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
+from tailrace.requests.durable_answers import DurableAnswers
 from tailrace.testing import SimClock
 
 CONFIG = StoreConfig(

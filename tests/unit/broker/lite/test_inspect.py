@@ -7,7 +7,7 @@ import json
 import pytest
 from people import People
 
-from tailrace.broker.exposition import Exposition
+from tailrace.observe.exposition import Exposition
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pop_client import batch_ack_body
 
-from tailrace.broker.processors.pull import PullMessageProcessor
-from tailrace.broker.processors.query import QueryProcessor
+from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker.messages.query import QueryProcessor
 from tailrace.config import StoreConfig
 
 QUEUE = "%LMQ%$parent$a"

@@ -8,7 +8,7 @@ import re
 import pytest
 from pop_client import pop_fields
 
-from tailrace.broker.processors.query_assignment import QueryAssignmentProcessor
+from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.formats.pop import Ack, PopCheckPoint

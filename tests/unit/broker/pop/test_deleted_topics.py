@@ -7,11 +7,11 @@ import logging
 
 import pytest
 
-from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
-from tailrace.broker.processors.client_manage import ClientManageProcessor
-from tailrace.broker.processors.end_transaction import EndTransactionProcessor
-from tailrace.broker.processors.send_back import SendBackProcessor
-from tailrace.broker.transactions.checks import TransactionChecks
+from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
+from tailrace.broker.consumers.client_manage import ClientManageProcessor
+from tailrace.broker.messages.end_transaction import EndTransactionProcessor
+from tailrace.broker.messages.send_back import SendBackProcessor
+from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import SysFlag, decode_properties

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from tailrace.broker import reply
-from tailrace.broker.filters import compilation
 from tailrace.broker.pop import polling
-from tailrace.broker.traffic import CountedArrivals
+from tailrace.broker.statistics.traffic import CountedArrivals
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
+from tailrace.filters import compilation
 from tailrace.node.topic_config import TopicConfig
+from tailrace.requests import reply
 
 SQL = BrokerConfig(enable_property_filter=True)
 

@@ -7,8 +7,8 @@ import logging
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailrace.broker.exposition import Exposition
 from tailrace.config import BrokerConfig
+from tailrace.observe.exposition import Exposition
 
 
 def shown(world):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from people import People, sent_by
 
-from tailrace.broker.filters.retry_owner import own_messages
-from tailrace.broker.processors.pull import PullMessageProcessor
+from tailrace.broker.messages.pull import PullMessageProcessor
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
+from tailrace.filters.retry_owner import own_messages
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.pop import (
     ExtraInfo,

@@ -7,15 +7,15 @@ import asyncio
 import pytest
 from patience import until
 
-from tailrace.broker.filters.message_filters import EVERYTHING, MessageFilter
+from tailrace.broker.messages.waiters import LongPolling, PollResult, Waiter
 from tailrace.broker.pop.polling import PopLongPollingService
-from tailrace.broker.reply import Reply
-from tailrace.broker.traffic import CountedArrivals, Traffic
-from tailrace.broker.waiters import LongPolling, PollResult, Waiter
+from tailrace.broker.statistics.traffic import CountedArrivals, Traffic
 from tailrace.config import BrokerConfig
+from tailrace.filters.message_filters import EVERYTHING, MessageFilter
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.node.topic_config import TopicConfig
+from tailrace.requests.reply import Reply
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Requests of administration: topics, groups, settings, users, retention, figures."""

@@ -1,0 +1,237 @@
+"""Requests of admin tools about the running broker and its clients (AdminBrokerProcessor, second half)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final, final
+
+from tailrace.auth.signature import without_proof
+from tailrace.broker.admin.runtime_info import RuntimeInfo
+from tailrace.broker.clients.client_manager import ClientInfo
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.messages.records import require_record, with_record
+from tailrace.errors import (
+    CorruptionError,
+    RefusalError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+)
+from tailrace.formats import fastjson
+from tailrace.formats.commitlog import decode_message, tags_code
+from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import (
+    QueryConsumeQueueRequestHeader,
+)
+from tailrace.formats.requests.consumer_headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetProducerConnectionListRequestHeader,
+)
+from tailrace.formats.requests.table import Action
+from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.reply import Reply, ReplyTasks, as_it_is
+from tailrace.requests.worker import RequestWorker
+
+__all__ = ["AdminProcessor"]
+
+FORWARD_TIMEOUT_MS: Final = 10_000
+FORWARDS_MAX: Final = 1_000
+"""Number of forwarded requests that may wait for their consumers."""
+CQ_UNITS_MAX: Final = 1_000
+CQ_BYTES_MAX: Final = 16 << 20
+"""Bytes of the messages that are read for the units of one answer."""
+
+
+@final
+class AdminProcessor:
+    """Returns figures of the broker and its connections, and forwards requests to consumers."""
+
+    def __init__(self, broker: BrokerContext, runtime: RuntimeInfo) -> None:
+        self._broker = broker
+        self._runtime = runtime
+        self._tasks = ReplyTasks(broker.loop)
+        # A thread of its own, because a sync may take seconds on a busy disk.
+        self.syncs = RequestWorker(broker.loop, broker.executors.worker("sync"))
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the requests that this processor serves."""
+        code = RequestCode
+        slow = self._broker.worker.in_thread
+        server.register(slow(self.runtime_info), code.GET_BROKER_RUNTIME_INFO)
+        server.register(slow(self.all_consumer_offsets), code.GET_ALL_CONSUMER_OFFSET)
+        server.register(self.all_delay_offsets, code.GET_ALL_DELAY_OFFSET)
+        server.register(self.consumer_connections, code.GET_CONSUMER_CONNECTION_LIST)
+        server.register(self.producer_connections, code.GET_PRODUCER_CONNECTION_LIST)
+        server.register(slow(self.all_producers), code.GET_ALL_PRODUCER_INFO)
+        server.register(self.consumer_running_info, code.GET_CONSUMER_RUNNING_INFO)
+        server.register(with_record(self._broker, self.consume_directly, _place), code.CONSUME_MESSAGE_DIRECTLY)
+        server.register(slow(self.query_consume_queue), code.QUERY_CONSUME_QUEUE)
+        server.register(self.syncs.in_thread(self.sync_store), code.SYNC_STORE)
+
+    def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return figures of the running broker: request 28."""
+        return request.answer(body=fastjson.dumps({"table": self._runtime.table()}))
+
+    def sync_store(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Sync the log for readers of the directory: a request of Tailrace's own."""
+        if not self._broker.store.inner.sync_for_readers():
+            raise RefusalError(ResponseCode.SYSTEM_BUSY, "the queues do not follow the log")
+        return request.answer()
+
+    def all_consumer_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the content of ``consumerOffset.json``: request 43."""
+        return request.answer(body=fastjson.dumps_large(self._broker.offsets.to_json()))
+
+    def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the content of ``delayOffset.json``: request 45."""
+        return request.answer(body=self._broker.store.timer_services.delay_offsets.encode())
+
+    def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the members of a consumer group: request 203."""
+        group = request.read(GetConsumerConnectionListRequestHeader).consumer_group
+        info = self._broker.consumers.find(group)
+        if info is None:
+            raise RefusalError(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
+            )
+        return request.answer(
+            body=fastjson.dumps({
+                "connectionSet": [m.to_json() for m in info.members.values()],
+                "consumeFromWhere": info.consume_from_where,
+                "consumeType": info.consume_type,
+                "messageModel": info.message_model,
+                "subscriptionTable": {t: s.to_json() for t, s in info.subscriptions.items()},
+            })
+        )
+
+    def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the members of a producer group: request 204."""
+        group = request.read(GetProducerConnectionListRequestHeader).producer_group
+        members = self._broker.producers.members(group)
+        if not members:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist"
+            )
+        return request.answer(
+            body=fastjson.dumps({"connectionSet": [m.to_json() for m in members]})
+        )
+
+    def all_producers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return all producers: request 328."""
+        data = {
+            group: [
+                {
+                    "clientId": m.client_id, "language": m.to_json()["language"],
+                    "lastUpdateTimestamp": m.last_update_ms, "remoteIP": f"/{m.channel.peer}",
+                    "version": m.version,
+                }
+                for m in members
+            ]
+            for group, members in self._broker.producers.groups().items()
+        }
+        return request.answer(body=fastjson.dumps({"data": data}))
+
+    # --- forwarded to a consumer
+
+    def consumer_running_info(self, channel: Channel, request: RemotingCommand) -> None:
+        """Forward a question about a consumer to that consumer: request 307."""
+        header = request.read(GetConsumerRunningInfoRequestHeader)
+        self._forward(
+            channel, request, header.consumer_group, header.client_id, without_proof(request.ext), b"")
+
+    def consume_directly(self, channel: Channel, request: RemotingCommand) -> None:
+        """Forward a message to a consumer, which consumes it: request 309."""
+        header = request.read(ConsumeMessageDirectlyResultRequestHeader)
+        ext = {"brokerName": self._broker.config.broker_name, **without_proof(request.ext)}
+        record = None
+        if msg_id := header.msg_id:
+            # The low 16 hex digits of an offset message id are the physical offset.
+            try:
+                record = self._broker.store.select_record(int(msg_id[-16:], 16))
+            except ValueError:
+                record = None
+        if self._broker.control is not None:
+            message = None
+            with contextlib.suppress(CorruptionError):
+                message = None if record is None else decode_message(bytes(record))
+            require_record(self._broker, channel, request, message, Action.SUB)
+        if record is None:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no message with the id {msg_id}")
+        self._forward(
+            channel, request, header.consumer_group, header.client_id or "", ext, bytes(record))
+
+    def _forward(
+        self, channel: Channel, request: RemotingCommand, group: str, client_id: str,
+        ext: dict[str, str], body: bytes,
+    ) -> None:
+        """Forward a request to a consumer, without the proof of its user; the consumer's answer is sent back later."""
+        client = self._broker.consumers.find_client(group, client_id)
+        if client is None:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
+            )
+        if len(self._tasks) >= FORWARDS_MAX:
+            raise RefusalError(
+                ResponseCode.SYSTEM_BUSY, f"{FORWARDS_MAX} requests wait for consumers already")
+        self._tasks.start(Reply(channel, request), self._forwarded(
+            request, group, client, RemotingCommand(request.code, ext, body, version=MQ_VERSION)), as_it_is)
+
+    async def _forwarded(
+        self, request: RemotingCommand, group: str, client: ClientInfo, forwarded: RemotingCommand,
+    ) -> RemotingCommand:
+        try:
+            found = await client.channel.request(forwarded, FORWARD_TIMEOUT_MS)
+        except RemotingTimeoutError:
+            return request.answer(
+                ResponseCode.CONSUME_MSG_TIMEOUT,
+                f"consumer <{group}> <{client.client_id}> did not answer in time",
+            )
+        except RemotingConnectError:
+            return request.answer(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{group}> <{client.client_id}> not online",
+            )
+        return request.answer(found.code, found.remark, found.ext, found.body)
+
+    def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return units of a queue: request 321."""
+        header, store = request.read(QueryConsumeQueueRequestHeader), self._broker.store
+        topic, queue_id = header.topic or "", header.queue_id
+        config = self._broker.topics.select(topic)
+        if config is None or not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        first, until = store.queue_offsets.bounds(topic, queue_id)
+        index = max(first, header.index)
+        count = min(header.count, CQ_UNITS_MAX, max(0, until - index))
+        units: list[dict[str, Any]] = []
+        room = CQ_BYTES_MAX
+        # get_message, because store.read would wait for the dispatch.
+        while len(units) < count:
+            result = store.get_message(topic, queue_id, index, count - len(units))
+            for message in map(decode_message, result.records[: count - len(units)]):
+                units.append({
+                    "physicOffset": message.phy_offset, "physicSize": message.store_size,
+                    "tagsCode": tags_code(message.tags), "eval": False,
+                })
+            room -= sum(map(len, result.records))
+            if result.next_begin_offset <= index or room <= 0:
+                break
+            index = result.next_begin_offset
+        body: dict[str, Any] = {
+            "maxQueueIndex": until, "minQueueIndex": first, "queueData": units,
+        }
+        if group := header.consumer_group:
+            info = self._broker.consumers.find(group)
+            if info is not None and topic in info.subscriptions:
+                body["subscriptionData"] = info.subscriptions[topic].to_json()
+                body["filterData"] = "null"
+            else:
+                body["filterData"] = f"{group}@{topic} is not online!"
+        return request.answer(body=fastjson.dumps(body))
+
+
+def _place(request: RemotingCommand) -> int | None:
+    """Return the position in the log that an offset message id has in its last 16 digits. Raises ValueError."""
+    msg_id = request.read(ConsumeMessageDirectlyResultRequestHeader).msg_id
+    return int(msg_id[-16:], 16) if msg_id else None

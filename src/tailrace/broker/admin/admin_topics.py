@@ -1,0 +1,586 @@
+"""Requests of admin tools about topics and consumer groups (AdminBrokerProcessor, first half)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, final
+
+from tailrace import events
+from tailrace.auth.accesses import topic_access
+from tailrace.broker.admin.shapes import check_shape, unreadable_by_java
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.deletion import deleted_answer
+from tailrace.errors import RefusalError
+from tailrace.formats import fastjson
+from tailrace.formats.commitlog import LMQ_QUEUE_ID
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests import consumer_headers
+from tailrace.formats.requests.broker_headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
+from tailrace.formats.requests.table import Action
+from tailrace.logs import get_logger
+from tailrace.node.deletion import Deleted
+from tailrace.node.left_over_queues import LeftOverQueue, log_left_over, not_consumed
+from tailrace.node.subscription_group import (
+    SubscriptionGroupConfig,
+    merged_group_attributes,
+    validate_group,
+)
+from tailrace.node.topic_config import (
+    DELETING,
+    LITE_WITHOUT_LMQ,
+    TopicConfig,
+    merged_attributes,
+    validate_topic,
+)
+from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.bodies import json_object, objects_in, texts_in
+from tailrace.requests.config_changes import Change, creates_missing
+from tailrace.requests.reply import Answer
+
+__all__ = ["AdminTopicsProcessor", "check_topic_name"]
+
+_log = get_logger(__name__)
+
+LIST_MAX: Final = 1_000
+"""Number of topics or groups that one request may change."""
+
+
+@final
+class AdminTopicsProcessor:
+    """Creates, changes, returns and deletes topics and groups, and returns how far groups have consumed."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self.changes = broker.changes
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the requests that this processor serves."""
+        code = RequestCode
+        changes = {
+            code.UPDATE_AND_CREATE_TOPIC: self.update_topic,
+            code.UPDATE_AND_CREATE_TOPIC_LIST: self.update_topics,
+            code.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            code.DELETE_TOPIC_IN_BROKER_LIST: self.delete_topics,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_groups,
+            code.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+            code.DELETE_SUBSCRIPTION_GROUP_LIST: self.delete_groups,
+        }
+        for number, change in changes.items():
+            server.register(self.refuse if self._broker.store.read_only else change, number)
+        slow = self._broker.worker.in_thread
+        server.register(slow(self.all_topics), code.GET_ALL_TOPIC_CONFIG)
+        server.register(self.topic, code.GET_TOPIC_CONFIG)
+        server.register(slow(self.topic_stats), code.GET_TOPIC_STATS_INFO)
+        server.register(slow(self.system_topics), code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        server.register(slow(self.all_groups), code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        server.register(self.group, code.GET_SUBSCRIPTIONGROUP_CONFIG)
+        server.register(slow(self.consume_stats), code.GET_CONSUME_STATS)
+        server.register(slow(self.broker_consume_stats), code.GET_BROKER_CONSUME_STATS)
+        server.register(slow(self.consume_time_span), code.QUERY_CONSUME_TIME_SPAN)
+        server.register(slow(self.groups_of_topic), code.QUERY_TOPIC_CONSUME_BY_WHO)
+        server.register(slow(self.topics_of_group), code.QUERY_TOPICS_BY_CONSUMER)
+        server.register(self.subscription_of_group, code.QUERY_SUBSCRIPTION_BY_CONSUMER)
+
+    def refuse(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Refuse a change, because the store is read-only and the change would not be written."""
+        raise RefusalError(ResponseCode.SYSTEM_ERROR, self._broker.store.read_only)
+
+    # --- topics
+
+    def update_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Create or change a topic: request 17."""
+        first, merged = self.planned_topic(channel, request)
+        return self._put_topics(channel, request, [(first.topic_name, merged)])
+
+    def planned_topic(
+        self, channel: Channel, request: RemotingCommand
+    ) -> tuple[TopicConfig, Callable[[TopicConfig | None], TopicConfig]]:
+        """Return the topic that request 17 would make now, and the function that makes it from the present one.
+
+        Raises RefusalError if the request would be refused.
+        """
+        header = request.read(CreateTopicRequestHeader)
+        name = header.topic
+        check_topic_name(self._broker, name)
+        self._check_lmq(name)
+        config = TopicConfig(
+            topic_name=name,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type or "SINGLE_TAG",
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
+        )
+        changes = header.attributes or ""
+
+        def merged(present: TopicConfig | None) -> TopicConfig:
+            return replace(
+                config, extra=present.extra if present else {}, attributes=merged_attributes(
+                    present.attributes if present else {}, changes, creating=present is None))
+
+        try:
+            first = merged(self._broker.topics.select(name))
+        except ValueError as error:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        check_shape(first)
+        self._check_type(first, changes)
+        self._check_retention(channel, request, first)
+        return first, merged
+
+    def update_topics(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Create or change several topics: request 18. Either all of them change or none."""
+        configs = [
+            TopicConfig.from_json(v)
+            for v in objects_in(json_object(request), "topicConfigList", LIST_MAX)]
+
+        def merged(config: TopicConfig, present: TopicConfig | None) -> TopicConfig:
+            changes = ",".join(  # in the form of request 17: +name=value, or -name
+                f"{k}={v}" if k.startswith("+") else k for k, v in config.attributes.items())
+            return replace(config, attributes=merged_attributes(
+                present.attributes if present else {}, changes, creating=present is None))
+
+        for config in configs:
+            try:
+                first = merged(config, self._broker.topics.select(config.topic_name))
+            except ValueError as error:
+                raise RefusalError(
+                    ResponseCode.SYSTEM_ERROR, f"{config.topic_name}: {error}") from error
+            check_topic_name(self._broker, config.topic_name)
+            self._check_lmq(config.topic_name)
+            check_shape(first)
+            self._check_type(first, ",".join(config.attributes))
+            self._check_retention(channel, request, first)
+        return self._put_topics(
+            channel, request, [(config.topic_name, partial(merged, config)) for config in configs])
+
+    def _put_topics(
+        self, channel: Channel, request: RemotingCommand,
+        made: list[tuple[str, Callable[[TopicConfig | None], TopicConfig]]],
+    ) -> Answer:
+        """Create or change topics.
+
+        ``made`` has for each topic a function that returns the new topic from the present one. The function
+        runs when the change is applied, so two requests that run together keep each other's attributes.
+        """
+        topics = self._broker.topics
+        before = {name: config.read_queue_nums for name, _ in made if (config := topics.select(name)) is not None}
+        change = Change(topics, lambda draft: topics.put_all(
+            draft, [merged(draft.get(name)) for name, merged in made]), creates=[name for name, _ in made])
+        return self._broker.changes.apply(
+            channel, request, [change], lambda: request.answer(remark=self._left_over(before) or None))
+
+    def _left_over(self, before: dict[str, int]) -> str:
+        """Return a note if topics have fewer queues to read than ``before`` and the others hold messages."""
+        broker, fewer = self._broker, dict[str, int]()
+        for name, queues in before.items():
+            config = broker.topics.select(name)
+            if config is not None and config.read_queue_nums < queues:
+                fewer[name] = config.read_queue_nums
+        found = broker.store.left_over_queues(fewer) if fewer else {}
+        notes = []
+        for name, left in found.items():
+            notes.append(log_left_over(name, fewer[name], left, not_consumed(broker.offsets, name, left)))
+        return "; ".join(notes)
+
+    def _check_lmq(self, name: str) -> None:
+        """Raise RefusalError if a name is that of an LMQ. RocketMQ ignores the change and answers success."""
+        if self._broker.topics.is_lmq(name):
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"The topic[{name}] is an LMQ queue: it exists without a config, with one queue.")
+
+    def _check_retention(self, channel: Channel, request: RemotingCommand, config: TopicConfig) -> None:
+        """Raise RefusalError if a change decides which messages of a topic are deleted, and its user may not Delete."""
+        control, present = self._broker.control, self._broker.topics.select(config.topic_name)
+        if control is not None and present is not None and any(
+            config.attributes.get(name) != present.attributes.get(name) for name in DELETING
+        ):
+            control.require(channel, request, topic_access(config.topic_name, Action.DELETE))
+
+    def _check_type(self, config: TopicConfig, changes: str) -> None:
+        """Raise RefusalError if a change of attributes makes a topic of a type that is not supported.
+
+        A topic of Lite topics is made also while the settings that it needs are off, as in RocketMQ: its sends are
+        refused, and a warning says so.
+        """
+        unsupported = self._broker.topics.unsupported_type(config) if changes else ""
+        if unsupported == LITE_WITHOUT_LMQ:
+            events.SENDS_TO_A_LITE_TOPIC_ARE_REFUSED.log(_log, topic=config.topic_name)
+        elif unsupported:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"The topic[{config.topic_name}] has {unsupported}, which is not supported.")
+
+    def delete_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Delete a topic with its queues: request 215.
+
+        Everything that belongs to the topic is deleted with it (``node.deletion``), durably before the answer.
+        If a file cannot be written, the others are restored.
+        """
+        return self._delete_topics(channel, request, [request.read(DeleteTopicRequestHeader).topic])
+
+    def delete_topics(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Delete several topics with their queues: request 5002. Either all of them are deleted or none.
+
+        A topic that is named twice is deleted once.
+        """
+        names = texts_in(json_object(request) if request.body else {}, "topicList", LIST_MAX)
+        if not names:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "The specified topic list is blank.")
+        return self._delete_topics(channel, request, names)
+
+    def _delete_topics(self, channel: Channel, request: RemotingCommand, names: list[str]) -> Answer:
+        for name in names:
+            self._check_deletable(name)
+        broker = self._broker
+
+        def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+            return deleted_answer(request, broker.store.delete_topics(dict.fromkeys(names), missing_ok=True))
+
+        return broker.worker.in_thread(delete)(channel, request)
+
+    def _check_deletable(self, name: str) -> None:
+        """Raise RefusalError for a topic that the broker needs, and for a name that no topic has or can have.
+
+        Every topic that exists can be deleted, also one whose name cannot be given to a new topic: the topic of a Java
+        broker, an LMQ queue, or the retry topic of a group and a topic with long names.
+        """
+        broker = self._broker
+        if not name.strip() and name not in broker.topics.table:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        if broker.topics.is_of_broker(name):
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+        offsets = broker.store.queue_offsets
+        known = name in broker.topics.table or (
+            broker.topics.is_lmq(name)
+            and offsets.max(name, LMQ_QUEUE_ID) > offsets.begin_of_life(name, LMQ_QUEUE_ID))
+        if not known and (reason := validate_topic(name)):
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
+
+    def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return all topics: request 21."""
+        mappings = self._broker.topics.mappings
+        return request.answer(
+            body=fastjson.dumps_large({
+                **self._broker.topics.to_json(),
+                "mappingDataVersion": mappings.data_version.to_json(),
+                "topicQueueMappingDetailMap": {
+                    name: detail.to_json() for name, detail in list(mappings.table.items())},
+                "topicQueueMappingInfoMap": {},
+            })
+        )
+
+    def topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return a topic, and with ``lo`` its mapping as well: request 351."""
+        header = request.read(GetTopicConfigRequestHeader)
+        name = header.topic
+        config = self._broker.topics.select(name)
+        if config is None:
+            raise RefusalError(
+                ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        found = config.to_json()
+        if header.lo and (detail := self._broker.topics.mappings.table.get(name)) is not None:
+            found["mappingDetail"] = detail.to_json()
+        return request.answer(body=fastjson.dumps(found))
+
+    def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the offsets and times of the queues of a topic: request 202.
+
+        The members ``sizeBytes`` and ``sizeIsExact`` are Tailrace's; a Java client skips them.
+        """
+        name = request.read(GetTopicStatsInfoRequestHeader).topic
+        config = self._broker.topics.select(name)
+        if config is None:
+            raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        entries, size, is_exact = [], 0, True
+        for queue_id in self._queue_ids(name, max(config.read_queue_nums, config.write_queue_nums)):
+            first, until = self._broker.store.queue_offsets.bounds(name, queue_id)
+            timestamp = 0
+            if until > 0:
+                timestamp = max(
+                    0, self._broker.store.queue_offsets.store_timestamp(name, queue_id, until - 1)
+                )
+            entries.append((
+                self._queue(name, queue_id),
+                {"lastUpdateTimestamp": timestamp, "maxOffset": until, "minOffset": first},
+            ))
+            found = self._broker.store.queue_size(name, queue_id)
+            size, is_exact = size + found.size_bytes, is_exact and found.is_exact
+        table = fastjson.object_keyed(entries)
+        rate, exact = map(fastjson.dumps, (self._broker.stats.topic_put_tps(name), is_exact))
+        return request.answer(body=b'{"offsetTable":%b,"topicPutTps":%b,"sizeBytes":%d,"sizeIsExact":%b}' % (
+            table, rate, size, exact))
+
+    def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the names of the system topics: request 305."""
+        names = self._broker.topics.system_topic_names()
+        return request.answer(body=fastjson.dumps({"topicList": names}))
+
+    def _queue_ids(self, topic: str, count: int) -> list[int]:
+        """Return the numbers below ``count``, and those of further queues of a topic that hold messages."""
+        return [*range(count), *(
+            queue.queue_id for queue in self._broker.store.left_over_queues({topic: count}).get(topic, ()))]
+
+    def _queue(self, topic: str, queue_id: int) -> dict[str, Any]:
+        return {
+            "brokerName": self._broker.config.broker_name, "queueId": queue_id, "topic": topic,
+        }
+
+    # --- groups
+
+    def update_group(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Create or change a group: request 200."""
+        return self._update_groups(channel, request, [json_object(request)])
+
+    def update_groups(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Create or change several groups: request 225. Either all of them change or none."""
+        values = objects_in(json_object(request), "groupConfigList", LIST_MAX)
+        return self._update_groups(channel, request, values)
+
+    def _update_groups(
+        self, channel: Channel, request: RemotingCommand, values: list[dict[str, Any]]
+    ) -> Answer:
+        configs = [SubscriptionGroupConfig.from_json(v) for v in values]
+        for config in configs:
+            if reason := validate_group(config.group_name) or unreadable_by_java(config):
+                raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
+            if self._broker.groups.is_lmq(config.group_name):  # RocketMQ ignores the change
+                raise RefusalError(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"The group[{config.group_name}] is an LMQ group: it exists without a config.")
+            try:
+                _merged_group(config, self._broker.groups.select(config.group_name))
+            except ValueError as error:
+                raise RefusalError(
+                    ResponseCode.SYSTEM_ERROR, f"{config.group_name}: {error}") from error
+        groups = self._broker.groups
+        change = Change(groups, lambda draft: groups.put_all(
+            draft, [_merged_group(config, draft.get(config.group_name)) for config in configs]),
+            creates=[config.group_name for config in configs])
+        return self._broker.changes.apply(channel, request, [change], request.answer)
+
+    def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return all groups: request 201."""
+        return request.answer(body=fastjson.dumps_large(self._broker.groups.to_json()))
+
+    @creates_missing
+    def group(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Return a group: request 352. A missing group is created if that is allowed."""
+        name = request.read(consumer_headers.GetSubscriptionGroupConfigRequestHeader).group
+        config = self._broker.group(name)
+        if config is None:
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name}",
+            )
+        return request.answer(body=fastjson.dumps(config.to_json()))
+
+    def delete_group(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Delete a group with its retry topics and dead letters: request 207.
+
+        With ``cleanOffset``, or if it is a Lite group, its offsets are deleted as well.
+        """
+        header = request.read(consumer_headers.DeleteSubscriptionGroupRequestHeader)
+        return self._delete_groups(channel, request, [header.group_name], clean=header.clean_offset)
+
+    def delete_groups(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Delete several groups as request 207 does, one after the other: request 5003.
+
+        If a file cannot be written, the answer is the error, and the groups before it are deleted.
+        """
+        body = json_object(request) if request.body else {}
+        names = texts_in(body, "groupNameList", LIST_MAX)
+        if not names:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "The specified group name list is blank.")
+        if not all(name.strip() for name in names):
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "The specified group name is blank.")
+        return self._delete_groups(channel, request, names, clean=body.get("cleanOffset") is True)
+
+    def _delete_groups(
+        self, channel: Channel, request: RemotingCommand, names: list[str], *, clean: bool
+    ) -> Answer:
+        broker = self._broker
+
+        def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+            all_done, uncleaned = Deleted([], []), []
+            for name in dict.fromkeys(names):
+                config = broker.groups.select(name)
+                cleaned = clean or (config is not None and bool(config.lite_bind_topic))
+                done = broker.state.delete_group(name, offsets=cleaned)
+                all_done = Deleted(all_done.topics + done.topics, all_done.kept + done.kept)
+                uncleaned += [] if cleaned else [name]
+            return deleted_answer(
+                request, all_done,
+                f"the offsets of {', '.join(uncleaned)}, because cleanOffset is false" if uncleaned else "")
+
+        return broker.worker.in_thread(delete)(channel, request)
+
+    # --- what was consumed
+
+    def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the offsets of a group and the ends of the queues, from which tools compute its lag: request 208."""
+        header = request.read(consumer_headers.GetConsumeStatsRequestHeader)
+        group, named = header.consumer_group, (header.topic_list or "").split(";")
+        topics = [topic for topic in dict.fromkeys(named) if topic]
+        if not topics:
+            topics = [header.topic] if header.topic else self._broker.offsets.topics_of(group)
+            info = self._broker.consumers.find(group)
+            if info is not None and info.subscriptions:  # topics that it no longer subscribes to are no lag
+                topics = [topic for topic in topics if topic in info.subscriptions]
+        static, left_over = self._broker.static_topics.table, self._left_over_of(topics)
+        entries = [
+            e for name in topics
+            for e in self._consumed(group, name, left_over.get(name, ()), -1 if name in static else 0)]
+        rate = sum(self._broker.stats.group_get_tps(group, name) for name in topics)
+        return request.answer(
+            body=b'{"consumeTps":%b,"offsetTable":%b}'
+            % (fastjson.dumps(float(rate)), fastjson.object_keyed(entries))
+        )
+
+    def _left_over_of(self, topics: Iterable[str]) -> dict[str, list[LeftOverQueue]]:
+        configs = [(name, self._broker.topics.select(name)) for name in topics]
+        return self._broker.store.left_over_queues({
+            name: config.read_queue_nums for name, config in configs if config is not None})
+
+    def _consumed(
+        self, group: str, topic: str, left_over: Sequence[LeftOverQueue], least: int = 0
+    ) -> list[tuple[dict[str, Any], dict[str, int]]]:
+        """Return how far a group has consumed the queues of a topic and those that are ``left_over``.
+
+        An offset before the first message counts as that of the first message: messages have expired, or the offset
+        is one of a topic that was deleted and made again. An offset after the end counts as the end.
+        """
+        config = self._broker.topics.select(topic)
+        if config is None:
+            return []
+        offsets, entries = self._broker.offsets, []
+        for queue_id in [*range(config.read_queue_nums), *(queue.queue_id for queue in left_over)]:
+            first, until = self._broker.store.queue_offsets.bounds(topic, queue_id)
+            # For a part of a logical queue -1 means that the group has its offset in another part.
+            consumed = offsets.query(group, topic, queue_id)
+            if consumed >= 0 or least == 0:
+                consumed = min(max(consumed, first), until)
+            pulled = min(max(consumed, offsets.query_pull(group, topic, queue_id)), max(consumed, until))
+            timestamp = 0
+            if first < consumed <= until:
+                timestamp = max(
+                    0,
+                    self._broker.store.queue_offsets.store_timestamp(topic, queue_id, consumed - 1),
+                )
+            entries.append((
+                self._queue(topic, queue_id),
+                {
+                    "brokerOffset": until, "consumerOffset": consumed,
+                    "lastTimestamp": timestamp, "pullOffset": pulled,
+                },
+            ))
+        return entries
+
+    def broker_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the offsets of every group on every topic: request 317."""
+        parts, total, inflight = [], 0, 0
+        ordered = request.read(consumer_headers.GetConsumeStatsInBrokerHeader).is_order
+        known = self._broker.offsets.topics_by_group()
+        left_over = self._left_over_of({topic for topics in known.values() for topic in topics})
+        for config in self._broker.groups.items():
+            group, tables = config.group_name, []
+            info = self._broker.consumers.find(group)
+            for topic in sorted(known.get(group, ())):
+                if info is not None and info.subscriptions and topic not in info.subscriptions:
+                    continue
+                if ordered and not self._is_ordered(topic):
+                    continue
+                entries = self._consumed(group, topic, left_over.get(topic, ()))
+                total += sum(v["brokerOffset"] - v["consumerOffset"] for _, v in entries)
+                inflight += sum(v["pullOffset"] - v["consumerOffset"] for _, v in entries)
+                rate = fastjson.dumps(self._broker.stats.group_get_tps(group, topic))
+                tables.append(b'{"consumeTps":%b,"offsetTable":%b}' % (rate, fastjson.object_keyed(entries)))
+            parts.append(b"{%b:[%b]}" % (fastjson.dumps(group), b",".join(tables)))
+        return request.answer(
+            body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
+            % (fastjson.dumps(self._broker.address), b",".join(parts), total, inflight)
+        )
+
+    def _is_ordered(self, topic: str) -> bool:
+        config = self._broker.topics.select(topic)
+        return config is not None and config.order
+
+    def consume_time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return store times for each queue: of its first, its last and the group's last message: request 303."""
+        header = request.read(consumer_headers.QueryConsumeTimeSpanRequestHeader)
+        topic, group = header.topic, header.group
+        config = self._broker.topics.select(topic)
+        if config is None:
+            raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        now_ms, spans = self._broker.clock.now_ms(), []
+        for queue_id in self._queue_ids(topic, config.write_queue_nums):
+            first, until = self._broker.store.queue_offsets.bounds(topic, queue_id)
+            place = max(first, self._broker.offsets.query(group, topic, queue_id))
+            oldest = self._stored_at(topic, queue_id, first)
+            waiting = self._stored_at(topic, queue_id, place)
+            spans.append({
+                "messageQueue": self._queue(topic, queue_id),
+                "minTimeStamp": oldest,
+                "maxTimeStamp": self._stored_at(topic, queue_id, until - 1),
+                "consumeTimeStamp":
+                    self._stored_at(topic, queue_id, place - 1) if place > first else oldest,
+                "delayTime": max(0, now_ms - waiting) if waiting >= 0 else 0,
+            })
+        return request.answer(body=fastjson.dumps({"consumeTimeSpanSet": spans}))
+
+    def _stored_at(self, topic: str, queue_id: int, offset: int) -> int:
+        first, until = self._broker.store.queue_offsets.bounds(topic, queue_id)
+        if not first <= offset < until:
+            return -1
+        stored: int = self._broker.store.queue_offsets.store_timestamp(topic, queue_id, offset)
+        return stored
+
+    def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the groups that consume a topic: request 300."""
+        topic = request.read(consumer_headers.QueryTopicConsumeByWhoRequestHeader).topic
+        groups = set(self._broker.consumers.groups_of(topic))
+        groups |= set(self._broker.offsets.groups_of(topic))
+        return request.answer(body=fastjson.dumps({"groupList": sorted(groups)}))
+
+    def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the topics that a group has consumed: request 343."""
+        group = request.read(consumer_headers.QueryTopicsByConsumerRequestHeader).group
+        names = self._broker.offsets.topics_of(group)
+        return request.answer(body=fastjson.dumps({"topicList": names}))
+
+    def subscription_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the subscription of a live group to a topic: request 345."""
+        header = request.read(consumer_headers.QuerySubscriptionByConsumerRequestHeader)
+        group, topic = header.group, header.topic or ""
+        body: dict[str, Any] = {"group": group, "topic": topic}
+        info = self._broker.consumers.find(group)
+        if info is not None and topic in info.subscriptions:
+            body["subscriptionData"] = info.subscriptions[topic].to_json()
+        return request.answer(body=fastjson.dumps(body))
+
+
+def check_topic_name(broker: BrokerContext, name: str) -> None:
+    """Raise RefusalError if a name is invalid or the name of a system topic."""
+    if reason := validate_topic(name):
+        raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
+    if broker.topics.is_system_topic(name):
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+
+
+def _merged_group(
+    config: SubscriptionGroupConfig, present: SubscriptionGroupConfig | None
+) -> SubscriptionGroupConfig:
+    """Return a group after its changes of attributes. Raises ValueError if a change is invalid."""
+    return replace(config, attributes=merged_group_attributes(
+        present.attributes if present else {}, config.attributes, creating=present is None))

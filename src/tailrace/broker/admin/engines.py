@@ -1,0 +1,151 @@
+"""Requests about engines and replicas of RocketMQ: Tailrace has the file store only, and replicates nothing.
+
+| request | answer |
+|---|---|
+| 354 CHECK_ROCKSDB_CQ_WRITE_PROGRESS | nothing to compare, because all queues are files |
+| 355 EXPORT_ROCKSDB_CONFIG_TO_JSON | success, because topics, groups and offsets are JSON files already |
+| 907 GET_BROKER_HA_STATUS | a master without slaves |
+| 908 RESET_MASTER_FLUSH_OFFSET | success: this setting of a slave has no effect on a master |
+| 1007 GET_BROKER_EPOCH_CACHE | refused, because there is no controller |
+| 2001, 2002, 2003: cold data flow control | thresholds of groups, see `tailrace.broker.core.cold_data` |
+| 2004 SET_COMMITLOG_READ_MODE | success for normal read-ahead, which the log has; random is refused |
+| 5001 SWITCH_TIMER_ENGINE | success for the timer wheel if it takes timers; RocksDB is refused |
+| 200056 POP_ROLLBACK | success, because the records of POP are in the CommitLog, not in RocksDB |
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from tailrace.broker.core.cold_data import ColdDataFlowControl
+from tailrace.broker.core.settings import properties_in
+from tailrace.config import BrokerConfig
+from tailrace.errors import RefusalError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import (
+    CheckRocksdbCqWriteProgressRequestHeader,
+    ExportRocksDBConfigToJsonRequestHeader,
+    ResetMasterFlushOffsetHeader,
+    SetCommitLogReadModeRequestHeader,
+    SwitchTimerEngineRequestHeader,
+)
+from tailrace.node.message_store import MessageStore
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["EnginesProcessor"]
+
+CHECK_OK: Final = 0
+READ_NORMAL, READ_RANDOM = 0, 1
+"""Read modes, with the numbers of madvise(2)."""
+FILE_TIME_WHEEL, ROCKSDB_TIMELINE = "F", "R"
+EXPORTED: Final = ("topics", "subscriptionGroups", "consumerOffsets")
+
+
+@final
+class EnginesProcessor:
+    """Serves requests that the file store can serve, and refuses the others with a reason."""
+
+    def __init__(self, store: MessageStore, config: BrokerConfig, cold: ColdDataFlowControl) -> None:
+        self._store, self._config, self._cold = store, config, cold
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the requests that this processor serves."""
+        code = RequestCode
+        server.register(self.check_queues, code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS)
+        server.register(self.export_config, code.EXPORT_ROCKSDB_CONFIG_TO_JSON)
+        server.register(self.ha_status, code.GET_BROKER_HA_STATUS)
+        server.register(self.reset_master_flush_offset, code.RESET_MASTER_FLUSH_OFFSET)
+        server.register(self.epochs, code.GET_BROKER_EPOCH_CACHE)
+        server.register(self.set_cold_threshold, code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG)
+        server.register(self.remove_cold_threshold, code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG)
+        server.register(self.cold_data, code.GET_COLD_DATA_FLOW_CTR_INFO)
+        server.register(self.set_read_mode, code.SET_COMMITLOG_READ_MODE)
+        server.register(self.switch_timer_engine, code.SWITCH_TIMER_ENGINE)
+        server.register(self.export_pop_records, code.POP_ROLLBACK)
+
+    def check_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Answer that there are no queues in RocksDB to compare with files: request 354.
+
+        RocketMQ answers that the check is running, and logs its result.
+        """
+        request.read(CheckRocksdbCqWriteProgressRequestHeader)
+        return request.answer(body=fastjson.dumps({
+            "checkResult": "It is not CombineConsumeQueueStore, no need check", "checkStatus": CHECK_OK}))
+
+    def export_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Answer success if the named configurations exist, which are JSON files already: request 355."""
+        named = request.read(ExportRocksDBConfigToJsonRequestHeader).config_type.split(";")
+        known = {name.lower() for name in EXPORTED}
+        for name in filter(None, named):
+            if name.strip().lower() not in known:
+                raise RefusalError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"Unknown config type: {name[:40]}; known are {', '.join(EXPORTED)}")
+        return request.answer(remark="export done.")
+
+    def ha_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the replication state, which has no slaves: request 907."""
+        return request.answer(body=fastjson.dumps({
+            "master": True, "masterCommitLogMaxOffset": self._store.max_phy_offset,
+            "inSyncSlaveNums": 0, "haConnectionInfo": [], "haClientRuntimeInfo": {
+                "lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0, "maxOffset": 0,
+                "transferredByteInSecond": 0}}))
+
+    def reset_master_flush_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Answer success, because this setting of a slave has no effect on a master: request 908."""
+        request.read(ResetMasterFlushOffsetHeader)
+        return request.answer()
+
+    def epochs(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Refuse a request for the epochs of masters, because there is no controller: request 1007."""
+        raise RefusalError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
+
+    def set_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Set what groups may read from the disk in a period, in bytes: request 2001."""
+        self._cold.set_thresholds(properties_in(request.body))
+        if self._config.cold_data_flow_control_enable:
+            return request.answer()
+        return request.answer(remark="coldDataFlowControlEnable is false: nothing is limited until it is true")
+
+    def remove_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Remove the threshold of a group: request 2002; success even if the group has no threshold."""
+        self._cold.thresholds.pop(request.body.decode(errors="replace"), None)
+        return request.answer()
+
+    def cold_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the thresholds of cold reads and the bytes read: request 2003."""
+        return request.answer(body=fastjson.dumps(self._cold.to_json()))
+
+    def set_read_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Set the read-ahead of the CommitLog, of which only the normal one exists: request 2004."""
+        mode = request.read(SetCommitLogReadModeRequestHeader).mode
+        if mode == READ_NORMAL:
+            return request.answer(remark=f"set commitlog readahead mode success, mode: {mode}")
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER,
+            "set commitlog readahead mode param value error: READ_AHEAD_MODE="
+            + ("1 (random) is not supported" if mode == READ_RANDOM else f"{mode} is neither 0 nor 1"))
+
+    def switch_timer_engine(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Choose the timer engine, of which only the timer wheel exists: request 5001."""
+        engine, config = request.read(SwitchTimerEngineRequestHeader).engine, self._store.config
+        if not config.timer_wheel_enable:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "broker timerWheelEnable is false")
+        if engine == ROCKSDB_TIMELINE:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                "timerRocksDBEnable must be configured true when broker start, and it is not supported")
+        if engine != FILE_TIME_WHEEL:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"param error: E_T={(engine or '')[:40]!r} is neither {FILE_TIME_WHEEL} nor {ROCKSDB_TIMELINE}")
+        if config.timer_stop_enqueue:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                "switch timer engine error: timerStopEnqueue is true, set it to false with updateBrokerConfig")
+        return request.answer(remark="switch timer engine success")
+
+    def export_pop_records(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Answer success: there are no POP records in RocksDB to move to files: request 200056."""
+        return request.answer()

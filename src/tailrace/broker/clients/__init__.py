@@ -1,0 +1,1 @@
+"""The connected clients: producers, consumers, their ids and their locks on queues."""

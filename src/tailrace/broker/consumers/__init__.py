@@ -1,0 +1,1 @@
+"""Requests of consumers about themselves: heartbeats, offsets, locks."""

@@ -1,0 +1,85 @@
+"""What a running broker forgets with topics and groups that are deleted (see ``node.deletion``)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, final
+
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand
+from tailrace.node.deletion import Deleted, GroupState, StateFiles
+from tailrace.node.message_request_mode import MessageRequestModeManager
+
+if TYPE_CHECKING:
+    from tailrace.broker.core.context import BrokerContext
+
+__all__ = ["BrokerState", "deleted_answer"]
+
+
+@final
+class BrokerState(GroupState):
+    """The state of groups in the memory of a broker, and in the files that it does not have open."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._unused = StateFiles(broker.store.file_system, broker.store.config_dir, (broker.offsets.other_file,))
+        self.modes = MessageRequestModeManager(broker.store.file_system, broker.store.config_dir)
+        """Request modes of groups."""
+        self.modes.load()
+        self.on_loop: list[Callable[[set[str], str], None]] = []
+        """Functions that forget topics, and a group unless it is "", in tables of the event loop, which calls them."""
+
+    def groups(self) -> set[str]:
+        """Return the names of all groups that have a configuration or offsets."""
+        return {*(config.group_name for config in self._broker.groups.items()), *self._broker.offsets.topics_by_group()}
+
+    def forget(self, topics: set[str], also: Callable[[], None]) -> None:
+        """Forget offsets and request modes of topics."""
+        def files() -> None:
+            self._unused.forget(topics, also)
+
+        self._broker.offsets.remove_topics(
+            topics, lambda: self.modes.forget(lambda topic, _: topic in topics, files))
+
+    def forgotten(self, topics: set[str]) -> None:
+        """Forget the statistics of topics, and what the event loop has of them."""
+        broker = self._broker
+        for topic in topics:
+            broker.traffic.forget_topic(topic)
+            broker.pop_metrics.forget_topic(topic)
+        self._on_loop(topics, "")
+
+    def delete_group(self, group: str, *, offsets: bool) -> Deleted:
+        """Delete a group with its topics; ``offsets`` deletes its offsets as well."""
+        broker = self._broker
+
+        def configuration() -> None:
+            broker.groups.delete(group, (lambda: broker.offsets.remove_group(group)) if offsets else None)
+
+        done = broker.store.deletion.delete_group(
+            group, lambda: self.modes.forget(lambda _, name: name == group, configuration))
+        broker.traffic.forget_group(group)
+        broker.pop_metrics.forget_group(group)
+        self._on_loop(set(), group)
+        return done
+
+    def _on_loop(self, topics: set[str], group: str) -> None:
+        def forget() -> None:
+            for topic in topics:
+                self._broker.transactions.metrics.forget_topic(topic)
+            for function in self.on_loop:
+                function(topics, group)
+
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            self._broker.loop.call_soon_threadsafe(forget)
+
+
+def deleted_answer(request: RemotingCommand, done: Deleted, kept_offsets: str = "") -> RemotingCommand:
+    """Return the answer to a deletion, which names what was deleted and what is kept."""
+    kept = done.reasons
+    if kept_offsets:
+        kept.append(kept_offsets)
+    return request.answer(
+        remark=f"kept: {'; '.join(kept)}" if kept else None,
+        body=fastjson.dumps({"deletedTopics": done.topics, "kept": kept}))

@@ -1,0 +1,152 @@
+"""Registration of this broker at name servers of other processes (BrokerOuterAPI).
+
+The broker registers when it starts, every ``registerNameServerPeriod``, and after topics have changed. It
+sends request 103 with all topics to each address. When it stops, it sends request 104. If a name server
+cannot be reached, the next registration tries again; nothing else waits for it.
+Everything runs in the thread of the event loop, except the encoding of the topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from typing import Final, final
+
+from tailrace import events
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.listeners import Address, is_own_address
+from tailrace.env.supervision import supervised
+from tailrace.errors import ConfigError, RemotingError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests.name_server_headers import (
+    RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
+from tailrace.logs import get_logger
+from tailrace.remoting.addresses import address_text
+from tailrace.remoting.client import split_address
+
+__all__ = ["Registration", "name_server_addresses", "registered_elsewhere"]
+
+_log = get_logger(__name__)
+
+REST_S: Final = 0.2
+"""Least time between two registrations, so that many changes of topics need few registrations."""
+UNREGISTER_TIMEOUT_MS: Final = 3000
+NO_HA: Final = ""
+"""The address for slaves is empty, because there is no replication."""
+
+
+def name_server_addresses(text: str) -> list[Address]:
+    """Return the addresses of ``namesrvAddr``. Raises ConfigError that names the wrong ones."""
+    found, wrong = [], []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        place = split_address(part)
+        if place is None or not place[0] or not place[1]:
+            wrong.append(f"namesrvAddr={part} is not HOST:PORT")
+        elif place not in found:
+            found.append(place)
+    if wrong:
+        raise ConfigError(*wrong)
+    return found
+
+
+def registered_elsewhere(text: str, own: str) -> list[str]:
+    """Return the addresses of ``namesrvAddr`` that are not ``own``, the name server of this process."""
+    own_place = split_address(own)
+    return [
+        address_text(host, port)
+        for host, port in name_server_addresses(text)
+        if own_place is None or port != own_place[1] or not is_own_address(host)]
+
+
+@final
+class Registration:
+    """Keeps the broker registered at ``addresses`` between ``start`` and ``stop``."""
+
+    def __init__(self, broker: BrokerContext, addresses: list[str]) -> None:
+        self._broker = broker
+        self._addresses = addresses
+        self._client = broker.outgoing()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._state: dict[str, str] = {}
+
+    def states(self) -> dict[str, bool]:
+        """Return for each address whether it accepted the last registration."""
+        return {address: self._state.get(address) == "" for address in self._addresses}
+
+    def start(self) -> None:
+        """Start to register: immediately, periodically, and after changes of topics."""
+        loop = self._broker.loop
+
+        def changed() -> None:  # in any thread
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the broker with it
+                loop.call_soon_threadsafe(self._changed.set)
+
+        self._broker.topics.on_change(changed)
+        self._task = loop.create_task(supervised("Registration", self._step))
+
+    async def stop(self) -> None:
+        """Unregister at the name servers that accepted the last registration."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+        await asyncio.gather(*(
+            self._unregister(address) for address, reason in self._state.items() if not reason))
+        await self._client.close()
+
+    async def _step(self) -> None:
+        """Register at all name servers, and return when the next registration is due."""
+        self._changed.clear()
+        body = await self._broker.executors.background.run(self._body)
+        await asyncio.gather(*(self._register(address, body) for address in self._addresses))
+        await asyncio.sleep(REST_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._broker.config.register_name_server_period / 1000):
+                await self._changed.wait()
+
+    def _body(self) -> bytes:
+        """Return a RegisterBrokerBody with every topic."""
+        mappings = self._broker.topics.mappings
+        return fastjson.dumps({
+            "filterServerList": [],
+            "topicConfigSerializeWrapper": {
+                **self._broker.topics.to_json(),
+                "mappingDataVersion": mappings.data_version.to_json(), "topicQueueMappingDetailMap": {},
+                "topicQueueMappingInfoMap": {
+                    topic: detail.info() for topic, detail in list(mappings.table.items())}}})
+
+    async def _register(self, address: str, body: bytes) -> None:
+        config = self._broker.config
+        header = RegisterBrokerRequestHeader(
+            config.broker_name, self._broker.address, config.broker_cluster_name, NO_HA, config.broker_id,
+            enable_acting_master=False, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
+        try:
+            answer = await self._client.invoke(
+                address, RequestCode.REGISTER_BROKER, header.to_ext(), body,
+                timeout_ms=config.register_broker_timeout_mills)
+            reason = "" if answer.code == ResponseCode.SUCCESS else f"code {answer.code}: {answer.remark}"
+        except (RemotingError, OSError, ValueError) as error:  # ValueError: a host that cannot be looked up
+            reason = str(error)
+        before = self._state.get(address)
+        self._state[address] = reason
+        if reason and reason != before:
+            events.CANNOT_REGISTER_AT_A_NAME_SERVER.log(_log, address=address, reason=reason)
+        elif not reason and before != "":
+            events.REGISTERED_AT_A_NAME_SERVER.log(_log, address=address, broker=self._broker.address)
+
+    async def _unregister(self, address: str) -> None:
+        config = self._broker.config
+        header = UnRegisterBrokerRequestHeader(
+            config.broker_name, self._broker.address, config.broker_cluster_name, config.broker_id)
+        try:
+            await self._client.invoke(
+                address, RequestCode.UNREGISTER_BROKER, header.to_ext(), timeout_ms=UNREGISTER_TIMEOUT_MS)
+        except RemotingError as error:
+            events.CANNOT_UNREGISTER_AT_A_NAME_SERVER.log(_log, address=address, reason=error)

@@ -1,0 +1,1 @@
+"""Requests about messages: send, pull, query, send back, reply, recall, ends of transactions."""

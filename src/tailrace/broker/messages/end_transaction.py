@@ -1,0 +1,292 @@
+"""Ends of transactions: requests 37 (EndTransactionProcessor) and 323, which has a given-up message checked again.
+
+A request about a half message that this process has just put is served immediately. Every other request
+waits for a thread that searches the log: see `tailrace.broker.transactions.service`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import Final, NamedTuple, final
+
+from tailrace import events
+from tailrace.auth.accesses import TOPIC, topic_access
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.messages.records import require_record
+from tailrace.broker.messages.send import BUSY, CODES, REMARKS
+from tailrace.broker.transactions.half_messages import (
+    FreshHalf,
+    immunity_ms,
+    real_queue_id,
+    renewed_message,
+)
+from tailrace.broker.transactions.half_queue import FRESH, UNKNOWN
+from tailrace.broker.transactions.service import Found
+from tailrace.errors import MessageIllegalError, RefusalError
+from tailrace.formats import names as N
+from tailrace.formats.commitlog import SysFlag
+from tailrace.formats.remoting import (
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    sender_of,
+)
+from tailrace.formats.requests.message_headers import (
+    EndTransactionRequestHeader,
+    ResumeCheckHalfMessageRequestHeader,
+)
+from tailrace.formats.requests.table import Action
+from tailrace.logs import get_logger
+from tailrace.model import PutMessageResult, decode_message_id
+from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.durable_answers import DurableAnswers, when_durable
+from tailrace.requests.reply import Answer, Reply, WaitingRequests
+from tailrace.store.refused_puts import FLOW_CONTROL
+
+__all__ = ["EndTransactionProcessor"]
+
+_log = get_logger(__name__)
+
+WAITING_MAX: Final = 10_000
+"""Number of requests that may wait for the thread."""
+WAITING_BYTES_MAX: Final = 16 << 20
+LOOKS: Final = 64
+"""Number of requests that one call in the thread searches for."""
+
+
+class _Waiting(NamedTuple):
+    reply: Reply
+    header: EndTransactionRequestHeader
+
+
+@final
+class EndTransactionProcessor:
+    """Commits and rolls back half messages.
+
+    With ``durable`` the answer to a commit waits until the committed message is durable. A rollback does not
+    wait: if a power loss removes it, the producer is asked again.
+    """
+
+    def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
+        self._broker = broker
+        self._service = broker.transactions
+        self._durable = durable
+        self._waiting: deque[_Waiting] = deque()
+        self._bounds = WaitingRequests("ends of transactions", WAITING_MAX, WAITING_MAX, WAITING_BYTES_MAX)
+        self._task: asyncio.Task[None] | None = None
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the requests that this processor serves."""
+        server.register(self.end_transaction, RequestCode.END_TRANSACTION)
+        server.register(
+            self._broker.worker.in_thread(self.resume_check), RequestCode.RESUME_CHECK_HALF_MESSAGE)
+
+    @property
+    def pending(self) -> int:
+        """Number of requests that wait."""
+        return len(self._waiting) + (self._task is not None)
+
+    async def stop(self) -> None:
+        """Wait for the requests that are under way."""
+        self._taken(len(self._waiting))
+        if self._task is not None:
+            await self._task
+
+    def end_transaction(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Commit or roll back. A request with the state "unknown" is not answered, as in RocketMQ."""
+        header = request.read(EndTransactionRequestHeader)
+        control = self._broker.control
+        if control is not None and not control.permits_some(sender_of(request), channel.peer_ip, TOPIC, Action.PUB):
+            control.require_record(channel, request)  # nothing waits for a user that may not send anything
+        if header.commit_or_rollback == 0:
+            return None
+        if header.commit_or_rollback not in {SysFlag.TRANSACTION_COMMIT, SysFlag.TRANSACTION_ROLLBACK}:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOrRollback is {header.commit_or_rollback}, not 0, 8 (commit) or 12 (roll back)")
+        if not self._service.is_loaded:
+            raise RefusalError(
+                ResponseCode.SYSTEM_BUSY, "the broker is still reading its half messages; try again later")
+        if self._durable is not None and self._durable.full:
+            self._broker.store.refused_puts.count(FLOW_CONTROL, BUSY)
+            raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
+        half = self._service.in_memory(header.tran_state_table_offset, header.commit_log_offset)
+        if half is not None:
+            return self._end_in_memory(channel, request, header, half)
+        if (
+            self._service.queue.state(header.tran_state_table_offset) == FRESH
+            and self._service.is_recent(header.commit_log_offset)
+        ):
+            try:
+                found = self._service.fresh(header.commit_log_offset)
+            except RefusalError as error:
+                raise self._missing(channel, request, error) from None
+            return self._end(channel, request, header, found)
+        self._wait(_Waiting(Reply(channel, request), header))
+        return None
+
+    def _wait(self, one: _Waiting) -> None:
+        one.reply.park(self._bounds, held=False)
+        self._waiting.append(one)
+        self._service.ending[one.header.tran_state_table_offset] += 1
+        if self._task is None:
+            self._task = self._broker.loop.create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                part = self._taken(min(LOOKS, len(self._waiting)))
+                looked: list[Found | Exception]
+                try:
+                    looked = await self._broker.executors.transactions.run(self._look, part)
+                except Exception as error:  # noqa: BLE001 - no thread can be started: each one gets an answer
+                    looked = [error] * len(part)
+                for one, found in zip(part, looked, strict=True):
+                    self._finish(one, found)
+        finally:
+            self._task = None
+
+    def _taken(self, n: int) -> list[_Waiting]:
+        """Remove and return the first ``n`` requests that wait."""
+        part = [self._waiting.popleft() for _ in range(n)]
+        for one in part:
+            one.reply.unpark()
+        return part
+
+    def _look(self, part: list[_Waiting]) -> list[Found | Exception]:
+        looked: list[Found | Exception] = []
+        try:
+            since = self._service.begin_search()
+        except Exception as error:  # noqa: BLE001 - as below
+            return [error] * len(part)
+        for one in part:
+            try:
+                half = self._service.half_at(one.header.commit_log_offset)
+                looked.append(self._service.look(half, since, with_copies=True))
+            except Exception as error:  # noqa: BLE001 - it is answered on the event loop
+                looked.append(error)
+        return looked
+
+    def _finish(self, one: _Waiting, found: Found | Exception) -> None:
+        offset = one.header.tran_state_table_offset
+        self._service.ending[offset] -= 1
+        if not self._service.ending[offset]:
+            del self._service.ending[offset]
+        channel, request = one.reply.channel, one.reply.request
+        if isinstance(found, Exception):
+            one.reply.fail(self._missing(channel, request, found))
+        else:
+            one.reply.finish(partial(self._end, channel, request, one.header, found))
+
+    def _missing(self, channel: Channel, request: RemotingCommand, error: Exception) -> Exception:
+        """Return the error of a search. A user gets the same answer for a missing half message as for a forbidden one.
+        """
+        if isinstance(error, RefusalError) and error.code == ResponseCode.SYSTEM_ERROR:
+            try:
+                require_record(self._broker, channel, request, None, Action.PUB)
+            except RefusalError as refusal:
+                return refusal
+        return error
+
+    def _require(self, channel: Channel, request: RemotingCommand, topic: str) -> None:
+        """Raise RefusalError unless the user may send to the topic of a half message."""
+        if (control := self._broker.control) is not None:
+            control.require_record(channel, request, topic_access(topic, Action.PUB))
+
+    def _end(
+        self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, found: Found
+    ) -> Answer:
+        half = found.half
+        self._require(channel, request, half.properties[N.REAL_TOPIC])
+        reason = ""
+        if half.queue_offset != header.tran_state_table_offset:
+            reason = "The transaction state table offset wrong"
+        elif half.phy_offset != header.commit_log_offset:
+            reason = "The commit log offset wrong"
+        self._check(
+            header, half.properties[N.PGROUP], half.properties.get(N.CHECK_IMMUNITY_TIME_IN_SECONDS),
+            self._broker.store.wall_time_of(half), reason)
+        result = self._service.end(found, commit=header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT)
+        return self._answer(channel, request, header, half.properties[N.REAL_TOPIC], result)
+
+    def _end_in_memory(
+        self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, half: FreshHalf
+    ) -> Answer:
+        """End a half message that is kept in memory, so that its record need not be read."""
+        self._require(channel, request, half.committed.topic)
+        self._check(header, half.group, half.immunity, half.stored_ms)
+        result = self._service.end_in_memory(
+            header.tran_state_table_offset, half,
+            commit=header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT)
+        return self._answer(channel, request, header, half.committed.topic, result)
+
+    def _answer(
+        self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, topic: str,
+        result: PutMessageResult | None,
+    ) -> Answer:
+        """Return the answer; None if it comes later. ``result`` is that of the put, None if nothing was put."""
+        if result is None:  # an earlier request may have committed, and its message may not be durable yet
+            commit = header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT
+            until = self._broker.store.max_phy_offset if commit else 0
+            return when_durable(self._durable, channel, request, request.answer(), until)
+        if not result.status.appended:
+            remark = result.remark or REMARKS.get(result.status, result.status.name)
+            events.HALF_MESSAGE_NOT_COMMITTED.log(
+                _log, topic=topic, queue_offset=header.tran_state_table_offset, reason=remark)
+            return request.answer(CODES.get(result.status, ResponseCode.SYSTEM_ERROR), remark)
+        return when_durable(self._durable, channel, request, request.answer(), result.until)
+
+    def _check(
+        self, header: EndTransactionRequestHeader, group: str, immunity_text: str | None, stored_ms: int,
+        reason: str = "",
+    ) -> None:
+        """Raise RefusalError unless a request matches its half message and comes in time.
+
+        ``reason`` is an error that was found before, or empty.
+        """
+        if group != header.producer_group:
+            reason = "The producer group wrong"
+        if reason:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, reason)
+        if immunity_text is None or header.from_transaction_check:
+            return
+        immunity = immunity_ms(immunity_text, self._broker.config.transaction_time_out)
+        age_ms = self._broker.clock.now_ms() - stored_ms
+        if immunity is not None and age_ms > immunity:
+            raise RefusalError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"the half message is {age_ms} ms old, and after {immunity} ms only a check settles it")
+
+    def resume_check(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Put a copy of a given-up message or a half message, which is then checked again; runs in a thread."""
+        header = request.read(ResumeCheckHalfMessageRequestHeader)
+        try:
+            _, phy_offset = decode_message_id(header.msg_id or "")
+        except MessageIllegalError as error:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        message = self._broker.store.look_message_by_offset(phy_offset) if phy_offset >= 0 else None
+        require_record(self._broker, channel, request, message, Action.UPDATE)
+        if message is None:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"there is no message {header.msg_id}")
+        if (
+            message.topic not in {N.HALF_TOPIC, N.CHECK_MAX_TIME_TOPIC} or real_queue_id(message) is None
+            or not message.properties.get(N.REAL_TOPIC) or not message.properties.get(N.PGROUP)
+        ):
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message {header.msg_id} of topic {message.topic} is not a half message")
+        message.properties = {**message.properties, N.TRANSACTION_CHECK_TIMES: "0"}
+        result = self._broker.store.put_inner(renewed_message(message))
+        if not result.status.appended:
+            raise RefusalError(
+                CODES.get(result.status, ResponseCode.SYSTEM_ERROR),
+                "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed. "
+                + (result.remark or result.status.name))
+        self._broker.loop.call_soon_threadsafe(self._resumed, message.properties[N.REAL_TOPIC], result.queue_offset)
+        return request.answer()
+
+    def _resumed(self, topic: str, offset: int) -> None:
+        self._service.queue.put(offset, UNKNOWN)
+        self._service.metrics.add(topic, 1)

@@ -1,0 +1,342 @@
+"""Pulls with long polling: requests 11 and 361 (PullMessageProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, final
+
+from tailrace import events
+from tailrace.broker.consumers.consumer_checks import (
+    check_allowed,
+    consuming_group,
+    no_group,
+    readable_topic,
+)
+from tailrace.broker.consumers.heartbeat import EXPRESSION_MAX
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.messages.long_polling import HeldPull, PullRequestHoldService
+from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalPull
+from tailrace.errors import RefusalError
+from tailrace.filters.message_filters import MessageFilter
+from tailrace.filters.retry_owner import own_messages, reader_of
+from tailrace.filters.subscriptions import TAG, SubscriptionData
+from tailrace.formats.lite import lite_queue
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+)
+from tailrace.logs import get_logger
+from tailrace.model import GetMessageResult, GetMessageStatus
+from tailrace.node.subscription_group import SubscriptionGroupConfig
+from tailrace.node.topic_config import TopicConfig
+from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.config_changes import MissingConfigError, NotPreparedError
+from tailrace.requests.reply import Answer, Reply
+
+__all__ = ["PullMessageProcessor"]
+
+_log = get_logger(__name__)
+
+COMMIT_OFFSET: Final = 1
+SUSPEND: Final = 2
+SUBSCRIPTION: Final = 4
+DEFAULT_MAX_BYTES: Final = 256 * 1024
+MAX_BYTES: Final = 4 << 20
+"""Bytes of one answer, because the event loop reads it. The first message may be larger."""
+LIMITED_DELAY_S: Final = 3.0
+"""Wait, in seconds, of a pull consumer whose group has read too much from the disk; then it gets one message."""
+PASSIVELY: Final = "CONSUME_PASSIVELY"
+"""Consume type in the heartbeat of a push consumer."""
+CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+@dataclass(slots=True)
+class _Pull:
+    """A pull, and what is known from its earlier runs."""
+
+    channel: Channel
+    request: RemotingCommand
+    begun_ns: int
+    has_waited: bool = False
+    """True if it has waited for a message, so that it is answered now."""
+    passed_over: int = 0
+    """Number of messages from its offset on that its filter excludes."""
+    result: GetMessageResult | None = None
+    """The messages that a thread has read for it from the disk."""
+
+
+@final
+class PullMessageProcessor:
+    """Serves pulls."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._mappings = broker.static_topics.table
+        self.hold = PullRequestHoldService(
+            broker.loop, broker.store.queue_offsets.max, self.run_again, self.has_match, self._is_gone)
+        """Pulls that wait for a message."""
+        broker.topics.on_change(self.hold.topics_changed)
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the requests that this processor serves."""
+        server.register(self.pull, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+    def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
+        """Return messages, or hold the pull until one arrives."""
+        pull = _Pull(channel, request, self._broker.clock.monotonic_ns())
+        try:
+            return self._pull(pull)
+        except (MissingConfigError, NotPreparedError) as missing:
+            return self._broker.changes.provide(channel, request, missing, lambda *_: self._pull(pull))
+
+    def run_again(self, held: HeldPull) -> Answer:
+        """Return the answer to a pull that has waited, with or without messages; None if it comes later."""
+        return self._pull(_Pull(
+            held.reply.channel, held.reply.request, self._broker.clock.monotonic_ns(), has_waited=True,
+            passed_over=held.looked - held.offset))
+
+    def has_match(self, pull: HeldPull) -> bool:
+        """Return whether a held pull with a property filter runs again; called when its queue has grown.
+
+        It does if one of the new messages matches, or if there are more than one read returns. Messages that
+        do not match are not read again.
+        """
+        topic, queue_id = pull.key
+        result = self._store.get_message(
+            topic, queue_id, pull.looked, 1, max_bytes=1,
+            property_filter=pull.wanted.properties, only_cached=True)
+        if result.status is GetMessageStatus.OFFSET_OVERFLOW_ONE:
+            return False
+        if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or result.is_cold:
+            return True
+        pull.looked = result.next_begin_offset
+        return result.next_begin_offset < result.max_offset
+
+    def _is_gone(self, topic: str, queue_id: int) -> bool:
+        config = self._broker.topics.select(topic)
+        return config is None or not config.readable or queue_id >= config.read_queue_nums
+
+    def _answer_cold(self, pull: _Pull, result: GetMessageResult) -> Answer:
+        """Return the answer to a pull whose messages were read from the disk; None if it comes later."""
+        self._broker.cold_data.count(pull.request.ext["consumerGroup"], len(result.data))
+        return self._pull(replace(pull, result=result))
+
+    def _pull(self, pull: _Pull) -> RemotingCommand | None:
+        """Return the answer to a pull; None if it comes later. All checks are made in each run."""
+        channel, request, result = pull.channel, pull.request, pull.result
+        header = request.read(PullMessageRequestHeader)
+        header.queue_offset += pull.passed_over  # a logical offset if the topic has a mapping
+        group, topic, logical = header.consumer_group, header.topic, None
+        group_config = consuming_group(self._broker, group)
+        if self._mappings and (logical := self._broker.static_topics.for_pull(request, header)) is not None and (
+            logical.item.bname != self._broker.config.broker_name
+        ):
+            readable_topic(self._broker, topic, -1, "pulling", or_all=True)
+            self._broker.other_brokers.answer_later(
+                channel, request, partial(self._pull_elsewhere, request, header, logical))
+            return None
+        queue_id, offset = header.queue_id, header.queue_offset
+        if header.lite_topic:
+            readable_topic(self._broker, topic, queue_id, "pulling")
+            topic = header.topic = lite_queue(topic, header.lite_topic)
+        topic_config = readable_topic(self._broker, topic, queue_id, "pulling")
+        wanted = self._filter(channel, request, group_config, header)
+        if (reset := self._broker.offsets.take_reset(group, topic, queue_id)) is not None:
+            return self._moved(request, header, reset, topic_config, group_config, logical)
+        if result is None:
+            if not pull.has_waited and header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
+                self._broker.offsets.commit(group, topic, queue_id, header.commit_offset)
+            result = self._read(header, wanted, only_cached=True)
+            if result.is_cold:
+                self._read_cold(pull, header, wanted)
+                return None
+        code = CODES.get(result.status)
+        if code is None:  # the queue does not exist yet, or is empty
+            code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+        place: tuple[int, ...] = result.next_begin_offset, result.min_offset, result.max_offset
+        if logical is not None:
+            code, place = logical.answered(code, offset, *place)
+        if code is ResponseCode.PULL_NOT_FOUND and not pull.has_waited and header.sys_flag & SUSPEND:
+            self._park(pull, header, wanted)
+            return None
+        self._broker.offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
+        body = result.data
+        if body:
+            took_ns = self._broker.clock.monotonic_ns() - pull.begun_ns
+            self._broker.traffic.hand_out(topic, group, result.message_count, len(body), queue_id, took_ns)
+        return request.answer(code, result.status.name, _header(topic_config, group_config, *place), body)
+
+    async def _pull_elsewhere(
+        self, request: RemotingCommand, header: PullMessageRequestHeader, logical: LogicalPull
+    ) -> RemotingCommand:
+        """Return the answer to a pull from a part of a logical queue that another broker has."""
+        item = logical.item
+        answer = await self._broker.other_brokers.ask(item.bname, header.topic, RequestCode.PULL_MESSAGE, {
+            **request.ext, **PHYSICAL, "queueId": str(header.queue_id), "queueOffset": str(header.queue_offset),
+            "maxMsgNums": str(header.max_msg_nums), "sysFlag": str(header.sys_flag & ~(COMMIT_OFFSET | SUSPEND))})
+        if "nextBeginOffset" not in answer.ext:
+            raise RefusalError(answer.code, answer.remark or "", dict(answer.ext))
+        found = answer.read(PullMessageResponseHeader)
+        code, place = logical.answered(
+            ResponseCode(answer.code), header.queue_offset, found.next_begin_offset, found.min_offset,
+            found.max_offset)
+        return request.answer(code, answer.remark, {**answer.ext, **place.to_ext()}, answer.body)
+
+    def _read_cold(self, pull: _Pull, header: PullMessageRequestHeader, wanted: MessageFilter) -> None:
+        """Have the messages of a pull read from the disk; only one, and later, if its group is over its threshold.
+
+        Raises RefusalError for a push consumer of such a group; it pulls again a little later.
+        """
+        group, delay_s = header.consumer_group, 0.0
+        if self._broker.cold_data.is_over(group):
+            info = self._broker.consumers.find(group)
+            if info is not None and info.consume_type == PASSIVELY:
+                raise RefusalError(
+                    ResponseCode.SYSTEM_BUSY, "This consumer group is reading cold data. It has been flow control")
+            header.max_msg_nums, delay_s = 1, LIMITED_DELAY_S
+        self._broker.cold_reads.submit(
+            Reply(pull.channel, pull.request, partial(_failure, was_cold=True)), partial(self._read, header, wanted),
+            partial(self._answer_cold, pull), group, delay_s)
+
+    def _read(
+        self, header: PullMessageRequestHeader, wanted: MessageFilter, *, only_cached: bool = False
+    ) -> GetMessageResult:
+        """Read the messages of a pull, or only those in the page cache; any thread may call this."""
+        max_bytes = header.max_msg_bytes or 0
+        most = self._store.config.max_transfer_count_on_message_in_memory
+        return self._store.get_message(
+            header.topic, header.queue_id, header.queue_offset, max(1, min(header.max_msg_nums, most)),
+            max_bytes=min(max_bytes, MAX_BYTES) if max_bytes > 0 else DEFAULT_MAX_BYTES,
+            codes=wanted.codes, property_filter=wanted.properties, only_cached=only_cached)
+
+    def _moved(
+        self, request: RemotingCommand, header: PullMessageRequestHeader, offset: int, topic: TopicConfig,
+        group: SubscriptionGroupConfig, logical: LogicalPull | None,
+    ) -> RemotingCommand:
+        """Return the answer with an offset that was reset by hand; nothing is read and nothing committed."""
+        name, queue_id = header.topic, header.queue_id
+        self._broker.offsets.commit_pull(header.consumer_group, name, queue_id, offset)
+        place: tuple[int, ...] = (
+            offset, *self._store.queue_offsets.bounds(name, queue_id))
+        if logical is not None:
+            place = logical.moved(*place)
+        return request.answer(
+            ResponseCode.PULL_OFFSET_MOVED, GetMessageStatus.OFFSET_RESET.name, _header(topic, group, *place))
+
+    def _park(self, pull: _Pull, header: PullMessageRequestHeader, wanted: MessageFilter) -> None:
+        config = self._broker.config
+        hold_ms = config.short_polling_time_mills
+        if config.long_polling_enable:
+            hold_ms = header.suspend_timeout_millis
+        reply = Reply(pull.channel, pull.request, partial(_failure, was_cold=False))
+        self.hold.hold(HeldPull(reply, (header.topic, header.queue_id), wanted, header.queue_offset), hold_ms / 1000)
+
+    def _filter(
+        self, channel: Channel, request: RemotingCommand, group_config: SubscriptionGroupConfig,
+        header: PullMessageRequestHeader,
+    ) -> MessageFilter:
+        """Return the filter of a pull, from its own subscription or from that of its group's heartbeat."""
+        filters, group = self._broker.filters, header.consumer_group
+        if header.sys_flag & SUBSCRIPTION:
+            wanted = filters.of_request(_own_subscription(header), group)
+        else:
+            wanted = filters.of_group(
+                self._subscription(channel, group_config, header), group, header.sub_version)
+        if header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return own_messages(
+                header.topic, reader_of(self._broker.control, request, header.topic, group), wanted)
+        return wanted
+
+    def _subscription(
+        self, channel: Channel, group_config: SubscriptionGroupConfig, header: PullMessageRequestHeader
+    ) -> SubscriptionData:
+        info = self._broker.consumers.find(header.consumer_group)
+        if info is None:
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            )
+        if info.broadcasting and not group_config.consume_broadcast_enable:
+            raise RefusalError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{info.group}] can not consume by broadcast way",
+            )
+        check_allowed(self._broker, info.group, header.topic)
+        found = info.subscriptions.get(header.topic)
+        if found is None:
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
+            )
+        if found.sub_version < header.sub_version:
+            self._broker.consumers.ask_for_subscriptions(info.group, channel)
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        return found
+
+
+def _header(
+    topic: TopicConfig, group: SubscriptionGroupConfig, next_begin: int, low: int, high: int, delta: int | None = None
+) -> dict[str, str]:
+    """Return the fields of every answer to a pull: the next offset, and the bounds of the queue.
+
+    For ``delta``, which only logical queues have, see `Place`.
+    """
+    header = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(next_begin),
+        "minOffset": str(low),
+        "maxOffset": str(high),
+        "topicSysFlag": str(topic.topic_sys_flag),
+        "groupSysFlag": str(group.group_sys_flag),
+    }
+    if delta is not None:
+        header["offsetDelta"] = str(delta)
+    return header
+
+
+def _failure(
+    channel: Channel, request: RemotingCommand, error: Exception, *, was_cold: bool
+) -> RemotingCommand:
+    """Log the error of a pull that has waited for the disk or for a message, and return it as an answer."""
+    if isinstance(error, MissingConfigError):  # the group was deleted while the pull waited, and is not created again
+        error = no_group(request.ext["consumerGroup"])
+    if isinstance(error, RefusalError):
+        return request.refused(error)
+    topic, queue = request.ext["topic"], request.ext["queueId"]
+    if was_cold:
+        events.COLD_PULL_FAILED.log(_log, topic=topic, queue=queue, reason=repr(error))
+    else:
+        events.HELD_PULL_FAILED.log(_log, topic=topic, queue=queue, reason=repr(error))
+    return request.failed(error)
+
+
+def _own_subscription(header: PullMessageRequestHeader) -> SubscriptionData:
+    """Return the subscription that a pull carries."""
+    expression, expression_type = header.subscription or "", header.expression_type or TAG
+    if len(expression) > EXPRESSION_MAX:
+        raise RefusalError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"the subscription has {len(expression)} characters, over the limit of {EXPRESSION_MAX}")
+    if not expression and expression_type != TAG:
+        raise RefusalError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            "parse the consumer's subscription failed: the expression is empty")
+    try:
+        return SubscriptionData.parse(header.topic, expression, expression_type=expression_type)
+    except ValueError as error:
+        raise RefusalError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from error

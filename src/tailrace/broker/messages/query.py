@@ -1,0 +1,165 @@
+"""Queries of messages and offsets: requests 12 (by key), 33 (by position) and 29 to 32 (offsets of queues)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, final
+
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.messages.records import real_topic_of, require_record, with_record
+from tailrace.errors import CorruptionError, RefusalError
+from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR, decode_message
+from tailrace.formats.lite import lite_queue
+from tailrace.formats.names import INNER_MULTI_DISPATCH, LMQ_PREFIX
+from tailrace.formats.remoting import FRAME_MAX, RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+)
+from tailrace.formats.requests.message_headers import (
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    ViewMessageRequestHeader,
+)
+from tailrace.formats.requests.table import Action
+from tailrace.model import BoundaryType, MessageExt
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["QueryProcessor"]
+
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+BODY_MAX: Final = FRAME_MAX - 64 * 1024
+"""Largest body, in bytes, that fits into a frame with its header."""
+
+
+@final
+class QueryProcessor:
+    """Returns stored messages and the offsets of queues."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._in_thread = broker.worker.in_thread
+        self._of_queue = broker.questions.of
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the requests that this processor serves."""
+        server.register(self._in_thread(self.query_message), RequestCode.QUERY_MESSAGE)
+        server.register(
+            with_record(self._broker, self.view_message, _place_of_view), RequestCode.VIEW_MESSAGE_BY_ID)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        server.register(self._of_queue(code, self.search_offset, self._in_thread(self.search_offset)), code)
+        for code, serve in (
+            (RequestCode.GET_MAX_OFFSET, self.max_offset), (RequestCode.GET_MIN_OFFSET, self.min_offset),
+        ):
+            server.register(self._of_queue(code, serve), code)
+        code = RequestCode.GET_EARLIEST_MSG_STORETIME  # the oldest record is seldom in memory
+        server.register(
+            self._of_queue(code, self.earliest_store_time, self._in_thread(self.earliest_store_time)), code)
+
+    def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return messages with a key: request 12."""
+        header = request.read(QueryMessageRequestHeader)
+        config = self._store.config
+        max_num = max(0, header.max_num)
+        if request.ext.get(UNIQUE_KEY_QUERY) == "true":
+            max_num = config.default_query_max_num
+        max_num = min(max_num, config.max_msgs_num_batch)
+        records = self._store.query_records(
+            header.topic, header.key, max_num, header.begin_timestamp,
+            header.end_timestamp if header.end_timestamp >= 0 else sys.maxsize,
+        )
+        # Clients refuse a longer frame, so only the newest messages that fit are returned.
+        room = BODY_MAX
+        for place in range(len(records) - 1, -1, -1):
+            room -= len(records[place])
+            if room < 0:
+                records = records[place + 1 :]
+                break
+        stats = self._store.stats()
+        answer_ext = QueryMessageResponseHeader(
+            stats.get("indexLastUpdateTimestamp", 0), stats.get("indexLastUpdatePhyoffset", 0)).to_ext()
+        if not records:
+            raise RefusalError(
+                ResponseCode.QUERY_NOT_FOUND,
+                "can not find message, maybe time range not correct", answer_ext,
+            )
+        return request.answer(ext=answer_ext, body=b"".join(records))
+
+    def view_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the message at a physical offset: request 33. If the request names a topic, it must be the message's.
+        """
+        header = request.read(ViewMessageRequestHeader)
+        offset, topic = header.offset, (header.topic or "").strip()
+        record, message, error = self._store.select_record(offset), None, None
+        if record is not None and (topic or self._broker.control is not None):
+            try:
+                message = decode_message(bytes(record))
+            except CorruptionError as found:
+                error = found
+        require_record(self._broker, channel, request, message, Action.GET)
+        if record is None:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+            )
+        if topic and message is None:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, f"decode message by the offset failed: {error}") from error
+        if topic and message is not None and not _is_of(topic, message):
+            raise RefusalError(ResponseCode.NO_PERMISSION, "The topic does not match the message")
+        return request.answer(body=bytes(record))
+
+    def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the queue offset of the message at a store time: request 29."""
+        header = request.read(SearchOffsetRequestHeader)
+        boundary = BoundaryType.LOWER
+        if (header.boundary_type or "").upper() == "UPPER":
+            boundary = BoundaryType.UPPER
+        topic = lite_queue(header.topic, header.lite_topic) if header.lite_topic else header.topic
+        offset = self._store.queue_offsets.by_time(
+            topic, header.queue_id, header.timestamp, boundary
+        )
+        return request.answer(ext=SearchOffsetResponseHeader(offset))
+
+    def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the end offset of a queue: request 30."""
+        header = request.read(GetMaxOffsetRequestHeader)
+        offset = self._store.queue_offsets.max(
+            header.topic, header.queue_id, committed=header.committed)
+        return request.answer(ext=GetMaxOffsetResponseHeader(max(0, offset)))
+
+    def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the least offset of a queue: request 31."""
+        header = request.read(GetMinOffsetRequestHeader)
+        offset = self._store.queue_offsets.min(header.topic, header.queue_id)
+        if not offset and self._store.topics.has_batch_queues(header.topic) and (
+            self._store.queue_offsets.max(header.topic, header.queue_id) <= 0
+        ):
+            offset = -1  # as BatchConsumeQueue returns for a queue that has never had a message
+        return request.answer(ext=GetMinOffsetResponseHeader(offset))
+
+    def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the store time of the first message of a queue: request 32; -1 if the queue is empty."""
+        header = request.read(GetEarliestMsgStoretimeRequestHeader)
+        topic, queue_id = header.topic, header.queue_id
+        first = self._store.queue_offsets.min(topic, queue_id)
+        timestamp = -1
+        if self._store.queue_offsets.max(topic, queue_id) > max(0, first):
+            timestamp = self._store.queue_offsets.store_timestamp(topic, queue_id, max(0, first))
+        return request.answer(ext=GetEarliestMsgStoretimeResponseHeader(timestamp))
+
+
+def _place_of_view(request: RemotingCommand) -> int:
+    return request.read(ViewMessageRequestHeader).offset
+
+
+def _is_of(topic: str, message: MessageExt) -> bool:
+    """Return whether a message is one of a topic, or has a place in it if it is an LMQ."""
+    return topic == real_topic_of(message) or (topic.startswith(LMQ_PREFIX) and topic in message.properties.get(
+        INNER_MULTI_DISPATCH, "").split(LMQ_DISPATCH_SEPARATOR))

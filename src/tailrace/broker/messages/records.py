@@ -1,0 +1,126 @@
+"""To whom a stored message belongs, and the check of a request that names it by its position or id.
+
+The check of requests sees only names. A request that names a message by an offset, an id, a receipt or a handle may
+name a message of any topic. Its processor looks the message up and calls `require_record`: the user needs the
+permission for the topic or the group to which the message belongs. A message that is missing and one that is
+forbidden are refused with the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tailrace.auth.accesses import GROUP, TOPIC, Access, topic_access
+from tailrace.broker.core.context import BrokerContext
+from tailrace.errors import RefusalError
+from tailrace.formats import names as N
+from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR
+from tailrace.formats.pop import retry_owner
+from tailrace.formats.remoting import RemotingCommand
+from tailrace.formats.requests.table import Action
+from tailrace.model import MessageExt
+from tailrace.remoting import Channel
+from tailrace.requests.reply import Answer, Reply, Serve
+from tailrace.timer.properties import PARKED_TOPIC
+
+__all__ = ["owners_of", "real_topic_of", "require", "require_record", "with_record"]
+
+_HOLD_OTHERS: Final = frozenset({
+    N.SCHEDULE_TOPIC, N.TIMER_TOPIC, PARKED_TOPIC, N.HALF_TOPIC, N.CHECK_MAX_TIME_TOPIC})
+"""Topics that hold messages of other topics, which are in the property REAL_TOPIC."""
+
+
+def real_topic_of(message: MessageExt) -> str:
+    """Return the topic to which a message goes: its own, or the one for which a delay or a transaction holds it."""
+    return message.properties.get(N.REAL_TOPIC, "") if message.topic in _HOLD_OTHERS else message.topic
+
+
+def owners_of(message: MessageExt, action: Action) -> list[Access]:
+    """Return the accesses of which one is enough to do something with a message.
+
+    A message of a retry topic belongs to its group, a dead letter to its topic or its group, every other message to
+    its topic and to each LMQ queue in which it has a place.
+    """
+    topic, properties = real_topic_of(message), message.properties
+    if topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX):
+        group = retry_owner(
+            topic, properties.get(N.ORIGIN_GROUP), properties.get(N.REAL_TOPIC), properties.get(N.RETRY_TOPIC))
+        return [topic_access(topic if group is None else f"{N.RETRY_GROUP_TOPIC_PREFIX}{group}", action)]
+    found = [Access(TOPIC, topic, action)]
+    if topic.startswith(N.DLQ_GROUP_TOPIC_PREFIX):
+        return [*found, Access(GROUP, topic.removeprefix(N.DLQ_GROUP_TOPIC_PREFIX), action)]
+    names = properties.get(N.INNER_MULTI_DISPATCH)
+    return found if not names else found + [
+        topic_access(name, action) for name in names.split(LMQ_DISPATCH_SEPARATOR) if name.startswith(N.LMQ_PREFIX)]
+
+
+def require_record(
+    broker: BrokerContext, channel: Channel, request: RemotingCommand, message: MessageExt | None, action: Action
+) -> None:
+    """Raise RefusalError unless the user that sent a request may do something with a message; None if it is missing.
+
+    Any thread may call it. Nothing happens without users.
+    """
+    control = broker.control
+    if control is not None:
+        accesses = [] if message is None else owners_of(message, action)
+        _on_loop(broker.loop, lambda: control.require_record(channel, request, *accesses))
+
+
+def require(broker: BrokerContext, channel: Channel, request: RemotingCommand, *accesses: Access) -> None:
+    """Raise RefusalError unless the user that sent a request may also do all of this.
+
+    Any thread may call it. Nothing happens without users.
+    """
+    control = broker.control
+    if control is not None:
+        _on_loop(broker.loop, lambda: control.require(channel, request, *accesses))
+
+
+def with_record(broker: BrokerContext, serve: Serve, place: Callable[[RemotingCommand], int | None]) -> Serve:
+    """Return a processor of requests that name a record: ``serve``, which never waits for the disk.
+
+    ``place`` returns the position of the record, None if the request names none. If the record is not in memory, a
+    thread reads it first; ``serve`` then finds it at hand. Topics and groups that the request lacks are created, as by
+    `creates_missing`. Errors of ``place`` are left to ``serve``.
+    """
+    store, loop = broker.store, broker.loop
+
+    def served(channel: Channel, request: RemotingCommand) -> Answer:
+        try:
+            at = place(request)
+        except (ValueError, RefusalError):
+            at = None
+        if at is None or at < 0 or not loop.is_running() or store.is_in_memory(at):
+            return broker.changes.serve(channel, request, serve)
+
+        def then(record: bytes | None) -> Answer:
+            def again(channel: Channel, request: RemotingCommand) -> Answer:
+                store.at_hand(at, record)
+                try:
+                    return serve(channel, request)
+                finally:
+                    store.at_hand(-1, None)
+
+            return broker.changes.serve(channel, request, again)
+
+        group = request.ext.get("group") or request.ext.get("consumerGroup") or ""
+        broker.cold_reads.submit(Reply(channel, request), partial(store.record_at, at), then, group)
+        return None
+
+    return served
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, check: Callable[[], None]) -> None:
+    """Call a function in the thread of the event loop, where access control is used."""
+    if loop is asyncio._get_running_loop() or not loop.is_running():
+        check()
+        return
+
+    async def call() -> None:
+        check()
+
+    asyncio.run_coroutine_threadsafe(call(), loop).result()

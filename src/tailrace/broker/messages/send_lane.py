@@ -1,0 +1,131 @@
+"""The send lane: plain sends that arrive together on a connection, served in a few calls of compiled code.
+
+`tailrace.kernels.send_lane` says which sends are plain, and `ProvenTopics` for which topics. Up to `SENDS_MAX` of them
+are put under the lock of the log at a time. The lane refuses nothing and creates nothing: it stops before the first
+frame that it cannot serve with the ordinary result, and `SendMessageProcessor` serves that one. Everything that a send
+counts is counted here as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, final
+
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.messages.proven_topics import ProvenTopics
+from tailrace.broker.messages.send import SendMessageProcessor
+from tailrace.broker.statistics.traffic import FIFO, NORMAL
+from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
+from tailrace.formats.remoting import INT32, SerializeType
+from tailrace.kernels.send_lane import PlainSends, may_be_send
+from tailrace.kernels.shared.constants import SENDS_MAX
+from tailrace.model import PutMessageResult, PutMessageStatus
+from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.durable_answers import DurableAnswers, JoinedReply
+
+__all__ = ["SendLane"]
+
+_OPAQUE: Final = 0x41424344
+_RESULT: Final = PutMessageResult(
+    PutMessageStatus.PUT_OK, phy_offset=0x0123456789ABCDEF, until=0x0123456789ABCDFF, queue_id=192_837_465,
+    queue_offset=5_647_382_910_192_837, msg_num=1)
+_KEY: Final = "THE-UNIQUE-KEY-OF-A-SAMPLE"
+
+
+@final
+class SendLane:
+    """Serves plain sends. ``wait_durable`` is True with flushDiskType=SYNC_FLUSH. Used in the event loop's thread."""
+
+    def __init__(
+        self, broker: BrokerContext, durable: DurableAnswers, processor: SendMessageProcessor, proven: ProvenTopics, *,
+        wait_durable: bool,
+    ) -> None:
+        self._config = broker.config
+        self._clock = broker.clock
+        self._store = broker.store
+        self._traffic = broker.traffic
+        self._mappings = broker.static_topics.table
+        self._durable = durable
+        self._processor = processor
+        self._proven = proven
+        self._wait_durable = wait_durable
+        self._sends: PlainSends | None = None
+
+    def register(self, server: RemotingServer) -> None:
+        """Serve the plain sends of a server. The address of the store is known by now."""
+        if self._sends is None:
+            log, processor = self._store.inner.commit_log, self._processor
+            self._sends = PlainSends(
+                processor.own_properties, self._store.inner.store_host, log.tail.plain_size,
+                SENT_PROPERTIES_MAX, log.rules.appends_crc, self._proven.table, *(
+                    parts_of_answer(processor, kind) for kind in (SerializeType.JSON, SerializeType.ROCKETMQ)))
+        server.lane = self
+
+    def take(self, channel: Channel, data: bytes, pos: int, room: int) -> tuple[int, bytes]:
+        """Serve plain sends of ``data`` from ``pos``; return the position after them, and their answers.
+
+        The answers have up to ``room`` bytes and one answer more.
+        """
+        if not may_be_send(data, pos):
+            return pos, b""
+        sends = self._sends
+        assert sends is not None, "registered"
+        most = min(SENDS_MAX, 1 + room // sends.answer_size, self._durable.room)
+        if (
+            not sends.read(data, pos, channel.born_host, most, self._proven.version) or self._mappings
+            or not self._config.send_lane_enable or not self._store.is_writeable
+        ):
+            return pos, b""
+        try:
+            return self._serve(channel, sends, pos)
+        finally:
+            sends.end()
+
+    def _serve(self, channel: Channel, sends: PlainSends, pos: int) -> tuple[int, bytes]:
+        begun_ns = self._clock.monotonic_ns()
+        topic = sends.topic.text
+        result = self._store.inner.append_some(
+            [(topic, queue_id) for queue_id in sends.queues], sends.count, sends.bound, sends.write)
+        done = result.msg_num
+        if not done:
+            return pos, b""
+        traffic = self._traffic
+        traffic.sends["lane"] += done
+        traffic.take_in_each(topic, FIFO if sends.ordered else NORMAL, sends.sizes(done))
+        answers = sends.answers(done)
+        took = partial(self._took, topic, sends.queues, sends.counts(done), begun_ns)
+        if self._wait_durable and answers:
+            self._durable.add(JoinedReply(channel, answers), answers, result.until, took, done)
+            return sends.until(done), b""
+        took()
+        return sends.until(done), answers
+
+    def _took(
+        self, topic: str, queues: Sequence[int], counts: Sequence[int], begun_ns: int, _: object = None
+    ) -> None:
+        took_ns = self._clock.monotonic_ns() - begun_ns
+        for queue_id, count in zip(queues, counts, strict=True):
+            if count:
+                self._traffic.put_took(topic, queue_id, took_ns, count)
+
+
+def parts_of_answer(processor: SendMessageProcessor, kind: SerializeType) -> tuple[bytes, ...]:
+    """Return the parts around the fields of a successful answer, cut from one that the processor makes.
+
+    The fields are request number, position, queue id, queue offset and unique key. In a binary header the last three
+    have their length before them.
+    """
+    fields = [b"%016X" % _RESULT.phy_offset]
+    texts = [b"%d" % _RESULT.queue_id, b"%d" % _RESULT.queue_offset, _KEY.encode()]
+    if kind == SerializeType.JSON:
+        fields = [b"%d" % _OPAQUE, *fields, *texts]
+    else:
+        fields = [INT32.pack(_OPAQUE), *fields, *(INT32.pack(len(text)) + text for text in texts)]
+    rest = processor.answer(kind, _OPAQUE, _RESULT, _KEY)
+    parts = []
+    for field in fields:
+        part, found, rest = rest.partition(field)
+        assert found, "the answer has every field, in this order"
+        parts.append(part)
+    return *parts, rest

@@ -1,0 +1,155 @@
+"""Allocation of queues to the members of a group by the broker: requests 400 and 401.
+
+A client with ``clientRebalance=false`` sends request 400 every 20 s and after each change of its group.
+Clients of 5.5.0 use their own allocation if the first answer is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+from tailrace.broker.clients.client_manager import BROADCASTING
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.pop.fields import not_poppable
+from tailrace.broker.pop.polling import ALL_QUEUES
+from tailrace.client.allocation import averagely, in_turn
+from tailrace.errors import StoreError
+from tailrace.formats import fastjson
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.node.message_request_mode import POP, PULL
+from tailrace.node.topic_config import PERM_READ
+from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.bodies import json_object, number_in, text_in
+from tailrace.requests.config_changes import Change, creates_missing
+from tailrace.requests.reply import Answer
+
+__all__ = ["QueryAssignmentProcessor"]
+
+QUEUES_MAX: Final = 100_000
+"""Number of queues of a topic on all brokers together."""
+_Queues = Sequence[tuple[str, int]]
+_Allocate = Callable[[_Queues, int, int], _Queues]
+STRATEGIES: Final[dict[str, _Allocate]] = {"AVG": averagely, "AVG_BY_CIRCLE": in_turn}
+
+
+@final
+class QueryAssignmentProcessor:
+    """Allocates queues to the members of a group, for pull or for POP."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self.changes = broker.changes
+        self._modes = broker.state.modes
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the requests that this processor serves."""
+        server.register(self.query, RequestCode.QUERY_ASSIGNMENT)
+        server.register(self.set_mode, RequestCode.SET_MESSAGE_REQUEST_MODE)
+
+    def query(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the queues of a member: request 400.
+
+        If the topic or the group is not known yet, the answer has no ``messageQueueAssignments``, and the client
+        keeps its queues. With an empty list the client gives up all queues.
+        """
+        body = json_object(request)
+        topic, group = text_in(body, "topic"), text_in(body, "consumerGroup")
+        strategy = str(body.get("strategyName") or "AVG")
+        broadcast = body.get("messageModel") == BROADCASTING
+        allocate = STRATEGIES.get(strategy)
+        if allocate is None and not broadcast:
+            # RocketMQ answers success without queues, and the client consumes nothing.
+            return request.answer(
+                ResponseCode.INVALID_PARAMETER,
+                f"unsupported strategy [{strategy}]; known are {', '.join(STRATEGIES)}")
+        queues = self._queues(topic)
+        mode, shared = self._mode(topic, group)
+        if queues is not None and allocate is not None and not broadcast:
+            queues = self._share(
+                group, str(body.get("clientId") or ""), queues, allocate, shared if mode == POP else None)
+        if queues is None:
+            return request.answer(body=b"{}")
+        return request.answer(body=fastjson.dumps({"messageQueueAssignments": [
+            {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": topic}, "mode": mode}
+            for name, queue_id in queues
+        ]}))
+
+    def _mode(self, topic: str, group: str) -> tuple[str, int]:
+        """Return the mode (pull or POP) of a group on a topic, and popShareQueueNum.
+
+        Topics with batch queues are not popped, even if a Java broker has stored mode POP for them.
+        """
+        config = self._broker.config
+        if self._broker.topics.has_batch_queues(topic):
+            return PULL, 0
+        found = self._modes.mode(topic, group)
+        if found is not None:
+            return found
+        if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return PULL, 0
+        return config.default_message_request_mode, config.default_pop_share_queue_num
+
+    def _queues(self, topic: str) -> _Queues | None:
+        """Return (broker, queue id) of every readable queue, sorted; None if no broker has the topic.
+
+        Raises StoreError if there are too many.
+        """
+        route = self._broker.route(topic)
+        if route is None:
+            return None
+        total = sum(max(0, data["readQueueNums"]) for data in route["queueDatas"])
+        if total > QUEUES_MAX:  # another broker may have registered any number
+            raise StoreError(f"topic {topic} has {total} queues, the limit is {QUEUES_MAX}")
+        return sorted(
+            (str(data["brokerName"]), queue_id) for data in route["queueDatas"]
+            if data["perm"] & PERM_READ for queue_id in range(data["readQueueNums"]))
+
+    def _share(
+        self, group: str, client_id: str, queues: _Queues, allocate: _Allocate, shared: int | None
+    ) -> _Queues | None:
+        """Return the queues of a member. ``shared`` is popShareQueueNum, None for a group that pulls."""
+        info = self._broker.consumers.find(group)
+        if info is None:
+            return None
+        members = sorted(info.client_ids())
+        if client_id not in members:
+            return []
+        place = members.index(client_id)
+        if shared is None:
+            return allocate(queues, place, len(members))
+        if shared <= 0 or shared >= len(members) - 1:  # every member pops all queues of each broker
+            return [(name, ALL_QUEUES) for name in dict.fromkeys(name for name, _ in queues)]
+        if len(members) > len(queues):
+            return [queues[place % len(queues)]] if queues else []
+        found = [
+            queue for following in range(shared + 1)
+            for queue in allocate(queues, (place + following) % len(members), len(members))]
+        return list(dict.fromkeys(found))
+
+    @creates_missing
+    def set_mode(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Set the mode (pull or POP) of a group on a topic: request 401."""
+        body, broker = json_object(request), self._broker
+        topic, group = text_in(body, "topic"), text_in(body, "consumerGroup")
+        if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return request.answer(
+                ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        if broker.topics.select(topic) is None:
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        if broker.group(group) is None:
+            return request.answer(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
+        if (mode := body.get("mode") or PULL) not in {PULL, POP}:
+            return request.answer(
+                ResponseCode.INVALID_PARAMETER, f"mode {str(mode)[:40]} is not supported; known are {PULL} and {POP}")
+        if mode == POP and broker.topics.has_batch_queues(topic):
+            return request.answer(ResponseCode.NO_PERMISSION, not_poppable(topic))
+        if broker.store.read_only:
+            return request.answer(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
+        shared = number_in(body, "popShareQueueNum")
+        change = Change(self._modes, self._modes.setting(
+            topic, group, str(mode), shared,
+            lambda topic, group: broker.topics.select(topic) is not None and broker.groups.select(group) is not None))
+        return self.changes.apply(channel, request, [change], request.answer)

@@ -1,0 +1,1 @@
+"""Counters of a running broker, which requests write and `tailrace.observe` reads."""

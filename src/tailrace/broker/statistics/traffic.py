@@ -1,0 +1,196 @@
+"""Counters of messages in and out since the start, for ``/metrics`` and request 315.
+
+The dispatch thread and the event loop count, and any thread reads. A reader may see a message counted whose
+bytes are not counted yet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+from tailrace.broker.statistics.counters import Counters, Flow
+from tailrace.env.supervision import failed
+from tailrace.formats import names as N
+from tailrace.kernels.shared import constants as C
+from tailrace.kernels.unit_records import property_values
+from tailrace.metrics import MESSAGE_SIZE, PUT_LATENCY, Histogram
+from tailrace.store.hooks import MessageArrivingListener
+
+__all__ = ["FIFO", "NORMAL", "CountedArrivals", "Flow", "Traffic", "is_delayed", "message_type"]
+
+_BUCKETS: Final = MESSAGE_SIZE.buckets
+NORMAL: Final = "normal"
+FIFO: Final = "fifo"
+_TRAN_MSG: Final = (N.TRAN_MSG.encode(),)
+
+
+@final
+class SizedFlow(Flow):
+    """A flow that also counts messages by their size, in buckets; the last bucket has no bound."""
+
+    __slots__ = ("sizes",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = [0] * (len(_BUCKETS) + 1)
+
+
+def message_type(kind: int, properties: bytes) -> str:
+    """Return normal, fifo, delay or transaction, from the kind of a message and its stored properties.
+
+    The order is RocketMQ's (BrokerMetricsManager.getMessageType).
+    """
+    if kind & C.HALF and (property_values(properties, _TRAN_MSG)[0] or "").lower() == "true":
+        return "transaction"
+    if kind & C.SHARDED:
+        return FIFO
+    return "delay" if is_delayed(kind) else NORMAL
+
+
+def is_delayed(kind: int) -> bool:
+    """Return whether a message of this kind waits in a system topic before it is delivered."""
+    return bool(kind & (C.WAITS | C.DELAYED))
+
+
+def _no_system_topics(topic: str) -> bool:
+    return False
+
+
+@final
+class Traffic:
+    """Counters by topic and message type, by topic and group, and dead letters by group.
+
+    ``came_in`` counts what producers sent, under the topic of the request. ``by_topic`` counts the messages
+    that became readable on a topic, from any source: producers, timers, delay levels and retries.
+    """
+
+    def __init__(
+        self, is_system_topic: Callable[[str], bool] = _no_system_topics, *, by_queue: bool = True,
+        cluster: str = "",
+    ) -> None:
+        """``by_queue``: count latencies and delayed messages by queue (enableDetailStat)."""
+        self._by_queue = by_queue
+        self._cluster = cluster
+        self.counters = Counters()
+        self._is_system_topic = is_system_topic
+        self.came_in: defaultdict[tuple[str, str], SizedFlow] = defaultdict(SizedFlow)
+        self.went_out: defaultdict[tuple[str, str], Flow] = defaultdict(Flow)
+        self.went_back: defaultdict[tuple[str, str], Flow] = defaultdict(Flow)
+        self.by_topic: defaultdict[str, Flow] = defaultdict(Flow)
+        self.all_arrived, self.all_out = Flow(), Flow()
+        self.user_arrived, self.user_out = Flow(), Flow()
+        """As ``all_arrived`` and ``all_out``, without system topics."""
+        self.dead_letters: Counter[str] = Counter()
+        self.put_latency = Histogram(PUT_LATENCY)
+        self.sends = {"lane": 0, "ordinary": 0}
+        """Requests to store messages that the send lane and the processor of sends have served."""
+        self.get_time_max_ns = 0
+        """Longest time of a pull that returned messages, in ns, since the start."""
+
+    def take_in(self, topic: str, kind: str, count: int, size: int) -> None:
+        """Count ``count`` stored messages with a total of ``size`` bytes."""
+        flow = self.came_in[topic, kind]
+        flow.add(count, size)
+        flow.sizes[bisect_left(_BUCKETS, size // count)] += count
+
+    def take_in_each(self, topic: str, kind: str, sizes: Sequence[int]) -> None:
+        """Count stored messages that were sent one by one, with these sizes in bytes."""
+        flow = self.came_in[topic, kind]
+        flow.add(len(sizes), sum(sizes), len(sizes))
+        bucket = bisect_left(_BUCKETS, min(sizes))
+        if bucket == bisect_left(_BUCKETS, max(sizes)):
+            flow.sizes[bucket] += len(sizes)
+        else:
+            for size in sizes:
+                flow.sizes[bisect_left(_BUCKETS, size)] += 1
+
+    def arrived(self, topic: str, count: int, size: int, queue_id: int = -1) -> None:
+        """Count messages that have become readable; called by the dispatch thread."""
+        if topic.startswith(N.LMQ_PREFIX):
+            topic = N.LMQ_PREFIX  # there may be millions of them, one for each device
+        elif topic == N.SCHEDULE_TOPIC and self._by_queue and queue_id >= 0:
+            self.counters.add("QUEUE_PUT", f"{topic}@{queue_id}", count, size, count)
+        self.by_topic[topic].add(count, size, count)
+        self.all_arrived.add(count, size)
+        if not self._is_system_topic(topic):
+            self.user_arrived.add(count, size)
+
+    def arrivals(self, topic: str) -> int:
+        """Return how many messages of a topic have become readable since the start.
+
+        Messages are counted after they became readable and before waiting pulls are notified.
+        """
+        flow = self.by_topic.get(N.LMQ_PREFIX if topic.startswith(N.LMQ_PREFIX) else topic)
+        return 0 if flow is None else flow.messages
+
+    def hand_out(
+        self, topic: str, group: str, count: int, size: int, queue_id: int = -1, took_ns: int = 0,
+    ) -> None:
+        """Count messages handed to a consumer, and if ``queue_id`` is given how long that took."""
+        if topic.startswith(N.LMQ_PREFIX):
+            topic = N.LMQ_PREFIX
+        elif queue_id >= 0 and not group.startswith(N.LMQ_PREFIX):
+            self.get_time_max_ns = max(self.get_time_max_ns, took_ns)
+            place = f"{queue_id}@{topic}@{group}" if self._by_queue else f"{topic}@{group}"
+            self.counters.add("GROUP_GET_LATENCY", place, took_ns // 1_000_000)
+        if group.startswith(N.LMQ_PREFIX):
+            group = N.LMQ_PREFIX
+        self.went_out[topic, group].add(count, size)
+        self.all_out.add(count, size)
+        if not self._is_system_topic(topic):
+            self.user_out.add(count, size)
+
+    def revive_log_put(self, kind: str, topic: str, group: str, count: int = 1) -> None:
+        """Count records that POP wrote for a group: ``kind`` is CK for checkpoints, ACK for acknowledgements."""
+        self.counters.add(f"GROUP_{kind}", f"{topic}@{group}", count)
+        self.counters.add(f"BROKER_{kind}", self._cluster, count)
+
+    def put_took(self, topic: str, queue_id: int, took_ns: int, times: int = 1) -> None:
+        """Count the time that a send took up to its answer, or each of several to a queue."""
+        self.put_latency.add(took_ns / 1_000_000, times)
+        if not topic.startswith(N.LMQ_PREFIX):
+            self.counters.add("TOPIC_PUT_LATENCY", f"{queue_id}@{topic}", took_ns // 1_000_000 * times, 0, times)
+
+    def sent_back(self, topic: str, group: str) -> None:
+        """Count a message that a consumer sent back."""
+        self.went_back[topic, group].add(1, 0)
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop the counts of a topic that is deleted."""
+        self.by_topic.pop(topic, None)
+        self.counters.forget_topic(topic)
+        self._forget(0, topic, self.came_in, self.went_out, self.went_back)
+
+    def forget_group(self, group: str) -> None:
+        """Drop the counts of a group that is deleted."""
+        self._forget(1, group, self.went_out, self.went_back)
+        self.dead_letters.pop(group, None)
+        self.counters.forget_group(group)
+
+    def _forget(self, place: int, name: str, *tables: dict[tuple[str, str], Any]) -> None:
+        for table in tables:
+            for key in [key for key in list(table) if key[place] == name]:
+                table.pop(key, None)  # two topics or groups may be deleted at the same time
+
+
+@final
+class CountedArrivals:
+    """A listener that counts messages that became readable, then calls the listeners in ``then``."""
+
+    def __init__(self, traffic: Traffic, *then: MessageArrivingListener) -> None:
+        self._traffic = traffic
+        self._then = then
+
+    def arriving(
+        self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
+    ) -> None:
+        """Count, then call the other listeners; called by the dispatch thread."""
+        self._traffic.arrived(topic, len(tags_codes), size, queue_id)
+        for listener in self._then:
+            try:
+                listener.arriving(topic, queue_id, next_offset, tags_codes, size)
+            except Exception:  # noqa: BLE001 - the other listeners are called, and the dispatch continues
+                failed("arrivals")

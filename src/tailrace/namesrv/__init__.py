@@ -1,0 +1,1 @@
+"""The name server: brokers, routes of topics, key-value pairs."""

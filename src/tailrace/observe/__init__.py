@@ -1,0 +1,1 @@
+"""What a running broker shows: the text of ``/metrics``, lags, and the HTTP port with its pages."""

@@ -1,0 +1,183 @@
+"""Answers to sends that wait until their message is durable.
+
+All sends of one turn of the event loop wait together, for the end of the last message. So they need one
+call to the store, one wake-up of the loop, and one write for each connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol, TypeVar, final
+
+from tailrace import events
+from tailrace.env.supervision import failed
+from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
+from tailrace.logs import get_logger
+from tailrace.model import PutMessageStatus
+from tailrace.remoting import Channel
+from tailrace.requests.mailbox import LoopMailbox
+from tailrace.requests.reply import Reply
+
+__all__ = ["DurableAnswers", "DurableStore", "when_durable"]
+
+_log = get_logger(__name__)
+
+PENDING_LIMIT: Final = 10_000
+"""Number of sends that may wait, as in RocketMQ (sendThreadPoolQueueCapacity)."""
+
+Then = Callable[[PutMessageStatus], int | None]
+"""Is called with the result of the sync. Returns None, or a later position to wait for.
+
+An error that it raises is the answer to its request, and changes no other answer.
+"""
+Waiting = list[tuple["Reply | JoinedReply", bytes, Then | None, int]]
+
+
+class DurableStore(Protocol):
+    """The part of a store that is used here."""
+
+    def when_durable(self, until: int, callback: Callable[[PutMessageStatus], None]) -> None:
+        """Call ``callback``, from any thread, when the log is durable up to ``until``."""
+        ...
+
+
+@final
+class DurableAnswers:
+    """Sends encoded answers when the log is durable up to their position."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: DurableStore, limit: int = PENDING_LIMIT
+    ) -> None:
+        self._loop = loop
+        self._store = store
+        self._limit = limit
+        self._batch: Waiting = []
+        self._until = 0
+        self._done: LoopMailbox[tuple[Waiting, PutMessageStatus]] = LoopMailbox(loop, self._answer)
+        self.pending = 0
+
+    @property
+    def full(self) -> bool:
+        """True if further sends should be refused for now."""
+        return self.pending >= self._limit
+
+    @property
+    def room(self) -> int:
+        """How many more sends may wait."""
+        return self._limit - self.pending
+
+    def add(
+        self, reply: Reply | JoinedReply, answer: bytes, until: int, then: Then | None = None, count: int = 1
+    ) -> None:
+        """End a reply with ``answer`` when the log is durable up to ``until``, after a call of ``then``.
+
+        An empty answer (oneway request) is not sent. It may be the joined frames of answers to ``count`` requests.
+        """
+        if not self._batch:
+            self._loop.call_soon(self._register)
+        self._batch.append((reply, answer, then, count))
+        self.pending += count
+        self._until = max(self._until, until)
+
+    def _register(self) -> None:
+        batch, self._batch = self._batch, []
+        try:
+            self._store.when_durable(self._until, partial(self._durable, batch))
+        except Exception as error:  # noqa: BLE001 - every request of the batch gets an answer
+            # It is not known whether the messages are durable; the answers say so.
+            events.CANNOT_WAIT_FOR_THE_DISK.log(_log, sends=len(batch), reason=error)
+            self._durable(batch, PutMessageStatus.SERVICE_NOT_AVAILABLE)
+
+    def _durable(self, batch: Waiting, status: PutMessageStatus) -> None:
+        self._done.put((batch, status))
+
+    def _answer(self, done: list[tuple[Waiting, PutMessageStatus]]) -> None:
+        by_channel: dict[Channel, list[bytes]] = {}
+        for batch, status in done:
+            is_durable = status is PutMessageStatus.PUT_OK
+            for reply, answer, then, count in batch:
+                self.pending -= count
+                try:
+                    later = then(status) if then is not None else None
+                    if later is not None:
+                        self.add(reply, answer, later)
+                        continue
+                    last = answer if is_durable or not answer else _changed(answer, status)
+                except Exception as error:  # noqa: BLE001 - one failing answer costs one answer
+                    reply.fail(error)
+                else:
+                    reply.drop()  # it is written with the others of its connection
+                    if last:
+                        by_channel.setdefault(reply.channel, []).append(last)
+        for channel, answers in by_channel.items():
+            try:
+                channel.write(b"".join(answers))
+            except Exception:  # noqa: BLE001 - the other connections get their answers
+                failed("DurableAnswers")
+                channel.close()
+
+
+A = TypeVar("A", bound=RemotingCommand | bytes)
+
+
+def when_durable(
+    durable: DurableAnswers | None, channel: Channel, request: RemotingCommand,
+    answer: A, until: int,
+) -> A | None:
+    """Return the answer, or None if it is sent later, when the log is durable up to ``until``.
+
+    Without ``durable``, or for a oneway request, nothing waits.
+    """
+    if durable is None or request.is_oneway:
+        return answer
+    durable.add(Reply(channel, request), answer if isinstance(answer, bytes) else encode(answer), until)
+    return None
+
+
+@final
+class JoinedReply:
+    """The reply to several requests that were served together; ``answers`` are the frames of their answers."""
+
+    __slots__ = ("_answers", "channel")
+
+    def __init__(self, channel: Channel, answers: bytes) -> None:
+        self.channel = channel
+        self._answers = answers
+
+    def drop(self) -> None:
+        """End the reply, because the answers are sent with others."""
+
+    def fail(self, error: Exception) -> None:
+        """Send the answer for an error to each of the requests."""
+        def change(response: RemotingCommand) -> None:
+            response.code, response.remark, response.ext = (
+                ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", {})
+
+        self.channel.write(_edited(self._answers, change))
+
+
+def _changed(answer: bytes, status: PutMessageStatus) -> bytes:
+    """Return the answer with the code of a sync that failed."""
+    def change(response: RemotingCommand) -> None:
+        if status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+            response.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            response.remark = "the message is stored, but not durable yet"
+        else:
+            response.code = ResponseCode.SERVICE_NOT_AVAILABLE
+            response.remark = "the message could not be made durable, the store takes no more writes"
+
+    return _edited(answer, change)
+
+
+def _edited(answer: bytes, edit: Callable[[RemotingCommand], None]) -> bytes:
+    """Return the frames of an answer, one or several, after an edit of each."""
+    frames: list[bytes] = []
+    at = 0
+    while at < len(answer):
+        response, at = decode_frame(answer, at, len(answer))
+        assert response is not None
+        edit(response)
+        frames.append(encode(response))
+    return b"".join(frames)

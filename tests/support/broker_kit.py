@@ -1,0 +1,261 @@
+"""A store that a test steps, and a broker around it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+from types import SimpleNamespace
+
+import pytest
+
+from tailrace import MessageStore
+from tailrace.broker.clients.client_manager import ConsumerManager, ProducerManager
+from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.revive_log import ReviveLog
+from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.env.entropy import SeededEntropy
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.forwarding import ForwardingFile, ForwardingFileSystem
+from tailrace.errors import RefusalError
+from tailrace.filters.consumer_filters import ConsumerFilterManager
+from tailrace.filters.message_filters import MessageFilters
+from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.model import PutMessageResult, PutMessageStatus
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.store_opening import StoreParts
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.requests.executors import Executors
+
+SIZES = {
+    "mapped_file_size_commit_log": 1 << 23, "mapped_file_size_consume_queue": 20 * 500, "max_hash_slot_num": 16,
+    "max_index_num": 64, "commit_log_allocate_step": 1 << 16, "mapped_file_size_timer_log": 52 * 2000}
+SMALL = StoreConfig(**SIZES)
+
+
+class ManualClock:
+    def __init__(self):
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self):
+        return self.ms
+
+    def monotonic_ns(self):
+        return self.ms * 1_000_000
+
+
+class UnsyncedFile(ForwardingFile):
+    __slots__ = ()
+
+    def sync_data(self):
+        pass
+
+
+class UnsyncedFiles(ForwardingFileSystem):
+    """Files on the disk without syncs, which a store makes 19 times from its open to its close."""
+
+    def before(self, operation, path):
+        pass
+
+    def open(self, path, **options):
+        return UnsyncedFile(self._below.open(path, **options), self.before)
+
+    def sync_dir(self, path):
+        pass
+
+
+class SteppedStore:
+    """A real store without threads: a put can be read on return, and `sync` makes puts durable for ``durable_later``.
+
+    A test may replace every attribute.
+    """
+
+    def __init__(self, path, broker_config=None, config=None, clock=None):
+        self.clock = clock or ManualClock()
+        self.real = MessageStore.open(
+            path, config=SMALL if config is None else dataclasses.replace(config, **SIZES), broker_config=broker_config,
+            parts=StoreParts(
+                services=False, clock=self.clock, entropy=SeededEntropy(7), file_system=UnsyncedFiles(OsFileSystem())))
+        self.real.inner.store_host = b"\x7f\0\0\1\0\0*\x9f"
+        put_batch = self.real.inner.put_batch
+        self.real.inner.put_batch = lambda *arguments: self._dispatched(put_batch(*arguments))
+        self.next_status = None
+        self.durable_later = False
+        self.waiting = []
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    @property
+    def log(self):
+        """The records, in the order of the puts."""
+        records, at = [], self.real.min_phy_offset
+        while 0 <= at < self.real.max_phy_offset:
+            record = self.real.select_record(at)
+            if record is None:  # the blank record at the end of a file
+                at += -at % SIZES["mapped_file_size_commit_log"]
+            else:
+                records.append(record)
+                at += len(record)
+        return records
+
+    def put_inner(self, message):
+        if self.next_status is not None:
+            return PutMessageResult(self.next_status, remark="as the test wants it")
+        return self._dispatched(self.real.put_inner(message))
+
+    def _dispatched(self, result):
+        self.real.wait_dispatched()
+        return result
+
+    def when_durable(self, until, callback):
+        if self.durable_later:
+            self.waiting.append(callback)
+        else:
+            self.real.inner.when_durable(until, callback)
+
+    def sync(self, status=PutMessageStatus.PUT_OK):
+        waiting, self.waiting = self.waiting, []
+        for callback in waiting:
+            callback(status)
+
+
+class FakeChannel:
+    """A connection that remembers what was sent."""
+
+    def __init__(self, peer="127.0.0.1:50000"):
+        self.peer = peer
+        self.peer_ip = peer.partition(":")[0]
+        self.born_host = b"\x7f\0\0\1\0\0\xc3P"
+        self.closed = False
+        self.sent = []
+
+    def write(self, data):
+        pos = 0
+        while pos < len(data):
+            command, pos = decode_frame(data, pos, len(data))
+            self.sent.append(command)
+
+    def answer(self, request, response):
+        if not request.is_oneway:
+            self.write(encode(response))
+
+    def request_oneway(self, command):
+        command.flag |= 2
+        self.write(encode(command))
+
+    def close(self):
+        self.closed = True
+
+    def hold(self, n, size=0):
+        self.held = getattr(self, "held", 0) + n
+        self.held_bytes = getattr(self, "held_bytes", 0) + size
+
+    def is_reading(self):
+        return True
+
+    def when_reading(self, answer):
+        if not self.closed:
+            answer()
+
+
+def decoded(answer):
+    """A processor's answer as a command."""
+    if isinstance(answer, bytes):
+        command, end = decode_frame(answer, 0, len(answer))
+        assert end == len(answer)
+        return command
+    return answer
+
+
+class Served:
+    """A processor whose refusals are answers, as a connection gives them."""
+
+    def __init__(self, processor):
+        self.processor = processor
+
+    def __getattr__(self, name):
+        method = getattr(self.processor, name)
+        if not callable(method):
+            return method
+
+        @functools.wraps(method)
+        def serve(*args, **options):
+            try:
+                return method(*args, **options)
+            except RefusalError as refusal:
+                request = args[1]
+                return request.answer(refusal.code, refusal.remark, dict(refusal.ext))
+
+        return serve
+
+
+def make_broker(store, loop, config=None, clock=None, executors=None):
+    config = config or BrokerConfig()
+    clock, files = clock or store.clock, OsFileSystem()
+    groups = SubscriptionGroupManager(files, store.config_dir, config, clock)
+    groups.load()
+    store.topics.ensure_system_topics()
+    groups.ensure_system_groups()
+    filters = ConsumerFilterManager(files, store.config_dir, config, clock)
+    revive_log = ReviveLog(store, config, clock)
+    return BrokerContext(
+        loop=loop, clock=clock, entropy=SeededEntropy(1), store=store, config=config,
+        topics=store.topics, groups=groups,
+        revive_log=revive_log,
+        offsets=ConsumerOffsetManager(files, store.config_dir, clock, before_write=revive_log.sync),
+        consumers=ConsumerManager(clock, config.channel_expired_ms, lambda group: True, filters),
+        producers=ProducerManager(clock, config.channel_expired_ms),
+        locks=RebalanceLockManager(clock), filters=MessageFilters(config, filters),
+        address="127.0.0.1:10911", boot_ms=clock.now_ms(), executors=executors or Executors(),
+    )
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def open_store():
+    """Opens a `SteppedStore`, which the end of the test closes."""
+    with contextlib.ExitStack() as opened:
+        def made(*arguments, **options):
+            store = SteppedStore(*arguments, **options)
+            opened.callback(store.close)
+            return store
+
+        yield made
+
+
+@pytest.fixture
+def store(open_store, tmp_path, clock):
+    return open_store(tmp_path / "store", clock=clock)
+
+
+@pytest.fixture
+def loop():
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def broker(store, loop):
+    return make_broker(store, loop)
+
+
+@pytest.fixture
+def channel():
+    return FakeChannel()
+
+
+@pytest.fixture
+def kit(open_store):
+    """What tests need beside the fixtures."""
+    return SimpleNamespace(
+        open_store=open_store, FakeChannel=FakeChannel, decoded=decoded, make_broker=make_broker,
+        request=RemotingCommand, served=Served,
+    )

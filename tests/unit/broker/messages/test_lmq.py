@@ -1,0 +1,66 @@
+"""LMQ queues over the wire: sends into them, pulls and offsets, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
+from tailrace.broker.consumers.client_manage import ClientManageProcessor
+from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker.messages.send import CODES
+from tailrace.formats.remoting import ResponseCode
+from tailrace.model import PutMessageStatus
+
+PULL = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "1", "subscription": "*",
+        "subVersion": "0", "expressionType": "TAG"}
+TOPIC = {"defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
+         "topicFilterType": "SINGLE_TAG"}
+
+
+@pytest.fixture
+def lmq(broker):
+    broker.topics.enable_lmq = broker.groups.enable_lmq = True
+    return broker
+
+
+def test_a_pull_needs_no_topic_and_no_group(lmq, channel, kit):
+    answer = kit.served(PullMessageProcessor(lmq)).pull(channel, kit.request(11, PULL))
+    assert answer.code == ResponseCode.PULL_NOT_FOUND
+    assert kit.served(PullMessageProcessor(lmq)).pull(
+        channel, kit.request(11, {**PULL, "queueId": "1"})).code == ResponseCode.INVALID_PARAMETER
+    assert "%LMQ%a" not in lmq.topics.table
+    assert "%LMQ%g" not in [group.group_name for group in lmq.groups.items()]
+
+
+def test_without_the_setting_they_are_unknown(broker, channel, kit):
+    answer = kit.served(PullMessageProcessor(broker)).pull(channel, kit.request(11, PULL))
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_offsets_can_be_committed(lmq, channel, kit):
+    clients = kit.served(ClientManageProcessor(lmq))
+    where = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0"}
+    assert clients.update_offset(
+        channel, kit.request(15, {**where, "commitOffset": "5"})).code == ResponseCode.SUCCESS
+    assert clients.query_offset(channel, kit.request(14, where)).ext == {"offset": "5"}
+
+
+def test_no_config_is_kept_of_them(lmq, channel, kit):
+    topics = kit.served(AdminTopicsProcessor(lmq))
+    answer = topics.update_topic(channel, kit.request(17, {**TOPIC, "topic": "%LMQ%a"}))
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "is an LMQ queue" in answer.remark
+    answer = topics.topic(channel, kit.request(351, {"topic": "%LMQ%a"}))
+    assert b'"readQueueNums":1' in answer.body
+    assert "%LMQ%a" not in lmq.topics.table
+    answer = topics.update_group(
+        channel, kit.request(200, body=b'{"groupName":"%LMQ%g","consumeEnable":false}'))
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "is an LMQ group" in answer.remark
+    assert "%LMQ%g" not in [group.group_name for group in lmq.groups.items()]
+
+
+def test_too_many_queues_have_a_code_of_their_own():
+    assert CODES[PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED] == 2017
+    assert {status for status in PutMessageStatus if not status.appended} <= set(CODES)

@@ -1,0 +1,229 @@
+"""The send lane has the results of the ordinary path: the same answers, the same log, the same counts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from interpreted_kernels import interpreted
+from lane_world import (
+    FIELDS,
+    NAMES,
+    PROPERTIES,
+    borders,
+    counts_of,
+    differences,
+    joined,
+    mutated,
+    opened,
+    other_request,
+    send,
+    served,
+)
+
+from tailrace import kernels
+from tailrace.config import FlushDiskType
+from tailrace.errors import DiskFullError
+from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.model import PutMessageStatus
+from tailrace.node.topic_config import PERM_READ, TopicConfig
+from tailrace.requests.durable_answers import DurableAnswers, JoinedReply
+from tailrace.segments import MappedFile
+from tailrace.store.running_flags import NOT_WRITEABLE
+
+pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="without compiled kernels there is no lane")
+SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+many = b"".join(send({"queueId": str(n % 4)}, binary=n % 2 == 0, code=(10, 310)[n // 2 % 2], opaque=n)
+                for n in range(100))
+
+
+def codes(data):
+    found, at = [], 0
+    while at < len(data):
+        command, at = decode_frame(data, at, len(data))
+        found.append(command.code)
+    return found
+
+
+def test_plain_sends_take_the_lane_after_the_first_one(tmp_path):
+    outcome, found = differences(tmp_path, [send(), many, many[:-1]])
+    assert not found
+    assert outcome.in_lane == 199
+
+
+def test_interpreted_kernels_have_no_lane():
+    module = interpreted("send_lane")
+    proven, version = {}, object()
+    proven[b"Plain"] = module.PlainTopic("Plain", 4, version)
+    lane = module.PlainSends(b"", bytes(8), 1000, 1000, False, proven, (b"",) * 6, (b"",) * 6)
+    assert lane.read(many, 0, bytes(8), 64, version) == 0
+
+
+@pytest.mark.parametrize("store_config", [
+    {}, SYNC, {"enabled_append_prop_crc": True},
+    {"mapped_file_size_commit_log": 1 << 16, "max_message_size": 20000}], ids=str)
+def test_frames_at_the_borders_of_plain_are_served_as_ever(tmp_path, store_config):
+    frames = borders()
+    chunks = [send(), *frames, *joined(frames, 40, 1)]
+    outcome, found = differences(tmp_path, chunks, store_config=store_config)
+    assert not found, "\n".join(found[:5])
+    assert outcome.in_lane > 300
+
+
+def test_mutated_frames_are_served_as_ever(tmp_path):
+    frames = mutated(borders(), 3000, 7)
+    outcome, found = differences(tmp_path, [send(), *frames, *joined(frames, 100, 2)])
+    assert not found, "\n".join(found[:5])
+    assert outcome.in_lane > 100
+
+
+values = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12) | st.sampled_from([
+    "true", "false", "0", "1", "é", "世界", "\x01", "\x02", '"', "\\", "\n", "\0", "a b"])
+properties = st.lists(st.tuples(
+    st.sampled_from([*NAMES, "WAIT", "UNIQ_KEY"]) | values, values).map(lambda pair: f"{pair[0]}\x01{pair[1]}\x02"),
+    max_size=5).map("".join)
+fields = st.fixed_dictionaries({}, optional={
+    **{name: values for name in FIELDS if name != "topic"}, "topic": st.sampled_from(["Plain", "Other", "Batch"]),
+    "properties": st.builds(lambda before, after: before + PROPERTIES + after, properties, properties) | properties,
+    "queueId": st.integers(-1, 5).map(str), "flag": st.integers(0, 1 << 31).map(str)})
+sends = st.builds(send, fields, binary=st.booleans(), code=st.sampled_from([10, 310]), flag=st.sampled_from([0, 0, 2]),
+                  opaque=st.integers(0, (1 << 31) - 1), body=st.binary(max_size=40))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(sends, min_size=1, max_size=8).map(b"".join), min_size=1, max_size=12))
+def test_any_sends_are_served_as_ever(tmp_path_factory, chunks):
+    _, found = differences(tmp_path_factory.mktemp("any"), [send(), *chunks])
+    assert not found, "\n".join(found[:3])
+
+
+def test_a_chunk_with_other_requests_is_answered_in_order(tmp_path):
+    chunk = send(opaque=1) + other_request() + send(opaque=2) + send({"topic": "Other"}, opaque=3) + send(opaque=4)
+    outcome, found = differences(tmp_path, [send(), send({"topic": "Other"}), chunk])
+    assert not found
+    answers, at = [], 0
+    while at < len(outcome.answers[2]):
+        command, at = decode_frame(outcome.answers[2], at, len(outcome.answers[2]))
+        answers.append(command.opaque)
+    assert (answers, outcome.in_lane) == ([1, 99, 2, 3, 4], 4)
+
+
+def test_one_way_sends_are_stored_and_not_answered(tmp_path):
+    chunk = b"".join(send(flag=2, opaque=n) for n in range(5)) + send(opaque=9)
+    outcome, found = differences(tmp_path, [send(), chunk], store_config=SYNC)
+    assert not found
+    assert (len(codes(outcome.answers[1])), outcome.in_lane) == (1, 6)
+
+
+def test_a_full_file_is_ended_by_the_ordinary_path(tmp_path):
+    chunk = b"".join(send({"queueId": str(n % 4)}, opaque=n, body=b"x" * 700) for n in range(64))
+    outcome, found = differences(
+        tmp_path, [send(), *[chunk] * 6], store_config={"mapped_file_size_commit_log": 1 << 16})
+    assert not found
+    assert 350 < outcome.in_lane < 385
+
+
+def test_the_lane_answers_no_more_than_the_client_may_leave_unread(tmp_path):
+    outcome, found = differences(tmp_path, [send(), many], config={"write_buffer_high_water_mark": 1024})
+    assert not found
+
+
+def test_a_change_of_topics_or_settings_ends_what_was_proven(tmp_path):
+    with opened(tmp_path) as world:
+        assert codes(world.exchange(send() + send())) == [0, 0]
+        assert world.in_lane == 1
+        world.store.topics.update(TopicConfig(topic_name="Plain", perm=PERM_READ))
+        assert codes(world.exchange(send() + send())) == [16, 16]  # NO_PERMISSION
+        world.store.topics.update(TopicConfig(topic_name="Plain", write_queue_nums=2))
+        assert codes(world.exchange(send({"queueId": "3"}) + send({"queueId": "1"}))) == [0, 0]  # readable queues
+        assert codes(world.exchange(send({"queueId": "3"}) + send({"queueId": "1"}))) == [0, 0]
+        assert world.in_lane == 3, "queue 3 is not a queue for writing"
+        world.store.delete_topics(["Plain"])
+        assert codes(world.exchange(send() + send())) == [17, 17]  # TOPIC_NOT_EXIST
+        assert world.in_lane == 3
+
+
+def test_the_setting_turns_the_lane_off(tmp_path):
+    chunks = [send(), many]
+    assert served(tmp_path / "off", chunks, lane=True, config={"send_lane_enable": False}).in_lane == 0
+    with opened(tmp_path / "on") as world:
+        world.exchange(send() + send())
+        world.change_setting("sendLaneEnable", "false")
+        world.exchange(many)
+        assert world.in_lane == 1
+        world.change_setting("sendLaneEnable", "true")
+        world.exchange(send() + send())
+        assert world.in_lane == 2
+
+
+def test_a_server_with_users_or_that_stops_has_no_lane(tmp_path):
+    with opened(tmp_path) as world:
+        world.exchange(send() + send())
+        seen = []
+        world.server.check = lambda channel, request: seen.append(request.code)
+        world.exchange(send() + send())
+        assert (seen, world.in_lane) == ([310, 310], 1)
+        world.server.check = None
+        world.server.draining = True
+        assert codes(world.exchange(send() + send())) == [1500, 1500]  # GO_AWAY
+        assert world.in_lane == 1
+
+
+def test_refused_puts_are_counted_once_and_answered_by_the_ordinary_path(tmp_path):
+    with opened(tmp_path) as world:
+        world.exchange(send() + send())
+        world.store.inner.flags.set(NOT_WRITEABLE, "the test refuses writes")
+        failed = world.store.inner.commit_log.tail.counts.failed_times
+        assert codes(world.exchange(send() + send())) == [14, 14]  # SERVICE_NOT_AVAILABLE
+        assert world.store.inner.commit_log.tail.counts.failed_times == failed + 2
+        assert world.in_lane == 1
+
+
+def test_a_put_that_finds_no_room_is_refused_and_counted_once_for_each_send(tmp_path, monkeypatch):
+    def no_room(file, until):
+        raise DiskFullError(file.path, "the test has no room")
+
+    found = []
+    for lane in (False, True):
+        with opened(tmp_path / str(lane), lane=lane, store_config={"commit_log_allocate_step": 4096}) as world:
+            world.exchange(send() + send())
+            with monkeypatch.context() as patch:
+                patch.setattr(MappedFile, "reserve", no_room)
+                full = world.exchange(many)
+            after = world.exchange(many)
+            found.append((codes(full), after, counts_of(world.store, world.traffic)))
+    assert found[0] == found[1]
+    assert (found[1][0][0], found[1][0][-1]) == (0, 1), "some find room, the others get SYSTEM_ERROR"
+    assert found[1][2]["refused"]["no_room"] == found[1][0].count(1)
+    assert set(codes(found[1][1])) == {0}
+
+
+@pytest.mark.parametrize(("status", "code"), [
+    (PutMessageStatus.PUT_OK, 0), (PutMessageStatus.FLUSH_DISK_TIMEOUT, 10), (PutMessageStatus.UNKNOWN_ERROR, 14)])
+def test_joined_answers_wait_together_and_tell_of_a_failed_sync(status, code):
+    loop, waits, wrote, then = asyncio.new_event_loop(), [], [], []
+
+    class Store:
+        def when_durable(self, until, callback):
+            waits.append((until, callback))
+
+    class Channel:
+        def write(self, data):
+            wrote.append(data)
+
+    durable, channel = DurableAnswers(loop, Store(), limit=10), Channel()
+    answers = [encode(RemotingCommand(310, {}, opaque=n).answer()) for n in range(3)]
+    durable.add(JoinedReply(channel, b"".join(answers[:2])), b"".join(answers[:2]), 7, then.append, 2)
+    durable.add(JoinedReply(channel, answers[2]), answers[2], 9)
+    assert (durable.pending, durable.room) == (3, 7)
+    for _ in range(3):
+        loop.run_until_complete(asyncio.sleep(0))
+    (until, callback), = waits
+    callback(status)
+    for _ in range(3):
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert (until, then, durable.pending, codes(b"".join(wrote))) == (9, [status], 0, [code] * 3)
+    assert len(wrote) == 1, "one write for the connection"
