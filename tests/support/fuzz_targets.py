@@ -207,7 +207,7 @@ def grpc(data):
         pass
     else:
         try:
-            _, properties = activity._made(SimpleNamespace(peer=("127.0.0.1", 1), client_id="c"), "t", message)
+            properties = activity.checked(SimpleNamespace(peer=("127.0.0.1", 1), client_id="c"), "t", message)
         except GrpcError:
             pass
         else:
@@ -244,9 +244,7 @@ def _grpc_parts():
         topics=SimpleNamespace(select=lambda name: SimpleNamespace(attributes={"message.type": "MIXED"})),
         groups=SimpleNamespace(select=lambda name: SubscriptionGroupConfig(group_name=name),
                                may_create=lambda name: True))
-    activity = SendMessageActivity.__new__(SendMessageActivity)
-    activity._broker = broker
-    return activity, broker
+    return SendMessageActivity(broker, None, None), broker
 
 
 # --- records

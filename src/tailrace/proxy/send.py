@@ -82,12 +82,12 @@ class SendMessageActivity:
         first = messages[0]
         topic = check_topic(first.topic)
         if len(messages) == 1:
-            properties = self._checked(caller, topic, first)
+            properties = self.checked(caller, topic, first)
             answer = await self._put(caller, topic, self._queue(topic, _sharding_key(first)), first, properties)
             return self._response([self._entry(topic, first, answer)])
         if any(message.topic != first.topic for message in messages):
             raise GrpcError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
-        checked = [self._checked(caller, topic, message) for message in messages]
+        checked = [self.checked(caller, topic, message) for message in messages]
         return self._response(await self._store_all(caller, topic, messages, checked))
 
     @staticmethod
@@ -104,7 +104,7 @@ class SendMessageActivity:
             return ANY_QUEUE
         return consistent_hash(java_string_hash(sharding_key), config.write_queue_nums)
 
-    def _checked(self, caller: Caller, topic: str, message: Any) -> dict[str, str]:
+    def checked(self, caller: Caller, topic: str, message: Any) -> dict[str, str]:
         """Return the properties that a message is stored with. Raises GrpcError."""
         size, most = len(message.body), self._broker.store.config.max_message_size
         if not size:
