@@ -26,6 +26,8 @@ KERNELS = (
 )
 SOURCES = Path("src/tailrace/kernels")
 ELSEWHERE = {"append": Path("src/tailrace/store")}
+FLAGS = {"append": ["-fno-tree-slp-vectorize"]}
+"""A record is written right after ISA-L's checksum, whose AVX-512 state makes the next SSE instruction wait 100 ns."""
 INT_MAX, LONG_MAX = 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
 NUMBERS = {"C": "constants", "L": "layouts"}
 DECLARED = re.compile(r"^(\w+) = cython\.declare\(cython\.(\w+), (0x[0-9A-F]+|[\d_]+)\)", re.MULTILINE)
@@ -100,7 +102,7 @@ def extensions() -> list[Extension]:
             Extension(
                 f"tailrace.kernels._compiled.{name}",
                 [str(copy)],
-                extra_compile_args=os.environ.get("TAILRACE_CFLAGS", "-O3 -g0").split(),
+                extra_compile_args=os.environ.get("TAILRACE_CFLAGS", "-O3 -g0").split() + FLAGS.get(name, []),
                 extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],  # no symbols, a third of the size
             )
         )
