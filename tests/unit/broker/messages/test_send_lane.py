@@ -53,6 +53,29 @@ def test_plain_sends_take_the_lane_after_the_first_one(tmp_path):
     assert outcome.in_lane == 199
 
 
+KEY = r'UNIQ_KEY\u0001FD00000000000000000000000000024BCB30946E0982E2109F0001\u0002'
+EXT = r'"a":"g","b":"Plain","c":"TBW102","d":"4","e":"0","f":"0","g":"1795687053471","h":"0","i":"%s"'
+HEADERS = {
+    "Java": r'{"code":310,"extFields":{%s,"j":"0","k":"false","m":"false","n":"broker-a"},"flag":0,"language":"JAVA",'
+            r'"opaque":5,"serializeTypeCurrentRPC":"JSON","version":513}' % (
+                EXT % (r"KEYS\u0001k1 k2\u0002" + KEY + r"WAIT\u0001true\u0002TAGS\u0001tag7\u0002")),
+    "Python": r'{"code":310,"extFields":{%s,"j":"0","k":"false","m":"false"},"flag":0,"language":"PYTHON","opaque":2,'
+              r'"serializeTypeCurrentRPC":"JSON","version":479}' % (EXT % (r"TAGS\u0001t\u0002" + KEY)),
+    "Go": r'{"code":310,"language":"GO","version":317,"opaque":3,"flag":0,"remark":"","extFields":{%s,"j":"0",'
+          r'"k":"false","l":"0","m":"false"}}' % (EXT % (KEY + r"WAIT\u0001true\u0002")),
+    "other letters": r'{"code":310,"extFields":{%s,"j":"0"},"flag":0,"language":"JAVA","opaque":5,"version":513}' % (
+        EXT % ("KEYS\\u0001caf\xe9 \u4e16\\u0002" + KEY + r'__SHARDINGKEY\u0001a\"b\\c\/\n\u0002')),
+}
+
+
+@pytest.mark.parametrize("client", HEADERS)
+def test_headers_as_clients_write_them_are_plain(tmp_path, client):
+    header = HEADERS[client].encode()
+    frame = (8 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header + b"body"
+    outcome, found = differences(tmp_path, [send(), frame, frame * 3])
+    assert (found, outcome.in_lane) == ([], 4)
+
+
 def test_interpreted_kernels_have_no_lane():
     module = interpreted("send_lane")
     proven, version = {}, object()
