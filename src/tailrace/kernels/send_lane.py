@@ -21,15 +21,7 @@ from tailrace.kernels.shared.big_endian import be32, be32u, put32
 from tailrace.kernels.shared.copying import copy_bytes, copy_object
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
 from tailrace.kernels.shared.kinds import kind_in
-from tailrace.kernels.shared.record_encoding import (
-    CRC_31_BITS,
-    RecordFields,
-    begin_record,
-    crc_room,
-    end_record,
-    put_topic,
-    size_of,
-)
+from tailrace.kernels.shared.record_encoding import CRC_31_BITS, RecordFields, put_record, size_of
 from tailrace.kernels.shared.send_header import INT_MAX, UNESCAPED_SIZE, SendHeader, number_at
 from tailrace.kernels.shared.texts import ascii_end, is_utf8, put_decimal, put_hexadecimal
 
@@ -127,6 +119,7 @@ class PlainSends(SendHeader):
     _common: RecordFields
     _frames: cython.const[cython.uchar][::1]
     _out: cython.uchar[::1]
+    _properties: cython.uchar[::1]
     _rows: cython.longlong[::1]
     _key_at: cython.Py_ssize_t
     _key_size: cython.Py_ssize_t
@@ -140,7 +133,8 @@ class PlainSends(SendHeader):
         common: RecordFields = RecordFields()
         if len(json) != 6 or len(binary) != 6:
             raise ValueError(f"answers of {len(json)} and {len(binary)} parts, not 6")
-        common.store_host, common.append_crc, common.prepared = store_host, append_crc, 0
+        common.set_store_host(store_host)
+        common.append_crc, common.prepared = append_crc, 0
         self._common, self._own, self._json, self._binary = common, own, json, binary
         self._most, self._most_properties = most, most_properties
         self._topics, self.topic, self.queues = topics, None, []
@@ -149,6 +143,7 @@ class PlainSends(SendHeader):
             len(b"".join(json)), len(b"".join(binary))) + 6 * _DIGITS_MAX + _KEY_MAX
         self._frames = None
         self._unescaped = bytearray(UNESCAPED_SIZE)
+        self._properties = bytearray(max(most_properties, len(own), 1))
         self._out = bytearray(self.answer_size * C.SENDS_MAX)
         self._rows = memoryview(bytearray(8 * C.S_COLUMNS * C.SENDS_MAX)).cast("q")
 
@@ -164,7 +159,8 @@ class PlainSends(SendHeader):
         self.count = 0
         if not cython.compiled or not may_be_send(frames, pos):
             return 0
-        self._frames, self._common.born_host = frames, born_host
+        self._frames = frames
+        self._common.set_born_host(born_host)
         self.queues, self.bound, self._used = [], 0, 0
         while self.count < min(most, C.SENDS_MAX):
             end = self._read_frame(self._frames, pos, version)
@@ -236,7 +232,7 @@ class PlainSends(SendHeader):
             return False
         if not self.count:
             self.oneway, self.ordered = self._flag == L.FLAG_ONEWAY, self._is_ordered
-            self._common.topic = self.topic.name
+            self._common.set_topic(self.topic.name)
         elif self.oneway != (self._flag == L.FLAG_ONEWAY) or self.ordered != self._is_ordered:
             return False
         rows[r + C.S_END], rows[r + C.S_OPAQUE], rows[r + C.S_BINARY] = end, self._opaque, binary
@@ -336,34 +332,31 @@ class PlainSends(SendHeader):
         n: cython.Py_ssize_t
         body: cython.Py_ssize_t
         count: cython.Py_ssize_t = 0
-        room: cython.Py_ssize_t = crc_room(common.append_crc, 1, 2)
-        own: cython.Py_ssize_t = len(self._own)
+        stored: cython.uchar[::1] = self._properties
         if len(offsets) != len(self.queues) or not 0 <= at <= limit <= len(out):
             raise ValueError(f"{len(offsets)} of {len(self.queues)} queues; {at} to {limit} of {len(out)}")
         common.now = now
         for k in range(done, self.count):
             r = k * C.S_COLUMNS
-            n, body = rows[r + C.S_PROPERTIES_SIZE], rows[r + C.S_BODY_SIZE]
-            if size_of(common, body, n + own, 2) + L.BLANK_SIZE > limit - p:
-                break
+            n, body = rows[r + C.S_PROPERTIES_SIZE], rows[r + C.S_BODY]
+            if rows[r + C.S_UNESCAPED]:
+                n = copy_bytes(stored, 0, self._unescaped, rows[r + C.S_PROPERTIES], n)
+            else:
+                n = copy_bytes(stored, 0, b, rows[r + C.S_PROPERTIES], n)
+            n = copy_object(stored, n, self._own)
             common.queue_id, common.sys_flag = rows[r + C.S_QUEUE_ID], rows[r + C.S_SYS_FLAG]
             common.born_timestamp = rows[r + C.S_BORN_TIMESTAMP]
             common.reconsume_times = rows[r + C.S_RECONSUME_TIMES]
-            rows[r + C.S_PHY_OFFSET] = phy_offset + (p - at)
+            q = put_record(
+                out, p, limit, common, rows[r + C.S_FLAG], offsets[rows[r + C.S_QUEUE]], phy_offset + (p - at),
+                cython.address(b[body]), rows[r + C.S_BODY_SIZE],
+                crc_of(b, body, body + rows[r + C.S_BODY_SIZE]) & CRC_31_BITS, cython.address(stored[0]), n)
+            if q < 0:
+                break
+            rows[r + C.S_PHY_OFFSET], rows[r + C.S_SIZE] = phy_offset + (p - at), q
             rows[r + C.S_QUEUE_OFFSET] = offsets[rows[r + C.S_QUEUE]]
             offsets[rows[r + C.S_QUEUE]] += 1
-            q = begin_record(
-                out, p, common, rows[r + C.S_FLAG], rows[r + C.S_QUEUE_OFFSET], rows[r + C.S_PHY_OFFSET],
-                crc_of(b, rows[r + C.S_BODY], rows[r + C.S_BODY] + body) & CRC_31_BITS, body)
-            q = copy_bytes(out, q, b, rows[r + C.S_BODY], body)
-            q = put_topic(out, q, common, n + own + room)
-            if rows[r + C.S_UNESCAPED]:
-                q = copy_bytes(out, q, self._unescaped, rows[r + C.S_PROPERTIES], n)
-            else:
-                q = copy_bytes(out, q, b, rows[r + C.S_PROPERTIES], n)
-            q = copy_object(out, q, self._own)
-            rows[r + C.S_SIZE] = end_record(out, p, q, room)
-            p += rows[r + C.S_SIZE]
+            p += q
             count += 1
         return count, p - at
 
