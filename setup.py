@@ -26,7 +26,7 @@ KERNELS = (
 )
 SOURCES = Path("src/tailrace/kernels")
 ELSEWHERE = {"append": Path("src/tailrace/store")}
-FLAGS = dict.fromkeys(("append", "send_lane"), ["-fno-tree-slp-vectorize"])
+FLAGS = {name: ["-fno-tree-slp-vectorize"] for name in ("append", "send_lane")}
 """A record is written right after ISA-L's checksum, whose AVX-512 state makes the next SSE instruction wait 100 ns."""
 INT_MAX, LONG_MAX = 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
 NUMBERS = {"C": "constants", "L": "layouts"}
