@@ -29,7 +29,7 @@ def idle_connections(target):
 
 
 def silent_streams(target):
-    """Telemetry streams of a stranger on twelve connections that say nothing."""
+    """Telemetry streams without a user on twelve connections that say nothing."""
     return asyncio.run(_streams(target))
 
 

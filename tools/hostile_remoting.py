@@ -43,13 +43,13 @@ def _repeat(target, make, user=None):
 
 
 def long_names(target):
-    """A stranger names ever new users with very long names."""
+    """An unauthenticated client names ever new users with very long names."""
     return _repeat(target, lambda n: (
         105, {"AccessKey": f"{n:08}" + "A" * 990_000, "Signature": "x", "topic": "secret"}, b""))
 
 
 def long_field_names(target):
-    """A stranger names an existing user, and sends fields with very long names."""
+    """An unauthenticated client names an existing user, and sends fields with very long names."""
     return _repeat(target, lambda n: (
         105, {f"{n:08}" + "f" * LONG: "x", "AccessKey": "victim", "Signature": "x", "topic": "secret"}, b""))
 
@@ -78,7 +78,7 @@ def producer_groups(target):
 
 
 def incomplete_frames(target):
-    """Strangers send all of a frame of 5 MiB except its end, and begin again when they are closed."""
+    """Unauthenticated clients send a frame of 5 MiB without its end, and begin again when they are closed."""
     size = 5 << 20
     head = frame(105, {"topic": "x"})[:-1]
     data = (size - 4).to_bytes(4, "big") + head[4:] + bytes(size - 4096 - len(head))
@@ -246,7 +246,7 @@ def zlib_bombs(target):
 
 
 def short_names(target):
-    """A stranger names ever new users, 200 in a write: what the log and the counters keep."""
+    """An unauthenticated client names ever new users, 200 in a write: what the log and the counters keep."""
     done, until, connection, number = collections.Counter(), target.until(), None, 0
     while time.monotonic() < until:
         number += 200

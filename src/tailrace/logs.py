@@ -11,12 +11,12 @@ import traceback
 from collections import Counter
 from typing import Any, Final, final
 
-__all__ = ["RareLines", "get_logger", "one_line"]
+__all__ = ["LogRateLimiter", "get_logger", "one_line"]
 
 VALUE_MAX: Final = 4_096
 """Number of characters of a logged value. A longer value is cut, and its length is added."""
 RARE_S: Final = 60.0
-"""Time in seconds in which `RareLines` logs at most one line for each reason."""
+"""Time in seconds in which `LogRateLimiter` logs at most one line for each reason."""
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -36,7 +36,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 @final
-class RareLines:
+class LogRateLimiter:
     """Counts lines by reason, and decides which are logged: at most one a minute for each reason, with the number."""
 
     def __init__(self) -> None:

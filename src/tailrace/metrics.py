@@ -98,10 +98,10 @@ RPC_LATENCY: Final = Metric(
 GRPC_CLIENTS: Final = _gauge(
     "tailrace_grpc_clients", "Clients of gRPC that have sent their settings.", source="broker.rpc_latency.clients")
 GRPC_CALLS: Final = _gauge(
-    "tailrace_grpc_calls", "Calls of gRPC under way, streams included.", source="entrance.limits.grpc.calls.total")
+    "tailrace_grpc_calls", "Calls of gRPC under way, streams included.", source="acceptor.limits.grpc.calls.total")
 GRPC_REFUSED: Final = _counter(
     "tailrace_grpc_refused_total", "Calls of gRPC that were refused for a limit, by reason.", ("reason",),
-    source="entrance.limits.grpc.refused")
+    source="acceptor.limits.grpc.refused")
 MESSAGES_IN: Final = _counter(
     "rocketmq_messages_in_total", "Messages stored for producers.", _IN)
 MESSAGES_OUT: Final = _counter(
@@ -147,7 +147,7 @@ AUDIT_LINES_LOST: Final = _counter(
 OVER_QUOTA: Final = _counter(
     "tailrace_requests_over_quota_total",
     "Requests that were refused because of a quota of their user, by quota: requests, bytes, connections.", ("quota",),
-    source="entrance.limits.over_quota")
+    source="acceptor.limits.over_quota")
 COLD_PULLS_WAITING: Final = _gauge(
     "tailrace_cold_pulls_waiting",
     "Pulls, and look-ups of one message, that wait for messages that are not in the page cache.",
@@ -321,30 +321,30 @@ LOCK_MADE_AGAIN: Final = _counter(
     "How often the lock file was deleted while the server ran, and made again.", (), source="lockMadeAgain")
 CONNECTIONS: Final = _gauge(
     "tailrace_connections", "Open connections of all ports, also of clients that have not registered.",
-    source="entrance.limits")
+    source="acceptor.limits")
 CONNECTIONS_MAX: Final = _gauge(
     "tailrace_connections_max", "Most connections at a time (serverSocketMaxConnections); 0: no limit.",
-    source="entrance.limits.connections_max")
+    source="acceptor.limits.connections_max")
 CONNECTIONS_CLOSED: Final = _counter(
     "tailrace_connections_closed_total",
     "Connections that were closed because a limit was reached, by reason.", ("reason",),
-    source="entrance.limits.closed")
+    source="acceptor.limits.closed")
 CONNECTION_BYTES: Final = _gauge(
     "tailrace_connection_bytes",
     "Memory of incomplete and waiting requests and of answers that clients have not read.", unit="bytes",
-    source="entrance.limits.held_bytes")
+    source="acceptor.limits.held_bytes")
 TLS_HANDSHAKES: Final = _counter(
-    "tailrace_tls_handshakes_total", "TLS handshakes that clients completed.", (), source="entrance.handshakes")
+    "tailrace_tls_handshakes_total", "TLS handshakes that clients completed.", (), source="acceptor.handshakes")
 TLS_HANDSHAKES_INCOMPLETE: Final = _gauge(
-    "tailrace_tls_handshakes_incomplete", "TLS handshakes that are under way.", source="entrance.incomplete")
+    "tailrace_tls_handshakes_incomplete", "TLS handshakes that are under way.", source="acceptor.incomplete")
 TLS_EXPIRES: Final = _gauge(
     "tailrace_tls_certificate_expires_seconds",
     "Time until the first certificate in the file of this setting expires, or its list of revoked certificates; "
-    "negative after that.", ("certificate",), unit="seconds", source="entrance.expires_s")
+    "negative after that.", ("certificate",), unit="seconds", source="acceptor.expires_s")
 CONNECTIONS_REFUSED: Final = _counter(
     "tailrace_connections_refused_total",
     "Connections that were closed before a request, because of TLS, by reason.", ("reason",),
-    source="entrance.failures")
+    source="acceptor.failures")
 RETENTION_DELETED: Final = _counter(
     "tailrace_retention_deleted_files_total", "CommitLog files that retention deleted.", ("forced",))
 RETENTION_LOST: Final = _counter(

@@ -177,7 +177,7 @@ def test_a_writer_that_fails_at_a_record_leaves_the_whole_ones_before_its_part(b
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stop_at_each_operation_of_an_append(kind):
-    """After a kill there is a run of whole records, after a power loss what was flushed, and no strangers."""
+    """After a kill there is a run of whole records, after a power loss what was flushed, and no other record."""
     for step in range(operations_of(kind)):
         files = CrashFileSystem()
         store = opened(files)

@@ -340,7 +340,7 @@ def test_an_action_needs_the_permission_of_its_request(console, action, user):
     assert not [line for line in lines(console, before) if line["event"] != "denied"]
 
 
-def test_a_stranger_and_a_user_with_nothing_get_no_page(console):
+def test_an_unauthenticated_connection_and_a_user_with_nothing_get_no_page(console):
     """All together, because an answer to a wrong name or password waits for a second."""
     asked = []
     for action in (*FORMS, "", "done", "stop"):

@@ -363,7 +363,7 @@ async def attack(world, user):
 
 @pytest.mark.parametrize("user", ["stranger", "nobody", "mallory", "gone"])
 def test_nothing_of_another_user_is_read_or_changed(tmp_path, monkeypatch, user):
-    monkeypatch.setattr(admission, "STRANGER_BURST", 1_000_000)  # all callers share a connection
+    monkeypatch.setattr(admission, "NO_USER_BURST", 1_000_000)  # all callers share a connection
 
     async def scenario():
         async with world_at(tmp_path) as world:

@@ -242,7 +242,7 @@ def test_a_broker_that_is_gone_is_named(tmp_path):
 
 def cleaner_of(broker):
     return MappingCleaner(
-        broker.store, broker.other_brokers, broker.config.broker_name, broker.clock, broker.executors.files)
+        broker.store, broker.forwarder, broker.config.broker_name, broker.clock, broker.executors.files)
 
 
 def test_parts_that_are_not_needed_are_cleaned(tmp_path):

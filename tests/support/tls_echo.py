@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from tailrace.remoting.acceptor import Acceptor
 from tailrace.remoting.client import RemotingClient
-from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import RemotingServer
 from tailrace.remoting.tls import server_context
@@ -16,16 +16,16 @@ WAIT_S = 20
 
 
 @contextlib.asynccontextmanager
-async def serving(config, *, limits=None, **entrance_options):
-    """A server that answers with the body of the request; its entrance and its address."""
-    entrance = Entrance(
+async def serving(config, *, limits=None, **acceptor_options):
+    """A server that answers with the body of the request; its acceptor and its address."""
+    acceptor = Acceptor(
         limits or ServerLimits(), config.mode, server_context(config),
-        **{"handshake_timeout_s": WAIT_S, **entrance_options})
-    server = RemotingServer(entrance=entrance)
+        **{"handshake_timeout_s": WAIT_S, **acceptor_options})
+    server = RemotingServer(acceptor=acceptor)
     server.register(lambda channel, request: request.answer(0, body=request.body), ECHO)
     host, port = await server.start("127.0.0.1", 0)
     try:
-        yield entrance, f"{host}:{port}", server
+        yield acceptor, f"{host}:{port}", server
     finally:
         await server.stop(0)
 

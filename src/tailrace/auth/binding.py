@@ -24,7 +24,7 @@ from tailrace.auth.model import User
 from tailrace.auth.signature import SIGNATURE
 from tailrace.env.clock import Clock
 from tailrace.formats.remoting import RemotingCommand
-from tailrace.logs import RareLines, get_logger
+from tailrace.logs import LogRateLimiter, get_logger
 
 __all__ = ["BINDING", "BINDING_MISSING", "Binder", "Bindings", "Row"]
 
@@ -155,7 +155,7 @@ class Bindings:
         self._keys: dict[str, tuple[str, _Key]] = {}
         self._sessions: dict[str, OrderedDict[str, _Session]] = {}
         self._count = 0
-        self._lines = RareLines()
+        self._lines = LogRateLimiter()
 
     def forget(self, find: Callable[[str], User | None]) -> None:
         """Forget the users that ``find`` does not find any more."""

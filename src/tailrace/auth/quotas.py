@@ -15,7 +15,7 @@ from tailrace.auth_settings import AuthConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.logs import RareLines, get_logger
+from tailrace.logs import LogRateLimiter, get_logger
 
 __all__ = ["QUOTAS", "UserConnection", "UserQuotas", "code_of", "request_size"]
 
@@ -73,7 +73,7 @@ class UserQuotas:
             REQUESTS: config.user_requests_per_second, BYTES: config.user_request_bytes_per_second,
             CONNECTIONS: config.user_connections_max}
         self._usage: dict[str, _Usage] = {}
-        self._lines = RareLines()
+        self._lines = LogRateLimiter()
         self.refused: Counter[str] = Counter(dict.fromkeys(QUOTAS, 0))
         """Number of refused requests, by quota."""
 

@@ -174,11 +174,11 @@ class BrokerController:
         transactions = EndTransactionProcessor(broker, durable)
         self._checks = TransactionChecks(broker)
         self._cleaner = MappingCleaner(
-            store, broker.other_brokers, self._config.broker_name, self._clock, broker.executors.files)
+            store, broker.forwarder, self._config.broker_name, self._clock, broker.executors.files)
         retention = RetentionProcessor(broker)
         admin = AdminProcessor(broker, RuntimeInfo(broker))
         self._workers = [broker.worker, broker.cold_reads, retention.worker, admin.syncs]
-        self._later: list[_AnswersLater] = [broker.changes, *self._workers, broker.other_brokers, reply, transactions]
+        self._later: list[_DefersReplies] = [broker.changes, *self._workers, broker.forwarder, reply, transactions]
         self._processors = self._made_processors(running, durable, retention, reply, transactions, admin, proven)
 
     def _running_settings(self, auth: AuthConfig, proven: ProvenTopics) -> RunningSettings:
@@ -551,7 +551,7 @@ class BrokerController:
         self._timers[name] = loop.call_later(seconds, run)
 
 
-class _AnswersLater(Protocol):
+class _DefersReplies(Protocol):
     @property
     def pending(self) -> int: ...
     async def stop(self) -> None: ...

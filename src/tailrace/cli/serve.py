@@ -21,7 +21,7 @@ from tailrace.broker.core.audit_log import AuditLog
 from tailrace.broker.core.listeners import (
     Address,
     Listeners,
-    entrance_of,
+    acceptor_of,
     server_limits,
 )
 from tailrace.cli.serve_http import HttpPlace, check_console_actions, start_http
@@ -43,7 +43,7 @@ from tailrace.remoting.addresses import address_text
 from tailrace.remoting.client import split_address
 from tailrace.remoting.server import HIGH_WATER
 from tailrace.remoting.tls import outgoing_tls
-from tailrace.remoting.tls_reload import TlsReload, entrance_certificate
+from tailrace.remoting.tls_reload import TlsReload, acceptor_certificate
 from tailrace.tls_settings import TlsConfig
 
 if TYPE_CHECKING:
@@ -166,14 +166,14 @@ def serve_store(
     raise_descriptor_limit()
     progress = _Progress()
     tls = tls_config or TlsConfig()
-    entrance = entrance_of(tls, server_limits(broker_config))
+    acceptor = acceptor_of(tls, server_limits(broker_config))
     reload = TlsReload(OsFileSystem(), SystemClock())
-    if (certificate := entrance_certificate(tls, entrance)) is not None:
+    if (certificate := acceptor_certificate(tls, acceptor)) is not None:
         reload.add(certificate)
-    entrance.expires_s = reload.expires_s
+    acceptor.expires_s = reload.expires_s
     credentials = None if grpc is None else grpc.credentials(reload)
     listeners = Listeners(
-        broker_config.broker_ip1, progress.ask, names=names, entrance=entrance,
+        broker_config.broker_ip1, progress.ask, names=names, acceptor=acceptor,
         high_water=broker_config.write_buffer_high_water_mark or HIGH_WATER)
     opening = partial(
         MessageStore.open, path, config=store_config, broker_config=broker_config)
@@ -184,7 +184,7 @@ def serve_store(
         try:
             await listeners.start(listen, namesrv_listen, vip=listen[1] > 2)
             if grpc is not None:
-                endpoint.append(grpc.listener(credentials, entrance.limits.grpc))
+                endpoint.append(grpc.listener(credentials, acceptor.limits.grpc))
         except OSError as error:
             text = error.strerror or str(error)
             if f" {NAMESRV_ADDR} " in text:
@@ -196,7 +196,7 @@ def serve_store(
         guarded=broker_config.metrics_needs_user or bool(broker_config.metrics_token_file))
     serving = _serve(
         opening, progress, listeners, reload, endpoint, take_ports,
-        partial(start_http, http_listen, broker_config, progress.ask, entrance, actions=console_actions),
+        partial(start_http, http_listen, broker_config, progress.ask, acceptor, actions=console_actions),
         partial(BrokerController, broker_config=broker_config, name_server_config=name_server_config,
                 auth_config=auth_config, settings_file=settings_file, tls=outgoing_tls(tls)))
     try:

@@ -11,8 +11,8 @@ from tailrace.broker.controller import BrokerController
 from tailrace.broker.core.listeners import Address, why_not_listening
 from tailrace.config import BrokerConfig
 from tailrace.errors import ConfigError, StoreError
+from tailrace.remoting.acceptor import ENFORCING, Acceptor
 from tailrace.remoting.addresses import address_text
-from tailrace.remoting.entrance import ENFORCING, Entrance
 
 if TYPE_CHECKING:
     from tailrace.console.actions import ConsoleActions
@@ -65,7 +65,7 @@ def check_console_actions(http: Address | None, auth: AuthConfig) -> None:
 
 
 async def start_http(
-    listen: Address | None, broker_config: BrokerConfig, progress: RecoveryProgress, entrance: Entrance, *,
+    listen: Address | None, broker_config: BrokerConfig, progress: RecoveryProgress, acceptor: Acceptor, *,
     actions: bool,
 ) -> HttpPlace | None:
     """Listen, and print the address; return None without one. Raises StoreError if that is not possible."""
@@ -76,7 +76,7 @@ async def start_http(
     from tailrace.observe.http_status import HttpStatusServer  # noqa: PLC0415 - only with --http
 
     http = HttpStatusServer(
-        broker_config, progress, entrance=entrance, pages=Console(actions=actions),
+        broker_config, progress, acceptor=acceptor, pages=Console(actions=actions),
         metrics_token=_metrics_token(broker_config))
     try:
         host, port = await http.start(*listen)
@@ -85,7 +85,7 @@ async def start_http(
             f"cannot listen on --http {address_text(*listen)}: {why_not_listening(error, listen[1])}"
         ) from error
     say(f"http={address_text(host, port)}", sys.stderr)
-    scheme = "https" if entrance.mode == ENFORCING else "http"
+    scheme = "https" if acceptor.mode == ENFORCING else "http"
     say(f"console at {scheme}://{address_text(host, port)}/console/", sys.stderr)
     return HttpPlace(http, actions=actions)
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import final
 
-__all__ = ["Pending", "ThreadRoom", "Turns"]
+__all__ = ["Pending", "ThreadLimit", "Turns"]
 
 
 @final
@@ -64,7 +64,7 @@ class Pending:
 
 
 @final
-class ThreadRoom:
+class ThreadLimit:
     """The same for threads: `enter` blocks."""
 
     def __init__(self, most: int) -> None:

@@ -16,7 +16,7 @@ from tailrace.client.batching import Batches, BatchItem, BatchKey
 from tailrace.client.blocking import arguments_of, blocking
 from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import InstanceShare, Target
-from tailrace.client.pending import Pending, ThreadRoom, Turns
+from tailrace.client.pending import Pending, ThreadLimit, Turns
 from tailrace.client.request_reply import Requests, is_reply, reply_to
 from tailrace.client.routes import DEFAULT_QUEUES, MessageQueue, Routes, topic_header
 from tailrace.client.send_result import SendResult
@@ -525,7 +525,7 @@ class Producer:
     @arguments_of(AsyncProducer.__init__)
     def __init__(self, *args: Any, **options: Any) -> None:
         self._awaited = AsyncProducer(*args, **options)
-        self._room = ThreadRoom(self._awaited._pending.most)
+        self._room = ThreadLimit(self._awaited._pending.most)
         self._loop = EventLoopThread()
 
     def __enter__(self) -> Self:

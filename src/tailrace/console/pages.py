@@ -23,7 +23,7 @@ from tailrace.console.topics import topic_page, topics_page
 from tailrace.console.viewer import ForbiddenError, NotThereError, Viewer, similar_name
 from tailrace.console.words import zone
 from tailrace.errors import StoreError
-from tailrace.observe.http_status import Answer, May
+from tailrace.observe.http_status import HttpAnswer, May
 
 __all__ = ["HEADERS", "Console", "action_page"]
 
@@ -80,14 +80,14 @@ class Console:
         self._actions = actions
         self._figures: tuple[BrokerContext, Figures] | None = None
 
-    def __call__(self, target: str, broker: BrokerContext | None, state: str, may: May) -> Answer:
+    def __call__(self, target: str, broker: BrokerContext | None, state: str, may: May) -> HttpAnswer:
         """Return the page for a target such as ``/console/topics?from=200``."""
         parts = urlsplit(target)
         page, _, rest = parts.path.removeprefix("/console/").partition("/")
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         if page == "style.css":
             style = resources.files("tailrace.console").joinpath("style.css").read_bytes()
-            return Answer(HTTPStatus.OK, style, "text/css; charset=utf-8", HEADERS)
+            return HttpAnswer(HTTPStatus.OK, style, "text/css; charset=utf-8", HEADERS)
         made = partial(_page, actions=self._actions)
         if page not in _CONTENTS or (rest and page not in _DETAILS):
             return made(*self._no_page(page, state))
@@ -147,7 +147,7 @@ def _not_there(asked: _Asked, page: str, error: NotThereError) -> list[Child]:
         None if is_search else h("p", link(f"All {error.kind}s", address(page)))]
 
 
-def action_page(status: HTTPStatus, title: str, content: list[Child], reload_s: int = 0) -> Answer:
+def action_page(status: HTTPStatus, title: str, content: list[Child], reload_s: int = 0) -> HttpAnswer:
     """Return a page of an action; it reloads itself after ``reload_s``, if that is not 0."""
     return _page(status, title, "actions", content, reload_s=reload_s, actions=True)
 
@@ -155,7 +155,7 @@ def action_page(status: HTTPStatus, title: str, content: list[Child], reload_s: 
 def _page(
     status: HTTPStatus, title: str, name: str, content: list[Child], *, reload_s: int = 0, now_ms: int = 0,
     actions: bool = False,
-) -> Answer:
+) -> HttpAnswer:
     links: list[Child] = [
         h("a", text, href=address(path), aria_current="page" if path.strip("/") == name else None)
         for path, text in (_PAGES | ({"actions/": "Actions"} if actions else {})).items()]
@@ -171,4 +171,4 @@ def _page(
           h("main", h("h1", title), *content, id="content"),
           h("footer", h("small", f"{about}Tailrace {__version__}. {_PROMISES[actions]}"))),
         lang="en")
-    return Answer(status, page_text(root), HTML, HEADERS)
+    return HttpAnswer(status, page_text(root), HTML, HEADERS)

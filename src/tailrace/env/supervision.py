@@ -17,7 +17,7 @@ from typing import Final
 
 from tailrace import events
 from tailrace.env.shortage import is_disk_full, is_shortage
-from tailrace.logs import RareLines, get_logger
+from tailrace.logs import LogRateLimiter, get_logger
 
 __all__ = ["FAILURES", "caught", "failed", "supervised"]
 
@@ -26,7 +26,7 @@ FAILURES: Final[Counter[str]] = Counter()
 """Number of unexpected errors by the name of a loop since the process started; the names are those in the code."""
 AGAIN_S: Final = 1.0
 """Pause of a loop without a period after a step that failed."""
-_lines: Final = RareLines()
+_lines: Final = LogRateLimiter()
 
 
 def failed(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Deletion of topics and groups: one list of what belongs to them, for every entrance.
+"""Deletion of topics and groups: one list of what belongs to them, for every way to delete.
 
 A request to a broker, the command line on a directory, cleanUnusedTopic, the expiration of Lite topics and a program
 all remove the same with a topic: its queues and messages, its configuration and static mapping, the offsets of groups,

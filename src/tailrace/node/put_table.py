@@ -26,7 +26,7 @@ from tailrace.node.table_columns import (
 )
 from tailrace.node.timers import Timers
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.put_hook import Waiting
+from tailrace.timer.put_hook import ScheduledMessage
 
 __all__ = ["PutTableResult", "TablePut"]
 
@@ -92,7 +92,7 @@ class TablePut:
         self._rows: list[_Rows] = []
         self._queues: dict[tuple[str, int], int] = {}
         self._first_rows: dict[tuple[str, int], int] = {}
-        self._waiting: list[tuple[int, MessageExtBrokerInner, Waiting | None]] = []
+        self._waiting: list[tuple[int, MessageExtBrokerInner, ScheduledMessage | None]] = []
         self._count = 0
 
     def check(self, table: Any, topic: str | None, queue_id: int) -> None:

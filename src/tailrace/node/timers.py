@@ -32,7 +32,7 @@ from tailrace.store.append import kind_of
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import parse_delay_levels
 from tailrace.timer.pending import PendingTimer, parked_timers, pending_levels, pending_timers
-from tailrace.timer.put_hook import TimerPutHook, Waiting
+from tailrace.timer.put_hook import ScheduledMessage, TimerPutHook
 from tailrace.timer.recall import RECALLED, recall_messages, was_recalled
 from tailrace.timer.schedule_message_service import ScheduleMessageService
 from tailrace.timer.timer_message_store import TimerMessageStore
@@ -206,13 +206,13 @@ class Timers:
         waiting = self._hook.handle_due(message, deliver_ms, unique_key)
         return waiting if isinstance(waiting, PutMessageResult) else self._store.put(message)
 
-    def waiting(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
+    def waiting(self, message: MessageExtBrokerInner) -> PutMessageResult | ScheduledMessage | None:
         """Change a message that must wait. Return its target and time, or a result if it is refused."""
         refused = self._store.commit_log.lmq_refusal(message) if kind_of(message) & C.LMQ else None
         return refused or self._hook.handle(message)
 
     def put_prepared(
-        self, message: MessageExtBrokerInner, waiting: Waiting | None
+        self, message: MessageExtBrokerInner, waiting: ScheduledMessage | None
     ) -> PutMessageResult:
         """Put a message that ``waiting`` has prepared."""
         if message.topic == SCHEDULE_TOPIC and SCHEDULE_TOPIC not in self._topics.table:

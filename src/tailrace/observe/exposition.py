@@ -42,7 +42,7 @@ from tailrace.formats.names import (
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
 from tailrace.observe.lags import queue_lags
-from tailrace.remoting.entrance import Entrance
+from tailrace.remoting.acceptor import Acceptor
 from tailrace.requests.executors import BoundedExecutor, in_steps, no_pause
 
 __all__ = ["Exposition", "format_of"]
@@ -115,7 +115,7 @@ class Exposition(Collector):
         self._pause = pause
         self.broker: BrokerContext | None = None
         self.progress: float | None = None
-        self.entrance: Entrance | None = None
+        self.acceptor: Acceptor | None = None
         self.executors: Iterable[BoundedExecutor] = ()
         """The pools of the HTTP port."""
         self._base = cluster, "broker", broker_name
@@ -142,7 +142,7 @@ class Exposition(Collector):
             yield self._family(metrics.RECOVERED_RATIO, {(): self.progress})
         yield from self._threads([*self.executors, *(() if broker is None else broker.executors)])
         stats = None if broker is None else broker.store.stats()
-        roots = {"broker": broker, "entrance": self.entrance}
+        roots = {"broker": broker, "acceptor": self.acceptor}
         for metric in metrics.METRICS:
             root, *path = metric.source.split(".")
             if path and roots[root] is not None:

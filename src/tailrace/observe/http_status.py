@@ -10,7 +10,7 @@ The server answers GET and HEAD, one request a connection, and closes a connecti
 request within 5 s. With ``serve --console-actions`` it also takes the forms of the pages below ``/console/actions/``,
 see `tailrace.observe.http_forms`. If too many connections are open, the server closes the oldest one that waits for the
 late answer to a wrong password, or else the oldest one that has not sent its request yet, so clients that guess or are
-slow do not lock others out. Connections may use TLS, see `tailrace.remoting.entrance`.
+slow do not lock others out. Connections may use TLS, see `tailrace.remoting.acceptor`.
 
 If clients of the broker need a user, a browser needs one as well (HTTP Basic), who must be allowed to Get the cluster.
 A page shows what its user may see. ``/ready`` is for probes and needs no user. ``/metrics`` needs one with the setting
@@ -46,15 +46,16 @@ from tailrace.logs import get_logger
 from tailrace.observe.exposition import Exposition, format_of
 from tailrace.observe.http_forms import FormRefusedError, fields_of, foreign, read_form
 from tailrace.observe.http_turns import PAGE_S, SHARED_S, Pace, PageTurns, SharedTexts
+from tailrace.remoting.acceptor import Acceptor, IncomingConnection
 from tailrace.remoting.addresses import address_text
-from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import SLOW_HTTP, ServerLimits
 from tailrace.remoting.server import one_address
 from tailrace.requests.durable_answers import PENDING_LIMIT
 from tailrace.requests.executors import pause
 
 __all__ = [
-    "ACTIONS", "Actions", "Answer", "Asked", "HttpStatusServer", "May", "Pages", "RecoveryProgress", "unknown_progress",
+    "ACTIONS", "Actions", "Asked", "HttpAnswer", "HttpStatusServer", "May", "Pages", "RecoveryProgress",
+    "unknown_progress",
 ]
 
 _log = get_logger(__name__)
@@ -73,7 +74,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 ACTIONS: Final = "/console/actions"
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """The answer of a page."""
 
     status: HTTPStatus
@@ -93,7 +94,7 @@ def _everything(_: Access) -> bool:
 class Pages(Protocol):
     """Pages below ``/console/``; called in a thread."""
 
-    def __call__(self, target: str, broker: BrokerContext | None, state: str, may: May) -> Answer:
+    def __call__(self, target: str, broker: BrokerContext | None, state: str, may: May) -> HttpAnswer:
         """Return the answer to a request for ``target``, with what its user may see.
 
         Without a ``broker`` no client is served yet.
@@ -118,7 +119,7 @@ class Asked(NamedTuple):
 class Actions(Protocol):
     """The page ``/console/actions`` and those below; called on the event loop."""
 
-    async def __call__(self, asked: Asked) -> Answer:
+    async def __call__(self, asked: Asked) -> HttpAnswer:
         """Return the answer to a request. Raises RefusalError (SYSTEM_BUSY) if too much is done already."""
         ...
 
@@ -141,7 +142,7 @@ class _HttpConnection:
     """A connection as `ServerLimits` sees it."""
 
     __slots__ = ("_writer", "counted", "last_active", "peer", "peer_ip", "place", "reader", "served")
-    stranger = False
+    unauthenticated = False
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, now: float) -> None:
         self.reader, self._writer = reader, writer
@@ -168,7 +169,7 @@ class HttpStatusServer:
     def __init__(
         self, config: BrokerConfig, progress: RecoveryProgress = unknown_progress,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
-        limits: ServerLimits | None = None, pages: Pages | None = None, entrance: Entrance | None = None,
+        limits: ServerLimits | None = None, pages: Pages | None = None, acceptor: Acceptor | None = None,
         metrics_token: str = "", shared_s: float = SHARED_S, page_s: float = PAGE_S,
     ) -> None:
         """``metrics_token`` is the one of ``metricsTokenFile``; see `tailrace.observe.http_turns` for the seconds."""
@@ -183,10 +184,10 @@ class HttpStatusServer:
         self._texts, self._turns = SharedTexts(self._metrics, shared_s), PageTurns(page_s)
         self._pace, self._scrapers = Pace(), 0
         self._exposition.executors = self._texts.executor, self._turns.executor
-        self._entrance = self._exposition.entrance = entrance or Entrance(
+        self._acceptor = self._exposition.acceptor = acceptor or Acceptor(
             ServerLimits() if limits is None else limits)
-        self._limits = self._entrance.limits
-        self._arrivals: dict[Arrival, None] = {}
+        self._limits = self._acceptor.limits
+        self._incoming: dict[IncomingConnection, None] = {}
         self._open: dict[_HttpConnection, None] = {}
         self._late: dict[_HttpConnection, asyncio.Future[None]] = {}
         self._state = "starting"
@@ -198,7 +199,7 @@ class HttpStatusServer:
         """Listen, and return the address. Raises OSError if that is not possible."""
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         self._server = await asyncio.get_running_loop().create_server(
-            self._arrival, one_address(found), port, backlog=self._limits.backlog(BACKLOG))
+            self._accept, one_address(found), port, backlog=self._limits.backlog(BACKLOG))
         taken = self._server.sockets[0].getsockname()
         self._loopback = ip_address(str(taken[0]).partition("%")[0]).is_loopback
         return str(taken[0]), int(taken[1])
@@ -232,18 +233,18 @@ class HttpStatusServer:
             return
         self._server.close()
         self._server = None
-        for arrival in list(self._arrivals):
-            arrival.abort()
+        for connection in list(self._incoming):
+            connection.abort()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=1.0)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _arrival(self) -> asyncio.Protocol:
-        if len(self._open) + len(self._arrivals) >= CONNECTIONS_MAX:
+    def _accept(self) -> asyncio.Protocol:
+        if len(self._open) + len(self._incoming) >= CONNECTIONS_MAX:
             self._make_room(asyncio.get_running_loop().time())
-        return self._entrance.protocol(self._streams, self._arrivals, self._timeout_s)
+        return self._acceptor.protocol(self._streams, self._incoming, self._timeout_s)
 
     def _make_room(self, now: float) -> bool:
         """Close a connection that may give way; return False without one.
@@ -256,8 +257,8 @@ class HttpStatusServer:
             del self._open[guesser]
             self._late.pop(guesser).set_result(None)
             self._limits.close(guesser, SLOW_HTTP, now)
-        elif self._arrivals:
-            self._limits.close(next(iter(self._arrivals)), SLOW_HTTP, now)
+        elif self._incoming:
+            self._limits.close(next(iter(self._incoming)), SLOW_HTTP, now)
         else:
             return False
         return True
@@ -318,7 +319,7 @@ class HttpStatusServer:
         self._open[connection] = None
         if not self._limits.opened(connection, connection.last_active):
             return False
-        if len(self._open) + len(self._arrivals) <= CONNECTIONS_MAX:
+        if len(self._open) + len(self._incoming) <= CONNECTIONS_MAX:
             return True
         if not self._make_room(connection.last_active):
             oldest = self._in_the_way(connection)

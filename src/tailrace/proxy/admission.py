@@ -3,9 +3,9 @@
 Both need only the metadata and the connection, so a call is decided before its request has arrived, and before it is
 counted or kept. A call whose user is proven has a share of all calls, see `tailrace.remoting.shares`. Calls without a
 proven user end with their answer. A connection that has too many of them under way is closed. After its address has
-begun more than `STRANGER_BURST`, and `STRANGER_CALLS_A_SECOND` since then, the next ones are aborted without a message;
-after as many again the address is held, see `tailrace.proxy.held`. Calls of a user that are cancelled before their
-request was read have the same budget.
+begun more than `NO_USER_BURST`, and `NO_USER_CALLS_A_SECOND` since then, the next ones are aborted
+without a message; after as many again the address is held, see `tailrace.proxy.held`. Calls of a user that are
+cancelled before their request was read have the same budget.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tailrace.remoting.limits import (
     CALLS,
     CANCELLED_CALLS,
     NO_MESSAGE,
-    STRANGER_CALLS,
+    NO_USER_CALLS,
     TOO_LATE,
     CallLimits,
 )
@@ -39,14 +39,14 @@ from tailrace.remoting.shares import Holder
 
 __all__ = ["Admission", "Admitted"]
 
-STRANGER_CALLS_OF_ONE: Final = 64
+NO_USER_CALLS_OF_ONE: Final = 64
 """Calls without a user that wait for their end on one connection."""
-STRANGER_CALLS_MAX: Final = 1_024
+NO_USER_CALLS_MAX: Final = 1_024
 """The same on all connections together."""
 WAITING_OF_ONE, WAITING_MAX = 8, 64
 """With more of them under way, of one connection or of all, none waits for its first request."""
-STRANGER_BURST: Final = 200
-STRANGER_CALLS_A_SECOND: Final = 50
+NO_USER_BURST: Final = 200
+NO_USER_CALLS_A_SECOND: Final = 50
 LOOK_S: Final = 0.1
 """Period of looks for requests that have not come in time."""
 ADDRESSES_MAX: Final = 10_000
@@ -62,11 +62,11 @@ class _Budgets:
 
     def take(self, whose: str, now: float) -> bool:
         """Count a call; return whether an address, or a user of an address, had one left."""
-        full_at = max(now, self._full_at.pop(whose, now)) + 1 / STRANGER_CALLS_A_SECOND
-        has_one = full_at - now <= STRANGER_BURST / STRANGER_CALLS_A_SECOND
+        full_at = max(now, self._full_at.pop(whose, now)) + 1 / NO_USER_CALLS_A_SECOND
+        has_one = full_at - now <= NO_USER_BURST / NO_USER_CALLS_A_SECOND
         if len(self._full_at) >= ADDRESSES_MAX:
             self._full_at.popitem(last=False)
-        self._full_at[whose] = full_at if has_one else full_at - 1 / STRANGER_CALLS_A_SECOND
+        self._full_at[whose] = full_at if has_one else full_at - 1 / NO_USER_CALLS_A_SECOND
         return has_one
 
 
@@ -101,7 +101,7 @@ class Admission:
         self._entry = entry
         self._limits = limits
         self._connections = connections
-        self._strangers = 0
+        self._unauthenticated = 0
         self._budgets, self._floods = _Budgets(), _Budgets()
         self._turns = CallTurns()
         self._reading: dict[Admitted, asyncio.Task[Any]] = {}
@@ -189,7 +189,7 @@ class Admission:
         An answer that overtakes this request is replaced with an error of its own by gRPC's library for Python.
         """
         connection = self._connections.of(address_of(context.peer()), asyncio.get_running_loop().time())
-        if connection.unproven <= WAITING_OF_ONE and self._strangers <= WAITING_MAX:
+        if connection.unproven <= WAITING_OF_ONE and self._unauthenticated <= WAITING_MAX:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.first_message_s):
                     await context.read()
@@ -201,19 +201,20 @@ class Admission:
 
     async def _begin_unproven(self, connection: GrpcConnection, context: Any) -> None:
         now = asyncio.get_running_loop().time()
-        has_too_many = connection.unproven >= STRANGER_CALLS_OF_ONE or self._strangers >= STRANGER_CALLS_MAX
+        has_too_many = (
+            connection.unproven >= NO_USER_CALLS_OF_ONE or self._unauthenticated >= NO_USER_CALLS_MAX)
         if has_too_many:
-            self._connections.close(connection, STRANGER_CALLS)
+            self._connections.close(connection, NO_USER_CALLS)
         whose = network_of(connection.peer_ip)
         if has_too_many or not self._budgets.take(whose, now):
             if not self._floods.take(whose, now):
-                self._connections.hold(connection.peer_ip, STRANGER_CALLS)
+                self._connections.hold(connection.peer_ip, NO_USER_CALLS)
             await self.refuse(
-                context, STRANGER_CALLS, Holder(connection.peer_ip), grpc.StatusCode.RESOURCE_EXHAUSTED,
+                context, NO_USER_CALLS, Holder(connection.peer_ip), grpc.StatusCode.RESOURCE_EXHAUSTED,
                 "too many calls without a user")
         self._limits.refuse(TOO_LATE, Holder(connection.peer_ip), now)
         connection.unproven += 1
-        self._strangers += 1
+        self._unauthenticated += 1
         context.add_done_callback(partial(self._unproven_ended, connection))
 
     def _ended(self, admitted: Admitted, _: Any) -> None:
@@ -227,7 +228,7 @@ class Admission:
 
     def _unproven_ended(self, connection: GrpcConnection, _: Any) -> None:
         connection.unproven -= 1
-        self._strangers -= 1
+        self._unauthenticated -= 1
 
 
 def _whose(holder: Holder) -> str:

@@ -80,7 +80,7 @@ class GrpcConnection:
         return self.place[0]
 
     @property
-    def stranger(self) -> bool:
+    def unauthenticated(self) -> bool:
         """True until a call was served, if calls need a user."""
         return self._owner.has_users and not self.served
 

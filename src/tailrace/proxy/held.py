@@ -13,7 +13,7 @@ from tailrace import events
 from tailrace.auth.addresses import network_of
 from tailrace.env.descriptors import OpenSocket, listeners_of_port
 from tailrace.env.packets import NETWORKS_MAX, drop_from, drop_nothing
-from tailrace.logs import RareLines, get_logger
+from tailrace.logs import LogRateLimiter, get_logger
 
 __all__ = ["HOLD_S", "Held"]
 
@@ -31,7 +31,7 @@ class Held:
         self._port = 0
         self._listeners: list[OpenSocket] = []
         self._networks: dict[str, float] = {}
-        self._lines = RareLines()
+        self._lines = LogRateLimiter()
 
     def start(self, port: int) -> None:
         """Note the listening sockets of a port."""

@@ -13,8 +13,9 @@ Bytes. A connection takes memory for an incomplete frame, for requests that wait
 not read, and for held pulls. If all connections together take more than ``bytes_max``, `ServerLimits.tight` is
 True: no request is served, no connection is read, and connections that have kept bytes for half a second are
 closed, the largest first, until there is room. Unauthenticated connections, where clients need a user, share
-``stranger_bytes_max`` instead: above it the largest ones of the address that takes the most are closed immediately,
-and no other connection waits. Their incomplete frames are read slowly: after `STRANGER_READ` bytes they take turns.
+``unauthenticated_bytes_max`` instead: above it the largest ones of the address that takes the most are closed
+immediately, and no other connection waits. Their incomplete frames are read slowly: after `NO_USER_READ` bytes
+they take turns.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tailrace import events
 from tailrace.auth.addresses import network_of
 from tailrace.auth.quotas import QUOTAS
 from tailrace.env.supervision import caught
-from tailrace.logs import RareLines, get_logger
+from tailrace.logs import LogRateLimiter, get_logger
 from tailrace.remoting.shares import ADDRESS, ALL, CONNECTION, USER, Holder, Shares
 from tailrace.remoting.turns import Turns
 
@@ -39,12 +40,12 @@ __all__ = ["CallLimits", "Connection", "ServerLimits"]
 _log = get_logger(__name__)
 
 BYTES_MAX: Final = 256 << 20
-STRANGER_BYTES_MAX: Final = 32 << 20
-STRANGER_READ: Final = 1 << 20
-"""Bytes of incomplete frames that strangers may send in a period; then their connections wait for the next one."""
-STRANGER_READ_S: Final = 0.05
-STRANGERS_TOGETHER: Final = 8
-"""Connections of strangers that are read again after a period."""
+NO_USER_BYTES_MAX: Final = 32 << 20
+NO_USER_READ: Final = 1 << 20
+"""Bytes of incomplete frames of unauthenticated connections in a period; then these wait for the next period."""
+NO_USER_READ_S: Final = 0.05
+NO_USER_TOGETHER: Final = 8
+"""Number of unauthenticated connections that are read again after a period."""
 STALL_S: Final = 30.0
 RECENT_S: Final = 1.0
 KEPT_S: Final = 0.5
@@ -60,16 +61,16 @@ UNREAD: Final = "answers are not read"
 SLOW_HTTP: Final = "slow http"
 TOO_LATE: Final = "no user in time"
 TOO_MANY: Final = "connections without user"
-STRANGER_BYTES: Final = "bytes without user"
-STRANGER_FRAME: Final = "long request without user"
+NO_USER_BYTES: Final = "bytes without user"
+NO_USER_FRAME: Final = "long request without user"
 NO_CALL: Final = "no call in time"
-STRANGER_CALLS: Final = "calls without user"
+NO_USER_CALLS: Final = "calls without user"
 CANCELLED_CALLS: Final = "cancelled calls"
 BAD_FRAME: Final = "bad frame"
 
 CLOSED: Final = (
-    CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY, STRANGER_BYTES, STRANGER_FRAME, NO_CALL,
-    STRANGER_CALLS, CANCELLED_CALLS)
+    CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY, NO_USER_BYTES, NO_USER_FRAME,
+    NO_CALL, NO_USER_CALLS, CANCELLED_CALLS)
 """Reasons for which connections are closed."""
 
 NO_MESSAGE: Final = "no message in time"
@@ -80,7 +81,7 @@ SETTINGS: Final = "bytes of settings"
 
 
 REFUSED: Final = (
-    TOO_LATE, NO_MESSAGE, NO_SETTINGS, STRANGER_CALLS,
+    TOO_LATE, NO_MESSAGE, NO_SETTINGS, NO_USER_CALLS,
     *(f"{what} of {whose}" for what in (CALLS, CLIENTS, SETTINGS) for whose in (ALL, ADDRESS, USER)),
     f"{CALLS} of {CONNECTION}")
 """Reasons for which calls of gRPC are refused."""
@@ -106,7 +107,7 @@ class Connection(Protocol):
         ...
 
     @property
-    def stranger(self) -> bool:
+    def unauthenticated(self) -> bool:
         """True until a user is authenticated on it; False where clients need no user."""
         ...
 
@@ -146,7 +147,7 @@ class CallLimits:
     """Bytes of these settings."""
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REFUSED, 0)))
     """Number of calls that were refused for a limit, by reason."""
-    lines: RareLines = field(default_factory=RareLines)
+    lines: LogRateLimiter = field(default_factory=LogRateLimiter)
 
     def refuse(self, reason: str, holder: Holder, now: float) -> None:
         """Count a refused call, and log at most one line a minute for each reason."""
@@ -162,12 +163,13 @@ class ServerLimits:
 
     def __init__(
         self, connections_max: int = 0, bytes_max: int = BYTES_MAX, stall_s: float = STALL_S, *,
-        stranger_bytes_max: int = STRANGER_BYTES_MAX, grpc: CallLimits | None = None, descriptors_max: int = 0,
+        unauthenticated_bytes_max: int = NO_USER_BYTES_MAX, grpc: CallLimits | None = None,
+        descriptors_max: int = 0,
     ) -> None:
         self.connections_max = connections_max
         self.descriptors_max = descriptors_max
         self.bytes_max = bytes_max
-        self.stranger_bytes_max = stranger_bytes_max
+        self.unauthenticated_bytes_max = unauthenticated_bytes_max
         self.stall_s = stall_s
         self.grpc = grpc or CallLimits()
         self.turns = Turns()
@@ -175,8 +177,8 @@ class ServerLimits:
         self.tight = False
         """True while requests wait for memory."""
         self.bytes = 0
-        """Bytes that all connections took at their last count, without those of strangers."""
-        self.stranger_bytes = 0
+        """Bytes that all connections took at their last count, without unauthenticated ones."""
+        self.unauthenticated_bytes = 0
         """Bytes that connections without a user took at their last count."""
         self.tightened = 0
         """Number of times that requests had to wait for memory."""
@@ -186,14 +188,14 @@ class ServerLimits:
         """Number of requests that were refused because of a quota of their user, by quota."""
         self._connections: dict[Connection, None] = {}
         self._keeping: dict[Connection, float] = {}
-        self._strange: dict[Connection, int] = {}
+        self._unauthenticated: dict[Connection, int] = {}
         self._candidates: list[tuple[tuple[bool, float], Connection]] = []
         self._of_address: Counter[str] = Counter()
         self._waiting: dict[Callable[[], None], None] = {}
         self._turns: dict[Callable[[], None], None] = {}
         self._next_turn = False
-        self._stranger_read = 0
-        self._lines = RareLines()
+        self._unauthenticated_read = 0
+        self._lines = LogRateLimiter()
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -201,7 +203,7 @@ class ServerLimits:
     @property
     def held_bytes(self) -> int:
         """Bytes that all connections took at their last count."""
-        return self.bytes + self.stranger_bytes
+        return self.bytes + self.unauthenticated_bytes
 
     def backlog(self, most: int) -> int:
         """Return how many connections a listener may accept in one turn of the loop, before they are counted."""
@@ -269,18 +271,18 @@ class ServerLimits:
     def count(self, connection: Connection, size: int, now: float) -> None:
         """Set the bytes that a connection takes."""
         before = connection.counted
-        if connection in self._strange:
-            self.stranger_bytes -= self._strange.pop(connection)
+        if connection in self._unauthenticated:
+            self.unauthenticated_bytes -= self._unauthenticated.pop(connection)
         else:
             self.bytes -= before
         connection.counted = size
-        if size and connection.stranger:
+        if size and connection.unauthenticated:
             self._keeping.pop(connection, None)
-            self._strange[connection] = size
-            self.stranger_bytes += size
+            self._unauthenticated[connection] = size
+            self.unauthenticated_bytes += size
             self._slow_down(connection, size - before)
-            if self.stranger_bytes > self.stranger_bytes_max:
-                self._close_strangers(now)
+            if self.unauthenticated_bytes > self.unauthenticated_bytes_max:
+                self._close_unauthenticated(now)
             return
         self.bytes += size
         if not size:
@@ -290,28 +292,28 @@ class ServerLimits:
         if self.bytes > self.bytes_max and not self.tight:
             self._tighten()
 
-    def wait(self, go_on: Callable[[], None], *, stranger: bool = False) -> None:
-        """Call ``go_on`` when `tight` is False again, or when it is the turn of a stranger."""
-        if stranger and not self.tight:
+    def wait(self, go_on: Callable[[], None], *, unauthenticated: bool = False) -> None:
+        """Call ``go_on`` when `tight` is False again, or when an unauthenticated connection has its turn."""
+        if unauthenticated and not self.tight:
             self._turns[go_on] = None
         else:
             self._waiting[go_on] = None
 
     def _slow_down(self, connection: Connection, more: int) -> None:
-        """Have a stranger wait if strangers have sent much in this period."""
-        self._stranger_read += max(0, more)
+        """Have an unauthenticated connection wait if these have sent much in this period."""
+        self._unauthenticated_read += max(0, more)
         if more > 0 and not self._next_turn:
             self._next_turn = True
-            asyncio.get_running_loop().call_later(STRANGER_READ_S, self._take_turns)
-        if more > 0 and self._stranger_read > STRANGER_READ and not self.tight:
+            asyncio.get_running_loop().call_later(NO_USER_READ_S, self._take_turns)
+        if more > 0 and self._unauthenticated_read > NO_USER_READ and not self.tight:
             connection.wait_for_memory()
 
     def _take_turns(self) -> None:
-        self._stranger_read = 0
+        self._unauthenticated_read = 0
         self._next_turn = bool(self._turns)
         if self._next_turn:
-            asyncio.get_running_loop().call_later(STRANGER_READ_S, self._take_turns)
-        for go_on in list(self._turns)[:STRANGERS_TOGETHER]:
+            asyncio.get_running_loop().call_later(NO_USER_READ_S, self._take_turns)
+        for go_on in list(self._turns)[:NO_USER_TOGETHER]:
             del self._turns[go_on]
             with caught("connection limits"):
                 go_on()
@@ -345,18 +347,18 @@ class ServerLimits:
                 with caught("connection limits"):
                     go_on()
 
-    def _close_strangers(self, now: float) -> None:
+    def _close_unauthenticated(self, now: float) -> None:
         """Close the largest connections without a user of the addresses that take the most."""
-        room = self.stranger_bytes_max - self.stranger_bytes_max // 8
+        room = self.unauthenticated_bytes_max - self.unauthenticated_bytes_max // 8
         of_address: dict[str, list[Connection]] = defaultdict(list)
-        for connection in sorted(self._strange, key=self._strange.__getitem__):
+        for connection in sorted(self._unauthenticated, key=self._unauthenticated.__getitem__):
             of_address[network_of(connection.peer_ip)].append(connection)
-        totals = {address: sum(map(self._strange.__getitem__, found)) for address, found in of_address.items()}
-        while self.stranger_bytes > room:
+        totals = {address: sum(map(self._unauthenticated.__getitem__, found)) for address, found in of_address.items()}
+        while self.unauthenticated_bytes > room:
             largest = max(totals, key=totals.__getitem__)
             connection = of_address[largest].pop()
             totals[largest] -= connection.counted
-            self.close(connection, STRANGER_BYTES, now)
+            self.close(connection, NO_USER_BYTES, now)
 
     def _close_largest(self, room: int, now: float) -> None:
         for connection in list(self._keeping):
@@ -370,4 +372,4 @@ class ServerLimits:
 
 
 def _use(connection: Connection) -> tuple[bool, float]:
-    return connection.served and not connection.stranger, connection.last_active
+    return connection.served and not connection.unauthenticated, connection.last_active

@@ -47,11 +47,11 @@ from tailrace.formats.remoting import (
 )
 from tailrace.formats.requests.absent import why_not_supported
 from tailrace.logs import get_logger
+from tailrace.remoting.acceptor import Acceptor, IncomingConnection
 from tailrace.remoting.addresses import address_text, socket_address
-from tailrace.remoting.entrance import Arrival, Entrance
-from tailrace.remoting.limits import STALLED_FRAME, STRANGER_FRAME, TOO_LATE, UNREAD, ServerLimits
-from tailrace.remoting.strangers import HEADER_MAX as STRANGER_HEADER_MAX
-from tailrace.remoting.strangers import StrangerFrameError, Strangers, admit
+from tailrace.remoting.limits import NO_USER_FRAME, STALLED_FRAME, TOO_LATE, UNREAD, ServerLimits
+from tailrace.remoting.unauthenticated import HEADER_MAX as NO_USER_HEADER_MAX
+from tailrace.remoting.unauthenticated import Unauthenticated, UnauthenticatedFrameError, admit
 
 __all__ = ["Channel", "Lane", "Processor", "RemotingServer", "failure_of"]
 
@@ -66,7 +66,7 @@ HIGH_WATER: Final = 256 << 10
 HELD_REQUEST_BYTES: Final = 2048
 """Memory of a held request in addition to the bytes of its body and fields."""
 DRAIN_S: Final = 0.2
-STRANGER_CLOSE_S: Final = 1.0
+NO_USER_CLOSE_S: Final = 1.0
 """Until a connection without a user is closed that sends a long request, so that a client does not repeat it often."""
 
 
@@ -149,9 +149,9 @@ class Channel(asyncio.Protocol):
         """Address of the client in the form in which messages store it."""
 
     @property
-    def stranger(self) -> bool:
+    def unauthenticated(self) -> bool:
         """True until a user is authenticated on the connection; False where clients need no user."""
-        return not self.authenticated and self._server.strangers is not None
+        return not self.authenticated and self._server.unauthenticated is not None
 
     # --- what asyncio calls
 
@@ -213,7 +213,7 @@ class Channel(asyncio.Protocol):
         """Stop reading until there is memory again."""
         if not self._waits and not self.closed:
             self._waits = True
-            self._limits.wait(self._memory_is_there, stranger=self.stranger)
+            self._limits.wait(self._memory_is_there, unauthenticated=self.unauthenticated)
             self._stop_reading()
 
     def _memory_is_there(self) -> None:
@@ -290,18 +290,18 @@ class Channel(asyncio.Protocol):
             self._turns.end()
         if out:
             self.write(b"".join(out))
-        if isinstance(problem, StrangerFrameError):
+        if isinstance(problem, UnauthenticatedFrameError):
             self._stop_reading()
-            self._server.loop.call_later(STRANGER_CLOSE_S, self._close_stranger)
+            self._server.loop.call_later(NO_USER_CLOSE_S, self._close_unauthenticated)
         elif problem is not None:
             self._limits.bad_frame(self.peer, problem, self._server.loop.time())
             self.close()
         elif rest < len(data) and not self.closed:
             self._keep(data, rest)
 
-    def _close_stranger(self) -> None:
+    def _close_unauthenticated(self) -> None:
         if not self.closed:
-            self._limits.close(self, STRANGER_FRAME, self._server.loop.time())
+            self._limits.close(self, NO_USER_FRAME, self._server.loop.time())
 
     def _keep(self, data: bytes, rest: int) -> None:
         size = len(data) - rest
@@ -310,7 +310,7 @@ class Channel(asyncio.Protocol):
             length, word = PREFIX.unpack_from(data, rest)
             self._need = 4 + length
             header_end = 8 + (word & 0xFFFFFF)
-            if self.stranger and length > STRANGER_HEADER_MAX and size < header_end:
+            if self.unauthenticated and length > NO_USER_HEADER_MAX and size < header_end:
                 self._need = header_end  # it decides whether the rest is read
         if self._need > size:
             self._tail += memoryview(data)[rest:]
@@ -368,10 +368,10 @@ class Channel(asyncio.Protocol):
         start = pos + 8
         header_end = start + (word & 0xFFFFFF)
         end = pos + 4 + length
-        strangers = None if self.authenticated else self._server.strangers
-        if strangers is not None and strangers.check_frame(
+        unauthenticated = None if self.authenticated else self._server.unauthenticated
+        if unauthenticated is not None and unauthenticated.check_frame(
                 length, word & 0xFFFFFF) and header_end <= min(until, end):
-            strangers.check_header(length, self._header(word >> 24, data, start, header_end)[-1])
+            unauthenticated.check_header(length, self._header(word >> 24, data, start, header_end)[-1])
         if header_end > end:
             raise RemotingFrameError(
                 f"header of {word & 0xFFFFFF} bytes in a frame of {length}"
@@ -588,7 +588,7 @@ class RemotingServer:
     ``decode_header`` decodes ROCKETMQ headers (a compiled function may be given). ``on_close`` is called for every
     connection that has ended, ``on_activity`` for each event of a connection (`note`). ``limits`` may be shared with
     other servers. ``high_water`` is the number of unread answer bytes of a connection at which its next requests
-    wait. ``entrance`` decides which connections use TLS; if it is given, its limits are used.
+    wait. ``acceptor`` decides which connections use TLS; if it is given, its limits are used.
     """
 
     def __init__(
@@ -600,7 +600,7 @@ class RemotingServer:
         idle_s: float = IDLE_S,
         limits: ServerLimits | None = None,
         high_water: int = HIGH_WATER,
-        entrance: Entrance | None = None,
+        acceptor: Acceptor | None = None,
     ) -> None:
         self.processors: dict[int, Processor] = {}
         self.default_processor: Processor | None = None
@@ -612,15 +612,15 @@ class RemotingServer:
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by start
         self.on_close = on_close
         self.on_activity = on_activity
-        self._entrance = entrance or Entrance(ServerLimits() if limits is None else limits)
-        self.limits = self._entrance.limits
+        self._acceptor = acceptor or Acceptor(ServerLimits() if limits is None else limits)
+        self.limits = self._acceptor.limits
         self.check: Callable[[Channel, RemotingCommand], None] | None = None
         """Called before any other work on a request; raises RefusalError if the request must not be served."""
         self.reported: dict[int, Callable[[Channel, RemotingCommand, RemotingCommand], None]] = {}
         """Called with each answer that `Channel.answer` sends to a request with this code."""
-        self.strangers: Strangers[Channel] | None = None
+        self.unauthenticated: Unauthenticated[Channel] | None = None
         self.high_water = high_water
-        self._arrivals: dict[Arrival, None] = {}
+        self._incoming: dict[IncomingConnection, None] = {}
         self._idle_s = idle_s
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -635,7 +635,7 @@ class RemotingServer:
         self.loop = asyncio.get_running_loop()
         found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         self._server = await self.loop.create_server(
-            lambda: self._entrance.protocol(lambda: Channel(self), self._arrivals, self._idle_s, self.strangers),
+            lambda: self._acceptor.protocol(lambda: Channel(self), self._incoming, self._idle_s, self.unauthenticated),
             one_address(found), port, backlog=self.limits.backlog(BACKLOG))
         self._idle_timer = self.loop.call_later(min(IDLE_CHECK_S, self._idle_s), self._close_idle)
         taken = self._server.sockets[0].getsockname()
@@ -649,8 +649,8 @@ class RemotingServer:
         self._server.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        for arrival in list(self._arrivals):
-            arrival.abort()
+        for connection in list(self._incoming):
+            connection.abort()
         if self.channels:
             await asyncio.sleep(drain_s)
         for channel in list(self.channels):
@@ -668,15 +668,15 @@ class RemotingServer:
     def opened(self, channel: Channel) -> None:
         """Add a new connection."""
         self.channels.add(channel)
-        admit(channel, self.limits, self.strangers, channel.last_active)
+        admit(channel, self.limits, self.unauthenticated, channel.last_active)
         self.note("CONNECT")
 
     def lost(self, channel: Channel) -> None:
         """Remove a connection that has ended."""
         self.channels.discard(channel)
         self.limits.lost(channel)
-        if self.strangers is not None:
-            self.strangers.lost(channel)
+        if self.unauthenticated is not None:
+            self.unauthenticated.lost(channel)
         self.note("CLOSE")
         if self.on_close is not None:
             self.on_close(channel)
@@ -689,8 +689,8 @@ class RemotingServer:
     def _close_idle(self) -> None:
         now = self.loop.time()
         limit = now - self._idle_s
-        if self.strangers is not None:
-            for channel in self.strangers.late(now):
+        if self.unauthenticated is not None:
+            for channel in self.unauthenticated.late(now):
                 self.limits.close(channel, TOO_LATE, now)
         for channel in list(self.channels):
             self.limits.count(channel, channel.held_bytes(), now)

@@ -21,11 +21,11 @@ from tailrace.env.whole_files import read_file
 from tailrace.errors import ConfigError
 from tailrace.formats.x509_dates import Validity, certificate_dates, crl_dates
 from tailrace.logs import get_logger
-from tailrace.remoting.entrance import Entrance
+from tailrace.remoting.acceptor import Acceptor
 from tailrace.remoting.tls import server_context
 from tailrace.tls_settings import TlsConfig
 
-__all__ = ["Certificate", "TlsReload", "entrance_certificate"]
+__all__ = ["Certificate", "TlsReload", "acceptor_certificate"]
 
 _log = get_logger(__name__)
 
@@ -164,7 +164,7 @@ class TlsReload:
                 events.CERTIFICATE_HAS_EXPIRED.log(_log, setting=name, file=path, hours=-left_ms // 3_600_000)
 
 
-def entrance_certificate(config: TlsConfig, entrance: Entrance) -> Certificate | None:
+def acceptor_certificate(config: TlsConfig, acceptor: Acceptor) -> Certificate | None:
     """Return the certificate of all ports but that of gRPC; None if no connection can use TLS.
 
     A certificate of the test mode is made and set here, because it has no files. Raises ConfigError.
@@ -172,7 +172,7 @@ def entrance_certificate(config: TlsConfig, entrance: Entrance) -> Certificate |
     if not config.serves_tls:
         return None
     if config.test_mode:
-        entrance.context = server_context(config)
+        acceptor.context = server_context(config)
         _say_set_up(config)
         events.THE_CERTIFICATE_IS_MADE_BY_THE_SERVER.log(_log, reason="tls.test.mode.enable")
         return None
@@ -181,9 +181,9 @@ def entrance_certificate(config: TlsConfig, entrance: Entrance) -> Certificate |
         made = server_context(config)
 
         def use() -> None:
-            if entrance.context is None:
+            if acceptor.context is None:
                 _say_set_up(config)
-            entrance.context = made
+            acceptor.context = made
 
         return use
 

@@ -32,7 +32,7 @@ Then = Callable[[PutMessageStatus], int | None]
 
 An error that it raises is the answer to its request, and changes no other answer.
 """
-Waiting = list[tuple["Reply | JoinedReply", bytes, Then | None, int]]
+_Batch = list[tuple["Reply | JoinedReply", bytes, Then | None, int]]
 
 
 class DurableStore(Protocol):
@@ -53,9 +53,9 @@ class DurableAnswers:
         self._loop = loop
         self._store = store
         self._limit = limit
-        self._batch: Waiting = []
+        self._batch: _Batch = []
         self._until = 0
-        self._done: LoopMailbox[tuple[Waiting, PutMessageStatus]] = LoopMailbox(loop, self._answer)
+        self._done: LoopMailbox[tuple[_Batch, PutMessageStatus]] = LoopMailbox(loop, self._answer)
         self.pending = 0
 
     @property
@@ -90,10 +90,10 @@ class DurableAnswers:
             events.CANNOT_WAIT_FOR_THE_DISK.log(_log, sends=len(batch), reason=error)
             self._durable(batch, PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
-    def _durable(self, batch: Waiting, status: PutMessageStatus) -> None:
+    def _durable(self, batch: _Batch, status: PutMessageStatus) -> None:
         self._done.put((batch, status))
 
-    def _answer(self, done: list[tuple[Waiting, PutMessageStatus]]) -> None:
+    def _answer(self, done: list[tuple[_Batch, PutMessageStatus]]) -> None:
         by_channel: dict[Channel, list[bytes]] = {}
         for batch, status in done:
             is_durable = status is PutMessageStatus.PUT_OK

@@ -15,7 +15,7 @@ from typing import Final, final
 from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import DiskFullError, FatalStorageError
-from tailrace.logs import RareLines, get_logger
+from tailrace.logs import LogRateLimiter, get_logger
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.store.append import PutCounts
 from tailrace.store.running_flags import DISK_FULL, RunningFlags
@@ -54,7 +54,7 @@ class RefusedPuts:
         self._clock = clock
         self._puts = puts
         self._flags = flags
-        self._lines = RareLines()
+        self._lines = LogRateLimiter()
         self._lock = threading.Lock()
         self._failing = ""
         self._puts_before = 0

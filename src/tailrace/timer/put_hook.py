@@ -34,7 +34,7 @@ from tailrace.store.append import kind_of
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.timer.properties import DELIVER_PROPERTIES, slot_ms, whole_number
 
-__all__ = ["TimerPutHook", "Waiting"]
+__all__ = ["TimerPutHook", "ScheduledMessage"]
 
 _PUT_BACK_ROOM: Final = 128
 """Upper bound of the bytes that delivery adds: two times, the number of rolls and the due time of a rolled timer."""
@@ -43,7 +43,7 @@ _NOT_HALF: Final = (0, SysFlag.TRANSACTION_COMMIT)
 """Transaction types of messages that may wait; half messages and rolled back ones may not."""
 
 
-class Waiting(NamedTuple):
+class ScheduledMessage(NamedTuple):
     """Target and time of a message that waits."""
 
     topic: str
@@ -71,7 +71,7 @@ class TimerPutHook:
         self._slot_num = slot_num
         self._max_delay_level = len(config.message_delay_level.split())
 
-    def handle(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
+    def handle(self, message: MessageExtBrokerInner) -> PutMessageResult | ScheduledMessage | None:
         """Change ``message`` if it must wait. Return a result if it is refused, None if it does not wait."""
         stored = message.properties
         if not kind_of(message) & C.WAITS or message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
@@ -109,12 +109,12 @@ class TimerPutHook:
     @staticmethod
     def _transform_delay_level(
         message: MessageExtBrokerInner, properties: dict[str, str], level: int
-    ) -> Waiting:
+    ) -> ScheduledMessage:
         """Change a message with a level. A level wins over a delivery time; one above the highest is the highest."""
         for name in DELIVER_PROPERTIES:
             properties.pop(name, None)
         properties[DELAY] = str(level)
-        waiting = Waiting(message.topic, message.queue_id, 0, properties.get(UNIQ_KEY, ""))
+        waiting = ScheduledMessage(message.topic, message.queue_id, 0, properties.get(UNIQ_KEY, ""))
         properties[REAL_TOPIC] = message.topic
         properties[REAL_QID] = str(message.queue_id)
         message.properties = encode_properties(properties)
@@ -123,7 +123,7 @@ class TimerPutHook:
 
     def handle_due(
         self, message: MessageExtBrokerInner, deliver_ms: int, unique_key: str
-    ) -> PutMessageResult | Waiting | None:
+    ) -> PutMessageResult | ScheduledMessage | None:
         """Do what ``handle`` does for a message of the broker's own, without decoding its properties.
 
         Its properties have been encoded by the broker, the last one is TIMER_DELIVER_MS=``deliver_ms``, and no
@@ -136,7 +136,7 @@ class TimerPutHook:
 
     def _moved(
         self, message: MessageExtBrokerInner, stored: bytes, unique_key: str, deliver: int, now: int
-    ) -> PutMessageResult | Waiting:
+    ) -> PutMessageResult | ScheduledMessage:
         """Change a message that is due later than ``now`` to one of the timer topic, or return why it cannot wait.
 
         It gets the properties ``stored``, with its target added.
@@ -154,7 +154,7 @@ class TimerPutHook:
                 remark=f"timer message is under flow control, max num limit is {2 * limit} or the "
                 f"current value is greater than {limit} and less than {2 * limit}, trigger random "
                 "flow control")
-        waiting = Waiting(message.topic, message.queue_id, out, unique_key)
+        waiting = ScheduledMessage(message.topic, message.queue_id, out, unique_key)
         stored += (
             f"{TIMER_OUT_MS}\x01{out}\x02{REAL_TOPIC}\x01{message.topic}\x02{REAL_QID}\x01{message.queue_id}\x02"
         ).encode()

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.env import supervision
 from tailrace.env.supervision import FAILURES, caught, failed, supervised
-from tailrace.logs import RareLines
+from tailrace.logs import LogRateLimiter
 
 pytestmark = pytest.mark.caught
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.caught
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
     FAILURES.pop("loop", None)
-    monkeypatch.setattr(supervision, "_lines", RareLines())
+    monkeypatch.setattr(supervision, "_lines", LogRateLimiter())
 
 
 @pytest.fixture

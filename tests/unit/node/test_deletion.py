@@ -1,4 +1,4 @@
-"""Everything that belongs to a topic or a group is deleted with it, at every entrance, all of it or nothing."""
+"""Everything that belongs to a topic or a group is deleted with it, in every way to delete, all of it or nothing."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ from tailrace.metrics import METRICS, Metric, MetricKind
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.observe import exposition as exposition_module
 from tailrace.observe.exposition import Exposition, _consumed
-from tailrace.observe.http_status import Answer, HttpStatusServer
+from tailrace.observe.http_status import HttpAnswer, HttpStatusServer
 from tailrace.observe.http_turns import PAGES_WAITING_MAX
-from tailrace.remoting.entrance import Entrance
+from tailrace.remoting.acceptor import Acceptor
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.tls import server_context
 from tailrace.requests.durable_answers import PENDING_LIMIT
@@ -325,8 +325,8 @@ def test_a_text_is_made_again_when_its_time_is_over(store, broker, monkeypatch):
 
 
 def test_one_page_of_a_kind_is_made_at_a_time_and_too_many_are_refused(store, broker):
-    slow, quick = Gate(Answer(HTTPStatus.OK, b"slow", "text/plain", {})), Gate(
-        Answer(HTTPStatus.OK, b"quick", "text/plain", {}))
+    slow, quick = Gate(HttpAnswer(HTTPStatus.OK, b"slow", "text/plain", {})), Gate(
+        HttpAnswer(HTTPStatus.OK, b"quick", "text/plain", {}))
     quick.open.set()
 
     def pages(target, broker, state, _):
@@ -353,7 +353,7 @@ def test_one_page_of_a_kind_is_made_at_a_time_and_too_many_are_refused(store, br
 
 
 def test_a_page_that_takes_too_long_is_refused_and_no_second_one_is_started(store, broker):
-    slow = Gate(Answer(HTTPStatus.OK, b"slow", "text/plain", {}))
+    slow = Gate(HttpAnswer(HTTPStatus.OK, b"slow", "text/plain", {}))
 
     async def test():
         async with serving(pages=lambda *_: slow(), page_s=0.05) as (server, ask):
@@ -422,7 +422,7 @@ def test_metrics_pass_the_parser_of_openmetrics(store, broker, kit, accept):
             ask_for = f"GET /metrics HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\n\r\n".encode()
             early = await ask(ask_for)
             supervision.FAILURES["a test"] += 1  # or its metric has no sample
-            server._entrance.expires_s = lambda: {"tls.server.certPath": 60.0}
+            server._acceptor.expires_s = lambda: {"tls.server.certPath": 60.0}
             server.serving(full(store, broker, kit))
             answer, classic = await ask(ask_for), await ask("/metrics")
         assert "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8" in answer.head
@@ -645,7 +645,7 @@ def test_http_uses_tls_by_the_mode_of_the_server(mode, plain, encrypted, tmp_pat
 
     ca = Ca(tmp_path)
     cert, key = ca.make("server")
-    entrance = Entrance(ServerLimits(), mode, server_context(
+    acceptor = Acceptor(ServerLimits(), mode, server_context(
         TlsConfig(mode=mode, cert_path=cert, key_path=key)))
 
     async def status(address, context):
@@ -659,13 +659,13 @@ def test_http_uses_tls_by_the_mode_of_the_server(mode, plain, encrypted, tmp_pat
         return int(answer.split()[1]) if answer else 0
 
     async def test():
-        server = HttpStatusServer(BrokerConfig(), entrance=entrance)
+        server = HttpStatusServer(BrokerConfig(), acceptor=acceptor)
         address = await server.start("127.0.0.1", 0)
         assert await status(address, None) == (200 if plain else 0)
         assert await status(address, ssl.create_default_context(cafile=ca.path)) == (200 if encrypted else 0)
         await server.stop()
-        assert len(entrance.limits) == 0
-        assert sum(entrance.failures.values()) == (not plain) + (not encrypted)
+        assert len(acceptor.limits) == 0
+        assert sum(acceptor.failures.values()) == (not plain) + (not encrypted)
     run(test)
 
 

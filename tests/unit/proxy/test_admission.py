@@ -100,8 +100,8 @@ def test_a_call_without_a_user_is_refused_before_it_counts():
 
 
 def test_calls_without_a_user_that_do_not_end_cost_their_connection(monkeypatch):
-    monkeypatch.setattr(admission, "STRANGER_CALLS_OF_ONE", 5)
-    monkeypatch.setattr(admission, "STRANGER_CALLS_MAX", 12)
+    monkeypatch.setattr(admission, "NO_USER_CALLS_OF_ONE", 5)
+    monkeypatch.setattr(admission, "NO_USER_CALLS_MAX", 12)
 
     async def test():
         world = World()
@@ -128,8 +128,8 @@ def test_calls_without_a_user_that_do_not_end_cost_their_connection(monkeypatch)
 
 def test_calls_without_a_user_have_a_budget_also_if_they_end(monkeypatch):
     """Calls that were cancelled immediately, thousands in a second, were never many at a time."""
-    monkeypatch.setattr(admission, "STRANGER_BURST", 20)
-    monkeypatch.setattr(admission, "STRANGER_CALLS_A_SECOND", 0.001)
+    monkeypatch.setattr(admission, "NO_USER_BURST", 20)
+    monkeypatch.setattr(admission, "NO_USER_CALLS_A_SECOND", 0.001)
 
     async def test():
         world = World()
@@ -158,8 +158,8 @@ def test_calls_without_a_user_have_a_budget_also_if_they_end(monkeypatch):
 
 def test_calls_of_a_user_that_end_before_their_request_have_a_budget(monkeypatch):
     """A user that cancelled its calls immediately kept all others waiting, and gRPC's queue full."""
-    monkeypatch.setattr(admission, "STRANGER_BURST", 20)
-    monkeypatch.setattr(admission, "STRANGER_CALLS_A_SECOND", 0.001)
+    monkeypatch.setattr(admission, "NO_USER_BURST", 20)
+    monkeypatch.setattr(admission, "NO_USER_CALLS_A_SECOND", 0.001)
 
     async def test():
         world = World()
@@ -194,8 +194,8 @@ def test_calls_on_a_connection_that_is_being_closed_are_refused_without_a_look_a
 
 
 def test_an_address_may_begin_calls_without_a_user_again_after_a_while(monkeypatch):
-    monkeypatch.setattr(admission, "STRANGER_BURST", 10)
-    monkeypatch.setattr(admission, "STRANGER_CALLS_A_SECOND", 4)
+    monkeypatch.setattr(admission, "NO_USER_BURST", 10)
+    monkeypatch.setattr(admission, "NO_USER_CALLS_A_SECOND", 4)
     monkeypatch.setattr(admission, "ADDRESSES_MAX", 3)
     budgets = admission._Budgets()
     assert sum(budgets.take("10.0.0.1", 100.0) for _ in range(50)) == 10
@@ -285,10 +285,10 @@ def test_a_request_in_time_makes_its_connection_a_served_one():
         call = Call(user="ann")
         admitted = await world.admission.begin("TelemetryCommand", call)
         assert admitted.user == User("ann", "p")
-        assert admitted.connection.stranger
+        assert admitted.connection.unauthenticated
         call.requests.put_nowait(SimpleNamespace())
         await world.admission.first(admitted)
-        assert not admitted.connection.stranger
+        assert not admitted.connection.unauthenticated
         call.requests.put_nowait(grpc.aio.EOF)
         assert await world.admission.first(admitted) is grpc.aio.EOF
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.caught
 
 
 class Connection:
-    peer, peer_ip, last_active, served, counted, stranger = "127.0.0.1:1", "127.0.0.1", 0.0, True, 0, False
+    peer, peer_ip, last_active, served, counted, unauthenticated = "127.0.0.1:1", "127.0.0.1", 0.0, True, 0, False
 
     def __init__(self, size):
         self.size = size
@@ -59,7 +59,7 @@ def test_one_request_that_fails_leaves_no_other_waiting(monkeypatch):
 class Open:
     """An open connection of an address."""
 
-    stranger, counted = False, 0
+    unauthenticated, counted = False, 0
 
     def __init__(self, address, last_active=0.0, *, served=True):
         self.peer_ip, self.peer = address, f"{address}:1"

@@ -489,7 +489,7 @@ def test_a_flood_of_closed_connections_is_one_line(caplog):
     class Fake:
         def __init__(self):
             self.last_active, self.counted, self.served, self.peer = 0.0, 0, False, "x:1"
-            self.peer_ip, self.stranger = "x", False
+            self.peer_ip, self.unauthenticated = "x", False
 
         def abort(self):
             pass

@@ -16,10 +16,10 @@ from tls_echo import echo, run, serving
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, RemotingError
-from tailrace.remoting.entrance import CLIENT_CERTIFICATE, Entrance
+from tailrace.remoting.acceptor import CLIENT_CERTIFICATE, Acceptor
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.tls import TlsOptions, server_context
-from tailrace.remoting.tls_reload import TlsReload, entrance_certificate
+from tailrace.remoting.tls_reload import TlsReload, acceptor_certificate
 from tailrace.tls_settings import TlsConfig
 
 SOON, EXPIRED = "certificate expires soon", "certificate has expired"
@@ -37,9 +37,9 @@ class Watch:
         self.start = SystemClock().now_ms()
         self._caplog = caplog
         self.day = 0.0
-        self.entrance = Entrance(ServerLimits())
+        self.acceptor = Acceptor(ServerLimits())
         self.reload = TlsReload(OsFileSystem(), SimpleNamespace(now_ms=self._now))
-        self.reload.add(entrance_certificate(config, self.entrance))
+        self.reload.add(acceptor_certificate(config, self.acceptor))
 
     def _now(self):
         return self.start + int(self.day * 86_400_000)
@@ -122,26 +122,26 @@ def test_a_revoked_client_is_refused_and_others_are_served(versions, ca, tmp_pat
         return TlsOptions(trust_cert_path=ca.path, cert_path=files[0], key_path=files[1], protocols=versions)
 
     async def test():
-        async with serving(config) as (entrance, address, _):
+        async with serving(config) as (acceptor, address, _):
             reload = TlsReload(OsFileSystem(), SystemClock(), period_s=0.02)
-            reload.add(entrance_certificate(config, entrance))
+            reload.add(acceptor_certificate(config, acceptor))
             reload.start()
             assert await echo(address, tls(stays)) == b"ping"
             with pytest.raises(RemotingError):
                 await echo(address, tls(gone))
-            assert entrance.failures[CLIENT_CERTIFICATE] == 1
-            before = entrance.context
+            assert acceptor.failures[CLIENT_CERTIFICATE] == 1
+            before = acceptor.context
             ca.revoke(gone[0], stays[0])
-            await until_async(lambda: entrance.context is not before)
+            await until_async(lambda: acceptor.context is not before)
             with pytest.raises(RemotingError):
                 await echo(address, tls(stays))
-            before = entrance.context
+            before = acceptor.context
             ca.revoke()
-            await until_async(lambda: entrance.context is not before)
+            await until_async(lambda: acceptor.context is not before)
             assert await echo(address, tls(gone)) == b"ping"
             ca.revoke(next_update=-DAY)  # without a list that is up to date every client may be revoked
-            before = entrance.context
-            await until_async(lambda: entrance.context is not before)
+            before = acceptor.context
+            await until_async(lambda: acceptor.context is not before)
             with pytest.raises(RemotingError):
                 await echo(address, tls(stays))
             await reload.stop()
@@ -159,10 +159,10 @@ def test_a_client_of_a_ca_without_a_list_is_refused(ca, tmp_path):
         "trust_cert_path": str(both)})
 
     async def test():
-        async with serving(config) as (entrance, address, _):
+        async with serving(config) as (acceptor, address, _):
             with pytest.raises(RemotingError):
                 await echo(address, TlsOptions(trust_cert_path=ca.path, cert_path=files[0], key_path=files[1]))
-            assert entrance.failures[CLIENT_CERTIFICATE] == 1
+            assert acceptor.failures[CLIENT_CERTIFICATE] == 1
     run(test)
 
 

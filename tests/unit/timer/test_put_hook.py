@@ -10,7 +10,7 @@ from timer_world import CONFIG, START, World
 from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.names import TIMER_TOPIC
 from tailrace.model import MessageExtBrokerInner
-from tailrace.timer.put_hook import Waiting
+from tailrace.timer.put_hook import ScheduledMessage
 
 
 def message(deliver, key="K"):
@@ -40,7 +40,7 @@ def test_odd_properties_of_a_producer_give_a_timer_with_the_broker_s_own(stored)
     """No separator at the end, repeated and empty properties, those that only the broker sets."""
     made = MessageExtBrokerInner("orders", 3, b"body", stored.encode(), born_timestamp=START)
     waiting = World().hook.handle(made)
-    assert waiting == Waiting("orders", 3, START + 4000, "K")
+    assert waiting == ScheduledMessage("orders", 3, START + 4000, "K")
     found = decode_properties(made.properties)
     assert made.properties.endswith(b"\2")
     assert (made.topic, made.queue_id, found["TAGS"], found["UNIQ_KEY"]) == (TIMER_TOPIC, 0, "a", "K")

@@ -22,7 +22,7 @@ from tailrace.spellings import Duration
 from tailrace_dramatiq.connection import Connection
 from tailrace_dramatiq.consumer import Delivery, QueueConsumer
 from tailrace_dramatiq.delays import later
-from tailrace_dramatiq.waiting import Sent, Waiting
+from tailrace_dramatiq.waiting import PendingMessages, Sent
 
 __all__ = ["RocketmqBroker"]
 
@@ -72,7 +72,7 @@ class RocketmqBroker(dramatiq.Broker):
         self._invisible_s = invisible_s
         self._connection = Connection(
             Target(namesrv, broker, timeout_ms, tls=options_of(tls), credentials=credentials_of(credentials)), retries)
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, PendingMessages] = {}
         self._consumers: dict[str, QueueConsumer] = {}
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class RocketmqBroker(dramatiq.Broker):
         topic = self.topic_of(queue_name)
         self.emit_before("declare_queue", queue_name)
         self.queues[queue_name] = topic
-        self._waiting[queue_name] = Waiting(topic, self._clock)
+        self._waiting[queue_name] = PendingMessages(topic, self._clock)
         self.emit_after("declare_queue", queue_name)
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> dramatiq.Consumer:

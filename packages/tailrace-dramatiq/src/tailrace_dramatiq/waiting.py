@@ -13,7 +13,7 @@ from tailrace.formats.pop import pop_retry_topics
 from tailrace.formats.remoting import ResponseCode
 from tailrace_dramatiq.connection import Clients
 
-__all__ = ["Sent", "Waiting"]
+__all__ = ["Sent", "PendingMessages"]
 
 DELAYED_MAX: Final = 1_000
 """Delayed messages that are remembered."""
@@ -28,7 +28,7 @@ class Sent(NamedTuple):
 
 
 @final
-class Waiting:
+class PendingMessages:
     """The messages of one topic that its group has not popped, and delayed ones."""
 
     def __init__(self, topic: str, clock: Clock) -> None:

@@ -66,7 +66,7 @@ class ClientManageProcessor:
         server.register(self.unregister_client, RequestCode.UNREGISTER_CLIENT)
         server.register(self.check_client_config, RequestCode.CHECK_CLIENT_CONFIG)
         server.register(self.consumer_list, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
-        of_queue, code = self._broker.questions.of, RequestCode
+        of_queue, code = self._broker.logical_queues.of, RequestCode
         server.register(
             of_queue(code.QUERY_CONSUMER_OFFSET, self.query_offset, self._query_offset), code.QUERY_CONSUMER_OFFSET)
         server.register(

@@ -18,7 +18,7 @@ from tailrace.formats.remoting import RemotingCommand, sender_of
 from tailrace.logs import get_logger
 from tailrace.node.access import AclManager, UserManager
 from tailrace.remoting import Channel, RemotingServer
-from tailrace.remoting.strangers import Strangers
+from tailrace.remoting.unauthenticated import Unauthenticated
 
 __all__ = ["Access"]
 
@@ -65,7 +65,7 @@ class Access:
         """Ends what users may not have any more; set by the broker if clients need a user."""
         self.quotas = UserQuotas(clock, config)
         """What users may send."""
-        self._strangers: Strangers[Channel] = Strangers(
+        self._unauthenticated: Unauthenticated[Channel] = Unauthenticated(
             config.unauthenticated_frame_max_bytes, config.unauthenticated_timeout_seconds,
             config.unauthenticated_connections_max)
 
@@ -131,7 +131,7 @@ class Access:
         if self.enforced is not None:
             server.check = self._check_with_quotas if self.quotas.enabled else self.control.check
             server.limits.over_quota = self.quotas.refused
-            server.strangers = self._strangers
-            server.limits.stranger_bytes_max = self.config.unauthenticated_buffer_max_bytes
+            server.unauthenticated = self._unauthenticated
+            server.limits.unauthenticated_bytes_max = self.config.unauthenticated_buffer_max_bytes
         if self.departures is not None:
             self.departures.servers.append(server)

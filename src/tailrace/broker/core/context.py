@@ -17,9 +17,9 @@ from tailrace.broker.core.cold_data import ColdDataFlowControl
 from tailrace.broker.core.creations import Creations
 from tailrace.broker.core.deletion import BrokerState
 from tailrace.broker.core.revive_log import ReviveLog
+from tailrace.broker.static_topics.forwarder import Forwarder
 from tailrace.broker.static_topics.logical_queues import StaticTopics
-from tailrace.broker.static_topics.other_brokers import OtherBrokers
-from tailrace.broker.static_topics.questions import Questions
+from tailrace.broker.static_topics.logical_requests import LogicalQueueRequests
 from tailrace.broker.statistics.broker_stats import BrokerStatsManager
 from tailrace.broker.statistics.loop_lag import LoopLag
 from tailrace.broker.statistics.pop_metrics import PopMetrics
@@ -106,9 +106,9 @@ class BrokerContext:
     """Reports which groups have read too much from the disk."""
     static_topics: StaticTopics = field(init=False)
     """Logical queues of static topics."""
-    other_brokers: OtherBrokers = field(init=False)
-    """Sends requests to the brokers that have other parts of logical queues."""
-    questions: Questions = field(init=False)
+    forwarder: Forwarder = field(init=False)
+    """Forwards requests to the brokers that have other parts of logical queues."""
+    logical_queues: LogicalQueueRequests = field(init=False)
     """Serves requests that name logical queues."""
     transactions: TransactionService = field(init=False)
     """Half messages of transactions."""
@@ -131,9 +131,9 @@ class BrokerContext:
         self.cold_reads = cold_reads(self.loop, executors.cold_reads)
         self.cold_data = ColdDataFlowControl(self.clock, self.config)
         self.static_topics = StaticTopics(self.topics.mappings, self.config.broker_name)
-        self.other_brokers = OtherBrokers(
+        self.forwarder = Forwarder(
             self.loop, self.clock, self.config, lambda: self.namesrv_address, self.outgoing)
-        self.questions = Questions(executors.look_ups, self.static_topics, self.other_brokers)
+        self.logical_queues = LogicalQueueRequests(executors.look_ups, self.static_topics, self.forwarder)
         self.transactions = TransactionService(
             self.clock, self.entropy, self.store, self.topics, self.offsets, self.config)
         self.state = BrokerState(self)

@@ -28,6 +28,7 @@ from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.kernels import header as header_kernel
 from tailrace.logs import get_logger
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting.acceptor import Acceptor
 from tailrace.remoting.addresses import (
     address_text,
     host_of,
@@ -35,13 +36,12 @@ from tailrace.remoting.addresses import (
     own_address,
     packed_host,
 )
-from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.limits import FEW_BYTES, CallLimits, ServerLimits
 from tailrace.remoting.server import HIGH_WATER
 from tailrace.remoting.shares import Shares
 from tailrace.tls_settings import TlsConfig
 
-__all__ = ["Address", "Listeners", "entrance_of", "is_own_address", "server_limits", "why_not_listening"]
+__all__ = ["Address", "Listeners", "acceptor_of", "is_own_address", "server_limits", "why_not_listening"]
 
 _log = get_logger(__name__)
 
@@ -58,11 +58,11 @@ class Listeners:
     def __init__(
         self, broker_ip: str = "", progress: Callable[[], float | None] = lambda: None,
         names: tuple[str, str] = ("", ""), limits: ServerLimits | None = None,
-        high_water: int = HIGH_WATER, entrance: Entrance | None = None,
+        high_water: int = HIGH_WATER, acceptor: Acceptor | None = None,
     ) -> None:
-        self.entrance = entrance or Entrance(ServerLimits() if limits is None else limits)
+        self.acceptor = acceptor or Acceptor(ServerLimits() if limits is None else limits)
         """Decides which connections use TLS."""
-        self.limits = self.entrance.limits
+        self.limits = self.acceptor.limits
         """Limits of all connections together."""
         self._high_water = high_water
         self.advertised = host_of(broker_ip)
@@ -151,7 +151,7 @@ class Listeners:
 
     def _server(self) -> RemotingServer:
         server = RemotingServer(
-            decode_header=header_kernel.decode_header, entrance=self.entrance, high_water=self._high_water)
+            decode_header=header_kernel.decode_header, acceptor=self.acceptor, high_water=self._high_water)
         server.default_processor = self._not_yet
         return server
 
@@ -188,9 +188,9 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
             settings=Shares(config.grpc_settings_max_bytes, few=FEW_BYTES)))
 
 
-def entrance_of(config: TlsConfig, limits: ServerLimits) -> Entrance:
-    """Return the entrance of the process with its settings; its certificate is loaded later."""
-    return Entrance(
+def acceptor_of(config: TlsConfig, limits: ServerLimits) -> Acceptor:
+    """Return the acceptor of the process with its settings; its certificate is loaded later."""
+    return Acceptor(
         limits, config.mode, handshake_timeout_s=config.handshake_timeout_seconds,
         handshakes_max=config.handshakes_max, handshakes_per_address=config.handshakes_per_address)
 

@@ -56,7 +56,7 @@ LOOKS: Final = 64
 """Number of requests that one call in the thread searches for."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingEnd(NamedTuple):
     reply: Reply
     header: EndTransactionRequestHeader
 
@@ -73,7 +73,7 @@ class EndTransactionProcessor:
         self._broker = broker
         self._service = broker.transactions
         self._durable = durable
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingEnd] = deque()
         self._bounds = WaitingRequests("ends of transactions", WAITING_MAX, WAITING_MAX, WAITING_BYTES_MAX)
         self._task: asyncio.Task[None] | None = None
 
@@ -124,10 +124,10 @@ class EndTransactionProcessor:
             except RefusalError as error:
                 raise self._missing(channel, request, error) from None
             return self._end(channel, request, header, found)
-        self._wait(_Waiting(Reply(channel, request), header))
+        self._wait(_WaitingEnd(Reply(channel, request), header))
         return None
 
-    def _wait(self, one: _Waiting) -> None:
+    def _wait(self, one: _WaitingEnd) -> None:
         one.reply.park(self._bounds, held=False)
         self._waiting.append(one)
         self._service.ending[one.header.tran_state_table_offset] += 1
@@ -148,14 +148,14 @@ class EndTransactionProcessor:
         finally:
             self._task = None
 
-    def _taken(self, n: int) -> list[_Waiting]:
+    def _taken(self, n: int) -> list[_WaitingEnd]:
         """Remove and return the first ``n`` requests that wait."""
         part = [self._waiting.popleft() for _ in range(n)]
         for one in part:
             one.reply.unpark()
         return part
 
-    def _look(self, part: list[_Waiting]) -> list[Found | Exception]:
+    def _look(self, part: list[_WaitingEnd]) -> list[Found | Exception]:
         looked: list[Found | Exception] = []
         try:
             since = self._service.begin_search()
@@ -169,7 +169,7 @@ class EndTransactionProcessor:
                 looked.append(error)
         return looked
 
-    def _finish(self, one: _Waiting, found: Found | Exception) -> None:
+    def _finish(self, one: _WaitingEnd, found: Found | Exception) -> None:
         offset = one.header.tran_state_table_offset
         self._service.ending[offset] -= 1
         if not self._service.ending[offset]:

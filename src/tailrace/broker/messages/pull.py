@@ -146,7 +146,7 @@ class PullMessageProcessor:
             logical.item.bname != self._broker.config.broker_name
         ):
             readable_topic(self._broker, topic, -1, "pulling", or_all=True)
-            self._broker.other_brokers.answer_later(
+            self._broker.forwarder.defer(
                 channel, request, partial(self._pull_elsewhere, request, header, logical))
             return None
         queue_id, offset = header.queue_id, header.queue_offset
@@ -185,7 +185,7 @@ class PullMessageProcessor:
     ) -> RemotingCommand:
         """Return the answer to a pull from a part of a logical queue that another broker has."""
         item = logical.item
-        answer = await self._broker.other_brokers.ask(item.bname, header.topic, RequestCode.PULL_MESSAGE, {
+        answer = await self._broker.forwarder.ask(item.bname, header.topic, RequestCode.PULL_MESSAGE, {
             **request.ext, **PHYSICAL, "queueId": str(header.queue_id), "queueOffset": str(header.queue_offset),
             "maxMsgNums": str(header.max_msg_nums), "sysFlag": str(header.sys_flag & ~(COMMIT_OFFSET | SUSPEND))})
         if "nextBeginOffset" not in answer.ext:

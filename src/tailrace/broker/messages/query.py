@@ -46,7 +46,7 @@ class QueryProcessor:
         self._broker = broker
         self._store = broker.store
         self._in_thread = broker.worker.in_thread
-        self._of_queue = broker.questions.of
+        self._of_queue = broker.logical_queues.of
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""

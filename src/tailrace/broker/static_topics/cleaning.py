@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, final
 
 from tailrace import events
+from tailrace.broker.static_topics.forwarder import Forwarder
 from tailrace.broker.static_topics.logical_queues import PHYSICAL
-from tailrace.broker.static_topics.other_brokers import OtherBrokers
 from tailrace.env.clock import Clock
 from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError, StoreError
@@ -46,10 +46,10 @@ class MappingCleaner:
     """Cleans all mappings, one pass at a time, on the event loop."""
 
     def __init__(
-        self, store: MessageStore, others: OtherBrokers, own_name: str, clock: Clock, files: BoundedExecutor
+        self, store: MessageStore, forwarder: Forwarder, own_name: str, clock: Clock, files: BoundedExecutor
     ) -> None:
         """``own_name`` is that of this broker; ``files`` writes the mappings."""
-        self._store, self._others, self._name, self._clock, self._files = store, others, own_name, clock, files
+        self._store, self._forwarder, self._name, self._clock, self._files = store, forwarder, own_name, clock, files
         self._mappings = store.topics.mappings
         self._task: asyncio.Task[None] | None = None
 
@@ -112,7 +112,7 @@ class MappingCleaner:
             return first == until
         found = []
         for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
-            answer = await self._others.ask(
+            answer = await self._forwarder.ask(
                 item.bname, topic, code, {"topic": topic, "queueId": str(item.queue_id), **PHYSICAL})
             if answer.code != ResponseCode.SUCCESS:
                 raise RefusalError(answer.code, answer.remark or "")
@@ -121,7 +121,7 @@ class MappingCleaner:
 
     async def _leaders(self, detail: TopicQueueMappingDetail) -> dict[int, str]:
         """Return the leader of each logical queue, from the name servers."""
-        route: dict[str, Any] = await self._others.route(detail.topic)
+        route: dict[str, Any] = await self._forwarder.route(detail.topic)
         infos = [checked_info(info, detail.topic) for info in (route.get("topicQueueMappingByBroker") or {}).values()]
         return {
             int(queue_id): info["bname"] for info in sorted(infos, key=lambda info: int(info["epoch"]))
@@ -129,7 +129,7 @@ class MappingCleaner:
 
     async def _agrees(self, leader: str, detail: TopicQueueMappingDetail, queue_id: int) -> bool:
         """Return whether the leader's mapping has the same epoch and says that it leads the queue."""
-        answer = await self._others.ask(
+        answer = await self._forwarder.ask(
             leader, detail.topic, RequestCode.GET_TOPIC_CONFIG, {"topic": detail.topic, "lo": "true"})
         if answer.code != ResponseCode.SUCCESS:
             return False

@@ -25,7 +25,7 @@ from tailrace.console.pages import HEADERS, action_page
 from tailrace.env.entropy import secret_bytes
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.remoting import ResponseCode
-from tailrace.observe.http_status import ACTIONS, Answer, Asked
+from tailrace.observe.http_status import ACTIONS, Asked, HttpAnswer
 from tailrace.remoting import RemotingServer
 
 __all__ = ["ConsoleActions"]
@@ -59,7 +59,7 @@ class ConsoleActions:
         """Have what runs end before its next step."""
         await self._jobs.stop()
 
-    async def __call__(self, asked: Asked) -> Answer:
+    async def __call__(self, asked: Asked) -> HttpAnswer:
         """Return the page for a request. Raises RefusalError (SYSTEM_BUSY) if too many actions run."""
         parts = urlsplit(asked.target)
         name = unquote(parts.path.removeprefix(ACTIONS)).strip("/")
@@ -89,7 +89,7 @@ class ConsoleActions:
 
     async def _form(
         self, action: Action, calls: Calls, given: Given, problem: str = "", status: HTTPStatus = HTTPStatus.OK
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Return the form of an action, filled with what was given."""
         warning = alert(problem) if problem else None
         try:
@@ -104,7 +104,7 @@ class ConsoleActions:
             warning, h("form", *fields, action=address(f"actions/{action.name}"), method="post", class_="action")],
             status)
 
-    async def _posted(self, action: Action, calls: Calls, given: Given) -> Answer:
+    async def _posted(self, action: Action, calls: Calls, given: Given) -> HttpAnswer:
         """Return what a form would do; with a token, start that; with the button Change, return the form again."""
         carried = given.text(CARRIED)
         if carried:
@@ -163,7 +163,7 @@ class ConsoleActions:
     def _confirmation(
         self, action: Action, calls: Calls, plan: Plan, values: Mapping[str, list[str]], said: Mapping[str, object],
         problem: str = "",
-    ) -> Answer:
+    ) -> HttpAnswer:
         if not plan.button:
             return _page(plan.title, [
                 alert(problem) if problem else None, *plan.says,
@@ -177,7 +177,7 @@ class ConsoleActions:
               action=address(f"actions/{action.name}"), method="post"),
         ], HTTPStatus.CONFLICT if problem else HTTPStatus.OK)
 
-    def _done(self, user: str, given: Given) -> Answer:
+    def _done(self, user: str, given: Given) -> HttpAnswer:
         """Return the page of a job: how far it is, or its result."""
         job = self._jobs.get(given.text("job"), user)
         if job is None:
@@ -196,7 +196,7 @@ class ConsoleActions:
             h("form", hidden("job", job.number), hidden("token", token), h("button", "Stop before the next step"),
               action=address("actions/stop"), method="post") if job.total else None], reload_s=RELOAD_S)
 
-    def _stop(self, user: str, given: Given) -> Answer:
+    def _stop(self, user: str, given: Given) -> HttpAnswer:
         job = self._jobs.get(given.text("job"), user)
         if job is not None:
             try:
@@ -222,6 +222,6 @@ def _carried(text: str, action: Action) -> dict[str, list[str]]:
 def _page(
     title: str, content: list[Child], status: HTTPStatus = HTTPStatus.OK, *, reload_s: int = 0,
     headers: Mapping[str, str] | None = None,
-) -> Answer:
+) -> HttpAnswer:
     made = action_page(status, title, content, reload_s)
     return made._replace(headers={**_HEADERS, **(headers or {})})

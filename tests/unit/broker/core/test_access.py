@@ -1,4 +1,4 @@
-"""Users and permissions of a running broker: requests 3001 to 3010, the two files, and limits for strangers."""
+"""Users and permissions of a running broker: requests 3001 to 3010, the two files, and limits without a user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tailrace.errors import ConfigError, RefusalError, RemotingError, StoreError
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, decode_frame, encode
 from tailrace.formats.remoting import RequestCode as Code
 from tailrace.observe import http_status
-from tailrace.observe.http_status import Answer, HttpStatusServer
+from tailrace.observe.http_status import HttpAnswer, HttpStatusServer
 from tailrace.response_codes import ResponseCode
 
 
@@ -184,17 +184,17 @@ def test_without_authentication_users_can_be_prepared_and_no_password_is_shown(t
     asyncio.run(scenario())
 
 
-# --- strangers
+# --- unauthenticated connections
 
 
-def test_a_stranger_may_send_little_and_a_user_more(tmp_path, kit):
+def test_an_unauthenticated_connection_may_send_little_and_a_user_more(tmp_path, kit):
     async def scenario():
         async with running(tmp_path, kit, unauthenticated_frame_max_bytes=8192) as controller:
-            async with asking(controller, None) as stranger:
-                answer = await stranger.client.invoke(stranger.address, 310, {"b": "t"}, bytes(4000))
+            async with asking(controller, None) as unauthenticated:
+                answer = await unauthenticated.client.invoke(unauthenticated.address, 310, {"b": "t"}, bytes(4000))
                 assert answer.code == 16
                 with pytest.raises(RemotingError, match="was closed"):
-                    await stranger.client.invoke(stranger.address, 310, {"b": "t"}, bytes(9000))
+                    await unauthenticated.client.invoke(unauthenticated.address, 310, {"b": "t"}, bytes(9000))
             async with asking(controller) as root:
                 assert (await root.ask(Code.GET_BROKER_CONFIG)).code == 0
                 answer = await root.client.invoke(root.address, 99, {}, bytes(9000))
@@ -203,7 +203,7 @@ def test_a_stranger_may_send_little_and_a_user_more(tmp_path, kit):
     asyncio.run(scenario())
 
 
-def test_a_stranger_is_closed_after_its_time_and_a_user_is_not(tmp_path, kit):
+def test_an_unauthenticated_connection_is_closed_after_its_time_and_a_user_is_not(tmp_path, kit):
     async def scenario():
         async with running(tmp_path, kit, unauthenticated_timeout_seconds=1) as controller, asking(controller) as root:
             assert (await root.ask(Code.GET_BROKER_CONFIG)).code == 0
@@ -227,7 +227,7 @@ def test_an_address_has_few_connections_without_a_user(tmp_path, kit):
             reader, writer = await asyncio.open_connection(host, int(port))
             with contextlib.suppress(ConnectionError):
                 assert await asyncio.wait_for(reader.read(), 20) == b""
-            async with asking(controller) as another:  # until one of the strangers has gone
+            async with asking(controller) as another:  # until one of the others has closed
                 with pytest.raises(RemotingError):
                     await another.ask(Code.GET_BROKER_CONFIG)
             for _, one in [*open_ones, (reader, writer)]:
@@ -243,7 +243,7 @@ def test_an_address_has_few_connections_without_a_user(tmp_path, kit):
     asyncio.run(scenario())
 
 
-def test_a_code_of_the_white_list_does_not_lift_the_limits_of_strangers(tmp_path, kit):
+def test_a_code_of_the_white_list_does_not_lift_the_limits_of_unauthenticated_connections(tmp_path, kit):
     async def scenario():
         white = {"authentication_whitelist": "105", "authorization_whitelist": "105"}
         async with running(tmp_path, kit, unauthenticated_timeout_seconds=1, **white) as controller:
@@ -284,7 +284,7 @@ class Shown:
     """Pages that say which broker they show."""
 
     def __call__(self, target, broker, state, may):
-        return Answer(HTTPStatus.OK, f"{state} {broker is not None}".encode(), "text/plain", {})
+        return HttpAnswer(HTTPStatus.OK, f"{state} {broker is not None}".encode(), "text/plain", {})
 
 
 def test_the_console_asks_for_a_user_that_may_read_the_cluster(tmp_path, kit, monkeypatch):
@@ -411,7 +411,8 @@ def test_whoever_guesses_is_disconnected_and_others_are_served(tmp_path, kit):
 def test_a_guess_at_the_console_that_closes_early_is_counted(tmp_path, kit):
     async def scenario():
         async with running(tmp_path, kit) as controller:
-            server = HttpStatusServer(BrokerConfig(), pages=lambda *_: Answer(HTTPStatus.OK, b"page", "text/plain", {}))
+            page = HttpAnswer(HTTPStatus.OK, b"page", "text/plain", {})
+            server = HttpStatusServer(BrokerConfig(), pages=lambda *_: page)
             server.serving(controller.broker, controller.access.enforced)
             address = await server.start("127.0.0.1", 0)
             for number in range(40):
@@ -457,12 +458,12 @@ def test_a_recorded_question_for_a_route_does_not_delete_the_topic(tmp_path, kit
         for mode, code in (("accept", 0), ("superUsers", 16), ("required", 16)):
             async with running(tmp_path / mode, kit, authentication_binding=mode) as controller, asking(
                 controller
-            ) as admin, asking(controller, None) as stranger:
+            ) as admin, asking(controller, None) as unauthenticated:
                 topic = {"topic": "orders", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
                          "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
                 assert (await admin.ask(Code.UPDATE_AND_CREATE_TOPIC, **topic)).code == 0
                 recorded = sign({"acceptStandardJsonOnly": "true", "topic": "orders"}, b"", ROOT, MQ_VERSION)
-                assert (await stranger.ask(Code.DELETE_TOPIC_IN_BROKER, **recorded)).code == code
+                assert (await unauthenticated.ask(Code.DELETE_TOPIC_IN_BROKER, **recorded)).code == code
                 assert ("orders" in controller.broker.topics.table) == (code == 16)
 
     asyncio.run(scenario())
@@ -482,7 +483,7 @@ def test_clients_that_guess_passwords_do_not_keep_probes_out(monkeypatch):
             while len(server._late) <= number:
                 await asyncio.sleep(0)
         probes = [await asyncio.open_connection(*address) for _ in range(8)]
-        while len(server._arrivals) < len(probes):
+        while len(server._incoming) < len(probes):
             await asyncio.sleep(0)
         for reader, writer in probes:
             writer.write(b"GET /ready HTTP/1.1\r\n\r\n")

@@ -69,11 +69,11 @@ def test_a_white_list_makes_nobody_a_super_user(tmp_path, kit):
             tmp_path, kit, authentication_whitelist=white, authorization_whitelist=white,
         ) as controller, asking(controller) as root:
             await root.ask(Code.AUTH_CREATE_USER, {"password": "ann-secret"}, username="ann")
-            async with asking(controller, None) as stranger:
+            async with asking(controller, None) as unauthenticated:
                 for code, body, ext in CHANGES:
-                    answer = await stranger.ask(code, body, **ext, AccessKey="root")
+                    answer = await unauthenticated.ask(code, body, **ext, AccessKey="root")
                     assert (answer.code, answer.remark) == (16, "username cannot be null.")
-                shown = await stranger.ask(Code.AUTH_LIST_USER, AccessKey="root")
+                shown = await unauthenticated.ask(Code.AUTH_LIST_USER, AccessKey="root")
                 assert b"password" not in shown.body
 
     asyncio.run(scenario())

@@ -300,7 +300,7 @@ def test_a_topic_that_is_named_often_is_looked_at_once(broker, kit, channel, sto
     (b'{1:1,"a":"' + b"x" * 20_000 + b'"}', "fastjson's own forms are read in texts of up to 16384"),
     (b'{"a":"' + b"x" * 20_000 + b'","b":{"$ref":"$.a"}}', "references .* up to 16384 bytes"),
 ])
-def test_texts_of_strangers_have_limits_that_are_named(text, why):
+def test_texts_of_unauthenticated_connections_have_limits_that_are_named(text, why):
     with pytest.raises(ValueError, match=why):
         fastjson.loads_bounded(text, 1000)
     assert fastjson.loads_bounded(b'{1:1,"a":{"x":2},"b":{"$ref":"$.a"}}', 1000) == {

@@ -21,8 +21,7 @@ from tls_echo import WAIT_S, echo, run, serving
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, MissingPackageError, RemotingConnectError, RemotingError
-from tailrace.remoting.client import RemotingClient
-from tailrace.remoting.entrance import (
+from tailrace.remoting.acceptor import (
     CLIENT_CERTIFICATE,
     CLOSED_BY_CLIENT,
     HANDSHAKE_ERROR,
@@ -33,8 +32,9 @@ from tailrace.remoting.entrance import (
     TLS_DISABLED,
     TOO_MANY,
 )
+from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.tls import TlsOptions, server_context
-from tailrace.remoting.tls_reload import TlsReload, entrance_certificate
+from tailrace.remoting.tls_reload import TlsReload, acceptor_certificate
 from tailrace.tls_settings import TlsConfig
 
 
@@ -60,7 +60,7 @@ def place(address):
 @pytest.mark.parametrize("mode", ["permissive", "enforcing"])
 def test_frames_of_every_size_pass_through_tls(mode, ca, server_files):
     async def test():
-        async with serving(settings(server_files, mode=mode)) as (entrance, address, _):
+        async with serving(settings(server_files, mode=mode)) as (acceptor, address, _):
             tls = TlsOptions(trust_cert_path=ca.path)
             client = RemotingClient(tls=tls)
             for size in (0, 1, 16_000, 16_384, 16_385, 100_000, 4 << 20):
@@ -69,7 +69,7 @@ def test_frames_of_every_size_pass_through_tls(mode, ca, server_files):
             many = [echo(address, body=b"%d" % n * 1000, client=client) for n in range(50)]
             assert await asyncio.gather(*many) == [b"%d" % n * 1000 for n in range(50)]
             await client.close()
-            assert (entrance.handshakes, sum(entrance.failures.values())) == (1, 0)
+            assert (acceptor.handshakes, sum(acceptor.failures.values())) == (1, 0)
     run(test)
 
 
@@ -89,14 +89,14 @@ def test_a_permissive_port_serves_plain_clients_beside_others(ca, server_files):
 def test_the_wrong_kind_of_client_is_closed_with_one_line(mode, certificate, tls, reason, ca, server_files, caplog):
     async def test():
         config = settings(server_files, mode=mode) if certificate else TlsConfig(mode=mode)
-        async with serving(config) as (entrance, address, server):
+        async with serving(config) as (acceptor, address, server):
             for _ in range(3):
                 with pytest.raises(RemotingError):
                     await echo(address, TlsOptions(trust_cert_path=ca.path) if tls else None)
-            await until_async(lambda: entrance.failures[reason] == 3)
+            await until_async(lambda: acceptor.failures[reason] == 3)
             assert not server.channels
-            assert len(entrance.limits) == 0
-    with caplog.at_level(logging.WARNING, "tailrace.remoting.entrance"):
+            assert len(acceptor.limits) == 0
+    with caplog.at_level(logging.WARNING, "tailrace.remoting.acceptor"):
         run(test)
     (line,) = [r.getMessage() for r in caplog.records]
     assert f"reason={reason} " in line
@@ -114,13 +114,13 @@ def test_a_client_does_not_accept_a_certificate_that_is_not_of_its_server(name, 
     }[name]()
 
     async def test():
-        async with serving(settings(files)) as (entrance, address, _):
+        async with serving(settings(files)) as (acceptor, address, _):
             with pytest.raises(RemotingConnectError, match="certificate of the server is not accepted") as caught:
                 await echo(address, TlsOptions(trust_cert_path=ca.path))
             assert text in str(caught.value)
             assert await echo(address, TlsOptions(auth_server=False)) == b"ping"
             assert await echo(address) == b"ping"
-            await until_async(lambda: entrance.failures[REFUSED_BY_CLIENT] + entrance.failures[CLOSED_BY_CLIENT] == 1)
+            await until_async(lambda: acceptor.failures[REFUSED_BY_CLIENT] + acceptor.failures[CLOSED_BY_CLIENT] == 1)
     run(test)
 
 
@@ -139,7 +139,7 @@ def test_clients_need_a_certificate_of_the_trusted_ca_when_that_is_required(vers
     async def test():
         config = settings(
             server_files, need_client_auth="require", auth_client=True, trust_cert_path=ca.path, protocols=versions)
-        async with serving(config) as (entrance, address, server):
+        async with serving(config) as (acceptor, address, server):
             good, bad = ca.make("client"), Ca(tmp_path, "Other CA").make("intruder")
             trusted = {"trust_cert_path": ca.path}
             assert await echo(
@@ -147,7 +147,7 @@ def test_clients_need_a_certificate_of_the_trusted_ca_when_that_is_required(vers
             for options in (trusted, {**trusted, "cert_path": bad[0], "key_path": bad[1]}):
                 with pytest.raises(RemotingError):
                     await echo(address, TlsOptions(**options))
-            await until_async(lambda: entrance.failures[CLIENT_CERTIFICATE] == 2)
+            await until_async(lambda: acceptor.failures[CLIENT_CERTIFICATE] == 2)
             await until_async(lambda: not server.channels)
     run(test)
 
@@ -155,12 +155,12 @@ def test_clients_need_a_certificate_of_the_trusted_ca_when_that_is_required(vers
 def test_an_optional_certificate_may_be_missing_but_not_be_wrong(ca, server_files, tmp_path):
     async def test():
         config = settings(server_files, need_client_auth="optional", auth_client=True, trust_cert_path=ca.path)
-        async with serving(config) as (entrance, address, _):
+        async with serving(config) as (acceptor, address, _):
             bad = Ca(tmp_path, "Other CA").make("intruder")
             assert await echo(address, TlsOptions(trust_cert_path=ca.path)) == b"ping"
             with pytest.raises(RemotingError):
                 await echo(address, TlsOptions(trust_cert_path=ca.path, cert_path=bad[0], key_path=bad[1]))
-            await until_async(lambda: entrance.failures[CLIENT_CERTIFICATE] == 1)
+            await until_async(lambda: acceptor.failures[CLIENT_CERTIFICATE] == 1)
     run(test)
 
 
@@ -178,7 +178,7 @@ def test_a_client_that_uses_tls_on_a_port_without_it_is_told_so(ca):
 def test_a_thousand_half_handshakes_keep_nobody_out_and_are_bounded(ca, server_files):
     async def test():
         async with serving(settings(server_files), handshakes_max=300, handshakes_per_address=200) as (
-                entrance, address, _):
+                acceptor, address, _):
             held = []
             try:
                 for n in range(1000):
@@ -188,31 +188,31 @@ def test_a_thousand_half_handshakes_keep_nobody_out_and_are_bounded(ca, server_f
                     held.append(one)
                     if n % 50 == 0:
                         await asyncio.sleep(0)
-                await until_async(lambda: entrance.incomplete + entrance.failures[TOO_MANY] == 1000)
-                assert entrance.incomplete == 200
-                assert len(entrance.limits) == 200
+                await until_async(lambda: acceptor.incomplete + acceptor.failures[TOO_MANY] == 1000)
+                assert acceptor.incomplete == 200
+                assert len(acceptor.limits) == 200
                 assert await echo(address, TlsOptions(trust_cert_path=ca.path)) == b"ping"
                 assert await echo(address) == b"ping"
             finally:
                 for one in held:
                     one.close()
-            await until_async(lambda: entrance.incomplete == 0)
-            assert not entrance._incomplete
+            await until_async(lambda: acceptor.incomplete == 0)
+            assert not acceptor._incomplete
     run(test)
 
 
 def test_all_addresses_together_have_a_limit(server_files):
     async def test():
         async with serving(settings(server_files), handshakes_max=3, handshakes_per_address=2) as (
-                entrance, address, _):
+                acceptor, address, _):
             writers = []
             for source in ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2"):
                 _, writer = await asyncio.open_connection(*place(address), local_addr=(source, 0))
                 writer.write(b"\x16")
                 writers.append(writer)
-                await until_async(lambda: entrance.incomplete + entrance.failures[TOO_MANY] == len(writers))
-            assert entrance.incomplete == 3
-            assert {host: len(of) for host, of in entrance._incomplete.items()} == {"127.0.0.1": 1, "127.0.0.2": 2}
+                await until_async(lambda: acceptor.incomplete + acceptor.failures[TOO_MANY] == len(writers))
+            assert acceptor.incomplete == 3
+            assert {host: len(of) for host, of in acceptor._incomplete.items()} == {"127.0.0.1": 1, "127.0.0.2": 2}
             for writer in writers:
                 writer.close()
     run(test)
@@ -220,31 +220,31 @@ def test_all_addresses_together_have_a_limit(server_files):
 
 def test_a_handshake_that_takes_too_long_is_closed(server_files):
     async def test():
-        async with serving(settings(server_files), handshake_timeout_s=0.1) as (entrance, address, _):
+        async with serving(settings(server_files), handshake_timeout_s=0.1) as (acceptor, address, _):
             reader, writer = await asyncio.open_connection(*place(address))
             writer.write(b"\x16\x03\x01")
             with contextlib.suppress(ConnectionResetError):
                 assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
-            assert entrance.failures[TIMEOUT] == 1
+            assert acceptor.failures[TIMEOUT] == 1
             writer.close()
     run(test)
 
 
 def test_a_stop_closes_half_handshakes_and_silent_connections(server_files):
     async def test():
-        async with serving(settings(server_files)) as (entrance, address, server):
+        async with serving(settings(server_files)) as (acceptor, address, server):
             readers = []
             for first in (b"", b"\x16\x03\x01"):
                 reader, writer = await asyncio.open_connection(*place(address))
                 writer.write(first)
                 readers.append((reader, writer))
-            await until_async(lambda: entrance.incomplete == 1 and len(entrance.limits) == 2)
+            await until_async(lambda: acceptor.incomplete == 1 and len(acceptor.limits) == 2)
             await server.stop(0)
             for reader, writer in readers:
                 with contextlib.suppress(ConnectionResetError):
                     assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
                 writer.close()
-            assert len(entrance.limits) == 0
+            assert len(acceptor.limits) == 0
     run(test)
 
 
@@ -282,17 +282,17 @@ def test_random_damaged_and_cut_handshakes_close_their_connection_and_no_other(c
         writer.close()
 
     async def test():
-        async with serving(settings(server_files)) as (entrance, address, server):
+        async with serving(settings(server_files)) as (acceptor, address, server):
             client = RemotingClient(tls=TlsOptions(trust_cert_path=ca.path))
             assert await echo(address, client=client) == b"ping"
             for data in damaged:
                 await attack(address, data)
-            await until_async(lambda: sum(entrance.failures.values()) == len(damaged))
-            assert entrance.failures[HANDSHAKE_ERROR] >= 40
-            assert entrance.incomplete == 0
+            await until_async(lambda: sum(acceptor.failures.values()) == len(damaged))
+            assert acceptor.failures[HANDSHAKE_ERROR] >= 40
+            assert acceptor.incomplete == 0
             assert await echo(address, client=client) == b"ping"
-            assert len(server.channels) == len(entrance.limits) == 1
-            assert entrance.handshakes == 1
+            assert len(server.channels) == len(acceptor.limits) == 1
+            assert acceptor.handshakes == 1
             await client.close()
     run(test)
     assert not [r for r in caplog.records if r.exc_info]
@@ -318,18 +318,18 @@ def test_damage_after_the_handshake_closes_only_its_connection(ca, server_files)
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 def test_a_client_refuses_servers_of_old_versions_and_compression(version, ca, server_files):
     async def test():
-        async with serving(settings(server_files)) as (entrance, address, server):
+        async with serving(settings(server_files)) as (acceptor, address, server):
             old = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             old.load_cert_chain(*server_files)
             old.minimum_version = old.maximum_version = version
             old.options &= ~ssl.OP_NO_COMPRESSION
             old.set_ciphers("DEFAULT:@SECLEVEL=0")
-            entrance.context = old
+            acceptor.context = old
             tls = TlsOptions(trust_cert_path=ca.path)
             if version != ssl.TLSVersion.TLSv1_2:
                 with pytest.raises(RemotingConnectError, match=r"(?i)version|alert"):
                     await echo(address, tls)
-                assert sum(entrance.failures.values()) == 1
+                assert sum(acceptor.failures.values()) == 1
                 return
             client = RemotingClient(tls=tls)
             assert await echo(address, client=client) == b"ping"
@@ -359,9 +359,9 @@ def test_changed_files_are_used_by_new_connections_and_broken_ones_are_not(ca, t
     config = TlsConfig(cert_path=str(tmp_path / "cert.pem"), key_path=str(tmp_path / "cert.key"))
 
     async def test():
-        async with serving(config) as (entrance, address, server):
+        async with serving(config) as (acceptor, address, server):
             reload = TlsReload(OsFileSystem(), SystemClock(), period_s=0.02)
-            reload.add(entrance_certificate(config, entrance))
+            reload.add(acceptor_certificate(config, acceptor))
             reload.start()
             client = RemotingClient(tls=TlsOptions(trust_cert_path=ca.path))
             assert await echo(address, client=client) == b"ping"

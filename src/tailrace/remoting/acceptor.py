@@ -22,13 +22,13 @@ from collections.abc import Callable
 from typing import Any, Final, cast, final
 
 from tailrace import events
-from tailrace.logs import RareLines, get_logger
+from tailrace.logs import LogRateLimiter, get_logger
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.limits import ServerLimits
-from tailrace.remoting.strangers import Strangers, admit
 from tailrace.remoting.tls_connection import TlsConnection
+from tailrace.remoting.unauthenticated import Unauthenticated, admit
 
-__all__ = ["DISABLED", "ENFORCING", "PERMISSIVE", "Arrival", "Entrance"]
+__all__ = ["DISABLED", "ENFORCING", "PERMISSIVE", "IncomingConnection", "Acceptor"]
 
 _log = get_logger(__name__)
 
@@ -55,7 +55,7 @@ REASONS: Final = (
 
 
 @final
-class Entrance:
+class Acceptor:
     """Creates the protocol of new connections; shared by all servers of a process."""
 
     def __init__(
@@ -76,9 +76,9 @@ class Entrance:
         self._timeout_s = handshake_timeout_s
         self._most = handshakes_max
         self._most_of_one = handshakes_per_address
-        self._incomplete: dict[str, dict[Arrival, None]] = {}
-        self._oldest: dict[Arrival, None] = {}
-        self._lines = RareLines()
+        self._incomplete: dict[str, dict[IncomingConnection, None]] = {}
+        self._oldest: dict[IncomingConnection, None] = {}
+        self._lines = LogRateLimiter()
 
     @property
     def incomplete(self) -> int:
@@ -86,35 +86,35 @@ class Entrance:
         return len(self._oldest)
 
     def protocol(
-        self, make: Callable[[], asyncio.Protocol], arrivals: dict[Arrival, None], silence_s: float,
-        strangers: Strangers[Any] | None = None,
+        self, make: Callable[[], asyncio.Protocol], incoming: dict[IncomingConnection, None], silence_s: float,
+        unauthenticated: Unauthenticated[Any] | None = None,
     ) -> asyncio.Protocol:
         """Return the protocol of a new connection; later it replaces itself by the result of ``make``.
 
-        Until then the connection is in ``arrivals`` and counts as one of the ``strangers``. It is closed if no byte
-        arrives within ``silence_s`` or the time limit of strangers.
+        Until then the connection is in ``incoming`` and counts as ``unauthenticated``. It is closed if no byte arrives
+        within ``silence_s`` or the time limit of unauthenticated connections.
         """
-        return Arrival(self, make, arrivals, silence_s, strangers)
+        return IncomingConnection(self, make, incoming, silence_s, unauthenticated)
 
-    def begin(self, arrival: Arrival, loop: asyncio.AbstractEventLoop) -> asyncio.TimerHandle:
+    def begin(self, connection: IncomingConnection, loop: asyncio.AbstractEventLoop) -> asyncio.TimerHandle:
         """Count a handshake that starts; return the timer that closes its connection."""
-        self._oldest[arrival] = None
-        of_one = self._incomplete.setdefault(arrival.peer_ip, {})
-        of_one[arrival] = None
+        self._oldest[connection] = None
+        of_one = self._incomplete.setdefault(connection.peer_ip, {})
+        of_one[connection] = None
         if len(of_one) > self._most_of_one:
             next(iter(of_one)).fail(TOO_MANY)
         elif len(self._oldest) > self._most:
             next(iter(self._oldest)).fail(TOO_MANY)
-        return loop.call_later(self._timeout_s, arrival.fail, TIMEOUT)
+        return loop.call_later(self._timeout_s, connection.fail, TIMEOUT)
 
-    def end(self, arrival: Arrival) -> None:
+    def end(self, connection: IncomingConnection) -> None:
         """Remove a handshake from the count; a second call has no effect."""
-        self._oldest.pop(arrival, None)
-        of_one = self._incomplete.get(arrival.peer_ip)
+        self._oldest.pop(connection, None)
+        of_one = self._incomplete.get(connection.peer_ip)
         if of_one is not None:
-            of_one.pop(arrival, None)
+            of_one.pop(connection, None)
             if not of_one:
-                del self._incomplete[arrival.peer_ip]
+                del self._incomplete[connection.peer_ip]
 
     def failed(self, reason: str, peer: str, detail: str, now: float) -> None:
         """Count a connection that is closed, and log at most one line a minute for each reason."""
@@ -124,22 +124,36 @@ class Entrance:
 
 
 @final
-class Arrival(asyncio.Protocol):
+class IncomingConnection(asyncio.Protocol):
     """A connection before its first byte, or during its handshake."""
 
     __slots__ = (
-        "_arrivals", "_entrance", "_loop", "_make", "_silence_s", "_strangers", "_timer", "_transport",
-        "authenticated", "closed", "counted", "last_active", "peer", "peer_ip", "served")
+        "_acceptor",
+        "_incoming",
+        "_loop",
+        "_make",
+        "_silence_s",
+        "_timer",
+        "_transport",
+        "_unauthenticated",
+        "authenticated",
+        "closed",
+        "counted",
+        "last_active",
+        "peer",
+        "peer_ip",
+        "served",
+    )
 
     def __init__(
-        self, entrance: Entrance, make: Callable[[], asyncio.Protocol], arrivals: dict[Arrival, None], silence_s: float,
-        strangers: Strangers[Any] | None,
+        self, acceptor: Acceptor, make: Callable[[], asyncio.Protocol], incoming: dict[IncomingConnection, None],
+        silence_s: float, unauthenticated: Unauthenticated[Any] | None,
     ) -> None:
-        self._entrance = entrance
+        self._acceptor = acceptor
         self._make = make
-        self._arrivals = arrivals
-        self._silence_s = silence_s if strangers is None else min(silence_s, strangers.timeout_s)
-        self._strangers = strangers
+        self._incoming = incoming
+        self._silence_s = silence_s if unauthenticated is None else min(silence_s, unauthenticated.timeout_s)
+        self._unauthenticated = unauthenticated
         self.authenticated = self.closed = False
         self.counted = 0
         self.last_active = 0.0
@@ -147,9 +161,9 @@ class Arrival(asyncio.Protocol):
         self.peer = self.peer_ip = ""
 
     @property
-    def stranger(self) -> bool:
+    def unauthenticated(self) -> bool:
         """True if clients need a user: no byte has arrived yet."""
-        return self._strangers is not None
+        return self._unauthenticated is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection and wait for its first byte."""
@@ -159,18 +173,19 @@ class Arrival(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.last_active = self._loop.time()
         self._timer = self._loop.call_later(self._silence_s, self._silent)
-        self._arrivals[self] = None
+        self._incoming[self] = None
         taken = transport.get_extra_info("socket")
         admit(
-            self, self._entrance.limits, self._strangers, self.last_active, -1 if taken is None else taken.fileno())
+            self, self._acceptor.limits, self._unauthenticated, self.last_active,
+            -1 if taken is None else taken.fileno())
 
     def data_received(self, data: bytes) -> None:
         """Decide by the first byte, and replace this protocol."""
         if self.closed:
             return
-        entrance, transport = self._entrance, self._transport
+        acceptor, transport = self._acceptor, self._transport
         if data[0] != HANDSHAKE:
-            if entrance.mode == ENFORCING:
+            if acceptor.mode == ENFORCING:
                 self.fail(NOT_ENCRYPTED)
                 return
             inner = self._end()
@@ -178,12 +193,12 @@ class Arrival(asyncio.Protocol):
             inner.connection_made(transport)
             inner.data_received(data)
             return
-        if entrance.mode == DISABLED or entrance.context is None:
-            self.fail(TLS_DISABLED if entrance.mode == DISABLED else NO_CERTIFICATE)
+        if acceptor.mode == DISABLED or acceptor.context is None:
+            self.fail(TLS_DISABLED if acceptor.mode == DISABLED else NO_CERTIFICATE)
             return
         self._timer.cancel()
-        self._timer = entrance.begin(self, self._loop)
-        encrypted = TlsConnection(entrance.context, transport, self._shaken)
+        self._timer = acceptor.begin(self, self._loop)
+        encrypted = TlsConnection(acceptor.context, transport, self._shaken)
         transport.set_protocol(encrypted)
         encrypted.data_received(data)
 
@@ -194,7 +209,7 @@ class Arrival(asyncio.Protocol):
         if error is not None:
             self.fail(*_reason_of(error))
             return None
-        self._entrance.handshakes += 1
+        self._acceptor.handshakes += 1
         return self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -205,7 +220,7 @@ class Arrival(asyncio.Protocol):
         """Close the connection. A TLS alert that was written is still sent."""
         if not self.closed:
             self._forget()
-            self._entrance.failed(reason, self.peer, detail, self._loop.time())
+            self._acceptor.failed(reason, self.peer, detail, self._loop.time())
             if reason in {TIMEOUT, TOO_MANY}:
                 self._transport.abort()
             else:
@@ -222,11 +237,11 @@ class Arrival(asyncio.Protocol):
     def _forget(self) -> None:
         self.closed = True
         self._timer.cancel()
-        if self._strangers is not None:
-            self._strangers.lost(self)
-        self._arrivals.pop(self, None)
-        self._entrance.end(self)
-        self._entrance.limits.lost(self)
+        if self._unauthenticated is not None:
+            self._unauthenticated.lost(self)
+        self._incoming.pop(self, None)
+        self._acceptor.end(self)
+        self._acceptor.limits.lost(self)
 
     # --- what limits call
 

@@ -21,7 +21,7 @@ from tailrace.remoting import Channel
 from tailrace.remoting.client import RemotingClient
 from tailrace.requests.reply import Reply, ReplyTasks, WaitingRequests, as_it_is
 
-__all__ = ["OtherBrokers"]
+__all__ = ["Forwarder"]
 
 _log = get_logger(__name__)
 
@@ -32,7 +32,7 @@ WAITING_BYTES_MAX: Final = 64 << 20
 
 
 @final
-class OtherBrokers:
+class Forwarder:
     """Sends requests to other brokers, and answers requests that depend on them. Used on the event loop only."""
 
     def __init__(
@@ -56,7 +56,7 @@ class OtherBrokers:
         """Number of requests that are not answered yet."""
         return self._bounds.count
 
-    def answer_later(
+    def defer(
         self, channel: Channel, request: RemotingCommand, work: Callable[[], Coroutine[Any, Any, RemotingCommand]]
     ) -> None:
         """Answer a request with the result of ``work``. Raises RefusalError (SYSTEM_BUSY) if too many wait."""

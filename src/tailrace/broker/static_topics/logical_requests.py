@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, NamedTuple, final
 
+from tailrace.broker.static_topics.forwarder import Forwarder
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalQueue, StaticTopics
-from tailrace.broker.static_topics.other_brokers import OtherBrokers
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, sender_of
 from tailrace.formats.requests.broker_headers import (
@@ -26,7 +26,7 @@ from tailrace.remoting import Channel
 from tailrace.requests.executors import BoundedExecutor
 from tailrace.requests.reply import Answer, Serve
 
-__all__ = ["Questions"]
+__all__ = ["LogicalQueueRequests"]
 
 _FROM_THE_DISK: Final = frozenset({
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.GET_EARLIEST_MSG_STORETIME, RequestCode.QUERY_CONSUMER_OFFSET})
@@ -34,7 +34,7 @@ _FROM_THE_DISK: Final = frozenset({
 _NOT_FOUND: Final = "Not found, maybe this group consumer boot first"
 
 
-class _Question(NamedTuple):
+class _Forwarded(NamedTuple):
     """A request about a logical queue, and ``ask``, which sends it to the broker of a part of the queue."""
 
     request: RemotingCommand
@@ -44,17 +44,17 @@ class _Question(NamedTuple):
 
 
 @final
-class Questions:
+class LogicalQueueRequests:
     """Serves requests that name logical queues; `of` wraps the functions that serve physical ones."""
 
     def __init__(
-        self, look_ups: BoundedExecutor, static_topics: StaticTopics, others: OtherBrokers
+        self, look_ups: BoundedExecutor, static_topics: StaticTopics, forwarder: Forwarder
     ) -> None:
         self._look_ups = look_ups
         self._static_topics = static_topics
-        self._others = others
+        self._forwarder = forwarder
         self._physical: dict[int, Serve] = {}
-        self._steps: dict[int, Callable[[_Question], Coroutine[Any, Any, RemotingCommand]]] = {
+        self._steps: dict[int, Callable[[_Forwarded], Coroutine[Any, Any, RemotingCommand]]] = {
             RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
@@ -78,8 +78,8 @@ class Questions:
             queue = self._static_topics.of_request(request)
             if queue is None:
                 return plain(channel, request)
-            question = _Question(request, queue, partial(self._ask, channel, request, queue))
-            self._others.answer_later(channel, request, partial(step, question))
+            forwarded = _Forwarded(request, queue, partial(self._ask, channel, request, queue))
+            self._forwarder.defer(channel, request, partial(step, forwarded))
             return None
 
         return served
@@ -91,7 +91,7 @@ class Questions:
         code = code or request.code
         ext = {**request.ext, "queueId": str(item.queue_id), **PHYSICAL, **fields}
         if item.bname != self._static_topics.broker_name:
-            answer = await self._others.ask(item.bname, queue.detail.topic, code, ext)
+            answer = await self._forwarder.ask(item.bname, queue.detail.topic, code, ext)
         else:
             asked = RemotingCommand(
                 code, ext, request.body, opaque=request.opaque, flag=request.flag, language=request.language,
@@ -106,60 +106,60 @@ class Questions:
             raise RefusalError(answer.code, answer.remark or "", dict(answer.ext))
         return answer
 
-    async def _max_offset(self, question: _Question) -> RemotingCommand:
-        item = question.queue.decided[-1]
-        answer = await question.ask(item)
-        return _with_offset(question, item.logical(_offset_in(answer)))
+    async def _max_offset(self, forwarded: _Forwarded) -> RemotingCommand:
+        item = forwarded.queue.decided[-1]
+        answer = await forwarded.ask(item)
+        return _with_offset(forwarded, item.logical(_offset_in(answer)))
 
-    async def _min_offset(self, question: _Question) -> RemotingCommand:
-        item = question.queue.decided[0]
-        answer = await question.ask(item)
-        return _with_offset(question, item.logical(_offset_in(answer)))
+    async def _min_offset(self, forwarded: _Forwarded) -> RemotingCommand:
+        item = forwarded.queue.decided[0]
+        answer = await forwarded.ask(item)
+        return _with_offset(forwarded, item.logical(_offset_in(answer)))
 
-    async def _earliest(self, question: _Question) -> RemotingCommand:
+    async def _earliest(self, forwarded: _Forwarded) -> RemotingCommand:
         """Return the store time of the first message in the oldest part with a message; -1 without a message."""
         answer = None
-        for item in question.queue.decided:
-            answer = await question.ask(item)
+        for item in forwarded.queue.decided:
+            answer = await forwarded.ask(item)
             if answer.ext.get("timestamp", "-1") != "-1":
                 break
         assert answer is not None
-        return question.request.answer(ext={"timestamp": answer.ext.get("timestamp", "-1")})
+        return forwarded.request.answer(ext={"timestamp": answer.ext.get("timestamp", "-1")})
 
-    async def _search_offset(self, question: _Question) -> RemotingCommand:
+    async def _search_offset(self, forwarded: _Forwarded) -> RemotingCommand:
         """Return the offset of the time in the oldest part that has it; the end of the queue if no part has it."""
         offset = -1
-        for item in question.queue.decided:
-            found = _offset_in(await question.ask(item))
+        for item in forwarded.queue.decided:
+            found = _offset_in(await forwarded.ask(item))
             offset = item.logical(found)
-            until = _offset_in(await question.ask(item, RequestCode.GET_MAX_OFFSET))
+            until = _offset_in(await forwarded.ask(item, RequestCode.GET_MAX_OFFSET))
             if found < until and not (item.is_closed and found >= item.end_offset):
                 break
-        return question.request.answer(ext=SearchOffsetResponseHeader(offset))
+        return forwarded.request.answer(ext=SearchOffsetResponseHeader(offset))
 
-    async def _query_offset(self, question: _Question) -> RemotingCommand:
+    async def _query_offset(self, forwarded: _Forwarded) -> RemotingCommand:
         """Return the offset of a group, from the newest part in which the group has one."""
-        items = question.queue.items
+        items = forwarded.queue.items
         if len(items) == 1 and items[0].logic_offset == 0:
-            answer = await question.ask(items[0])
-            return _with_offset(question, _offset_in(answer))
+            answer = await forwarded.ask(items[0])
+            return _with_offset(forwarded, _offset_in(answer))
         for item in reversed(items):
             try:
-                answer = await question.ask(item, setZeroIfNotFound="false")
+                answer = await forwarded.ask(item, setZeroIfNotFound="false")
             except RefusalError as refusal:
                 if refusal.code != ResponseCode.QUERY_NOT_FOUND:
                     raise
                 continue
             if item.is_decided:
-                return question.request.answer(
+                return forwarded.request.answer(
                     ext=QueryConsumerOffsetResponseHeader(item.logical(_offset_in(answer))))
         raise RefusalError(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
 
-    async def _update_offset(self, question: _Question) -> RemotingCommand:
-        offset = question.request.read(UpdateConsumerOffsetRequestHeader).commit_offset
-        item = question.queue.item_of(offset)
-        answer = await question.ask(item, commitOffset=str(item.physical(offset)))
-        return question.request.answer(remark=answer.remark)
+    async def _update_offset(self, forwarded: _Forwarded) -> RemotingCommand:
+        offset = forwarded.request.read(UpdateConsumerOffsetRequestHeader).commit_offset
+        item = forwarded.queue.item_of(offset)
+        answer = await forwarded.ask(item, commitOffset=str(item.physical(offset)))
+        return forwarded.request.answer(remark=answer.remark)
 
 
 def _offset_in(answer: RemotingCommand) -> int:
@@ -167,5 +167,5 @@ def _offset_in(answer: RemotingCommand) -> int:
     return answer.read(GetMaxOffsetResponseHeader).offset
 
 
-def _with_offset(question: _Question, offset: int) -> RemotingCommand:
-    return question.request.answer(ext=GetMaxOffsetResponseHeader(offset))
+def _with_offset(forwarded: _Forwarded, offset: int) -> RemotingCommand:
+    return forwarded.request.answer(ext=GetMaxOffsetResponseHeader(offset))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from tailrace.broker.static_topics.other_brokers import OtherBrokers
+from tailrace.broker.static_topics.forwarder import Forwarder
 from tailrace.config import BrokerConfig
 from tailrace.formats.remoting import RemotingCommand
 
@@ -17,13 +17,13 @@ def test_another_broker_does_not_get_the_proof_of_a_user(loop, clock, monkeypatc
         sent.append((address, code, ext))
         return RemotingCommand(0)
 
-    others = OtherBrokers(
+    others = Forwarder(
         loop, clock, BrokerConfig(), lambda: "10.0.0.1:9876", lambda: SimpleNamespace(invoke=invoke))
 
     async def address(*_):
         return "10.0.0.2:10911"
 
-    monkeypatch.setattr(OtherBrokers, "_address", address)
+    monkeypatch.setattr(Forwarder, "_address", address)
     loop.run_until_complete(others.ask("b", "orders", 30, {
         "topic": "orders", "AccessKey": "ann", "Signature": "of ann", "SecurityToken": "t", "TailraceBinding": "b"}))
     assert sent == [("10.0.0.2:10911", 30, {"topic": "orders", "bname": "b"})]

@@ -1,10 +1,10 @@
-"""Limits of connections on which no user is authenticated yet ("strangers").
+"""Limits of connections on which no user is authenticated yet.
 
-A request of a stranger has at most 64 KiB. If its header has the name and the signature of a user, the request may
-have up to ``frame_max`` bytes, because the first request of a producer may be a long message; whether the signature
+A request on such a connection has at most 64 KiB. If its header has the name and the signature of a user, the request
+may have up to ``frame_max`` bytes, because the first request of a producer may be a long message; whether the signature
 is valid is known only after the body has arrived. Their memory has a limit of its own, see `tailrace.remoting.limits`.
-A stranger has ``timeout_s`` seconds to authenticate, and an address has at most ``connections_max`` strangers. The
-servers of a process share one `Strangers`. Everything runs in the thread of the event loop.
+It has ``timeout_s`` seconds to authenticate, and an address has at most ``connections_max`` of them. The servers of a
+process share one `Unauthenticated`. Everything runs in the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tailrace.auth.signature import ACCESS_KEY, SIGNATURE
 from tailrace.errors import RemotingFrameError
 from tailrace.remoting.limits import TOO_MANY, Connection, ServerLimits
 
-__all__ = ["Stranger", "StrangerFrameError", "Strangers", "admit"]
+__all__ = ["UnauthenticatedConnection", "UnauthenticatedFrameError", "Unauthenticated", "admit"]
 
 HEADER_MAX: Final = 64 << 10
-"""Largest header of a stranger, in bytes, and largest request of one that names no user."""
+"""Largest header without an authenticated user, in bytes, and largest request that names no user."""
 SIGNATURE_MAX: Final = 64
 """Longest signature, in characters. A valid one has 28."""
 
 
-class StrangerFrameError(RemotingFrameError):
-    """A request, or its header, is too long for a stranger."""
+class UnauthenticatedFrameError(RemotingFrameError):
+    """A request, or its header, is too long without an authenticated user."""
 
 
-class Stranger(Connection, Protocol):
+class UnauthenticatedConnection(Connection, Protocol):
     """A connection on which a user may not be authenticated yet."""
 
     authenticated: bool
@@ -38,11 +38,11 @@ class Stranger(Connection, Protocol):
     closed: bool
 
 
-S = TypeVar("S", bound=Stranger)
+S = TypeVar("S", bound=UnauthenticatedConnection)
 
 
 @final
-class Strangers(Generic[S]):
+class Unauthenticated(Generic[S]):
     """Connections without an authenticated user, by address, in the order of their arrival."""
 
     def __init__(self, frame_max: int, timeout_s: float, connections_max: int) -> None:
@@ -54,21 +54,21 @@ class Strangers(Generic[S]):
     def check_frame(self, length: int, header_length: int) -> bool:
         """Return True if the header decides whether a request of this length is read (`check_header`).
 
-        Raises StrangerFrameError if the request or its header is too long for a stranger.
+        Raises UnauthenticatedFrameError if the request or its header is too long without an authenticated user.
         """
         if header_length > HEADER_MAX:
-            raise StrangerFrameError(
+            raise UnauthenticatedFrameError(
                 f"header of {header_length} bytes before the first valid signature, over the limit of {HEADER_MAX}")
         if length > self._frame_max:
-            raise StrangerFrameError(
+            raise UnauthenticatedFrameError(
                 f"frame of {length} bytes before the first valid signature, over the limit of {self._frame_max}")
         return length > HEADER_MAX
 
     @staticmethod
     def check_header(length: int, ext: Mapping[str, str]) -> None:
-        """Raise StrangerFrameError if the header of a long request does not have the name and signature of a user."""
+        """Raise UnauthenticatedFrameError if the header of a long request has no name or no signature of a user."""
         if not (0 < len(ext.get(ACCESS_KEY, "")) <= NAME_MAX and 0 < len(ext.get(SIGNATURE, "")) <= SIGNATURE_MAX):
-            raise StrangerFrameError(
+            raise UnauthenticatedFrameError(
                 f"frame of {length} bytes without the name and signature of a user before the first valid signature, "
                 f"over the limit of {HEADER_MAX}")
 
@@ -111,8 +111,10 @@ class Strangers(Generic[S]):
 
 
 def admit(
-    connection: S, limits: ServerLimits, strangers: Strangers[S] | None, now: float, descriptor: int = -1
+    connection: S, limits: ServerLimits, unauthenticated: Unauthenticated[S] | None, now: float,
+    descriptor: int = -1,
 ) -> None:
-    """Count a new connection in ``limits``, and in ``strangers`` if given; close a connection over a limit."""
-    if limits.opened(connection, now, descriptor) and strangers is not None and not strangers.opened(connection, now):
+    """Count a new connection in ``limits``, and in ``unauthenticated`` if given; close a connection over a limit."""
+    opened = limits.opened(connection, now, descriptor)
+    if opened and unauthenticated is not None and not unauthenticated.opened(connection, now):
         limits.close(connection, TOO_MANY, now)
