@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from typing import Any, final
 
 from tailrace.config import BrokerConfig, StoreConfig
@@ -22,11 +21,11 @@ from tailrace.node.retention.archive_pins import ArchivePins
 from tailrace.node.retention.group_pins import GroupPins
 from tailrace.node.retention.topics import limits_of_topics
 from tailrace.node.topic_config import TopicConfigManager
+from tailrace.segments import MappedFile
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import DirectoryState, StoreDirectory
 from tailrace.store.log_paths import LogPaths, segment_files
 from tailrace.store.queue_search import first_stored, message_from
-from tailrace.store.retention.clean_commit_log import segment_facts
 from tailrace.store.retention.disk_check import measure
 from tailrace.store.retention.disk_state import (
     DiskLevels,
@@ -40,10 +39,12 @@ from tailrace.store.retention.forced_deletions import ForcedDeletions
 from tailrace.store.retention.free_request import FreeRequest
 from tailrace.store.retention.pins import Pin, PinKind, pin_policies
 from tailrace.store.retention.rules import (
+    SegmentFacts,
     SegmentVerdict,
     Trigger,
     explain,
     is_time_to_delete,
+    segment_time,
     select_to_free,
 )
 from tailrace.store.retention.topic_rules import (
@@ -124,8 +125,7 @@ def explain_directory(
     trigger = Trigger(
         is_time_to_delete(config.delete_when, hour), disk.clean, manual=False, requested=requested,
         clean_at_once=disk.clean_immediately and config.clean_file_forcibly_enable and not requested)
-    shown = directory.file_system
-    files = [file for file in directory.log_files if shown.exists(file.path)]  # others were deleted since
+    files = directory.log_files
     if len(files) > 1 and not any(files[-1].read(0, BLANK.size)):
         files = files[:-1]  # a file that was created ahead
     groups = _groups(directory, config, clock)
@@ -134,7 +134,7 @@ def explain_directory(
         topics.load()
     needs, rules = _topics(directory, now_ms, topics)
     segments = explain(
-        segment_facts(shown, files, partial(_store_timestamp, directory), config.expire_by, now_ms), now_ms=now_ms,
+        _facts(directory, files, config, now_ms), now_ms=now_ms,
         reserved_hours=config.file_reserved_time, clean_at_once=trigger.clean_at_once, requested=requested,
         pins=_pins(directory, config, groups, clock), policies=pin_policies(config), topics=needs)
     return RetentionView(
@@ -154,6 +154,22 @@ def _trash(file_system: FileSystem, root: str, paths: LogPaths) -> dict[str, lis
                 found[path].append(file_system.stat(f"{place}/{name}").allocated)
             except FileNotFoundError:
                 continue  # it has just been deleted
+    return found
+
+
+def _facts(
+    directory: StoreDirectory, files: Sequence[MappedFile], config: StoreConfig, now_ms: int
+) -> list[SegmentFacts]:
+    found = []
+    for file, following in zip(files, (*files[1:], None), strict=False):
+        stored = _store_timestamp(directory, following.file_from_offset) if following else -1
+        try:
+            stat = directory.file_system.stat(file.path)
+        except FileNotFoundError:
+            continue  # deleted since the directory was read
+        time_ms, source = segment_time(config.expire_by, stored, stat.mtime_ms, now_ms)
+        found.append(SegmentFacts(
+            file.path, file.file_from_offset, file.size, time_ms, source, allocated=stat.allocated))
     return found
 
 

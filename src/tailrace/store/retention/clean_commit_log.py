@@ -44,7 +44,7 @@ from tailrace.store.retention.topic_rules import TopicNeeds
 from tailrace.store.retention.trash import Trash
 from tailrace.store.running_flags import RunningFlags
 
-__all__ = ["CleanCommitLogService", "LogNeeds", "segment_facts"]
+__all__ = ["CleanCommitLogService", "LogNeeds"]
 
 _log = get_logger(__name__)
 _MS: Final = 1_000_000
@@ -399,10 +399,25 @@ class CleanCommitLogService:
     # -- facts
 
     def _facts(self, files: tuple[MappedFile, ...]) -> list[SegmentFacts]:
+        now_ms = self._clock.now_ms()
         flushed, dispatched = self._log.queue.flushed_where, self._dispatched_until(-1)
-        found = segment_facts(
-            self._file_system, files, self._store_timestamp, self._config.expire_by, self._clock.now_ms())
-        return [one._replace(flushed=one.until <= flushed, dispatched=one.until <= dispatched) for one in found]
+        found = []
+        for file, following in zip(files, (*files[1:], None), strict=False):
+            stored = self._store_timestamp(following.file_from_offset) if following else -1
+            mtime_ms, allocated = self._mtime_and_allocated(file, now_ms)
+            time_ms, source = segment_time(self._config.expire_by, stored, mtime_ms, now_ms)
+            until = file.file_from_offset + file.size
+            found.append(SegmentFacts(
+                file.path, file.file_from_offset, file.size, time_ms, source, until <= flushed,
+                until <= dispatched, allocated))
+        return found
+
+    def _mtime_and_allocated(self, file: MappedFile, now_ms: int) -> tuple[int, int]:
+        try:
+            stat = self._file_system.stat(file.path)
+        except OSError:
+            return now_ms, 0  # its age is unknown, so it stays
+        return stat.mtime_ms, stat.allocated
 
     def _pins(self) -> list[Pin]:
         return [pin for source in self.needs.pins for pin in source()]
@@ -419,25 +434,6 @@ class CleanCommitLogService:
             "manualDeletePassesLeft": self.manual_times,
             "hangedFile": "" if not files or files[0].available else files[0].path,
         }
-
-
-def segment_facts(
-    file_system: FileSystem, files: Sequence[MappedFile], store_timestamp: Callable[[int], int], expire_by: str,
-    now_ms: int,
-) -> list[SegmentFacts]:
-    """Return the facts about CommitLog files, oldest first; all of them count as flushed and dispatched."""
-    found = []
-    for file, following in zip(files, (*files[1:], None), strict=False):
-        stored = store_timestamp(following.file_from_offset) if following else -1
-        try:
-            stat = file_system.stat(file.path)
-            mtime_ms, allocated = stat.mtime_ms, stat.allocated
-        except OSError:
-            mtime_ms, allocated = now_ms, 0  # its age is unknown, so it stays
-        time_ms, source = segment_time(expire_by, stored, mtime_ms, now_ms)
-        found.append(SegmentFacts(
-            file.path, file.file_from_offset, file.size, time_ms, source, allocated=allocated))
-    return found
 
 
 def _why_ended(kept: SegmentVerdict | None) -> str:
