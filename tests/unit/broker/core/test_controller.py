@@ -117,7 +117,7 @@ def test_stopping_tells_newer_clients_to_go_away_and_writes_offsets(tmp_path, ki
             assert await old.receive() is None
             found = read_config(OsFileSystem(), f"{store.config_dir}/consumerOffset.json")
             assert found["offsetTable"] == {"orders@g": {"0": 1}}
-            assert store.inner.dispatcher.listener is None
+            assert store.inner.listeners == []
             await controller.stop()  # a second time does nothing
 
     run(test)
