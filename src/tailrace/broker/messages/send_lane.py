@@ -67,15 +67,15 @@ class SendLane:
 
         The answers have up to ``room`` bytes and one answer more.
         """
-        if not may_be_send(data, pos):
+        if (
+            not may_be_send(data, pos) or self._mappings or not self._config.send_lane_enable
+            or not self._store.is_writeable
+        ):
             return pos, b""
         sends = self._sends
         assert sends is not None, "registered"
         most = min(SENDS_MAX, 1 + room // sends.answer_size, self._durable.room)
-        if (
-            not sends.read(data, pos, channel.born_host, most, self._proven.version) or self._mappings
-            or not self._config.send_lane_enable or not self._store.is_writeable
-        ):
+        if not sends.read(data, pos, channel.born_host, most, self._proven.version):
             return pos, b""
         try:
             return self._serve(channel, sends, pos)
