@@ -214,7 +214,7 @@ def test_every_loop_of_asyncio_continues_after_an_error() -> None:
     """A task that no other one awaits ends without a word at the first error."""
     package = ROOT / "src" / "tailrace"
     rooms = {
-        "broker", "client", "console", "filters", "namesrv", "observe", "proxy", "remoting", "requests"}
+        "broker", "client", "console", "filters", "ha", "namesrv", "observe", "proxy", "remoting", "requests"}
     sources = {
         str(path.relative_to(package)): path
         for path in SOURCES if path.is_relative_to(package) and path.relative_to(package).parts[0] in rooms}

@@ -23,6 +23,7 @@ from tailrace.formats import (
     checkpoint,
     commitlog,
     consumequeue,
+    ha,
     indexfile,
     remoting,
     timercheckpoint,
@@ -167,6 +168,8 @@ def samples() -> dict[str, list[Part]]:
             timerlog.TIMER_BLANK, timerlog.TIMER_BLANK.pack(16, 0, timerlog.TIMER_BLANK_MAGIC))),
         "timer-checkpoint": list(fields(
             timercheckpoint.TIMER_CHECKPOINT, timercheckpoint.TIMER_CHECKPOINT.pack(*range(1, 8)))),
+        "ha-report": list(fields(ha.REPORT, ha.REPORT.pack(11018))),
+        "ha-frame-header": list(fields(ha.FRAME_HEADER, ha.FRAME_HEADER.pack(10740, 278))),
         "frame-json": list(frame(remoting.encode(requests[0]))),
         "frame-rocketmq": list(frame(remoting.encode(requests[1]))),
     }

@@ -277,7 +277,7 @@ def _capital(text: str) -> str:
 def answered_codes() -> set[str]:
     """Return the names of the codes with which a server refuses a request."""
     found = set()
-    for room in ("broker", "namesrv", "filters", "observe", "requests", "remoting", "auth", "node"):
+    for room in ("broker", "ha", "namesrv", "filters", "observe", "requests", "remoting", "auth", "node"):
         for path in Path("src/tailrace", room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "ResponseCode":
