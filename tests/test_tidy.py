@@ -37,7 +37,8 @@ LONGER = {
     "tests/unit/observe/test_http_status.py": 700,
     "tests/support/fuzz_targets.py": 620,  # one target for each format
     "tests/support/broker_life.py": 670,  # what clients may see, in one place
-    "src/tailrace/config.py": 740,  # one table of settings
+    "src/tailrace/config.py": 860,  # one table of settings
+    "src/tailrace/store/append.py": 640,  # every way into the log
 }
 LONG_FUNCTIONS = {
     # A walk over a format is one loop for the compiler: a call a field would cost what it is for.

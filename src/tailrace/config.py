@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from tailrace.errors import ConfigError
 
 __all__ = [
-    "MESSAGE_DELAY_LEVEL", "SECRET", "BrokerConfig", "FlushDiskType", "NameServerConfig",
+    "MESSAGE_DELAY_LEVEL", "SECRET", "BrokerConfig", "BrokerRole", "FlushDiskType", "NameServerConfig",
     "RecoveryMode", "StoreConfig", "camel", "option_name", "whole_number",
 ]
 
@@ -40,6 +40,17 @@ class RecoveryMode(enum.Enum):
 
 
 _DELAY_LEVELS: Final = re.compile(r"[0-9]{1,9}[smhd]( [0-9]{1,9}[smhd])*")
+
+
+class BrokerRole(enum.Enum):
+    """Who appends to the log of a broker."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    """Its clients; a send does not wait for slaves."""
+    SYNC_MASTER = "SYNC_MASTER"
+    """Its clients; a send waits for slaves."""
+    SLAVE = "SLAVE"
+    """Only the replication from its master."""
 
 
 class FlushDiskType(enum.Enum):
@@ -281,6 +292,11 @@ class StoreConfig(_Config):
         "the owner may (0700, 0600), whatever the umask is. A directory that exists keeps its mode.", main=True)
     multi_path_splitter: str = _option(
         ",", "Separator of those paths.", name="rocketmq.broker.multiPathSplitter")
+
+    # -- replication
+    broker_role: BrokerRole = _option(
+        BrokerRole.ASYNC_MASTER, "Who appends to the log: clients of a master, or on a SLAVE only the replication from "
+        "its master.", main=True)
 
     # -- put and flush
     max_message_size: int = _option(

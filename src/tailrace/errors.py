@@ -15,6 +15,7 @@
     ├─ UnknownTopicError           a store or server has no topic of that name; with the most similar one
     ├─ OddFileError                not a regular file, or too large; an OSError as well
     ├─ MissingPackageError         an optional package is not installed; an ImportError as well
+    ├─ RawAppendError              bytes of a master that do not continue the log of its slave
     ├─ FatalStorageError           a sync failed; the process must stop writing
     │  └─ LockLostError            the lock of the directory is lost; the process must stop writing
     ├─ TransientError              the same call may succeed later
@@ -63,6 +64,7 @@ __all__ = [
     "MissingPackageError",
     "NotAStoreError",
     "OddFileError",
+    "RawAppendError",
     "RefusalError",
     "RemotingClosedError",
     "RemotingCommandError",
@@ -217,6 +219,10 @@ class LockLostError(FatalStorageError):
     def __init__(self, path: str, cause: str) -> None:
         self.path, self.cause = path, cause
         StoreError.__init__(self, cause)
+
+
+class RawAppendError(StoreError):
+    """Bytes of a master that do not continue the log of its slave; the log is unchanged."""
 
 
 class MissingPackageError(StoreError, ImportError):

@@ -13,7 +13,7 @@ from tailrace.broker.core.listeners import Address, is_own_address
 from tailrace.broker.core.registration import name_server_addresses
 from tailrace.cli.arguments import key_values
 from tailrace.cli.serve import NAMESRV_ADDR, is_of_this_machine, parse_address
-from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
+from tailrace.config import BrokerConfig, BrokerRole, NameServerConfig, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import read_if_there
 from tailrace.errors import ConfigError
@@ -150,6 +150,8 @@ def take_settings(
         taken(lambda: tls_config_of(values, _tls_file), TlsConfig()))
     if found.broker.metrics_needs_user and not found.auth.authentication_enabled and not problems:
         problems.append("metricsNeedsUser=true needs authenticationEnabled=true: without it there are no users")
+    if found.store.broker_role is not BrokerRole.ASYNC_MASTER:
+        problems.append(f"brokerRole={found.store.broker_role.value}: serve has no replication yet")
     if problems:
         raise ConfigError(*problems)
     return found

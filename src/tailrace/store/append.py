@@ -1,6 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The only way into the CommitLog: `Appender` owns its end, and a `RecordWriter` has the records of one put.
 
+On a slave the bytes of its master's log come instead of records, by `Appender.append_raw`.
+
 The invariants are L1 to L4 of ``store.commit_log``. The module is compiled as kernels are, because a put of one
 short message spends most of its time here.
 """
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import cython
 
-from tailrace.errors import DiskFullError, FatalStorageError
+from tailrace.errors import DiskFullError, FatalStorageError, RawAppendError, StoreNotWritableError
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be16, be32
@@ -42,6 +44,7 @@ _PUT_OK = PutMessageStatus.PUT_OK  # in a variable, because looking up a member 
 _NO_NEXT_FILE = (DiskFullError, FatalStorageError, OSError)
 """Errors if the next segment file cannot be created. A failed sync also sets the running flags."""
 _INNER_BATCH = cython.declare(cython.longlong, 0x80)
+_FOLLOWS = cython.declare(cython.int, 256)  # running_flags.FOLLOWS, as a C number
 _PART = cython.declare(cython.int, 2048)
 """Most records that are written at a time, because dispatch also needs the interpreter's lock."""
 
@@ -484,6 +487,52 @@ class Appender:
             with contextlib.suppress(Exception):  # of any kind: the next put meets the error again
                 self._append(writer)
         return writer._result(_PUT_OK, "") if writer.done else PutMessageResult(_PUT_OK)
+
+    def append_raw(self, phy_offset: int, data: memoryview) -> int:
+        """Append bytes of the master's log, which start at ``phy_offset`` there. Return the new end of the log.
+
+        The bytes may start and end inside a record; ``data`` is writable memory. They are all in the log, or none
+        of them is. The first file of an empty log starts at ``phy_offset``.
+
+        Raises RawAppendError if the log does not end at ``phy_offset``, if the bytes cross the end of a file, or if the
+        first file cannot start there; StoreNotWritableError if the log is not that of a slave or takes no bytes;
+        DiskFullError or OSError if there is no room.
+        """
+        size: cython.Py_ssize_t = len(data)
+        at: cython.Py_ssize_t
+        flags = self._flags
+        if not flags.bits & _FOLLOWS or not flags.is_sound():
+            raise StoreNotWritableError(flags.reason or "only the log of a slave takes bytes of a master")
+        self._acquire()
+        try:
+            files = self._queue.files
+            if not files:
+                if phy_offset % self._queue.file_size:
+                    raise RawAppendError(
+                        f"the log is empty, and {phy_offset} does not start a file of {self._queue.file_size} bytes")
+                self._queue.last_file(phy_offset)
+            elif phy_offset != self._queue.max_offset:
+                raise RawAppendError(f"the log ends at {self._queue.max_offset}, the bytes start at {phy_offset}")
+            file = self._last_file()
+            if file.is_full():
+                self.drop()  # a full file may be unmapped
+                file = self._last_file()
+            at = file.wrote_position
+            if size > self._size - at:
+                raise RawAppendError(
+                    f"{size} bytes at {phy_offset} cross the end of a file at {self._start + self._size}")
+            if not size:
+                return phy_offset
+            if at + size > self._reserved:
+                self._reserved = file.reserve(at + size)
+            if size > self._long_put:
+                file.write_after(data, at)
+            else:
+                file.buffer[at : at + size] = data
+            file.advance(size)
+            return phy_offset + size
+        finally:
+            self._release()
 
     @cython.cfunc
     def _append(self, writer: RecordWriter) -> cython.void:

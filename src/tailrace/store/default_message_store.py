@@ -15,14 +15,14 @@ from typing import Any, Final, final
 import orjson
 
 from tailrace import events
-from tailrace.config import RecoveryMode, StoreConfig
+from tailrace.config import BrokerRole, RecoveryMode, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.descriptors import segment_file_limit
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.scheduler import Scheduler, ServiceHandle
 from tailrace.env.sync_guard import SyncGuard
-from tailrace.env.whole_files import open_hint
+from tailrace.env.whole_files import open_hint, read_hint
 from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import decode_message
@@ -49,7 +49,7 @@ from tailrace.store.recovery.quarantine import Quarantine
 from tailrace.store.refused_puts import RefusedPuts
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.retention.min_offsets import read_ended
-from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
+from tailrace.store.running_flags import FOLLOWS, NOT_WRITEABLE, RunningFlags
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
 from tailrace.store.wall_times import read_wall_times
@@ -65,6 +65,7 @@ _REPUT_MS: Final = 1
 _FAR_BEHIND: Final = 32 << 20
 _FOLLOW_MS: Final = 50
 _FLUSHED_WIDTH: Final = 96
+FOLLOWS_REASON: Final = "this broker is a slave, only the replication from its master appends"
 HINTS: Final = (
     f"/{filenames.CHECKPOINT}", f"/{filenames.PROGRESS}.0", f"/{filenames.PROGRESS}.1",
     f"/{filenames.WALL_TIMES}.tmp",
@@ -87,6 +88,8 @@ class DefaultMessageStore:
         self.config = config
         self._clock = clock
         self.flags = RunningFlags()
+        if config.broker_role is BrokerRole.SLAVE:
+            self.flags.set(FOLLOWS, FOLLOWS_REASON)
         self.syncs = SyncGuard(file_system, HINTS, partial(self.flags.set, NOT_WRITEABLE))
         file_system = self.file_system = self.syncs
         """File system through which everything below the root is changed, so that failed syncs are noticed (F6)."""
@@ -160,7 +163,7 @@ class DefaultMessageStore:
 
         The passes of the recovery run in memory first, and write nothing there. Only a strict mode needs that.
         """
-        if self.config.recovery_mode is RecoveryMode.TOLERATE_ANY:
+        if self.config.recovery_mode is RecoveryMode.TOLERATE_ANY and not self.flags.bits & FOLLOWS:
             return
         trial = DefaultMessageStore(
             self._clock, OverlayFileSystem(self.file_system), self.config, self.root, self.queues.is_batch)
@@ -173,7 +176,7 @@ class DefaultMessageStore:
         self.lives.load(read_ended(self.file_system, self.root))
         return Recovery(
             self._clock, self.file_system, self.commit_log, self.queues, self.index, self._quarantine(),
-            self.checkpoint, self.progress, self.lives, self.config, options)
+            self.checkpoint, self.progress, self.lives, self.config, options, self._read_flushed())
 
     def _quarantine(self) -> Quarantine:
         directory = f"{self.root}/{filenames.QUARANTINE}"
@@ -194,14 +197,14 @@ class DefaultMessageStore:
             self.flush_consume_queue.step)
         scheduler.every(
             "CompactionService", config.compaction_schedule_internal,
-            lambda: self.compaction.step() if self.flags.is_writeable() else None)
+            lambda: self.compaction.step() if self.flags.is_sound() else None)
         scheduler.every("AllocateMappedFileService", self.commit_log.prepare_wait_ms, self.commit_log.prepare_ahead)
         scheduler.every("StoreStatsService", 1000, self._each_second)
 
     def _each_second(self) -> None:
         self.stats.sample()
         self.refused_puts.probe(self.commit_log.make_room)
-        self._note_wall_time(write=self.flags.is_writeable())
+        self._note_wall_time(write=self.flags.is_sound())
 
     def _flush_step(self) -> bool:
         more = self.flush_commit_log.step()
@@ -209,6 +212,14 @@ class DefaultMessageStore:
         if self.sync_flush and self._reput_handle is not None:
             self._reput_handle.wake()
         return more
+
+    def _read_flushed(self) -> int:
+        """Return the position up to which the hint says that the log is synced, -1 without a valid hint."""
+        try:
+            hint = read_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")
+            return int(orjson.loads(hint or b"{}")["flushed"])
+        except (ValueError, KeyError, TypeError):
+            return -1
 
     def _write_flushed(self) -> None:
         """Write the hint ``tailrace/flushed``: the position up to which other processes may show records.
@@ -239,7 +250,7 @@ class DefaultMessageStore:
                 self.flush(clean=True)
                 self._note_wall_time(last=True)
                 self.commit_log.queue.discard_ahead()
-                clean = self.reput.behind_bytes() == 0
+                clean = self.reput.has_dispatched(self.commit_log.max_offset)
         except (StoreError, OSError) as error:
             events.THE_STORE_COULD_NOT_BE_CLOSED_CLEANLY.log(_log, cause=error)
         finally:
@@ -297,6 +308,13 @@ class DefaultMessageStore:
         if self.reput.idle and result.msg_num:
             self.wake_reput()
         return result
+
+    def append_raw(self, phy_offset: int, data: memoryview) -> int:
+        """Append bytes of the master's log, see ``Appender.append_raw``."""
+        until = self.commit_log.tail.append_raw(phy_offset, data)
+        if not self.wake_flush() and self.reput.idle:
+            self.wake_reput()
+        return until
 
     def put(
         self, message: MessageExtBrokerInner, *, though_full: bool = False
@@ -402,14 +420,14 @@ class DefaultMessageStore:
         until = self.commit_log.max_offset
         if self.flush_commit_log.failed and self.sync_flush:
             until = min(until, self.commit_log.queue.flushed_where)  # the rest is never shown
-        if self.reput.reput_from_offset >= until:
+        if self.reput.has_dispatched(until):
             return True
         if self._reput_handle is None:
             if self.sync_flush and not self.flush_commit_log.failed:
                 self.flush_commit_log.flush()
             while self.reput.step():
                 pass
-            return self.reput.reput_from_offset >= until
+            return self.reput.has_dispatched(until)
         self.wake_flush()
         self._reput_handle.wake()
         return self.reput.wait(until, timeout_ms)

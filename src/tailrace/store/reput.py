@@ -11,13 +11,15 @@ from typing import Final, final
 import numpy as np
 
 from tailrace import events
+from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, plausible_size
 from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
+from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.progress import Position
-from tailrace.store.running_flags import WRITE_LOGICS_QUEUE_ERROR, RunningFlags
+from tailrace.store.running_flags import FOLLOWS, WRITE_LOGICS_QUEUE_ERROR, RunningFlags
 
 __all__ = ["ReputMessageService"]
 
@@ -68,6 +70,7 @@ class ReputMessageService:
         Under writers that never stop, a pause would wait for minutes.
         """
         self._logged_bad = -1
+        self._waits_at = self._waits_until = -1
         self.reput_from_offset = 0
         self.position: Position | None = None
         """The last record that was dispatched; see ``store.progress``."""
@@ -138,12 +141,34 @@ class ReputMessageService:
                 recent.extend(rows[-_BEFORE:, C.PHY].tolist())
         if reason == C.REASON_BLANK:
             return file.file_from_offset + file.size
-        if start == self.reput_from_offset and not count and reason != C.REASON_SHORT:
-            self._stop_at_bad_record(start, file.path, record.REASON_NAMES[reason])
+        if start == self.reput_from_offset and not count:
+            if reason != C.REASON_SHORT:
+                self._stop_at_bad_record(start, file.path, record.REASON_NAMES[reason])
+            elif self._flags.bits & FOLLOWS and limit < at + _CHUNK:
+                self._wait_for_the_rest(start, until, file)
         return start + stop
 
+    def _wait_for_the_rest(self, start: int, until: int, file: MappedFile) -> None:
+        """Note that the record at ``start`` reaches past ``until``, where the log of a slave ends for now."""
+        at = start - file.file_from_offset
+        head = file.read(at, min(PLAUSIBLE_LENGTH, until - start))
+        size = plausible_size(head, start)
+        if len(head) == PLAUSIBLE_LENGTH and not 0 < size <= file.size - at:
+            self._stop_at_bad_record(start, file.path, record.REASON_NAMES[C.REASON_BAD_LENGTH])
+            return
+        self._waits_at, self._waits_until = start, until
+
+    @property
+    def incomplete(self) -> int:
+        """Position of a record whose end the log of a slave does not have yet, -1 without one."""
+        return self._waits_at if self._waits_at == self.reput_from_offset else -1
+
+    def has_dispatched(self, until: int) -> bool:
+        """Return True if all records that end at or below ``until`` are dispatched."""
+        return self.reput_from_offset >= until or (self.incomplete >= 0 and self._waits_until >= until)
+
     def _stop_at_bad_record(self, start: int, path: str, reason: str) -> None:
-        """Refuse puts, because bytes that this process wrote are not a valid record."""
+        """Refuse puts and bytes of a master, because bytes that this process wrote are not a valid record."""
         if self._logged_bad != start:
             self._logged_bad = start
             self._flags.set(
@@ -178,7 +203,7 @@ class ReputMessageService:
         return max(0, self._log.max_offset - self.reput_from_offset)
 
     def wait(self, until: int, timeout_ms: int) -> bool:
-        """Wait until everything below ``until`` is dispatched. Return False after ``timeout_ms``."""
+        """Wait until all records that end at or below ``until`` are dispatched. Return False after ``timeout_ms``."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: self.reput_from_offset >= until, timeout_ms / 1000)
+                lambda: self.has_dispatched(until), timeout_ms / 1000)

@@ -10,6 +10,8 @@ NOT_READABLE = 1
 NOT_WRITEABLE = 2
 WRITE_LOGICS_QUEUE_ERROR = 4
 DISK_FULL = 16
+FOLLOWS = 256
+"""Only the replication from a master appends. Not a flag of RocketMQ, which looks at the role instead."""
 
 
 @final
@@ -36,6 +38,11 @@ class RunningFlags:
     def reason(self) -> str:
         """All sentences, separated by semicolons."""
         return "; ".join(self._reasons.values())
+
+    def is_sound(self) -> bool:
+        """Return True if files may be changed: messages may be put, or could be if the disk was not full or if this
+        was not a slave."""
+        return not self.bits & ~(NOT_READABLE | DISK_FULL | FOLLOWS)
 
     def is_writeable(self, *, though_full: bool = False) -> bool:
         """Return True if messages may be put; with ``though_full`` also on a disk above its warning level."""

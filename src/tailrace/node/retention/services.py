@@ -182,7 +182,7 @@ class Retention:
         until, position = store.reput.reput_from_offset, store.reput.position
         if position is None or position.until <= flush.durable_until:
             return until  # after it there are only blanks
-        if flush.durable_until < wanted <= until and store.flags.is_writeable():
+        if flush.durable_until < wanted <= until and store.flags.is_sound():
             flush.flush(0)
         return until if position.until <= flush.durable_until else min(until, flush.durable_until)
 

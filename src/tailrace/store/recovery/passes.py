@@ -14,6 +14,10 @@
   7  sync        make durable what was recovered, before it is reported or served
   8  offsets     remove queues of deleted topics; compute next queue offsets and least offsets
 
+The log of a slave must stay a prefix of its master's. So damage in its middle is never stepped over: above the
+position that was synced, the log ends there, and its master sends the rest again; below it the open is refused. A
+record at the end whose last bytes have not arrived is cut off without a copy, because the master has all of it.
+
 Invariant: at every moment queues and index hold only what the log confirms. They may lack units and
 entries. So a kill between any two steps leaves a directory that is recovered in the same way again. Every
 unit and entry of a record after the start is written or compared. Units and entries before the start
@@ -22,7 +26,7 @@ are trusted because of the checks of pass 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,7 +35,7 @@ from typing import Final, final
 import numpy as np
 
 from tailrace import events
-from tailrace.config import FlushDiskType, StoreConfig
+from tailrace.config import BrokerRole, FlushDiskType, RecoveryMode, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.read_ahead import in_background
@@ -50,6 +54,7 @@ from tailrace.store.log_paths import segment_files
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.record_batch import RecordBatch, rows_by_queue
+from tailrace.store.recovery.log_tail import is_incomplete, nonzero_after
 from tailrace.store.recovery.quarantine import Quarantine
 from tailrace.store.recovery.rebuild_dispatcher import RebuildDispatcher
 from tailrace.store.recovery.start import RecoveryReport, RecoveryStart, is_next, lost_ends
@@ -116,10 +121,15 @@ class Recovery:
     _lives: EndedLives
     _config: StoreConfig
     _options: RecoveryOptions
+    _synced_until: int
+    """Position up to which the last process had synced the log, by its hint; -1 if it is not known."""
 
     def __post_init__(self) -> None:
         config = self._config
+        self._follows = config.broker_role is BrokerRole.SLAVE
         self._mode = config.recovery_mode
+        if self._follows and self._mode is RecoveryMode.TOLERATE_ANY:
+            self._mode = RecoveryMode.TOLERATE_TAIL
         self._dispatcher = RebuildDispatcher(
             self._queues, self._index, parse_delay_levels(config.message_delay_level), self._lives, self._next_offset)
         self._sync_log = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -285,6 +295,9 @@ class Recovery:
         reported = saved = self._clock.monotonic_ns()
         for item in walk.items():
             if isinstance(item, Damage):
+                if self._follows and 0 <= self._synced_until <= item.phy_offset:
+                    walk.data_after_end = True
+                    break
                 self._step_over(item)
                 continue
             self._take(item)
@@ -384,7 +397,9 @@ class Recovery:
         end, reason = walk.end, record.REASON_NAMES[walk.end.reason]
         has_data = walk.data_after_end
         if has_data is None:
-            has_data = any(True for _ in self._nonzero_after(end.phy_offset))
+            has_data = any(True for _ in nonzero_after(self._commit_log.queue, end.phy_offset))
+        if has_data and self._follows and is_incomplete(self._commit_log.queue, end.phy_offset):
+            return StopDecision.CUT
         return self._decided(
             "the log ends in bytes that are not a record", reason, f": {reason}", end.path, end.phy_offset,
             later=False, data=has_data, files=end.phy_offset < self._commit_log.queue.files[-1].file_from_offset)
@@ -394,7 +409,8 @@ class Recovery:
         log, reason = self._commit_log.queue, record.REASON_NAMES[end.reason]
         self.report.at_end = decision.name
         is_cut = decision is StopDecision.CUT
-        for file, at, data in self._nonzero_after(end.phy_offset) if is_cut else ():
+        is_copied = is_cut and not (self._follows and is_incomplete(log, end.phy_offset))
+        for file, at, data in nonzero_after(log, end.phy_offset) if is_copied else ():
             kept = self._keep(file.path, at, file.file_from_offset + at, data, f"after the end: {reason}")
             if not self.report.read_only:
                 self.report.cut.append({"file": file.path, "position": at, "length": kept, "reason": reason})
@@ -423,12 +439,6 @@ class Recovery:
                 _log, topic=topic, queue_id=queue_id, from_=queue.max_offset, to=end)
             queue.continue_at(end)
             self._queues.dirty.add(queue)
-
-    def _nonzero_after(self, phy_offset: int) -> Iterator[tuple[MappedFile, int, bytes]]:
-        for file in self._commit_log.queue.files:
-            if phy_offset < file.file_from_offset + file.size:
-                for at, data in file.nonzero(max(phy_offset - file.file_from_offset, 0)):
-                    yield file, at, data
 
     def _lower_checkpoint(self, end: int) -> None:
         """Lower the checkpoint so that no field is after the end. It must be written before anything is cut."""
