@@ -16,6 +16,7 @@ Spark and other readers of Parquet directories ignore names that begin with an u
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,11 +27,13 @@ from tailrace.formats.filenames import offset_to_file_name
 from tailrace.store.archive_manifest import ROWS
 
 __all__ = [
-    "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "LOCK", "MESSAGE", "RAW_COLUMNS", "RECORD",
-    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "STAGING", "part_path", "segment_names",
-    "staging_path", "write_options",
+    "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "FIELD_ID", "LOCK", "MESSAGE", "RAW_COLUMNS", "RECORD",
+    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "STAGING", "WRITTEN_SCHEMA", "part_path", "segment_names",
+    "staging_path", "with_field_ids", "write_options",
 ]
 
+FIELD_ID: Final = b"PARQUET:field_id"
+"""Key of PyArrow's field metadata that holds the field id of a Parquet file."""
 STAGING: Final = "_staging"
 LOCK: Final = "_lock"
 
@@ -55,6 +58,33 @@ ARCHIVE_SCHEMA: Final = pa.schema([
 unchanged, up to the last one that is not zero: those of damage, and those of a record whose columns are not
 enough to restore it."""
 
+
+def with_field_ids(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose fields have Parquet field ids.
+
+    The ids are those that a catalogue of Iceberg gives to the fields of a new table: first the columns, then the
+    element of each list, the key and the value of each map. Readers of a table find columns by their ids.
+    """
+    following = itertools.count(len(schema) + 1)
+
+    def marked(field: pa.Field, number: int) -> pa.Field:
+        return field.with_metadata({FIELD_ID: str(number)})
+
+    fields = []
+    for number, field in enumerate(schema, 1):
+        kind = field.type
+        if pa.types.is_list(kind):
+            kind = pa.list_(marked(kind.value_field, next(following)))
+        elif pa.types.is_map(kind):
+            key = marked(kind.key_field, next(following))
+            kind = pa.map_(key, marked(kind.item_field, next(following)))
+        fields.append(marked(field.with_type(kind), number))
+    return pa.schema(fields)
+
+
+WRITTEN_SCHEMA: Final = with_field_ids(ARCHIVE_SCHEMA)
+"""The schema of the files: ``ARCHIVE_SCHEMA`` with field ids."""
+
 _REPEATED: Final = (
     "kind", "topic", "tags", "queueId", "bornHost", "storeHost", "flag", "sysFlag", "magic",
     "reconsumeTimes", "preparedTransactionOffset", "rawBornHost", "rawStoreHost",
@@ -64,6 +94,13 @@ _COMPARED: Final = (
     "kind", "topic", "queueId", "queueOffset", "commitLogOffset", "uniqKey", "tags",
     "bornTimestamp", "storeTimestamp", "deliverAt",
 )
+_ENCODINGS: Final = {
+    **dict.fromkeys(
+        ("queueOffset", "commitLogOffset", "storeSize", "bornTimestamp", "storeTimestamp", "deliverAt"),
+        "DELTA_BINARY_PACKED"),
+    **dict.fromkeys(("msgId", "uniqKey"), "DELTA_BYTE_ARRAY"),
+}
+"""Columns that grow from row to row: numbers by their differences, ids without the prefix they share."""
 ROW_GROUP: Final = 1 << 16
 """Largest number of rows in a row group."""
 ROW_GROUP_BYTES: Final = 16 << 20
@@ -87,7 +124,9 @@ def part_path(day: str, file_from_offset: int, number: int) -> str:
 
 
 def write_options(rows: int) -> dict[str, Any]:
-    """Return the options of Parquet files: zstd, statistics of columns used in filters, bloom filters on keys.
+    """Return the options of Parquet files: zstd, encodings of columns that grow, bloom filters on keys.
+
+    Columns used in filters have statistics, also by page, so that a reader skips pages.
 
     ``rows`` is the largest number of rows in a row group.
     """
@@ -96,6 +135,7 @@ def write_options(rows: int) -> dict[str, Any]:
     return {
         "compression": "zstd", "compression_level": 1,
         "use_dictionary": list(_REPEATED), "write_statistics": list(_COMPARED),
+        "column_encoding": _ENCODINGS, "write_page_index": True,
         "bloom_filter_options": {"uniqKey": bloom, "keys.list.element": bloom},
         "sorting_columns": [
             pq.SortingColumn(place(name)) for name in ("topic", "queueId", "queueOffset")],

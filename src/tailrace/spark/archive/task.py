@@ -27,9 +27,9 @@ from tailrace.env.read_ahead import in_background
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.kernels.shared import constants as C
 from tailrace.spark.archive.layout import (
-    ARCHIVE_SCHEMA,
     ROW_GROUP,
     ROW_GROUP_BYTES,
+    WRITTEN_SCHEMA,
     part_path,
     staging_path,
     write_options,
@@ -232,7 +232,7 @@ class _Writer:
         with closing(self._file_system.open(path, writable=True, create=True)) as file:
             sink = _Sink(file)
             with pq.ParquetWriter(
-                pa.PythonFile(sink, "w"), ARCHIVE_SCHEMA, **write_options(most)
+                pa.PythonFile(sink, "w"), WRITTEN_SCHEMA, **write_options(most)
             ) as writer:
                 for group in groups:
                     writer.write_table(table_of(piece, group, messages, self._scratch))

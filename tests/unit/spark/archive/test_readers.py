@@ -16,9 +16,12 @@ pytest.importorskip("pyspark")
 import duckdb
 import pandas as pd
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 from page_runner import blocks
 
 from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions, local_runner
+from tailrace.spark.archive.layout import ARCHIVE_SCHEMA
 from tailrace.spark.data_source import TailraceDataSource
 from tailrace.store.archive_manifest import list_manifests, read_manifest
 
@@ -83,6 +86,35 @@ def test_other_programs_read_the_directory(both):
     assert len(frame) == wanted
     assert [str(frame.dtypes[name]) for name in ("queueId", "queueOffset")] == ["int32", "int64"]
     assert {str(kind) for kind in pd.read_parquet(rows, columns=["queueId", "queueOffset"]).dtypes} == {"float64"}
+
+
+def ids_of(schema):
+    """The Parquet field id of each leaf of an Arrow schema, by its path."""
+    def walk(field, path):
+        kind = field.type
+        below = [kind.value_field] if pa.types.is_list(kind) else (
+            [kind.key_field, kind.item_field] if pa.types.is_map(kind) else [])
+        yield ".".join([*path, field.name]), int(field.metadata[b"PARQUET:field_id"])
+        for one in below:
+            yield from walk(one, [*path, field.name])
+    return dict(found for field in schema for found in walk(field, []))
+
+
+def test_files_have_field_ids_a_page_index_and_encodings_for_columns_that_grow(both):
+    _, target = both
+    file = pq.ParquetFile(next((target / "rows").rglob("*.parquet")))
+    ids = ids_of(file.schema_arrow)
+    assert [ids[name] for name in ARCHIVE_SCHEMA.names] == list(range(1, len(ARCHIVE_SCHEMA) + 1))
+    assert {name: number for name, number in ids.items() if "." in name} == {
+        "keys.element": 28, "properties.key": 29, "properties.value": 30}
+    group = file.metadata.row_group(0)
+    columns = {group.column(n).path_in_schema: group.column(n) for n in range(group.num_columns)}
+    assert columns["queueOffset"].has_offset_index
+    assert columns["queueOffset"].has_column_index
+    for name in ("queueOffset", "commitLogOffset", "storeSize", "bornTimestamp", "storeTimestamp", "deliverAt"):
+        assert "DELTA_BINARY_PACKED" in columns[name].encodings, name
+    for name in ("msgId", "uniqKey"):
+        assert "DELTA_BYTE_ARRAY" in columns[name].encodings, name
 
 
 def test_the_examples_of_the_page_run(both):
