@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         TlsOptions,
     )
     from tailrace.config import FlushDiskType, StoreConfig
+    from tailrace.dataset.opening import scan
     from tailrace.model import Message, MessageExt, PutMessageResult, PutMessageStatus
     from tailrace.node.message_store import MessageStore
 
@@ -57,6 +58,7 @@ __all__ = [
     "StoreConfig",
     "StoreError",
     "TlsOptions",
+    "scan",
     "__version__",
 ]
 __version__ = "0.1.0"
@@ -84,6 +86,7 @@ _HOMES = {
     "PutMessageResult": "tailrace.model",
     "PutMessageStatus": "tailrace.model",
     "StoreConfig": "tailrace.config",
+    "scan": "tailrace.dataset.opening",
 }
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from tailrace import events
 from tailrace.arrow.columns import MAX_BODY
@@ -26,6 +25,7 @@ from tailrace.spark.offset_ranges import OffsetRange
 from tailrace.spark.source.archived_batches import batch_messages
 from tailrace.spark.source.damaged_records import report_damaged
 from tailrace.spark.source.options import ReadOptions
+from tailrace.spark.source.partition import InputPartition
 from tailrace.store.archive_manifest import (
     ArchivedFile,
     LostMessage,

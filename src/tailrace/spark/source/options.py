@@ -267,7 +267,7 @@ def _pattern(values: _Values) -> str:
     return pattern
 
 
-def _roots(values: _Values) -> tuple[tuple[str, str], ...]:
+def _roots(values: _Values, *, check: bool) -> tuple[tuple[str, str], ...]:
     """Return labels and paths of the stores. Spark passes a list given to ``load`` as ``paths``."""
     try:
         paths = [str(path) for path in orjson.loads(values.text("paths", "[]"))]
@@ -288,7 +288,7 @@ def _roots(values: _Values) -> tuple[tuple[str, str], ...]:
     for path in paths:
         # The check is local, because the driver reads the store for planning. With a config file the CommitLog may
         # be in another directory, which planning checks.
-        if not values.text("config") and not Path(path, filenames.COMMITLOG).is_dir():
+        if check and not values.text("config") and not Path(path, filenames.COMMITLOG).is_dir():
             values.problems.append(f"{path} is not a store directory: it has no commitlog")
     return tuple(zip(labels, paths, strict=True))
 
@@ -337,11 +337,13 @@ def _least(values: _Values) -> int:
 
 
 def parse_options(
-    options: Mapping[str, str], column_names: Callable[[str], tuple[str, ...]], clock: Clock | None = None
+    options: Mapping[str, str], column_names: Callable[[str], tuple[str, ...]], clock: Clock | None = None, *,
+    is_store: bool = True,
 ) -> ReadOptions:
     """Return the parsed options. Raises ConfigError with every problem.
 
-    ``column_names`` returns the columns for a value of ``mode``.
+    ``column_names`` returns the columns for a value of ``mode``. With ``is_store=False`` the path is not that of a
+    store but of an archive, which is not checked.
     """
     values = _Values(options, (clock or SystemClock()).now_ms())
     ways = ("topic", "subscribe", "assign", "subscribePattern")
@@ -353,7 +355,7 @@ def parse_options(
     config_file = local_path("config", values.text("config"), values.problems)
     if config_file and not Path(config_file).is_file():
         values.problems.append(f"config={config_file} is not a file")
-    roots = _roots(values)
+    roots = _roots(values, check=is_store)
     made = ReadOptions(
         roots=roots,
         topics=frozenset(name.strip() for name in topics.split(",") if name.strip()),

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from tailrace import events
 from tailrace.arrow.columns import Columns, Fields, Rows
@@ -37,6 +36,7 @@ from tailrace.spark.source.checkpoints import Directory
 from tailrace.spark.source.damaged_records import report_damaged
 from tailrace.spark.source.offsets import Ranges
 from tailrace.spark.source.options import ReadOptions
+from tailrace.spark.source.partition import InputPartition
 from tailrace.spark.source.planning import plan_splits
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.queue_search import first_kept
