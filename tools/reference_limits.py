@@ -9,7 +9,7 @@ from tailrace.broker.consumers import client_manage, heartbeat
 from tailrace.broker.core import settings
 from tailrace.broker.lite.registry import OF_CLIENT_MAX
 from tailrace.broker.lite.subscriptions import ENTRIES_MAX, NAMES_MAX
-from tailrace.broker.messages import pull, reply, send
+from tailrace.broker.messages import pull, reply, service
 from tailrace.broker.pop.ack import ACKS_MAX
 from tailrace.config import BrokerConfig, StoreConfig, option_name
 from tailrace.filters import compilation
@@ -81,7 +81,7 @@ GROUPS: dict[str, list[Limit]] = {
         Limit("properties with their names", f"{number(SENT_PROPERTIES_MAX)} bytes", _ILLEGAL),
         Limit("request or answer", size(FRAME_MAX), _CLOSED),
         Limit("header of a request", size(HEADER_MAX), _CLOSED),
-        Limit("messages of a batch", number(send.BATCH_MAX), _ILLEGAL),
+        Limit("messages of a batch", number(service.BATCH_MAX), _ILLEGAL),
         Limit("messages of one pull", f"{size(pull.MAX_BYTES)}", "the answer has fewer"),
     ],
     "Topics, groups and queues": [

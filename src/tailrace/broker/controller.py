@@ -170,7 +170,7 @@ class BrokerController:
         self._pop.acks.lite = self._lite.acks
         self._pop.inspect.lite = self._lite.pops.notification
         broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling) + len(self._lite.pops.polling)
-        reply = ReplyMessageProcessor(broker, self._send, durable)
+        reply = ReplyMessageProcessor(broker, self._send.messages, durable)
         transactions = EndTransactionProcessor(broker, durable)
         self._checks = TransactionChecks(broker)
         self._cleaner = MappingCleaner(

@@ -15,7 +15,7 @@ from tailrace import events
 from tailrace.auth.accesses import TOPIC, topic_access
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.messages.records import require_record
-from tailrace.broker.messages.send import BUSY, CODES, REMARKS
+from tailrace.broker.messages.service import BUSY, CODES, REMARKS
 from tailrace.broker.transactions.half_messages import (
     FreshHalf,
     immunity_ms,

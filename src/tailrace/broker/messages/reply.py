@@ -15,12 +15,8 @@ from typing import Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.messages.send import (
-    BUSY,
-    SendMessageProcessor,
-    plain_sys_flag,
-)
 from tailrace.broker.messages.sent_properties import check_named
+from tailrace.broker.messages.service import BUSY, MessageService, plain_sys_flag
 from tailrace.broker.statistics.traffic import message_type
 from tailrace.errors import RefusalError, RemotingConnectError, RemotingTimeoutError
 from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, decode_properties
@@ -76,10 +72,10 @@ class ReplyMessageProcessor:
     """
 
     def __init__(
-        self, broker: BrokerContext, send: SendMessageProcessor, durable: DurableAnswers | None = None
+        self, broker: BrokerContext, messages: MessageService, durable: DurableAnswers | None = None
     ) -> None:
         self._broker = broker
-        self._send = send
+        self._messages = messages
         self._durable = durable
         self._tasks = ReplyTasks(broker.loop)
         self._under_way = WaitingRequests(
@@ -146,7 +142,7 @@ class ReplyMessageProcessor:
             self._broker.asked.check_reply(control, channel, request, properties)
         if self._broker.control is not None:
             check_named(self._broker, channel, request, header.topic, header.properties or "")
-        config, queue_id = self._send.place(channel, header)
+        config, queue_id = self._messages.place(header)
         producer = self._broker.producers.find_channel(client_id)
         if producer is None:
             remark = f"push reply message fail, channel of <{client_id}> not found."

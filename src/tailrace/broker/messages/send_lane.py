@@ -57,7 +57,7 @@ class SendLane:
         if self._sends is None:
             log, processor = self._store.inner.commit_log, self._processor
             self._sends = PlainSends(
-                processor.own_properties, self._store.inner.store_host, log.tail.plain_size,
+                processor.messages.own_properties, self._store.inner.store_host, log.tail.plain_size,
                 SENT_PROPERTIES_MAX, log.rules.appends_crc, self._proven.table, *(
                     parts_of_answer(processor, kind) for kind in (SerializeType.JSON, SerializeType.ROCKETMQ)))
         server.lane = self

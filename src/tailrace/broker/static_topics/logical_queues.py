@@ -29,6 +29,7 @@ from tailrace.node.topic_queue_mapping import (
     TopicQueueMappingManager,
     find_item,
 )
+from tailrace.requests.caller import Caller
 
 __all__ = ["PHYSICAL", "LogicalPull", "LogicalQueue", "LogicalSend", "Place", "StaticTopics"]
 
@@ -186,12 +187,12 @@ class StaticTopics:
         header = request.read(TopicQueueRequestHeader)
         return None if header.lo is False else self.queue(header.topic, header.queue_id)
 
-    def for_send(self, request: RemotingCommand, header: SendMessageRequestHeader) -> LogicalSend | None:
+    def for_send(self, caller: Caller, header: SendMessageRequestHeader) -> LogicalSend | None:
         """Return a send to a logical queue; None for a topic without a mapping. Raises RefusalError.
 
         A negative queue number means any queue that this broker leads.
         """
-        if header.topic not in self.table or request.ext.get("lo") == PHYSICAL["lo"]:
+        if header.topic not in self.table or caller.request.ext.get("lo") == PHYSICAL["lo"]:
             return None
         queue_id = header.queue_id
         if queue_id < 0:

@@ -18,7 +18,7 @@ from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
 from tailrace.broker.consumers.client_manage import ClientManageProcessor
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.messages.pull import PullMessageProcessor
-from tailrace.broker.messages.send import BATCH_MAX
+from tailrace.broker.messages.service import BATCH_MAX
 from tailrace.config import NameServerConfig
 from tailrace.env import OsFileSystem
 from tailrace.errors import MessageIllegalError, StoreError

@@ -7,7 +7,7 @@ import pytest
 from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
 from tailrace.broker.consumers.client_manage import ClientManageProcessor
 from tailrace.broker.messages.pull import PullMessageProcessor
-from tailrace.broker.messages.send import CODES
+from tailrace.broker.messages.service import CODES
 from tailrace.formats.remoting import ResponseCode
 from tailrace.model import PutMessageStatus
 

@@ -69,7 +69,7 @@ class Replier:
         send = SendMessageProcessor(
             broker, durable or DurableAnswers(broker.loop, broker.store), wait_durable=durable is not None,
             max_message_size=broker.store.config.max_message_size)
-        self.processor = ReplyMessageProcessor(broker, send, durable)
+        self.processor = ReplyMessageProcessor(broker, send.messages, durable)
 
     def start(self, fields, body=b"pong", code=325, **options):
         request = self.kit.request(code, fields, body, opaque=9, **options)

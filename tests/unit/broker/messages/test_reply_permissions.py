@@ -30,7 +30,7 @@ class World:
         broker.control = self.people.control
         self.send_processor = SendMessageProcessor(
             broker, DurableAnswers(broker.loop, broker.store), wait_durable=False, max_message_size=1 << 20)
-        self.processor = ReplyMessageProcessor(broker, self.send_processor)
+        self.processor = ReplyMessageProcessor(broker, self.send_processor.messages)
         for topic in ("questions", "else", "%RETRY%stock"):
             broker.topics.create_if_missing(topic, 1)
         broker.groups.find_or_create("stock")

@@ -50,7 +50,7 @@ def send(broker, kit, people, store):
     broker.transactions.load()
     processor = SendMessageProcessor(
         broker, DurableAnswers(broker.loop, store), wait_durable=False, max_message_size=1 << 20)
-    reply = ReplyMessageProcessor(broker, processor)
+    reply = ReplyMessageProcessor(broker, processor.messages)
     for topic in ("own", "%RETRY%mine", "%RETRY%v_mine", "DefaultCluster_REPLY_TOPIC"):
         broker.topics.create_if_missing(topic, 1)
     for group in ("mine", "v_mine"):
