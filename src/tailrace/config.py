@@ -123,6 +123,12 @@ class _Config:
                 problems.append(f"{option_name(f)}={shown} {problem}")
         return problems
 
+    def copy_with(self, values: Mapping[str, Any]) -> Self:
+        """Return a copy with other values, by Python names, that knows which settings the caller has passed."""
+        made = dataclasses.replace(self, **values)  # type: ignore[type-var]
+        object.__setattr__(made, "given", self.given | values.keys())
+        return made
+
     @classmethod
     def from_properties(cls, values: Mapping[str, str], **fixed: Any) -> Self:
         """Build a configuration from RocketMQ's names; ``fixed`` (Python names) replaces ``values``.
@@ -297,6 +303,41 @@ class StoreConfig(_Config):
     broker_role: BrokerRole = _option(
         BrokerRole.ASYNC_MASTER, "Who appends to the log: clients of a master, or on a SLAVE only the replication from "
         "its master.", main=True)
+    ha_listen_port: int = _option(
+        0, "Port of a master for its slaves, on brokerIP2; 0: the port of the broker + 1. It is open if brokerRole or "
+        "this port is set.", low=0, high=65_535)
+    ha_allowed_hosts: str = _option(
+        "", "Addresses and networks from which slaves may connect, besides those of registered brokers of the same "
+        "name, separated by `;`.")
+    ha_send_heartbeat_interval: int = _option(
+        5000, "After this long without data a heartbeat is sent to a slave.", unit="ms", low=1)
+    ha_housekeeping_interval: int = _option(
+        20_000, "A connection of replication without a byte for this long is closed.", unit="ms", low=1)
+    ha_transfer_batch_size: int = _option(
+        32 * KIB, "Most bytes of the log that a slave gets together.", unit="bytes", low=1, high=4 * MIB - 12)
+    ha_flow_control_enable: bool = _option(
+        False, "Whether maxHaTransferByteInSecond limits what each slave gets.")
+    max_ha_transfer_byte_in_second: int = _option(
+        100 * MIB, "That limit.", unit="bytes/s", low=1)
+    ha_max_gap_not_in_sync: int = _option(
+        256 * MIB, "A slave that lacks more of the log than this is not in sync.", unit="bytes", low=1)
+    ha_send_unsynced: bool = _option(
+        False, "Whether a slave under SYNC_FLUSH gets bytes before they are synced, as in RocketMQ. After a power loss "
+        "it may then have more than its master.")
+    sync_from_last_file: bool = _option(
+        False, "Whether an empty slave gets only the last file of the log and what follows, as in RocketMQ.")
+    in_sync_replicas: int = _option(
+        0, "Brokers that must have a message before a SYNC_MASTER acknowledges it, itself included; 0: two.",
+        low=0, high=100, main=True)
+    min_in_sync_replicas: int = _option(
+        1, "A SYNC_MASTER refuses messages while fewer brokers than this are in sync, itself included.",
+        low=1, high=100)
+    enable_auto_in_sync_replicas: bool = _option(
+        False, "Whether inSyncReplicas counts only brokers that are in sync, but at least minInSyncReplicas.")
+    slave_timeout: int = _option(
+        3000, "How long an acknowledgement waits for slaves; then it is FLUSH_SLAVE_TIMEOUT.", unit="ms", low=1)
+    read_replicated_only: bool = _option(
+        False, "Whether messages of a SYNC_MASTER can be consumed only when inSyncReplicas brokers have them.")
 
     # -- put and flush
     max_message_size: int = _option(
@@ -500,6 +541,13 @@ class StoreConfig(_Config):
         100 * MIB, "Length of a timer log file.", unit="bytes", low=128, high=2 * GIB - 1)
 
     @property
+    def replicas_needed(self) -> int:
+        """Number of brokers that must have a message before it is acknowledged, this one included."""
+        if self.broker_role is not BrokerRole.SYNC_MASTER:
+            return 1
+        return self.in_sync_replicas or max(2, self.min_in_sync_replicas)
+
+    @property
     def multi_dispatch(self) -> bool:
         """True if messages get a unit in the LMQ queues that they name: both settings are on."""
         return self.enable_lmq and self.enable_multi_dispatch
@@ -518,6 +566,11 @@ class StoreConfig(_Config):
             problems.append(
                 f"messageDelayLevel={_shown(self.message_delay_level)} is not a list such as "
                 "`1s 5s 1m 2h`, separated by one blank")
+        if self.broker_role is BrokerRole.SYNC_MASTER and self.min_in_sync_replicas > self.replicas_needed:
+            problems.append(
+                f"minInSyncReplicas={self.min_in_sync_replicas} is more than inSyncReplicas={self.replicas_needed}")
+        if self.read_replicated_only and self.replicas_needed < 2:
+            problems.append("readReplicatedOnly=true needs brokerRole=SYNC_MASTER with inSyncReplicas above 1")
         if not self.multi_path_splitter:
             problems.append("rocketmq.broker.multiPathSplitter is empty")
         return problems
@@ -531,6 +584,8 @@ class BrokerConfig(_Config):
     broker_name: str = _option("broker-a", "Name that clients see.", main=True)
     broker_id: int = _option(0, "0 is the master; there are no others.")
     broker_ip1: str = _option("", "Address that clients get; empty: the listening one.", name="brokerIP1", main=True)
+    broker_ip2: str = _option(
+        "", "Address that slaves get, and on which the port for slaves is; empty: brokerIP1.", name="brokerIP2")
     listen_port: int = _option(
         10911, "Port of the broker for `serve` without `--listen`; 0 picks one.", low=0, high=65_535, main=True)
     bind_address: str = _option(

@@ -29,6 +29,7 @@ from tailrace.broker.admin.admin import AdminProcessor
 from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
 from tailrace.broker.admin.engines import EnginesProcessor
 from tailrace.broker.admin.group_admin import GroupAdminProcessor
+from tailrace.broker.admin.replication import ReplicationProcessor
 from tailrace.broker.admin.reset_offset import ResetOffsetProcessor
 from tailrace.broker.admin.retention import RetentionProcessor
 from tailrace.broker.admin.runtime_info import RuntimeInfo
@@ -48,6 +49,7 @@ from tailrace.broker.core.listeners import Address, Listeners, server_limits
 from tailrace.broker.core.registration import Registration, registered_elsewhere
 from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.core.settings import RunningSettings, SettingsFile, settings_of
+from tailrace.broker.core.slaves import SlavePort, has_slave_port
 from tailrace.broker.lite.service import LiteTopics
 from tailrace.broker.messages.end_transaction import EndTransactionProcessor
 from tailrace.broker.messages.proven_topics import ProvenTopics
@@ -74,6 +76,7 @@ from tailrace.errors import StoreError
 from tailrace.filters.consumer_filters import ConsumerFilterManager
 from tailrace.filters.message_filters import MessageFilters
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
+from tailrace.ha.sender import TICK_S
 from tailrace.logs import get_logger
 from tailrace.namesrv.name_server import KVConfigManager, NameServer
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -83,7 +86,7 @@ from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import HIGH_WATER
 from tailrace.remoting.tls import TlsOptions
-from tailrace.requests.durable_answers import DurableAnswers
+from tailrace.requests.durable_answers import DurableAnswers, OnDisk
 from tailrace.requests.reply import Waiters
 
 if TYPE_CHECKING:
@@ -147,6 +150,8 @@ class BrokerController:
         """The open ports, while the broker is started."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._registration: Registration | None = None
+        self._slaves: SlavePort | None = None
+        self._name_server: NameServer | None = None
         self._tls = tls
         self._started = False
         auth = auth_config or AuthConfig()
@@ -155,17 +160,17 @@ class BrokerController:
             read_only=bool(store.read_only))
         self.audit = self._made_audit(auth.audit_log)
         self._settings = settings_of(
-            self._config, store.config, auth, brokerRole="ASYNC_MASTER", storePathRootDir=str(store.path))
+            self._config, store.config, auth, storePathRootDir=str(store.path))
         proven = ProvenTopics(store.topics)
         running = self._running_settings(auth, proven)
         self._broker = broker = self._context()
-        self._durable = DurableAnswers(broker.loop, store.inner)
+        self._durable, self._synced = (DurableAnswers(broker.loop, one) for one in (store.inner, OnDisk(store.inner)))
+        durable, synced = self._waits()
         self._pull = PullMessageProcessor(broker)
         broker.state.on_loop.append(self._consumer_filters.forget)
         broker.waiting_sends = lambda: self._durable.pending
-        durable = self._durable if store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH else None
         self._send = self._made_send(proven, wait_durable=durable is not None)
-        self._pop = PopConsumption(broker, self._file_system, durable)
+        self._pop = PopConsumption(broker, self._file_system, synced)
         self._lite = LiteTopics(broker, self._file_system)
         self._pop.acks.lite = self._lite.acks
         self._pop.inspect.lite = self._lite.pops.notification
@@ -179,7 +184,14 @@ class BrokerController:
         admin = AdminProcessor(broker, RuntimeInfo(broker))
         self._workers = [broker.worker, broker.cold_reads, retention.worker, admin.syncs]
         self._later: list[_DefersReplies] = [broker.changes, *self._workers, broker.forwarder, reply, transactions]
-        self._processors = self._made_processors(running, durable, retention, reply, transactions, admin, proven)
+        self._processors = self._made_processors(
+            running, (durable, synced), retention, reply, transactions, admin, proven)
+
+    def _waits(self) -> tuple[DurableAnswers | None, DurableAnswers | None]:
+        """Return the answers that wait for disk and slaves, and for the disk alone; None if nothing is to wait for."""
+        is_synced = self._store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        waits = is_synced or self._store.inner.replication.waits
+        return self._durable if waits else None, self._synced if is_synced else None
 
     def _running_settings(self, auth: AuthConfig, proven: ProvenTopics) -> RunningSettings:
         configs = self._config, self._store.config, auth
@@ -209,21 +221,22 @@ class BrokerController:
         departures.forget.append(self._lite.registry.forget_clients)
 
     def _made_processors(
-        self, running: RunningSettings, durable: DurableAnswers | None, retention: RetentionProcessor,
-        reply: ReplyMessageProcessor, transactions: EndTransactionProcessor, admin: AdminProcessor,
-        proven: ProvenTopics,
+        self, running: RunningSettings, answers: tuple[DurableAnswers | None, DurableAnswers | None],
+        retention: RetentionProcessor, reply: ReplyMessageProcessor, transactions: EndTransactionProcessor,
+        admin: AdminProcessor, proven: ProvenTopics,
     ) -> list[_Registers]:
-        broker = self._broker
+        broker, (durable, synced) = self._broker, answers
         if broker.control is not None:
             self._watch_users(broker.control)
         return [
             self._send, SendLane(broker, self._durable, self._send, proven, wait_durable=durable is not None),
-            reply, transactions, SendBackProcessor(broker, durable),
+            reply, transactions, SendBackProcessor(broker, synced),
             RecallMessageProcessor(broker, durable), QueryProcessor(broker),
             ClientManageProcessor(broker), AdminTopicsProcessor(broker),
             StaticTopicsProcessor(broker), retention, ResetOffsetProcessor(broker), StatsProcessor(broker.stats),
             ClientOffsetsProcessor(broker), GroupAdminProcessor(broker),
-            EnginesProcessor(self._store, self._config, broker.cold_data), QueryAssignmentProcessor(broker),
+            EnginesProcessor(self._store, self._config, broker.cold_data), ReplicationProcessor(broker),
+            QueryAssignmentProcessor(broker),
             admin, SettingsProcessor(running, broker.worker, broker.control, self._config.broker_cluster_name),
             AccessProcessor(self.access, broker.changes, self._store.read_only, self._clock.now_ms),
         ]
@@ -264,6 +277,7 @@ class BrokerController:
         self._store.inner.store_host = store_host
         self._send.set_store_host(store_host)
         self._settings.update(listenPort=str(listeners.port), brokerIP1=listeners.advertised)
+        await self._serve_slaves(listeners)
         self._register(listeners)
         self.access.advertise(self.broker_address)
         for server in listeners.servers:
@@ -289,6 +303,20 @@ class BrokerController:
         self._start_transactions()
         self._broker.loop_lag.start()
         await self._register_elsewhere(listeners.namesrv_address)
+
+    async def _serve_slaves(self, listeners: Listeners) -> None:
+        """Open the port for slaves before name servers are told its address."""
+        if not has_slave_port(self._store.config):
+            return
+        slaves = SlavePort(
+            self._broker, listeners, lambda: {} if self._name_server is None else self._name_server.members(
+                self._config.broker_cluster_name, self._config.broker_name),
+            lambda: [] if self._registration is None else self._registration.states())
+        await slaves.start()
+        self._slaves, self._broker.ha_address = slaves, slaves.address
+        self._settings.update(
+            haListenPort=slaves.address.rpartition(":")[2], brokerIP2=slaves.address.rpartition(":")[0])
+        self._every("slaves", TICK_S, slaves.tick)
 
     def _start_transactions(self) -> None:
         config, service = self._config, self._broker.transactions
@@ -373,8 +401,9 @@ class BrokerController:
         self._later += name_server.later
         name_server.register_local(
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
-            self._broker.topics.table, self._broker.topics.mappings.table,
+            self._broker.topics.table, self._broker.topics.mappings.table, self._broker.ha_address,
         )
+        self._name_server = name_server
         self._broker.route = name_server.route
         server.on_close = name_server.closed
         name_server.register(server)
@@ -448,6 +477,8 @@ class BrokerController:
             if reply.request.version > VERSION_V5_3_1:
                 reply.send(reply.request.answer(ResponseCode.GO_AWAY, "please go away"))
         await self._wait_durable()
+        if self._slaves is not None:
+            await self._slaves.stop()
         await self._close_servers()
         await self._end_writing()
         self._scheduler.stop_all()
@@ -502,7 +533,7 @@ class BrokerController:
     async def _wait_durable(self) -> None:
         """Wait up to `PATIENCE_S` until requests that wait for the disk are answered."""
         for _ in range(int(PATIENCE_S * 100)):
-            if not (self._durable.pending or any(later.pending for later in self._later)):
+            if not (self._durable.pending or self._synced.pending or any(later.pending for later in self._later)):
                 return
             await asyncio.sleep(0.01)
 

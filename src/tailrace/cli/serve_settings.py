@@ -150,8 +150,8 @@ def take_settings(
         taken(lambda: tls_config_of(values, _tls_file), TlsConfig()))
     if found.broker.metrics_needs_user and not found.auth.authentication_enabled and not problems:
         problems.append("metricsNeedsUser=true needs authenticationEnabled=true: without it there are no users")
-    if found.store.broker_role is not BrokerRole.ASYNC_MASTER:
-        problems.append(f"brokerRole={found.store.broker_role.value}: serve has no replication yet")
+    if found.store.broker_role is BrokerRole.SLAVE:
+        problems.append(f"brokerRole=SLAVE: serve cannot be a slave yet")
     if problems:
         raise ConfigError(*problems)
     return found

@@ -15,6 +15,7 @@ from tailrace.events.client import *
 from tailrace.events.declaration import Event, split_line
 from tailrace.events.network import *
 from tailrace.events.node import *
+from tailrace.events.replication import *
 from tailrace.events.retention import *
 from tailrace.events.spark import *
 from tailrace.events.store import *

@@ -134,13 +134,20 @@ class NameServer:
 
     def register_local(
         self, cluster: str, name: str, address: str, topics: Mapping[str, TopicConfig],
-        mappings: Mapping[str, TopicQueueMappingDetail] = MappingProxyType({}),
+        mappings: Mapping[str, TopicQueueMappingDetail] = MappingProxyType({}), ha_address: str = "",
     ) -> None:
         """Register the broker of this process. ``topics`` and ``mappings`` are read at each request."""
         self._own_mappings = mappings
         broker = Broker(name=name, cluster=cluster, topics=topics, is_local=True)
-        broker.members[0] = BrokerMember(address=address, broker_id=0)
+        broker.members[0] = BrokerMember(address=address, broker_id=0, ha_address=ha_address)
         self._brokers[name] = broker
+
+    def members(self, cluster: str, name: str) -> dict[int, str]:
+        """Return the addresses of a broker by id."""
+        broker = self._brokers.get(name)
+        if broker is None or broker.cluster != cluster:
+            return {}
+        return {number: member.address for number, member in broker.members.items()}
 
     def route(self, topic: str) -> dict[str, Any] | None:
         """Return the route of a topic as a TopicRouteData; None if no broker has the topic."""
@@ -384,7 +391,9 @@ class NameServer:
                 f"{header.cluster_name}")
         self._check_room(broker, broker_id, topics)
         before = broker.members.get(broker_id)
-        if broker.is_local or (len(topics) == 1 and before is None):
+        takes_own = broker.is_local and any(
+            m.channel is None and (m.broker_id == broker_id or m.address == address) for m in broker.members.values())
+        if takes_own or (len(topics) == 1 and before is None):
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "register broker failed")
         if before is not None and before.address != address and (
             before.data_version.get("stateVersion", 0) > version.get("stateVersion", 0)
@@ -400,7 +409,7 @@ class NameServer:
         broker.members[broker_id] = member
         # A registration may be split into several, so topics are only added; request 216 removes them.
         acts = header.enable_acting_master is not None and broker_id == min(broker.members)
-        if topics and (broker_id == 0 or acts):
+        if topics and not broker.is_local and (broker_id == 0 or acts):
             broker.topics = {**broker.topics, **topics}
             broker.mappings = {**broker.mappings, **found.mappings}
             if before is None or before.data_version != version:
@@ -469,8 +478,9 @@ class NameServer:
         header = request.read(headers.UnRegisterBrokerRequestHeader)
         broker = self._brokers.get(header.broker_name)
         self._check_owner(channel, request, header.broker_name, header.cluster_name)
-        if broker is not None and not broker.is_local and broker.cluster == header.cluster_name:
-            self._drop_members(broker, [m for m in broker.members.values() if m.address == header.broker_addr])
+        if broker is not None and broker.cluster == header.cluster_name:
+            self._drop_members(broker, [
+                m for m in broker.members.values() if m.address == header.broker_addr and m.channel is not None])
         return request.answer()
 
     def query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -505,10 +515,7 @@ class NameServer:
         """Return the addresses of a broker: request 901."""
         header = request.read(headers.GetBrokerMemberGroupRequestHeader)
         name, cluster = header.broker_name, header.cluster_name
-        broker = self._brokers.get(name)
-        addresses = {}
-        if broker is not None and broker.cluster == cluster:
-            addresses = broker.to_json()["brokerAddrs"]
+        addresses = {str(number): address for number, address in sorted(self.members(cluster, name).items())}
         group = {"brokerAddrs": addresses, "brokerName": name, "cluster": cluster}
         return request.answer(body=fastjson.dumps({"brokerMemberGroup": group}))
 

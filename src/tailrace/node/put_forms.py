@@ -168,7 +168,7 @@ def wait_durable(store: DefaultMessageStore, until: int, limit_ms: int) -> None:
         done.set()
 
     try:
-        store.when_durable(until, told)
+        store.when_synced(until, told)
     except FatalStorageError:
         raise StoreNotWritableError(store.flags.reason) from None
     done.wait(limit_ms / 1000)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
 from tailrace import events
-from tailrace.config import BrokerConfig, RecoveryMode, StoreConfig
+from tailrace.config import BrokerConfig, BrokerRole, RecoveryMode, StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem, LockHandle, LockState, OsFileSystem
@@ -106,11 +106,13 @@ def open_store(
     given: Any = config
     if given is not None and not isinstance(given, StoreConfig):
         raise ConfigError(f"config is a StoreConfig, not {given!r}; StoreConfig.from_properties takes a dict")
+    if broker is None and given is not None and given.broker_role is BrokerRole.SYNC_MASTER:
+        raise ConfigError("brokerRole=SYNC_MASTER needs a server: a store without one has no slaves")
     root = os.path.abspath(os.fspath(path))
     file_system = parts.file_system or OsFileSystem()
     config = remembered(read_format(file_system, root), root, config or StoreConfig())
     if read_only:  # a recovery mode refuses to open, not to show
-        create, config = False, replace(config, recovery_mode=RecoveryMode.TOLERATE_ANY)
+        create, config = False, config.copy_with({"recovery_mode": RecoveryMode.TOLERATE_ANY})
     check_directory(file_system, root, config, create=create)
     is_store = has_log(file_system, root, config)
     to_call = [parts.on_lock] if parts.on_lock is not None else []  # once, even if a second attempt opens read-only

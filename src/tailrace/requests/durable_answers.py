@@ -1,4 +1,4 @@
-"""Answers to sends that wait until their message is durable.
+"""Answers to sends that wait until their message is durable, or on enough slaves.
 
 All sends of one turn of the event loop wait together, for the end of the last message. So they need one
 call to the store, one wake-up of the loop, and one write for each connection.
@@ -20,7 +20,7 @@ from tailrace.remoting import Channel
 from tailrace.requests.mailbox import LoopMailbox
 from tailrace.requests.reply import Reply
 
-__all__ = ["DurableAnswers", "DurableStore", "when_durable"]
+__all__ = ["DurableAnswers", "DurableStore", "OnDisk", "SyncedStore", "when_durable"]
 
 _log = get_logger(__name__)
 
@@ -32,7 +32,8 @@ Then = Callable[[PutMessageStatus], int | None]
 
 An error that it raises is the answer to its request, and changes no other answer.
 """
-_Batch = list[tuple["Reply | JoinedReply", bytes, Then | None, int]]
+_Batch = list[tuple["Reply | JoinedReply", bytes, Then | None, int, bool]]
+_SLAVES: Final = frozenset({PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.SLAVE_NOT_AVAILABLE})
 
 
 class DurableStore(Protocol):
@@ -41,6 +42,22 @@ class DurableStore(Protocol):
     def when_durable(self, until: int, callback: Callable[[PutMessageStatus], None]) -> None:
         """Call ``callback``, from any thread, when the log is durable up to ``until``."""
         ...
+
+
+class SyncedStore(Protocol):
+    """A store that can wait for its own disk alone."""
+
+    def when_synced(self, until: int, callback: Callable[[PutMessageStatus], None]) -> None:
+        """Call ``callback``, from any thread, when the log of this store is durable up to ``until``."""
+        ...
+
+
+@final
+class OnDisk:
+    """A store for answers that wait for its disk, and for no copy on a slave."""
+
+    def __init__(self, store: SyncedStore) -> None:
+        self.when_durable = store.when_synced
 
 
 @final
@@ -69,15 +86,17 @@ class DurableAnswers:
         return self._limit - self.pending
 
     def add(
-        self, reply: Reply | JoinedReply, answer: bytes, until: int, then: Then | None = None, count: int = 1
+        self, reply: Reply | JoinedReply, answer: bytes, until: int, then: Then | None = None, count: int = 1, *,
+        names_slaves: bool = True,
     ) -> None:
         """End a reply with ``answer`` when the log is durable up to ``until``, after a call of ``then``.
 
         An empty answer (oneway request) is not sent. It may be the joined frames of answers to ``count`` requests.
+        Without ``names_slaves`` it says nothing about missing copies on slaves.
         """
         if not self._batch:
             self._loop.call_soon(self._register)
-        self._batch.append((reply, answer, then, count))
+        self._batch.append((reply, answer, then, count, names_slaves))
         self.pending += count
         self._until = max(self._until, until)
 
@@ -96,15 +115,16 @@ class DurableAnswers:
     def _answer(self, done: list[tuple[_Batch, PutMessageStatus]]) -> None:
         by_channel: dict[Channel, list[bytes]] = {}
         for batch, status in done:
-            is_durable = status is PutMessageStatus.PUT_OK
-            for reply, answer, then, count in batch:
+            is_durable, on_slaves = status is PutMessageStatus.PUT_OK, status not in _SLAVES
+            for reply, answer, then, count, names_slaves in batch:
                 self.pending -= count
                 try:
                     later = then(status) if then is not None else None
                     if later is not None:
-                        self.add(reply, answer, later)
+                        self.add(reply, answer, later, names_slaves=names_slaves)
                         continue
-                    last = answer if is_durable or not answer else _changed(answer, status)
+                    is_kept = is_durable or not answer or not (on_slaves or names_slaves)
+                    last = answer if is_kept else _changed(answer, status)
                 except Exception as error:  # noqa: BLE001 - one failing answer costs one answer
                     reply.fail(error)
                 else:
@@ -124,15 +144,18 @@ A = TypeVar("A", bound=RemotingCommand | bytes)
 
 def when_durable(
     durable: DurableAnswers | None, channel: Channel, request: RemotingCommand,
-    answer: A, until: int,
+    answer: A, until: int, *, names_slaves: bool = False,
 ) -> A | None:
     """Return the answer, or None if it is sent later, when the log is durable up to ``until``.
 
-    Without ``durable``, or for a oneway request, nothing waits.
+    Without ``durable``, or for a oneway request, nothing waits. For ``names_slaves`` see `DurableAnswers.add`: as in
+    RocketMQ only sends and replies say that copies on slaves are missing.
     """
     if durable is None or request.is_oneway:
         return answer
-    durable.add(Reply(channel, request), answer if isinstance(answer, bytes) else encode(answer), until)
+    durable.add(
+        Reply(channel, request), answer if isinstance(answer, bytes) else encode(answer), until,
+        names_slaves=names_slaves)
     return None
 
 
@@ -159,9 +182,15 @@ class JoinedReply:
 
 
 def _changed(answer: bytes, status: PutMessageStatus) -> bytes:
-    """Return the answer with the code of a sync that failed."""
+    """Return the answer with the code of a wait that failed."""
     def change(response: RemotingCommand) -> None:
-        if status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+        if status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT:
+            response.code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+            response.remark = "the message is stored, and slaveTimeout was over before enough slaves had it"
+        elif status is PutMessageStatus.SLAVE_NOT_AVAILABLE:
+            response.code = ResponseCode.SLAVE_NOT_AVAILABLE
+            response.remark = "the message is stored, but fewer brokers are in sync than inSyncReplicas"
+        elif status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
             response.code = ResponseCode.FLUSH_DISK_TIMEOUT
             response.remark = "the message is stored, but not durable yet"
         else:

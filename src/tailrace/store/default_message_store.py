@@ -47,6 +47,7 @@ from tailrace.store.reading import MessageReader
 from tailrace.store.recovery.passes import Recovery, RecoveryOptions, RecoveryReport
 from tailrace.store.recovery.quarantine import Quarantine
 from tailrace.store.refused_puts import RefusedPuts
+from tailrace.store.replication import Replication
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.retention.min_offsets import read_ended
 from tailrace.store.running_flags import FOLLOWS, NOT_WRITEABLE, RunningFlags
@@ -115,8 +116,11 @@ class DefaultMessageStore:
         self.reput = ReputMessageService(self.commit_log, Dispatcher(
             self.queues, self.index, parse_delay_levels(config.message_delay_level), self.lives, self.listeners),
             self.confirm_offset, self.flags)
+        self.replication: Final = Replication(config)
+        """What slaves have of the log."""
+        self._shows_replicated_only = config.read_replicated_only
         self.flush_commit_log = FlushCommitLogService(
-            clock, config, self.commit_log, self.flags, self.checkpoint, self.wake_flush)
+            clock, config, self.commit_log, self.flags, self.checkpoint, self.replication, self.wake_flush)
         self.sync_flush: Final = self.flush_commit_log.sync
         """True under SYNC_FLUSH: a message is acknowledged and shown only when it is durable."""
         self.progress = ProgressFile(file_system, root)
@@ -276,6 +280,8 @@ class DefaultMessageStore:
     def flush(self, *, clean: bool = False) -> None:
         """Flush the log, dispatch all of it, flush queues and index. Raises FatalStorageError."""
         self.flush_commit_log.flush()
+        if clean:  # nobody reads any more, and the next open dispatches all that it finds
+            self._shows_replicated_only = False
         while self.reput.step():
             pass
         self.flush_consume_queue.flush(0, clean=clean)
@@ -283,18 +289,35 @@ class DefaultMessageStore:
     # -- writing
 
     def confirm_offset(self) -> int:
-        """Return the position below which records may be dispatched and read."""
+        """Return the position below which records may be dispatched and read.
+
+        It is the synced position under SYNC_FLUSH, else the end of the log; with ``read_replicated_only`` at most the
+        position that enough copies have.
+        """
         queue = self.commit_log.queue
-        return queue.flushed_where if self.sync_flush else queue.max_offset
+        safe = queue.flushed_where if self.sync_flush else queue.max_offset
+        return min(safe, self.replication.replicated_where) if self._shows_replicated_only else safe
+
+    def replicated(self) -> None:
+        """Answer puts and dispatch records that wait for copies, after `Replication.update`."""
+        self.flush_commit_log.answer()
+        if self._shows_replicated_only and self._reput_handle is not None:
+            self._reput_handle.wake()
 
     def append(self, writer: RecordWriter, *, though_full: bool = False) -> PutMessageResult:
         """Append the records of a writer that ``commit_log`` has made. The caller waits for their sync."""
         result = self.commit_log.tail.append(writer, though_full=though_full)
         if result.status is not _PUT_OK:
             self.refused_puts.note(result)
-        if self.reput.idle and result.msg_num:
-            self.wake_reput()
+        if result.msg_num:
+            self._appended()
         return result
+
+    def _appended(self) -> None:
+        if self.reput.idle:
+            self.wake_reput()
+        if not self.replication.sends_synced_only:
+            self.replication.wake()
 
     def append_some(
         self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords
@@ -305,15 +328,15 @@ class DefaultMessageStore:
         """
         log = self.commit_log
         result = log.tail.append_some(log.records_writer(keys, count, bound, write))
-        if self.reput.idle and result.msg_num:
-            self.wake_reput()
+        if result.msg_num:
+            self._appended()
         return result
 
     def append_raw(self, phy_offset: int, data: memoryview) -> int:
         """Append bytes of the master's log, see ``Appender.append_raw``."""
         until = self.commit_log.tail.append_raw(phy_offset, data)
-        if not self.wake_flush() and self.reput.idle:
-            self.wake_reput()
+        self.wake_flush()
+        self._appended()
         return until
 
     def put(
@@ -366,9 +389,9 @@ class DefaultMessageStore:
 
     def wake_reput(self) -> None:
         """Wake dispatch, so that it does not wait for the end of its period."""
-        if self._reput_handle is not None and not self.sync_flush:
+        if self._reput_handle is not None and not self.sync_flush and not self._shows_replicated_only:
             self.reput.idle = False  # the next put need not wake it as well
-            self._reput_handle.wake()  # under SYNC_FLUSH the flush wakes it, because records are shown after it
+            self._reput_handle.wake()  # else the flush or a slave wakes it, because records are shown after it
 
     def let_dispatch_follow(self, until: int) -> None:
         """Wait up to 50 ms if dispatch is more than 32 MiB before ``until``; for writers that never wait otherwise.
@@ -412,14 +435,20 @@ class DefaultMessageStore:
         return False
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
-        """Call ``callback`` when everything below ``until`` is durable; immediately under ASYNC_FLUSH."""
+        """Call ``callback`` when everything below ``until`` is durable, and with a SYNC_MASTER on enough slaves."""
         self.flush_commit_log.when_durable(until, callback)
+
+    def when_synced(self, until: int, callback: DurableCallback) -> None:
+        """Call ``callback`` when everything below ``until`` is durable here; immediately under ASYNC_FLUSH."""
+        self.flush_commit_log.when_synced(until, callback)
 
     def wait_dispatched(self, timeout_ms: int) -> bool:
         """Wait until all records of the log can be read from their queues. Return False after ``timeout_ms``."""
         until = self.commit_log.max_offset
         if self.flush_commit_log.failed and self.sync_flush:
             until = min(until, self.commit_log.queue.flushed_where)  # the rest is never shown
+        if self._shows_replicated_only:
+            until = min(until, self.replication.replicated_where)
         if self.reput.has_dispatched(until):
             return True
         if self._reput_handle is None:

@@ -148,7 +148,7 @@ def fitting(
     """Return ``config`` with the valid ones of some settings by RocketMQ's names; ``refused`` gets the others."""
     try:
         stored = StoreConfig.from_properties(values)
-        return dataclasses.replace(config, **{name: getattr(stored, name) for name in stored.given})
+        return config.copy_with({name: getattr(stored, name) for name in stored.given})
     except ConfigError as error:
         if len(values) == 1:
             refused(error)

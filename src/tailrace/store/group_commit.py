@@ -1,7 +1,10 @@
-"""Making the CommitLog durable under both disk types, and answering the puts that wait for it.
+"""Making the CommitLog durable under both disk types, and answering the puts that wait for its disk and its copies.
+
+Under SYNC_FLUSH a put waits for a sync, with a SYNC_MASTER for copies on slaves, with both for both.
 
 Invariants:
-  FL1  A waiting put gets PUT_OK only after a sync that covers its bytes has returned.
+  FL1  A waiting put gets PUT_OK only after a sync that covers its bytes has returned, if it waits for one, and after
+       enough copies have its bytes, if it waits for them.
   FL2  After a failed sync no waiting put gets PUT_OK, and the store takes no more writes.
 """
 
@@ -11,7 +14,7 @@ import heapq
 import itertools
 import threading
 from collections.abc import Callable
-from typing import final
+from typing import Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.config import FlushDiskType, StoreConfig
@@ -21,6 +24,7 @@ from tailrace.logs import get_logger
 from tailrace.metrics import LOG_SYNC, Histogram
 from tailrace.model import PutMessageStatus
 from tailrace.store.commit_log import CommitLog
+from tailrace.store.replication import ALL, Replication
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
 from tailrace.store.store_checkpoint import StoreCheckpoint
 
@@ -28,6 +32,22 @@ __all__ = ["DurableCallback", "FlushCommitLogService"]
 
 _log = get_logger(__name__)
 DurableCallback = Callable[[PutMessageStatus], None]
+_PUT_OK: Final = PutMessageStatus.PUT_OK
+_NO_COPY: Final = -1
+"""Instead of a time: the put does not wait for copies."""
+
+
+class _Put(NamedTuple):
+    """A put that waits, or several that were put together."""
+
+    until: int
+    number: int
+    """Makes entries comparable."""
+    disk_ns: int
+    """Time after which it is FLUSH_DISK_TIMEOUT."""
+    slave_ns: int
+    """Time after which it is FLUSH_SLAVE_TIMEOUT; 0 if too few slaves were in sync when it was put, `_NO_COPY`."""
+    callback: DurableCallback
 
 
 @final
@@ -41,17 +61,19 @@ class FlushCommitLogService:
         commit_log: CommitLog,
         flags: RunningFlags,
         checkpoint: StoreCheckpoint,
+        replication: Replication,
         wake: Callable[[], bool],
     ) -> None:
-        """``wake`` has the service run its step soon; it returns False if no service runs."""
+        """``wake`` has the service run its step soon; it returns False if no service runs or nothing waits for it."""
         self._clock = clock
         self._config = config
         self._commit_log = commit_log
         self._flags = flags
         self._checkpoint = checkpoint
+        self._replication = replication
         self._wake = wake
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, int, int, DurableCallback]] = []
+        self._waiting: list[_Put] = []
         self._number = itertools.count()
         self._last_thorough_ns = clock.monotonic_ns()
         self.sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -61,23 +83,49 @@ class FlushCommitLogService:
         """Times of the syncs that returned."""
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
-        """Call ``callback`` with the result when everything below ``until`` is durable or cannot become durable.
+        """Call ``callback`` with the result when everything below ``until`` is safe, or cannot become so.
 
-        Under ASYNC_FLUSH the call is immediate, with PUT_OK. Under SYNC_FLUSH the result is PUT_OK after a
-        sync, FLUSH_DISK_TIMEOUT after ``sync_flush_timeout``, SERVICE_NOT_AVAILABLE after a failed sync.
+        Under ASYNC_FLUSH without copies to wait for the call is immediate, with PUT_OK. Under SYNC_FLUSH the result is
+        PUT_OK after a sync, FLUSH_DISK_TIMEOUT after ``sync_flush_timeout``, SERVICE_NOT_AVAILABLE after a failed sync.
+        With a SYNC_MASTER it is PUT_OK when enough copies have it as well, SLAVE_NOT_AVAILABLE if too few slaves are
+        in sync at the time of the call, and FLUSH_SLAVE_TIMEOUT after ``slave_timeout``. Both mean that the bytes are
+        as safe on this store as the disk type says.
         """
-        if not self.sync or self._commit_log.queue.flushed_where >= until:
-            callback(PutMessageStatus.PUT_OK)
+        now, limit = self._clock.monotonic_ns(), self._config.slave_timeout * 1_000_000
+        self._enter(until, now, 0 if self._replication.is_hopeless else now + limit, callback)
+
+    def when_synced(self, until: int, callback: DurableCallback) -> None:
+        """Do the same without waiting for copies on slaves."""
+        self._enter(until, self._clock.monotonic_ns(), _NO_COPY, callback)
+
+    def _enter(self, until: int, now: int, slave_ns: int, callback: DurableCallback) -> None:
+        put = _Put(
+            until, next(self._number), now + self._config.sync_flush_timeout * 1_000_000, slave_ns, callback)
+        verdict = self._verdict(put, now)
+        if verdict is not None:
+            callback(verdict)
             return
-        deadline = self._clock.monotonic_ns() + self._config.sync_flush_timeout * 1_000_000
         with self._lock:  # without it the callback would wait forever if a sync fails between these two lines
             failed = self.failed
             if not failed:
-                heapq.heappush(self._waiting, (until, next(self._number), deadline, callback))
+                heapq.heappush(self._waiting, put)
         if failed:
             callback(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        elif not self.sync:
+            self._replication.wake()
+            self.answer()  # a copy may have come between the first look and the entry into the list
         elif not self._wake():
             self.step()
+
+    def _verdict(self, put: _Put, now: int) -> PutMessageStatus | None:
+        """Return the result of a put, None if it waits."""
+        if self.sync and self._commit_log.queue.flushed_where < put.until:
+            return PutMessageStatus.FLUSH_DISK_TIMEOUT if put.disk_ns <= now else None
+        if put.slave_ns == _NO_COPY or self._replication.replicated_where >= put.until:
+            return _PUT_OK
+        if not put.slave_ns:
+            return PutMessageStatus.SLAVE_NOT_AVAILABLE
+        return PutMessageStatus.FLUSH_SLAVE_TIMEOUT if put.slave_ns <= now else None
 
     def step(self) -> bool:
         """Flush as the interval asks and answer the puts that wait. Return True if puts still wait."""
@@ -93,12 +141,12 @@ class FlushCommitLogService:
             if not self._short:
                 events.FLUSH_WAITS_FOR_DESCRIPTORS_OR_MEMORY.log(_log, cause=error)
             self._short = True
-        return self._answer(self._commit_log.queue.flushed_where)
+        return self.answer()
 
     def flush(self) -> None:
         """Make the whole log durable. Raises FatalStorageError; OSError while descriptors are short."""
         self._flush(0)
-        self._answer(self._commit_log.queue.flushed_where)
+        self.answer()
 
     def _flush(self, least_pages: int) -> None:
         timestamp = self._commit_log.last_store_timestamp
@@ -110,6 +158,8 @@ class FlushCommitLogService:
             raise
         if flushed:
             self.sync_times.add((self._clock.monotonic_ns() - begun_ns) / 1_000_000)
+            if self._replication.sends_synced_only:
+                self._replication.wake()
         if flushed and timestamp and self._commit_log.queue.flushed_where >= covered:
             self._checkpoint.update(physic_msg_timestamp=timestamp)
 
@@ -124,25 +174,31 @@ class FlushCommitLogService:
         with self._lock:
             self.failed = True
             waiting, self._waiting = self._waiting, []
-        _call_all([entry[3] for entry in waiting], PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        _call_all([put.callback for put in waiting], PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
-    def _answer(self, flushed_where: int) -> bool:
-        """Answer the puts that are durable or late. Return True if others still wait."""
+    def answer(self) -> bool:
+        """Answer the puts that are safe or late; any thread may call this. Return True if others still wait."""
         if not self._waiting:
             return False
         now = self._clock.monotonic_ns()
+        safe = min(
+            self._commit_log.queue.flushed_where if self.sync else ALL, self._replication.replicated_where)
         done: list[DurableCallback] = []
-        late: list[DurableCallback] = []
+        late: list[tuple[DurableCallback, PutMessageStatus]] = []
         with self._lock:
-            while self._waiting and self._waiting[0][0] <= flushed_where:
-                done.append(heapq.heappop(self._waiting)[3])
-            if self._waiting and min(entry[2] for entry in self._waiting) <= now:
-                late = [entry[3] for entry in self._waiting if entry[2] <= now]
-                self._waiting = [entry for entry in self._waiting if entry[2] > now]
+            while self._waiting and self._waiting[0].until <= safe:
+                done.append(heapq.heappop(self._waiting).callback)
+            verdicts = [self._verdict(put, now) for put in self._waiting]
+            if any(verdicts):
+                late = [(put.callback, verdict) for put, verdict in zip(self._waiting, verdicts, strict=True)
+                        if verdict is not None]
+                self._waiting = [
+                    put for put, verdict in zip(self._waiting, verdicts, strict=True) if verdict is None]
                 heapq.heapify(self._waiting)
             more = bool(self._waiting)
-        _call_all(done, PutMessageStatus.PUT_OK)
-        _call_all(late, PutMessageStatus.FLUSH_DISK_TIMEOUT)
+        _call_all(done, _PUT_OK)
+        for callback, status in late:
+            _call_all([callback], status)
         return more
 
 

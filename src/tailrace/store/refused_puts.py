@@ -20,12 +20,14 @@ from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.store.append import PutCounts
 from tailrace.store.running_flags import DISK_FULL, RunningFlags
 
-__all__ = ["FLOW_CONTROL", "NO_TOPIC", "REASONS", "RefusedPuts"]
+__all__ = ["FEW_REPLICAS", "FLOW_CONTROL", "NO_TOPIC", "REASONS", "RefusedPuts"]
 
 _log = get_logger(__name__)
 FLOW_CONTROL: Final = "flow_control"
 NO_TOPIC: Final = "no_topic"
 """The topic of a send does not exist, and its configuration cannot be written."""
+FEW_REPLICAS: Final = "few_replicas"
+"""Fewer brokers are in sync than minInSyncReplicas."""
 _ILLEGAL: Final = "illegal"
 _DISK_FULL: Final = "disk_full"
 _NOT_WRITEABLE: Final = "not_writeable"
@@ -41,7 +43,7 @@ _REASON_OF: Final = {
     PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: "lmq_quota",
 }
 _UNKNOWN: Final = "unknown"
-REASONS: Final = tuple(sorted({*_REASON_OF.values(), _DISK_FULL, NO_TOPIC, _UNKNOWN}))
+REASONS: Final = tuple(sorted({*_REASON_OF.values(), _DISK_FULL, FEW_REPLICAS, NO_TOPIC, _UNKNOWN}))
 
 
 @final

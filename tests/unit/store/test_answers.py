@@ -49,7 +49,7 @@ def test_late_puts_are_answered_although_one_answer_fails():
     answers = []
     wait(store, answers)
     clock.advance(60_000)
-    store.inner.flush_commit_log._answer(0)
+    store.inner.flush_commit_log.answer()
     assert answers == [PutMessageStatus.FLUSH_DISK_TIMEOUT] * 2
     store.close()
 

@@ -1,11 +1,9 @@
-"""Requests about engines and replicas of RocketMQ: Tailrace has the file store only, and replicates nothing.
+"""Requests about engines of RocketMQ: Tailrace has the file store only, and no controller.
 
 | request | answer |
 |---|---|
 | 354 CHECK_ROCKSDB_CQ_WRITE_PROGRESS | nothing to compare, because all queues are files |
 | 355 EXPORT_ROCKSDB_CONFIG_TO_JSON | success, because topics, groups and offsets are JSON files already |
-| 907 GET_BROKER_HA_STATUS | a master without slaves |
-| 908 RESET_MASTER_FLUSH_OFFSET | success: this setting of a slave has no effect on a master |
 | 1007 GET_BROKER_EPOCH_CACHE | refused, because there is no controller |
 | 2001, 2002, 2003: cold data flow control | thresholds of groups, see `tailrace.broker.core.cold_data` |
 | 2004 SET_COMMITLOG_READ_MODE | success for normal read-ahead, which the log has; random is refused |
@@ -26,7 +24,6 @@ from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
     CheckRocksdbCqWriteProgressRequestHeader,
     ExportRocksDBConfigToJsonRequestHeader,
-    ResetMasterFlushOffsetHeader,
     SetCommitLogReadModeRequestHeader,
     SwitchTimerEngineRequestHeader,
 )
@@ -54,8 +51,6 @@ class EnginesProcessor:
         code = RequestCode
         server.register(self.check_queues, code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS)
         server.register(self.export_config, code.EXPORT_ROCKSDB_CONFIG_TO_JSON)
-        server.register(self.ha_status, code.GET_BROKER_HA_STATUS)
-        server.register(self.reset_master_flush_offset, code.RESET_MASTER_FLUSH_OFFSET)
         server.register(self.epochs, code.GET_BROKER_EPOCH_CACHE)
         server.register(self.set_cold_threshold, code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG)
         server.register(self.remove_cold_threshold, code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG)
@@ -83,19 +78,6 @@ class EnginesProcessor:
                     ResponseCode.SYSTEM_ERROR,
                     f"Unknown config type: {name[:40]}; known are {', '.join(EXPORTED)}")
         return request.answer(remark="export done.")
-
-    def ha_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return the replication state, which has no slaves: request 907."""
-        return request.answer(body=fastjson.dumps({
-            "master": True, "masterCommitLogMaxOffset": self._store.max_phy_offset,
-            "inSyncSlaveNums": 0, "haConnectionInfo": [], "haClientRuntimeInfo": {
-                "lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0, "maxOffset": 0,
-                "transferredByteInSecond": 0}}))
-
-    def reset_master_flush_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Answer success, because this setting of a slave has no effect on a master: request 908."""
-        request.read(ResetMasterFlushOffsetHeader)
-        return request.answer()
 
     def epochs(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Refuse a request for the epochs of masters, because there is no controller: request 1007."""

@@ -30,6 +30,7 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 from tailrace.filters.message_filters import MessageFilters
+from tailrace.ha.replicas import Replicas
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
@@ -90,6 +91,10 @@ class BrokerContext:
     """Questions of request-reply that may be replied to."""
     registrations: Callable[[], Mapping[str, bool]] = dict
     """Returns for each name server of another process whether it accepted the last registration."""
+    ha_address: str = ""
+    """``ip:port`` to which slaves connect; empty without a port for them."""
+    replicas: Replicas = field(init=False)
+    """The slaves that are connected."""
     state: BrokerState = field(init=False)
     """What the broker forgets with topics and groups that are deleted."""
     executors: Executors = field(default_factory=Executors)
@@ -136,6 +141,7 @@ class BrokerContext:
         self.logical_queues = LogicalQueueRequests(executors.look_ups, self.static_topics, self.forwarder)
         self.transactions = TransactionService(
             self.clock, self.entropy, self.store, self.topics, self.offsets, self.config)
+        self.replicas = Replicas(self.clock, self.store.inner)
         self.state = BrokerState(self)
         self.store.deletion.state = self.state
         self.route = self._own_route

@@ -71,6 +71,8 @@ class Listeners:
         """Host that the broker listens on, as an address."""
         self.port = 0
         """Port of the broker."""
+        self.took_any_port = False
+        """True if the system has chosen `port`, because port 0 was asked for."""
         self.store_host = b""
         """`broker_address` in the form in which messages store it."""
         self.namesrv_address = ""
@@ -88,6 +90,7 @@ class Listeners:
         """Listen. Raises OSError that names an address on which that is not possible; then no port is open."""
         try:
             self.host, self.port = await _listening(self.broker, listen, self._names[0])
+            self.took_any_port = not listen[1]
             self.advertised = self.advertised or _reachable(self.host)
             self.store_host = packed_host(self.advertised) + self.port.to_bytes(4, "big")
             if namesrv_listen is not None:

@@ -35,8 +35,6 @@ _log = get_logger(__name__)
 REST_S: Final = 0.2
 """Least time between two registrations, so that many changes of topics need few registrations."""
 UNREGISTER_TIMEOUT_MS: Final = 3000
-NO_HA: Final = ""
-"""The address for slaves is empty, because there is no replication."""
 
 
 def name_server_addresses(text: str) -> list[Address]:
@@ -125,7 +123,8 @@ class Registration:
     async def _register(self, address: str, body: bytes) -> None:
         config = self._broker.config
         header = RegisterBrokerRequestHeader(
-            config.broker_name, self._broker.address, config.broker_cluster_name, NO_HA, config.broker_id,
+            config.broker_name, self._broker.address, config.broker_cluster_name, self._broker.ha_address,
+            config.broker_id,
             enable_acting_master=False, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
         try:
             answer = await self._client.invoke(

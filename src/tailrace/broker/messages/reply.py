@@ -227,4 +227,4 @@ class ReplyMessageProcessor:
         answer = request.answer(ext=ext)
         if not until or not message.wait_store_msg_ok:
             return answer
-        return when_durable(self._durable, channel, request, answer, until)
+        return when_durable(self._durable, channel, request, answer, until, names_slaves=True)

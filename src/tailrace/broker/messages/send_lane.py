@@ -69,7 +69,7 @@ class SendLane:
         """
         if (
             not may_be_send(data, pos) or self._mappings or not self._config.send_lane_enable
-            or not self._store.is_writeable
+            or not self._store.is_writeable or self._store.inner.replication.refusal
         ):
             return pos, b""
         sends = self._sends

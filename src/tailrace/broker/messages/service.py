@@ -37,7 +37,7 @@ from tailrace.requests.caller import Caller
 from tailrace.requests.config_changes import Change, MissingConfigError
 from tailrace.requests.durable_answers import DurableAnswers
 from tailrace.store.record_rules import refuse_in_batch
-from tailrace.store.refused_puts import FLOW_CONTROL
+from tailrace.store.refused_puts import FEW_REPLICAS, FLOW_CONTROL
 from tailrace.timer.parking import log_left_out
 
 __all__ = ["MessageService", "Sent", "plain_sys_flag"]
@@ -92,7 +92,7 @@ class Sent(NamedTuple):
     unique_key: str
     """Empty for a batch whose messages have keys of their own."""
     until: int
-    """The answer waits until the log is durable up to this position; 0 if it waits for nothing."""
+    """The answer waits until the log is durable up to this position, or on enough slaves; 0 if it waits for nothing."""
     is_inner_batch: bool
     topic: str
     queue_id: int
@@ -102,7 +102,7 @@ class Sent(NamedTuple):
 
 @final
 class MessageService:
-    """Stores the messages of producers, and proves their topics. ``wait_durable``: with flushDiskType=SYNC_FLUSH."""
+    """Stores the messages of producers, and proves their topics. ``wait_durable``: with SYNC_FLUSH or a SYNC_MASTER."""
 
     def __init__(
         self, broker: BrokerContext, durable: DurableAnswers, *, wait_durable: bool,
@@ -151,6 +151,9 @@ class MessageService:
         ):
             check_properties(self._broker, caller.channel, caller.request, header.properties or "", message, half)
         store, begun_ns = self._store, self._clock.monotonic_ns()
+        if message.wait_store_msg_ok and (few := store.inner.replication.refusal):
+            store.refused_puts.count(FEW_REPLICAS, few)
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, few)
         inner = message.sys_flag & INNER_BATCH_BITS
         result = store.put_inner(message) if inner or not batch else store.inner.put_batch(message, body)
         if result.until < 0 or not result.status.appended:

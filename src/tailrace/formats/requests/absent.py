@@ -13,8 +13,7 @@ _CONTAINER: Final = "a broker container"
 ABSENT: Final[Mapping[int, tuple[str, str]]] = {
     902: ("ADD_BROKER", _CONTAINER),
     903: ("REMOVE_BROKER", _CONTAINER),
-    905: ("NOTIFY_MIN_BROKER_ID_CHANGE", "slaves"),
-    906: ("EXCHANGE_BROKER_HA_INFO", "slaves"),
+    905: ("NOTIFY_MIN_BROKER_ID_CHANGE", "slaves that act for their master"),
     1001: ("CONTROLLER_ALTER_SYNC_STATE_SET", _CONTROLLER),
     1002: ("CONTROLLER_ELECT_MASTER", _CONTROLLER),
     1003: ("CONTROLLER_REGISTER_BROKER", _CONTROLLER),

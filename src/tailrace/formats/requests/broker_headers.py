@@ -182,6 +182,16 @@ class SwitchTimerEngineRequestHeader(CustomHeader):
     """F: the timer wheel, R: RocksDB."""
 
 
+class ExchangeHAInfoHeader(CustomHeader):
+    """Request 906, and its answer."""
+
+    master_ha_address: str | None = None
+    """Where slaves copy from. A request with it names a master; a request without it asks for the one it is sent to."""
+    master_flush_offset: Int64 | None = None
+    """End of the log of the master when its store was opened."""
+    master_address: str | None = None
+
+
 class ResetMasterFlushOffsetHeader(CustomHeader):
     """Request 908."""
 

@@ -253,6 +253,8 @@ _BROKER: Final = (
             touches=NOTHING),
     Request(Code.SWITCH_TIMER_ENGINE, UPDATE, CLUSTER, b.SwitchTimerEngineRequestHeader, reference=False,
             touches=NOTHING),
+    Request(Code.EXCHANGE_BROKER_HA_INFO, UPDATE, CLUSTER, b.ExchangeHAInfoHeader, b.ExchangeHAInfoHeader,
+            reference=False, touches=NOTHING),
     Request(Code.GET_BROKER_HA_STATUS, GET, CLUSTER, reference=False, touches=NOTHING),
     Request(Code.RESET_MASTER_FLUSH_OFFSET, UPDATE, CLUSTER, b.ResetMasterFlushOffsetHeader, touches=NOTHING),
     Request(Code.GET_BROKER_EPOCH_CACHE, GET, CLUSTER, reference=False, touches=NOTHING),

@@ -76,17 +76,7 @@ def test_the_timer_wheel_is_what_keeps_timers(engines, store, kit, channel):
         engines.switch_timer_engine(channel, asked)
 
 
-def test_a_master_without_slaves_shows_its_log(engines, kit, channel, store):
-    store.max_phy_offset = 1234
-    found = json.loads(engines.ha_status(channel, kit.request(907)).body)
-    assert (found["master"], found["masterCommitLogMaxOffset"]) == (True, 1234)
-    assert (found["inSyncSlaveNums"], found["haConnectionInfo"]) == (0, [])
-
-
-def test_what_a_slave_knows_of_its_master_is_nothing_to_a_master(engines, kit, channel):
-    assert engines.reset_master_flush_offset(channel, kit.request(908, {"masterFlushOffset": "5"})).code == 0
-    with pytest.raises(RefusalError, match="masterFlushOffset"):
-        engines.reset_master_flush_offset(channel, kit.request(908, {"masterFlushOffset": "x"}))
+def test_epochs_are_refused_without_a_controller(engines, kit, channel):
     with pytest.raises(RefusalError, match="only for controllerMode"):
         engines.epochs(channel, kit.request(1007))
 

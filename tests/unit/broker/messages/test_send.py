@@ -15,6 +15,7 @@ from tailrace.model import PutMessageStatus
 from tailrace.node.topic_config import TopicConfig
 from tailrace.requests.durable_answers import DurableAnswers
 from tailrace.requests.reply import Reply
+from tailrace.store.replication import Replication
 
 HOST = b"\x7f\0\0\1\0\0*\x9f"
 
@@ -469,3 +470,12 @@ def test_what_a_consumer_sends_to_its_retry_topic_always_fits(send, store, times
     assert found.properties["TAILRACE_LEFT_OUT"] == "p"
     assert found.properties["RETRY_TOPIC"] == "orders"
     assert found.properties["DELAY"] == ("-1" if times else "3")
+
+
+def test_too_few_replicas_refuse_what_waits_for_them_and_nothing_else(send, store, monkeypatch):
+    monkeypatch.setattr(Replication, "refusal", "in-sync replicas not enough: 1 of minInSyncReplicas=2")
+    answer = send(ext())
+    assert (answer.code, answer.remark[:27]) == (1, "in-sync replicas not enough")
+    assert store.log == []
+    assert store.refused_puts.counts["few_replicas"] == 1
+    assert send(ext(i="UNIQ_KEY\x01U1\x02WAIT\x01false\x02")).code == 0

@@ -1,0 +1,78 @@
+"""The port of a master for its slaves, and what settings and name servers say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, final
+
+from tailrace import events
+from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.listeners import Listeners, why_not_listening
+from tailrace.config import BrokerRole, StoreConfig
+from tailrace.ha.members import GroupMembers, allowed_hosts
+from tailrace.ha.sender import HaSender
+from tailrace.logs import get_logger
+from tailrace.remoting.addresses import address_text, host_of
+
+__all__ = ["SlavePort", "has_slave_port"]
+
+_log = get_logger(__name__)
+PORT_DISTANCE: Final = 1
+"""Distance of the port for slaves from the port of the broker, as in RocketMQ. For port 0 the system chooses both."""
+LAST_PORT: Final = 65_535
+
+
+def has_slave_port(config: StoreConfig) -> bool:
+    """Return whether slaves may connect: a role of a master or the port is set."""
+    if config.broker_role is BrokerRole.SLAVE:
+        return False
+    is_set = {"broker_role", "ha_listen_port", "ha_allowed_hosts"} & config.given
+    return bool(is_set) or config.broker_role is BrokerRole.SYNC_MASTER or config.ha_listen_port > 0
+
+
+@final
+class SlavePort:
+    """Listens for slaves of ``broker``. ``address`` is empty until `start`, and then what slaves are told."""
+
+    def __init__(
+        self, broker: BrokerContext, listeners: Listeners, local: Callable[[], Mapping[int, str]],
+        name_servers: Callable[[], Iterable[str]],
+    ) -> None:
+        """``local`` and ``name_servers`` are those of `GroupMembers`. Raises ConfigError for invalid hosts."""
+        self.address = ""
+        self._broker, self._listeners = broker, listeners
+        config = broker.config
+        self._members = GroupMembers(
+            config.broker_cluster_name, config.broker_name, allowed_hosts(broker.store.config.ha_allowed_hosts),
+            own=lambda: broker.address, local=local, name_servers=name_servers, outgoing=broker.outgoing)
+        self._sender = HaSender(
+            broker.clock, broker.store.inner, broker.replicas, listeners.acceptor, self._members.connections_of,
+            self._read)
+        self.tick = self._sender.tick
+
+    def _read(self, read: Callable[[], bytes]) -> Awaitable[bytes]:
+        return self._broker.executors.background.run(read)
+
+    async def start(self) -> None:
+        """Listen on ``brokerIP2``, or where the broker listens. Raises OSError that names the setting."""
+        store, listeners = self._broker.store.config, self._listeners
+        host = host_of(self._broker.config.broker_ip2)
+        port = store.ha_listen_port or (
+            0 if listeners.took_any_port else listeners.port % LAST_PORT + PORT_DISTANCE)
+        try:
+            taken = await self._sender.start(host or listeners.host, port)
+        except OSError as error:
+            place = address_text(host or listeners.host, port)
+            raise OSError(
+                error.errno, f"cannot listen on {place} for slaves (brokerIP2 and haListenPort): "
+                f"{why_not_listening(error, port)}") from error
+        self.address = address_text(host or listeners.advertised, taken[1])
+        events.HA_PORT_OPEN.log(
+            _log, address=self.address, role=store.broker_role.value, needed=store.replicas_needed)
+        if store.broker_role is BrokerRole.SYNC_MASTER and store.replicas_needed < 2:
+            events.ONE_REPLICA_IS_ENOUGH.log(_log, role=store.broker_role.value)
+
+    async def stop(self) -> None:
+        """Close the port and the connections of slaves."""
+        await self._sender.stop()
+        await self._members.close()

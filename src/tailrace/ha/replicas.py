@@ -1,0 +1,171 @@
+"""The slaves that are connected: what each of them has, and what that means for puts.
+
+Rules:
+  RP3  A report counts only if the master has sent that much, or the slave had it when it connected (H2).
+  RP4  A host has as many connections as slaves; a newer connection replaces the oldest one (H11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, Protocol, final
+
+from tailrace.env.clock import Clock
+from tailrace.errors import RemotingFrameError
+from tailrace.store.default_message_store import DefaultMessageStore
+
+__all__ = ["NOT_YET", "Replica", "Replicas"]
+
+NOT_YET: Final = -1
+"""Position of a slave that has reported nothing; nothing of it counts."""
+_SECOND_NS: Final = 1_000_000_000
+
+
+class WrongLogError(RemotingFrameError):
+    """A slave reports a position that does not fit this log."""
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+@final
+class Replica:
+    """A connected slave."""
+
+    def __init__(self, peer: str, host: str, connection: _Closes, now_ns: int) -> None:
+        self.peer, self.host = peer, host
+        self.connection = connection
+        self.acknowledged = NOT_YET
+        """Position up to which it has the log."""
+        self.next = NOT_YET
+        """Position of the next byte to send."""
+        self.started_at = NOT_YET
+        self.read_ns = self.wrote_ns = now_ns
+        """Monotonic times of the last byte read and of the last byte written."""
+        self.sent_bytes = 0
+        """Bytes of the log that were sent on this connection."""
+        self.bytes_per_s = 0
+        self._second_ns, self._second_bytes = now_ns, 0
+
+    def count(self, size: int, now_ns: int) -> None:
+        """Count bytes that are sent, headers included."""
+        if now_ns - self._second_ns >= _SECOND_NS:
+            self.bytes_per_s = self._second_bytes if now_ns - self._second_ns < 2 * _SECOND_NS else 0
+            self._second_ns, self._second_bytes = now_ns, 0
+        self._second_bytes += size
+        self.wrote_ns = now_ns
+
+    def left(self, limit: int, now_ns: int) -> int:
+        """Return how many of ``limit`` bytes a second may still be sent in this second."""
+        return limit if now_ns - self._second_ns >= _SECOND_NS else max(limit - self._second_bytes, 0)
+
+
+@final
+class Replicas:
+    """The connected slaves of a store. Used in the thread of the event loop."""
+
+    def __init__(self, clock: Clock, store: DefaultMessageStore) -> None:
+        self._clock = clock
+        self._store = store
+        self._config = store.config
+        self._all: dict[Replica, None] = {}
+        self.opened_at: Final = store.commit_log.max_offset
+        """End of the log when the store was opened (brokerInitMaxOffset)."""
+        self.closed: dict[str, int] = {}
+        """Number of connections that were closed, by reason."""
+        self.sent_bytes = 0
+        """Bytes of the log that were sent to all slaves since the start."""
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(list(self._all))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def max_offset(self) -> int:
+        """Position after the last byte that a slave can have."""
+        queue = self._store.commit_log.queue
+        return queue.flushed_where if self._store.replication.sends_synced_only else queue.max_offset
+
+    def add(self, replica: Replica, most: int) -> list[Replica]:
+        """Add a connection of a host that may have ``most``. Return those that it replaces; the caller closes them."""
+        same = [one for one in self._all if one.host == replica.host]
+        self._all[replica] = None
+        return same[: max(len(same) + 1 - most, 0)]
+
+    def remove(self, replica: Replica, reason: str) -> bool:
+        """Remove a connection that has ended. Return False if it was not there."""
+        if replica not in self._all:
+            return False
+        del self._all[replica]
+        self.closed[reason] = self.closed.get(reason, 0) + 1
+        self.update()
+        return True
+
+    def report(self, replica: Replica, position: int) -> None:
+        """Take a report of a slave. Raises WrongLogError for one that cannot be true; it counts for nothing.
+
+        The first report decides where the slave begins: at its end, or if it is empty at the first file (H8), with
+        ``sync_from_last_file`` at the last one.
+        """
+        log = self._store.commit_log
+        first, end = max(log.min_offset, 0), log.max_offset
+        if position < 0:
+            raise WrongLogError("it reports a position below 0")
+        if replica.next == NOT_YET:
+            if position > end:
+                raise WrongLogError("it has more than this broker")
+            if 0 < position < first:
+                raise WrongLogError("what it lacks first was deleted here")
+            replica.started_at = replica.next = position or self._start()
+            replica.acknowledged = position
+        elif position > replica.next:
+            raise WrongLogError("it reports more than it was sent")
+        else:
+            replica.acknowledged = max(replica.acknowledged, position)
+        self.update()
+
+    def _start(self) -> int:
+        files = self._store.commit_log.queue.files
+        if not files:
+            return 0
+        return files[-1 if self._config.sync_from_last_file else 0].file_from_offset
+
+    def is_in_sync(self, replica: Replica) -> bool:
+        """Return True if a slave has reported and lacks less than ``ha_max_gap_not_in_sync``."""
+        if replica.acknowledged == NOT_YET:
+            return False
+        return self._store.commit_log.max_offset - replica.acknowledged < self._config.ha_max_gap_not_in_sync
+
+    @property
+    def in_sync(self) -> int:
+        """Number of slaves that are in sync."""
+        return sum(map(self.is_in_sync, self._all))
+
+    def update(self) -> None:
+        """Pass the positions to the store, which answers the puts that waited for them."""
+        self._store.replication.update(
+            self.in_sync, [one.acknowledged for one in self._all if one.acknowledged != NOT_YET])
+        self._store.replicated()
+
+    def behind_bytes(self) -> dict[str, int]:
+        """Return how much the slaves of each host lack at most."""
+        end, found = self._store.commit_log.max_offset, dict[str, int]()
+        for one in list(self._all):
+            found[one.host] = max(end - max(one.acknowledged, 0), found.get(one.host, 0))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the HARuntimeInfo of a master (request 907)."""
+        end = self._store.commit_log.max_offset
+        return {
+            "haClientRuntimeInfo": {
+                "lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0, "maxOffset": 0,
+                "transferredByteInSecond": 0},
+            "haConnectionInfo": [{
+                "addr": one.peer, "diff": end - one.acknowledged, "inSync": self.is_in_sync(one),
+                "slaveAckOffset": one.acknowledged, "transferFromWhere": one.next,
+                "transferredByteInSecond": one.bytes_per_s} for one in self._all],
+            "inSyncSlaveNums": self.in_sync, "master": True, "masterCommitLogMaxOffset": end}
