@@ -24,17 +24,18 @@ _EVENTS_MAX: Final = 200
 _FRAMES_MAX: Final = 30
 _TEXT_MAX: Final = 300
 _SHOWN: Final = """
-    action actual address advertised ahead_ms all_bytes archive at batch before behind_bytes broker by by_ms bytes
-    certificate checks client_auth code congestion connections copy count counts cut_at decision default_topic
-    deliveries directory dropped elapsed_ms end entries epoch expected expires_ms export failures file files first freed from get_found_tps
+    action actual address advertised ahead_ms all_bytes archive at batch before broker by_ms bytes certificate checks
+    client_auth code congestion connections copy count counts cut_at decision default_topic deliveries directory
+    dropped elapsed_ms end entries epoch expected expires_ms export failures file files first freed from get_found_tps
     get_miss_tps group groups hours id in_flight kept kept_in kind known last_store_time led left_out length level
     limit lines listeners listens lmq_queues logical_min lost manifests max max_delay_s max_offset messages method
     min_offset min_phy_offset mode ms namesrv needed next_offset not_consumed now of offset offset_behind operations
     passes path peer percent phy_offset pins pos position put_back put_failed put_max_ms put_tps query queue queue_id
-    queue_offset queues quota read_behind_ms read_queues read_time_ms reads refused renewed retry_topic role rounds
-    scanned seconds segment sends setting signal size skipped socket status store store_timestamp stream target then threshold
+    queue_offset queues quota read_behind_ms read_queues read_time_ms reads refused renewed retry_topic rounds scanned
+    seconds segment sends setting signal size skipped socket status store store_timestamp stream target then threshold
     time_ms timers_lost timers_rewritten tls to to_look_at topic topics tried tries trigger under_way units until used
     verified wait_ms waiting window_s
+    behind_bytes by role
 """
 SHOWN: Final = frozenset(_SHOWN.split())
 """Keys of events whose values are shown: figures, positions, and names of files, addresses, topics and groups."""
