@@ -7,11 +7,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import RemotingFrameError
+from tailrace.formats.timercheckpoint import TimerCheckpointFields
+from tailrace.ha.timer_positions import TimerPositions
 from tailrace.store.default_message_store import DefaultMessageStore
 
 __all__ = ["NOT_YET", "Replica", "Replicas"]
@@ -76,6 +78,7 @@ class Replicas:
         """Number of connections that were closed, by reason."""
         self.sent_bytes = 0
         """Bytes of the log that were sent to all slaves since the start."""
+        self._timers: TimerPositions | None = None
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self._all))
@@ -143,6 +146,26 @@ class Replicas:
     def in_sync(self) -> int:
         """Number of slaves that are in sync."""
         return sum(map(self.is_in_sync, self._all))
+
+    @property
+    def acknowledged_by_all(self) -> int | None:
+        """Position up to which every slave that has reported has the log; None without one."""
+        return min((one.acknowledged for one in self._all if one.acknowledged != NOT_YET), default=None)
+
+    def follow_timers(self, written: Callable[[], TimerCheckpointFields | None]) -> None:
+        """Keep the timer checkpoints that ``written`` returns until all slaves have their log."""
+        self._timers = TimerPositions(written, lambda: self._store.commit_log.max_offset)
+
+    def timer_checkpoint(self) -> TimerCheckpointFields | None:
+        """Return the newest timer checkpoint whose log all slaves have, None without one."""
+        return None if self._timers is None else self._timers.shown(self.acknowledged_by_all)
+
+    def tick(self) -> None:
+        """Note a new timer checkpoint, and who is in sync; called several times a second."""
+        if self._timers is not None:
+            self._timers.note()
+        if self._store.replication.is_sync:
+            self.update()
 
     def update(self) -> None:
         """Pass the positions to the store, which answers the puts that waited for them."""

@@ -352,5 +352,4 @@ class HaSender:
                 replica.count(FRAME_HEADER.size, now)
             if config.ha_flow_control_enable:
                 self.pump(connection)
-        if self._store.replication.is_sync:
-            self.replicas.update()
+        self.replicas.tick()

@@ -9,6 +9,7 @@ from typing import Any, Final, final
 
 from tailrace import events
 from tailrace.auth.accesses import topic_access
+from tailrace.broker.admin.pages import groups_page, topics_page
 from tailrace.broker.admin.shapes import check_shape, unreadable_by_java
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.deletion import deleted_answer
@@ -20,6 +21,7 @@ from tailrace.formats.requests import consumer_headers
 from tailrace.formats.requests.broker_headers import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
+    GetAllTopicConfigRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
 )
@@ -268,17 +270,9 @@ class AdminTopicsProcessor:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return all topics: request 21."""
-        mappings = self._broker.topics.mappings
-        return request.answer(
-            body=fastjson.dumps_large({
-                **self._broker.topics.to_json(),
-                "mappingDataVersion": mappings.data_version.to_json(),
-                "topicQueueMappingDetailMap": {
-                    name: detail.to_json() for name, detail in list(mappings.table.items())},
-                "topicQueueMappingInfoMap": {},
-            })
-        )
+        """Return all topics, or a page of them: request 21."""
+        ext, body = topics_page(self._broker, request.read(GetAllTopicConfigRequestHeader))
+        return request.answer(ext=ext, body=fastjson.dumps_large(body))
 
     def topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return a topic, and with ``lo`` its mapping as well: request 351."""
@@ -370,8 +364,9 @@ class AdminTopicsProcessor:
         return self._broker.changes.apply(channel, request, [change], request.answer)
 
     def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return all groups: request 201."""
-        return request.answer(body=fastjson.dumps_large(self._broker.groups.to_json()))
+        """Return all groups, or a page of them: request 201."""
+        ext, body = groups_page(self._broker, request.read(consumer_headers.GetAllSubscriptionGroupRequestHeader))
+        return request.answer(ext=ext, body=fastjson.dumps_large(body))
 
     @creates_missing
     def group(self, channel: Channel, request: RemotingCommand) -> Answer:

@@ -2,6 +2,8 @@
 
 | request | answer |
 |---|---|
+| 60 GET_TIMER_CHECK_POINT | the progress of the timers that all slaves have, see `tailrace.ha.timer_positions` |
+| 61 GET_TIMER_METRICS | the number of pending timers of each topic |
 | 906 EXCHANGE_BROKER_HA_INFO | to a slave: where it copies from, and the end of the log when the store was opened |
 | 907 GET_BROKER_HA_STATUS | the slaves of this master |
 | 908 RESET_MASTER_FLUSH_OFFSET | success: this setting of a slave has no effect on a master, nor in RocketMQ |
@@ -19,6 +21,7 @@ from tailrace.formats.requests.broker_headers import (
     ExchangeHAInfoHeader,
     ResetMasterFlushOffsetHeader,
 )
+from tailrace.formats.timercheckpoint import TIMER_CHECKPOINT
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["ReplicationProcessor"]
@@ -30,13 +33,33 @@ class ReplicationProcessor:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
+        self._timers = broker.store.timer_services.messages
+        broker.replicas.follow_timers(lambda: None if self._timers is None else self._timers.checkpoint.fields)
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
         code = RequestCode
+        server.register(self.timer_checkpoint, code.GET_TIMER_CHECK_POINT)
+        server.register(self.timer_metrics, code.GET_TIMER_METRICS)
         server.register(self.exchange, code.EXCHANGE_BROKER_HA_INFO)
         server.register(self.status, code.GET_BROKER_HA_STATUS)
         server.register(self.reset_master_flush_offset, code.RESET_MASTER_FLUSH_OFFSET)
+
+    def timer_checkpoint(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return a timer checkpoint, in its form on the disk: request 60."""
+        if self._timers is None:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, "The timer message store is not enabled")
+        found = self._broker.replicas.timer_checkpoint()
+        if found is None:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, "no slave has the log up to the first timer checkpoint of this broker yet")
+        return request.answer(body=TIMER_CHECKPOINT.pack(*found))
+
+    def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the pending timers of each topic, as in ``timermetrics``: request 61."""
+        if self._timers is None:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, "The timer message store is not enabled")
+        return request.answer(body=self._timers.metrics.encode())
 
     def exchange(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return where slaves copy from; a request that names another master is refused: request 906."""

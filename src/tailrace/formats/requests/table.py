@@ -165,6 +165,8 @@ _BROKER: Final = (
     Request(Code.UNLOCK_BATCH_MQ, SUB, TOPIC | GROUP, changes="locks of queues", named="body", touches=RETRY | CLIENT),
     Request(Code.GET_ALL_CONSUMER_OFFSET, LIST, CLUSTER, reference=False, touches=NOTHING),
     Request(Code.GET_ALL_DELAY_OFFSET, LIST, CLUSTER, reference=False, touches=NOTHING),
+    Request(Code.GET_TIMER_CHECK_POINT, GET, CLUSTER, reference=False, touches=NOTHING),
+    Request(Code.GET_TIMER_METRICS, GET, CLUSTER, reference=False, touches=NOTHING),
     Request(Code.CHECK_CLIENT_CONFIG, SUB, TOPIC | GROUP, named="body", reference=False, touches=CLIENT),
     Request(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, CREATE, GROUP, changes="subscriptionGroup.json", named="body",
             reference=False, touches=NOTHING),
