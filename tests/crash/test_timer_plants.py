@@ -39,10 +39,10 @@ services, recovery, schedule, files, metrics = map(_module, (
 def w15_a_buffer_of_the_body_limit_and_some(patch):
     real = enqueue.read_records
 
-    def read(log, positions, sizes, **more):
+    def read(log, positions, sizes, *more, **options):
         if (sizes > 900_100).any():
             raise ValueError("newLimit > capacity")
-        return real(log, positions, sizes, **more)
+        return real(log, positions, sizes, *more, **options)
 
     patch.setattr(enqueue, "read_records", read)
 

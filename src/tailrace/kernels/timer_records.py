@@ -216,7 +216,11 @@ def _record(
 
 
 def place(units: cython.const[cython.uchar][::1], precision_ms: cython.longlong, rows: cython.longlong[:, ::1]):
-    """Fill T_POSITION, T_SLOT, T_SIZE, T_WROTE and T_FAR of the rows from units of the timer log."""
+    """Fill T_POSITION, T_SLOT, T_SIZE, T_WROTE and T_FAR of the rows from units of the timer log.
+
+    Return False if the positions do not ascend.
+    """
+    ascend: cython.bint = True
     n: cython.Py_ssize_t
     p: cython.Py_ssize_t
     time: cython.longlong
@@ -232,6 +236,9 @@ def place(units: cython.const[cython.uchar][::1], precision_ms: cython.longlong,
             rows[n, C.T_POSITION] = be64(units, p + L.TIMER_AT_PHY_OFFSET)
             rows[n, C.T_SIZE] = be32(units, p + L.TIMER_AT_MSG_SIZE)
             rows[n, C.T_FAR] = (be32u(units, p + L.TIMER_AT_MAGIC) & L.TIMER_MAGIC_ROLL) != 0
+            if n and rows[n, C.T_POSITION] < rows[n - 1, C.T_POSITION]:
+                ascend = False
+    return ascend
 
 
 def read(

@@ -29,8 +29,9 @@ def walk(
 ):
     """Follow the list of the slot at ``slot_ms`` from position ``pos`` backwards; ``buf[0]`` is at position ``base``.
 
-    Copies the units into ``out`` until it is full. Return (number of units, position of the next unit or -1 at
-    the end of the list, good). ``good`` is False if there is no unit of the slot at that position.
+    Copies the units into ``out`` until it is full: the first one to its end, each further one before it. Return (number
+    of units, position of the next unit or -1 at the end of the list, good). ``good`` is False if there is no unit of
+    the slot at that position.
     """
     n: cython.Py_ssize_t = 0
     k: cython.Py_ssize_t
@@ -52,11 +53,65 @@ def walk(
             ):
                 good = False
                 break
-            for k in range(L.TIMER_UNIT_SIZE):
-                out[n * L.TIMER_UNIT_SIZE + k] = buf[p + k]
             n += 1
+            for k in range(L.TIMER_UNIT_SIZE):
+                out[room - n * L.TIMER_UNIT_SIZE + k] = buf[p + k]
             pos = previous if previous >= 0 else -1
     return n, pos, good
+
+
+def extent(
+    positions: cython.const[cython.longlong][:], sizes: cython.const[cython.longlong][:], first: cython.Py_ssize_t,
+    gap: cython.longlong,
+):
+    """Return the index after the records from ``first`` on that are at most ``gap`` bytes apart, and their end."""
+    n: cython.Py_ssize_t = first + 1
+    end: cython.longlong
+    if not 0 <= first < positions.shape[0] or sizes.shape[0] < positions.shape[0]:
+        raise ValueError(f"record {first} of {positions.shape[0]}, {sizes.shape[0]} sizes")
+    until: cython.longlong = positions[first] + max(sizes[first], 0)
+    end = until
+    while n < positions.shape[0] and positions[n] - end <= gap:
+        end = positions[n] + max(sizes[n], 0)
+        until = max(until, end)
+        n += 1
+    return n, until
+
+
+def locate(
+    positions: cython.const[cython.longlong][:], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
+    size: cython.longlong, at: cython.longlong, found: cython.longlong[:],
+):
+    """Set ``found`` for records of an extent that start in its first ``size`` bytes, which are at index ``at``.
+
+    Return the index after these records.
+    """
+    n: cython.Py_ssize_t = first
+    if not 0 <= first < until <= positions.shape[0] or found.shape[0] < until:
+        raise ValueError(f"records {first} to {until} of {positions.shape[0]}")
+    while n < until and positions[n] - positions[first] < size:
+        found[n] = positions[n] - positions[first] + at
+        n += 1
+    return n
+
+
+def whole(sizes: cython.const[cython.longlong][:], window: cython.longlong):
+    """Return how many of the first records have together at most ``window`` bytes, at least one."""
+    n: cython.Py_ssize_t = 0
+    while n < sizes.shape[0] and max(sizes[n], 0) <= window:
+        window -= max(sizes[n], 0)
+        n += 1
+    return max(n, 1)
+
+
+def requests(units: cython.const[cython.uchar][::1]):
+    """Return how many of the units are requests to delete timers whose own slot has come."""
+    n: cython.Py_ssize_t = 0
+    p: cython.Py_ssize_t = 0
+    while p + L.TIMER_UNIT_SIZE <= len(units):
+        n += (be32u(units, p + L.TIMER_AT_MAGIC) & (L.TIMER_MAGIC_DELETE | L.TIMER_MAGIC_ROLL)) == L.TIMER_MAGIC_DELETE
+        p += L.TIMER_UNIT_SIZE
+    return n
 
 
 def good(buf: cython.const[cython.uchar][::1], base: cython.longlong, limit: cython.longlong):
@@ -198,8 +253,9 @@ def find(
     table: cython.const[cython.longlong][:, ::1], hashes: cython.const[cython.longlong][:],
     found: cython.longlong[::1],
 ):
-    """Write to ``found`` the value of each hash in a table that ``add`` filled, or -1."""
+    """Write to ``found`` the value of each hash in a table that ``add`` filled, or -1. Return how many were found."""
     n: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     if found.shape[0] != hashes.shape[0] or table.shape[0] & (table.shape[0] - 1) or (
         table.shape[0] == 0 or table.shape[1] != 3
@@ -208,6 +264,8 @@ def find(
     for n in range(hashes.shape[0]):
         i = _place(table, hashes[n])
         found[n] = table[i, 1] if table[i, 0] != 0 else -1
+        count += table[i, 0] != 0
+    return count
 
 
 def add(
@@ -234,31 +292,33 @@ def add(
 
 
 def number(
-    values: cython.const[cython.longlong][:], table: cython.longlong[::1], numbers: cython.longlong[::1],
-    firsts: cython.longlong[::1],
+    values: cython.const[cython.longlong][:], work: cython.longlong[:, ::1], numbers: cython.longlong[::1],
 ):
-    """Number the different values in the order of their first indexes, which are written to ``firsts``.
+    """Number the different values in the order of their first indexes. Return how many values are different.
 
-    ``numbers`` gets the number of each value. ``table`` has zeros and more rows than there are values. Return how many
-    values are different.
+    ``numbers`` gets the number of each value. ``work`` has three rows of zeros, longer than ``values``: a table, the
+    first index of each different value, and how often it comes.
     """
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t
+    k: cython.longlong
     v: cython.longlong
     found: cython.Py_ssize_t = 0
-    mask: cython.longlong = table.shape[0] - 1
-    if table.shape[0] <= values.shape[0] or table.shape[0] & (table.shape[0] - 1) or (
-        numbers.shape[0] < values.shape[0] or firsts.shape[0] < values.shape[0]
+    mask: cython.longlong = work.shape[1] - 1
+    if work.shape[1] <= values.shape[0] or work.shape[1] & (work.shape[1] - 1) or (
+        numbers.shape[0] < values.shape[0] or work.shape[0] != 3
     ):
-        raise ValueError(f"table of {table.shape[0]}, {values.shape[0]} values")
+        raise ValueError(f"table of {work.shape[1]}, {values.shape[0]} values")
     for n in range(values.shape[0]):
         v = values[n]
         i = cython.cast(cython.Py_ssize_t, (v ^ (v >> 7) ^ (v >> 17) ^ (v >> 33)) & mask)
-        while table[i] != 0 and values[firsts[table[i] - 1]] != v:
+        while work[0, i] != 0 and values[work[1, work[0, i] - 1]] != v:
             i = (i + 1) & mask
-        if table[i] == 0:
-            firsts[found] = n
+        if work[0, i] == 0:
+            work[1, found] = n
             found += 1
-            table[i] = found
-        numbers[n] = table[i] - 1
+            work[0, i] = found
+        k = work[0, i] - 1
+        work[2, k] += 1
+        numbers[n] = k
     return found

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.kernels import timer_units
 
-__all__ = ["Ints", "Mask", "Units", "grouped", "no_positions", "numbered", "read_records", "whole"]
+__all__ = [
+    "Ints", "Mask", "Units", "counts", "grouped", "joined", "no_positions", "numbered", "read_records", "whole",
+]
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 """An array of offsets, positions, times or hashes; of two dimensions for rows of a kernel."""
@@ -30,12 +32,17 @@ def no_positions() -> Ints:
     return np.empty(0, np.int64)
 
 
-def numbered(values: Ints) -> tuple[Ints, Ints]:
-    """Return the first index of each different value, sorted, and for each value its index there."""
-    count = len(values)
-    numbers, firsts, table = np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(
-        1 << (2 * count).bit_length(), np.int64)
-    return firsts[: timer_units.number(values, table, numbers, firsts)], numbers
+def numbered(values: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return for each different value its first index, sorted, and its count, and for each value its index there."""
+    work, numbers = np.zeros((3, 1 << (2 * len(values)).bit_length()), np.int64), np.empty(len(values), np.int64)
+    count = timer_units.number(values, work, numbers)
+    return work[1, :count], work[2, :count], numbers
+
+
+def counts(values: Ints) -> Iterator[tuple[int, int]]:
+    """Yield each different value and how often it comes."""
+    firsts, found, _ = numbered(values)
+    return zip(values[firsts].tolist(), found.tolist(), strict=True)
 
 
 def grouped(values: Ints) -> tuple[Ints, Ints]:
@@ -45,36 +52,38 @@ def grouped(values: Ints) -> tuple[Ints, Ints]:
     return order, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
 
 
+def joined(parts: Sequence[Units]) -> Units:
+    """Return units of the timer log one after the other; NumPy would compare their types field by field."""
+    return parts[0] if len(parts) == 1 else TIMER_UNIT.view(bytearray().join(part.data for part in parts))
+
+
 def whole(sizes: Ints) -> int:
     """Return how many of the first records are held in memory together, at least one."""
-    total = np.maximum(sizes, 0).cumsum(dtype=np.int64)
-    return max(int(total.searchsorted(_WINDOW, "right")), 1)
+    return int(timer_units.whole(sizes, _WINDOW))
 
 
 def read_records(
-    read: ReadLog, positions: Ints, sizes: Ints, *, on_error: Callable[[OSError], object]
-) -> tuple[bytes, Ints]:
-    """Return the bytes of records that are sorted by position, and the index at which each record starts.
+    read: ReadLog, positions: Ints, sizes: Ints, at: Ints, *, on_error: Callable[[OSError], object]
+) -> bytes:
+    """Return the bytes of records that are sorted by position, and set ``at`` to the index at which each one starts.
 
     ``read`` is the read method of the store. An index below 0 means that the record could not be read. A record
     that reaches past the end of the bytes is incomplete. A read that fails is given to ``on_error``, and the other
     records of that read count as not read.
     """
-    ends = positions + np.maximum(sizes, 0)
-    cuts = ((positions[1:] - ends[:-1] > _GAP).nonzero()[0] + 1).tolist()
-    starts, until = positions.tolist(), ends.tolist()
-    at, parts, used, low = np.full(len(starts), -1, np.int64), list[bytes](), 0, 0
-    for high in (*cuts, len(starts)):
-        while low < high:  # one read per file of the log
-            try:
-                data = read(starts[low], max(until[low:high]) - starts[low])
-            except OSError as error:
-                on_error(error)
-                low = high
-                continue
-            reached = bisect_left(starts, starts[low] + len(data), low, high)
-            at[low:reached] = positions[low:reached] + (used - starts[low])
-            parts.append(data)
-            used += len(data)
-            low = max(reached, low + 1)  # without data nothing is there
-    return (parts[0] if len(parts) == 1 else b"".join(parts)), at
+    parts, used, low = list[bytes](), 0, 0
+    at[:] = -1
+    while low < len(positions):  # one read per extent, and per file of the log
+        high, until = timer_units.extent(positions, sizes, low, _GAP)
+        start = int(positions[low])
+        try:
+            data = read(start, int(until) - start)
+        except OSError as error:
+            on_error(error)
+            low = high
+            continue
+        reached = timer_units.locate(positions, low, high, len(data), used, at)
+        parts.append(data)
+        used += len(data)
+        low = max(reached, low + 1)  # without data nothing is there
+    return b"".join(parts)

@@ -100,7 +100,7 @@ class Dequeue:
         """Load the units of a slot's list. If it cannot be read, the slot keeps the position of the list."""
         unread = self._due.lists[time_ms]
         try:
-            units = self.walk(time_ms, unread.pos)[::-1]
+            units = self.walk(time_ms, unread.pos)
         except OSError as error:
             if not unread.tries.failed:
                 events.LIST_OF_A_TIMER_SLOT_CANNOT_BE_READ.log(
@@ -118,7 +118,7 @@ class Dequeue:
             self._put_back.step(*taken, put=False)
 
     def walk(self, time_ms: int, pos: int) -> Units:
-        """Return the units of a slot, newest first. A broken list ends at the break, which is logged."""
+        """Return the units of a slot, oldest first. A broken list begins at the break, which is logged."""
         units, pos = self._timer_log.walk(time_ms, self._precision, pos)
         if pos >= 0:
             self._put_back.counters["timerBrokenList"] += 1

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
+from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL
 from tailrace.kernels import timer_records, timer_units
-from tailrace.timer.arrays import Ints, Mask, Units, grouped, no_positions, numbered, whole
+from tailrace.timer.arrays import Ints, Units, counts, grouped, joined, no_positions, whole
 from tailrace.timer.properties import Identity
 from tailrace.timer.unread import NO_TRIES, Tries
 
@@ -62,11 +62,10 @@ class Delivered:
         self._table: Ints = np.zeros((_SMALLEST, 3), np.int64)
         self._used = 0
 
-    def find(self, hashes: Ints) -> Ints:
-        """Return the position for each hash, or -1."""
+    def find(self, hashes: Ints) -> tuple[Ints, int]:
+        """Return the position for each hash, or -1, and the number of hashes that were found."""
         found = np.empty(len(hashes), np.int64)
-        timer_units.find(self._table, hashes, found)
-        return found
+        return found, timer_units.find(self._table, hashes, found)
 
     def add(self, rows: Ints, begun: dict[int, int]) -> None:
         """Add timers: hash, position and slot of each; ``begun`` has the slots with timers left."""
@@ -148,13 +147,13 @@ class DueTable:
 
     def add(self, units: Units) -> None:
         """Add units, also of slots that were begun before."""
-        for time, count in _counts(self.slot_times(units)):
+        for time, count in counts(self.slot_times(units)):
             self.slots[time] = self.slots.get(time, 0) + count
         self._add(units)
 
     def _add(self, units: Units) -> None:
-        requests = _are_requests(units)
-        if np.count_nonzero(requests):
+        if timer_units.requests(units.view(np.uint8).data):
+            requests = (units["magic"] & (MAGIC_DELETE | MAGIC_ROLL)) == MAGIC_DELETE
             self._requests.append(units[requests])
             units = units[~requests]
         if len(units):
@@ -163,7 +162,7 @@ class DueTable:
     def leave(self, units: Units, slots: Ints) -> None:
         """Note that the timers of these units have left their slots."""
         self._on_left(units)
-        for time, count in _counts(slots):
+        for time, count in counts(slots):
             self._left(time, count)
 
     def _left(self, time_ms: int, count: int) -> None:
@@ -185,7 +184,7 @@ class DueTable:
 
     def left_units(self) -> Units:
         """Return all units, without those of lists that could not be read."""
-        return np.concatenate([TIMER_UNIT.view(b""), *self._parts(), *(units for _, units in self._later)])
+        return joined([*self._parts(), *(units for _, units in self._later)])
 
     def by_slot(self) -> dict[int, Units]:
         """Return the same in the order of their positions, by slot time."""
@@ -217,10 +216,10 @@ class DueTable:
         while a request to delete one of the topic could not be read.
         """
         while (taken := self._take(now_ms, monotonic_ms, most)) is not None:
-            units, tries = taken
             unread = [part["topic_hash"] for group in self._put_off if group.requests for part in group.parts]
             if not unread:
                 return taken
+            units, tries = taken
             waits = np.isin(units["topic_hash"], np.concatenate(unread)) & (units["magic"] & MAGIC_DELETE == 0)
             if waits.any():
                 self.put_off(units[waits], tries._replace(again_ms=monotonic_ms + RETRY_MS))
@@ -231,8 +230,9 @@ class DueTable:
     def _take(self, now_ms: int, monotonic_ms: int, most: int) -> tuple[Units, Tries] | None:
         if self._requests:
             return _first(self._requests, most), NO_TRIES
-        groups = [group for group in self._put_off if group.tries.again_ms <= monotonic_ms]
-        if groups:
+        if self._put_off and (
+            groups := [group for group in self._put_off if group.tries.again_ms <= monotonic_ms]
+        ):
             group = next((group for group in groups if group.requests), groups[0])
             units = _first(group.parts, most)
             group.count -= len(units)
@@ -247,32 +247,30 @@ class DueTable:
 
     def _first_due(self, now_ms: int, most: int) -> Units:
         if len(self._later) > 1:
-            due, rows = (np.concatenate(parts) for parts in zip(*self._later, strict=True))
-            order = np.argsort(due, kind="stable")
-            self._later = ((due[order], rows[order]),)
-        due, rows = self._later[0]
-        count = min(int(due.searchsorted(now_ms, "right")), most, whole(rows["msg_size"][:most]))
-        self._later = ((due[count:], rows[count:]),) if count < len(due) else ()
+            due = np.concatenate([due for due, _ in self._later])
+            order = due.argsort(kind="stable")
+            self._later = ((due[order], joined([units for _, units in self._later])[order]),)
+        due, units = self._later[0]
+        taken = _together(units[: int(due.searchsorted(now_ms, "right"))], most)
+        count = len(taken)
+        self._later = ((due[count:], units[count:]),) if count < len(due) else ()
         self._next_due_ms = int(due[count]) if count < len(due) else _NEVER
-        return rows[:count]
+        return taken
 
     def give_back(self, units: Units, tries: Tries) -> None:
         """Put units that were taken before the others."""
-        if not len(units):
-            return
         if tries.failed:
             self.put_off(units, tries)
         else:
-            (self._requests if _are_requests(units[:1])[0] else self._ready).appendleft(units)
+            (self._requests if timer_units.requests(units[:1].view(np.uint8).data) else self._ready).appendleft(units)
 
     def wait(self, due_ms: Ints, units: Units) -> None:
         """Let units wait until they are due."""
         if len(units):
-            if not self._later:
-                order = due_ms.argsort(kind="stable")
-                due_ms, units = due_ms[order], units[order]
-            self._later = (*self._later, (due_ms, units))
-            self._next_due_ms = min(self._next_due_ms, int(due_ms.min()))
+            order = due_ms.argsort(kind="stable")
+            due_ms = due_ms[order]
+            self._later = (*self._later, (due_ms, units[order]))
+            self._next_due_ms = min(self._next_due_ms, int(due_ms[0]))
 
     def put_off(self, units: Units, tries: Tries) -> None:
         """Keep units whose messages could not be read, or whose puts were refused, until they are tried again."""
@@ -314,33 +312,28 @@ class DueTable:
         """Return True if a request to delete names this timer."""
         return identity in self._deletes
 
-    def may_be_deleted(self, hashes: Ints) -> Mask:
-        """Return True for each hash that a timer named by a request to delete has."""
+    def may_be_deleted(self, hashes: Ints) -> list[int]:
+        """Return the indexes of hashes that timers named by requests to delete have."""
         if not self._deletes:
-            return np.zeros(len(hashes), bool)
+            return []
         if self._delete_hashes is None:
             self._delete_hashes = np.array(list(self._deletes.values()), np.int64)
-        return np.isin(hashes, self._delete_hashes)
+        found: list[int] = np.isin(hashes, self._delete_hashes).nonzero()[0].tolist()
+        return found
 
 
-def _counts(slots: Ints) -> Iterator[tuple[int, int]]:
-    """Yield each slot time and how often it comes."""
-    firsts, numbers = numbered(slots)
-    yield from zip(slots[firsts].tolist(), np.bincount(numbers).tolist(), strict=True)
-
-
-def _are_requests(units: Units) -> Mask:
-    found: Mask = (units["magic"] & (MAGIC_DELETE | MAGIC_ROLL)) == MAGIC_DELETE
-    return found
+def _together(units: Units, most: int) -> Units:
+    """Return the first units: at most ``most``, and as many as are held in memory together."""
+    return units[: whole(units["msg_size"][:most].astype(np.int64))]
 
 
 def _first(parts: deque[Units], most: int) -> Units:
-    """Remove and return the first units: at most ``most``, and as many as are held in memory together."""
+    """Remove and return the first units, see ``_together``."""
     taken, count = [parts.popleft()], 0
     while parts and (count := count + len(taken[-1])) < most:
         taken.append(parts.popleft())
-    units = taken[0] if len(taken) == 1 else np.concatenate(taken)
-    count = min(most, whole(units["msg_size"][:most]))
-    if count < len(units):
-        parts.appendleft(units[count:])
-    return units[:count]
+    units = joined(taken)
+    found = _together(units, most)
+    if len(found) < len(units):
+        parts.appendleft(units[len(found) :])
+    return found

@@ -32,7 +32,16 @@ from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.arrays import Ints, Units, grouped, numbered, read_records, whole
+from tailrace.timer.arrays import (
+    Ints,
+    Units,
+    counts,
+    grouped,
+    joined,
+    numbered,
+    read_records,
+    whole,
+)
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.due_table import DueTable, column
 from tailrace.timer.properties import out_ms
@@ -208,8 +217,9 @@ class Enqueue:
         count = min(room, whole(rows[:, C.E_SIZE]), int(behind[0]) + 1 if len(behind) else room)
         if count < len(rows):
             batch.until, rows = int(rows[count, C.E_OFFSET]), rows[:count]
-        data, rows[:, C.E_POS] = read_records(
-            self._store.commit_log.read, rows[:, C.E_POSITION], rows[:, C.E_SIZE], on_error=self._put_back.read_failed)
+        data = read_records(
+            self._store.commit_log.read, rows[:, C.E_POSITION], rows[:, C.E_SIZE], rows[:, C.E_POS],
+            on_error=self._put_back.read_failed)
         kernel.read_enqueued(data, rows)
         batch.rows, batch.topics = rows, _topics(data, rows)
         self._decode_odd(batch)
@@ -294,7 +304,7 @@ class Enqueue:
 
         The place of a slot in the ring may hold timers of another time that are not delivered (T5).
         """
-        first, _ = numbered(times)
+        first, _, _ = numbered(times)
         slots = times[first]
         again = np.delete(first, numbered(self._wheel.places(slots))[0])  # a ring apart, within one batch
         count = int(again.min(initial=len(times)))
@@ -332,8 +342,7 @@ class Enqueue:
         """Update the metrics, in the order in which the topics come first."""
         is_delete = rows[:, C.E_KIND] == C.E_DELETE
         values = rows[:, C.E_TOPIC] - is_delete  # a hash is odd
-        first, numbers = numbered(values)
-        for value, count in zip(values[first].tolist(), np.bincount(numbers).tolist(), strict=True):
+        for value, count in counts(values):
             self._metrics.add(topics[value | 1], count if value & 1 else -count, count)
 
     def _make_way(self, slot_time: int, now: int) -> bool:
@@ -362,7 +371,7 @@ class Enqueue:
             held not in {0, target, *far} and wheel.get_slot(held).last_pos >= 0
         ):
             return False
-        units = np.concatenate([self._dequeue.walk(time, wheel.get_slot(time).last_pos) for time in far])
+        units = joined([self._dequeue.walk(time, wheel.get_slot(time).last_pos) for time in far])
         units = units[np.argsort(units["phy_offset"], kind="stable")]
         units["magic"] |= MAGIC_ROLL
         units["write_time_ms"] = now_ms
@@ -407,7 +416,7 @@ def append_to_slot(wheel: TimerWheel, log: TimerLog, time_ms: int, units: Units,
     slot = NO_SLOT if replace else wheel.get_slot(time_ms)
     first, last, at = slot.first_pos, slot.last_pos, 0
     while at < len(units):
-        part = units[at : at + log.room()].astype(TIMER_UNIT.dtype)  # joined arrays have another byte order
+        part = units[at : at + log.room()].copy()
         begin = log.max_offset
         part["prev_pos"] = begin + TIMER_UNIT.size * np.arange(-1, len(part) - 1)
         part["prev_pos"][0] = last

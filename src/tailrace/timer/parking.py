@@ -89,13 +89,13 @@ class StepEvents:
 
     def log(self) -> None:
         """Log what was noted, at the end of the step."""
-        parked, self._parked = self._parked, {}
-        for (topic, reason), (first, count) in parked.items():
+        for (topic, reason), (first, count) in self._parked.items():
             events.MESSAGE_PARKED.log(_log, phy_offset=first, topic=topic, messages=count, reason=reason)
-        moved, self._moved = self._moved, Counter()
-        for (topic, queue_id, to), count in moved.items():
+        self._parked.clear()
+        for (topic, queue_id, to), count in self._moved.items():
             events.QUEUE_OF_WAITING_MESSAGES_IS_GONE.log(
                 _log, topic=topic, queue_id=queue_id, to=to, messages=count)
+        self._moved.clear()
 
 
 @final

@@ -12,8 +12,8 @@ A timer that cannot be read is tried again by the rules of ``unread``.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final, final
 
 import numpy as np
@@ -30,16 +30,15 @@ from tailrace.formats.names import (
     TIMER_ROLL_TIMES,
     TIMER_TOPIC,
 )
-from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.kernels import timer_put_back
 from tailrace.kernels import timer_records as kernel
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, PutMessageResult
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.arrays import Ints, Mask, Units, numbered, read_records
+from tailrace.timer.arrays import Ints, Mask, Units, counts, numbered, read_records
 from tailrace.timer.due_table import NOBODY, RETRY_MS, Delivered, DueTable, column, identity_hash
-from tailrace.timer.parking import ANY_TARGET, NEVER, Parking, Targets, inner_message
+from tailrace.timer.parking import ANY_TARGET, NEVER, NOWHERE, Parking, Targets, inner_message
 from tailrace.timer.properties import (
     PARKED_TOPIC,
     Identity,
@@ -61,6 +60,9 @@ _MOST_REFUSED: Final = 64
 """Number of refused puts after which a step ends, because the log may refuse all of them."""
 _MOST_FAILED: Final = 64
 """Number of failed reads after which a step ends, because descriptors or memory may be short."""
+_TODO, _BACK, _GONE, _KEPT = range(4)
+"""States of a row: this step has to process it; a later step has to; its timer has left its slot; it waits, or was
+put off."""
 _SMALL: Final = 4096
 _MOST_DECODED: Final = 20_000
 _HASH: Final = (1 << 62) - 1
@@ -77,35 +79,33 @@ class _Batch:
     """Units in the order of their positions, the bytes of their records, and a row of columns for each."""
 
     def __init__(self, units: Units, tries: Tries, precision_ms: int) -> None:
-        self.units: Units = units[units["phy_offset"].argsort(kind="stable")].astype(TIMER_UNIT.dtype, copy=False)
         self.tries = tries
         self.rows: Ints = np.zeros((len(units), C.T_COLUMNS), np.int64)
-        kernel.place(self.units.view(np.uint8).data, precision_ms, self.rows)
+        if not kernel.place(units.view(np.uint8).data, precision_ms, self.rows):
+            units = units[units["phy_offset"].argsort(kind="stable")]
+            kernel.place(units.view(np.uint8).data, precision_ms, self.rows)
+        self.units = units
         self.positions: Ints = self.rows[:, C.T_POSITION]
         self.data = b""
         self.odd = len(units)
         """Number of rows that are not plain."""
         self.messages: dict[int, MessageExt] = {}
         """Messages of odd rows."""
-        self.todo: Mask = np.ones(len(units), bool)
-        """Rows that this step still has to process."""
-        self.gone: Mask = np.zeros(len(units), bool)
-        """Rows whose timers have left their slots."""
-        self.kept: Mask = np.zeros(len(units), bool)
-        """Rows that wait, or were put off."""
-        self.far: Mask = self.rows[:, C.T_FAR] == 1
-        self.roll: Mask = np.zeros(len(units), bool)
+        self.state: np.ndarray[Any, np.dtype[np.int8]] = np.zeros(len(units), np.int8)
+        """What becomes of each row: _TODO until that is known."""
+        self.roll = set[int]()
         """Rows of far timers whose own slots have not come. They are not plain."""
 
-    def leave(self, rows: Any) -> None:
-        self.todo[rows], self.gone[rows] = False, True
+    @property
+    def is_done(self) -> bool:
+        return int(np.count_nonzero(self.state)) == len(self.state)
 
-    def keep(self, rows: Any) -> None:
-        self.todo[rows], self.kept[rows] = False, True
+    def units_of(self, rows: Ints) -> Units:
+        return self.units if len(rows) == len(self.units) else self.units[rows]
 
     def name(self, row: int) -> Identity | int:
         """Return what two rows of the same timer have in common: the identity, or the position without one."""
-        return (None if self.roll[row] else self.identity(row)) or int(self.positions[row])
+        return (None if row in self.roll else self.identity(row)) or int(self.positions[row])
 
     def other_hash(self, row: int) -> int:
         """Return a hash for a timer whose own hash another timer has. No producer can choose it."""
@@ -203,20 +203,23 @@ class PutBack:
             self._read(batch)
             if batch.odd:
                 self._decode_odd(batch)
-            self._wait(batch, batch.todo & (batch.rows[:, C.T_DUE] > self._clock.now_ms()))
-            if np.count_nonzero(batch.todo):
+            self._wait(batch, (batch.state == _TODO) & (batch.rows[:, C.T_DUE] > self._clock.now_ms()))
+            if not batch.is_done:
                 self._drop(batch)
                 if put:
                     self._put_plain(batch)
                 else:
-                    self._wait(batch, batch.todo)
-            if np.count_nonzero(batch.todo):
+                    self._wait(batch, batch.state == _TODO)
+            if not batch.is_done:
                 self._put_others(batch)
         finally:
-            if np.count_nonzero(batch.gone):
-                self._due.leave(batch.units[batch.gone], batch.rows[batch.gone, C.T_SLOT])
+            gone = (batch.state == _GONE).nonzero()[0]
+            if len(gone):
+                self._due.leave(batch.units_of(gone), batch.rows[gone, C.T_SLOT])
                 self._store.wake_flush()
-            self._due.give_back(batch.units[~(batch.gone | batch.kept)], tries)
+            back = (batch.state < _GONE).nonzero()[0]
+            if len(back):
+                self._due.give_back(batch.units_of(back), tries)
         if self._refused >= _MOST_REFUSED:
             self._paused_until_ms = self.reads.now_ms() + RETRY_MS
         return len(batch.messages)
@@ -228,8 +231,8 @@ class PutBack:
         rows = chosen.nonzero()[0]
         if not len(rows):
             return
-        self._due.wait(batch.rows[rows, C.T_DUE], batch.units[rows])
-        batch.keep(rows)
+        self._due.wait(batch.rows[rows, C.T_DUE], batch.units_of(rows))
+        batch.state[rows] = _KEPT
 
     # -- reading
 
@@ -239,8 +242,9 @@ class PutBack:
         Records of a read that failed are not plain, so that they are read one by one.
         """
         rows, state, config = batch.rows, self._state, self._store.config
-        batch.data, rows[:, C.T_POS] = read_records(
-            self._store.commit_log.read, batch.positions, rows[:, C.T_SIZE], on_error=self.read_failed)
+        batch.data = read_records(
+            self._store.commit_log.read, batch.positions, rows[:, C.T_SIZE], rows[:, C.T_POS],
+            on_error=self.read_failed)
         batch.odd = kernel.read(
             batch.data, state.grain_ms, state.frontier_ms, state.suspicious_until_ms, config.max_message_size,
             config.mapped_file_size_commit_log - _ADDED - 1, rows)
@@ -259,21 +263,23 @@ class PutBack:
                 continue
             properties = message.properties
             out = int(properties[TIMER_OUT_MS])
-            if TIMER_DEL_UNIQKEY in properties and not (batch.far[row] and out >= state.frontier_ms):
+            is_early = rows[row, C.T_FAR] and out >= state.frontier_ms
+            if TIMER_DEL_UNIQKEY in properties and not is_early:
                 for named in named_by(properties, out):
                     self._due.delete(named)
-                batch.leave(row)
+                batch.state[row] = _GONE
                 continue
             rows[row, C.T_OUT] = column(out)
             rows[row, C.T_DUE] = column(due_ms(properties, out, message.store_timestamp, state.grain_ms))
             rows[row, C.T_ASK] |= out < state.suspicious_until_ms or TIMER_ROLL_TIMES in properties
-            if batch.far[row] and out >= state.frontier_ms:
-                batch.roll[row], rows[row, C.T_DUE] = True, 0  # it is due now
+            if is_early:
+                batch.roll.add(row)
+                rows[row, C.T_DUE] = 0  # it is due now
 
     def _readable(self, batch: _Batch, row: int) -> MessageExt | None:
         """Decode the message of a row. Return None if that is not possible: then the row leaves, or is tried again."""
         if self.stopped:
-            batch.todo[row] = False
+            batch.state[row] = _BACK
             return None
         try:
             message = self._message(batch, row)
@@ -281,7 +287,7 @@ class PutBack:
             self._cannot_read(batch, row, error)
             return None
         if message is None or out_ms(message.properties) is None:
-            batch.leave(row)
+            batch.state[row] = _GONE
             return None
         batch.messages[row] = message
         return message
@@ -291,29 +297,34 @@ class PutBack:
         phy_offset, size = int(batch.positions[row]), int(batch.rows[row, C.T_SIZE])
         tries = self.reads.after(batch.tries, error, phy_offset, size)
         if self.reads.are_over(tries) and self.reads.leave_out(phy_offset, size, error):
-            batch.leave(row)
+            batch.state[row] = _GONE
         else:
             self._put_off(batch, row, tries)
 
     def _put_off(self, batch: _Batch, row: int, tries: Tries) -> None:
         self._due.put_off(batch.units[row : row + 1], tries)
-        batch.keep(row)
+        batch.state[row] = _KEPT
 
     # -- what is not put
 
     def _drop(self, batch: _Batch) -> None:
         """Drop timers that are deleted or double."""
-        rows, todo = batch.rows, batch.todo
-        for row in (todo & (rows[:, C.T_PLAIN] == 0)).nonzero()[0].tolist() if batch.odd else ():
+        rows, state = batch.rows, batch.state
+        hashes = rows[:, C.T_IDENTITY]
+        for row in ((state == _TODO) & (rows[:, C.T_PLAIN] == 0)).nonzero()[0].tolist() if batch.odd else ():
             name = batch.name(row)
-            rows[row, C.T_IDENTITY] = identity_hash(name if isinstance(name, Identity) else Identity("", "", name))
-        for row in (todo & self._due.may_be_deleted(rows[:, C.T_IDENTITY])).nonzero()[0].tolist():
-            if not batch.roll[row] and (identity := batch.identity(row)) and self._due.is_deleted(identity):
+            hashes[row] = identity_hash(name if isinstance(name, Identity) else Identity("", "", name))
+        for row in self._due.may_be_deleted(hashes):
+            if state[row] == _TODO and row not in batch.roll and (
+                (identity := batch.identity(row)) and self._due.is_deleted(identity)
+            ):
                 self.counters["timerRecalled"] += 1
-                batch.leave(row)
+                state[row] = _GONE
         self._part(batch)
-        found = self._delivered.find(rows[:, C.T_IDENTITY])
-        for row in (todo & ((found != NOBODY) | (rows[:, C.T_ASK] == 1))).nonzero()[0].tolist():
+        found, count = self._delivered.find(hashes)
+        if not count and not np.count_nonzero(rows[:, C.T_ASK]):
+            return
+        for row in ((state == _TODO) & ((found != NOBODY) | (rows[:, C.T_ASK] == 1))).nonzero()[0].tolist():
             self._ask(batch, row, int(found[row]))
 
     @staticmethod
@@ -321,15 +332,15 @@ class PutBack:
         """Leave rows that are the same timer as an earlier row for the next step; set others with its hash apart."""
         hashes = batch.rows[:, C.T_IDENTITY]
         while True:
-            chosen = batch.todo.nonzero()[0]
-            first, numbers = numbered(hashes[chosen])
+            chosen = (batch.state == _TODO).nonzero()[0]
+            first, _, numbers = numbered(hashes[chosen])
             if len(first) == len(chosen):
                 return
             firsts = chosen[first[numbers]]
             again = np.flatnonzero(firsts != chosen)
             for row, one in zip(chosen[again].tolist(), firsts[again].tolist(), strict=True):
                 if batch.name(row) == batch.name(one) or hashes[row] == batch.other_hash(row):
-                    batch.todo[row] = False
+                    batch.state[row] = _BACK
                 else:
                     hashes[row] = batch.other_hash(row)
 
@@ -339,7 +350,7 @@ class PutBack:
         The message of the row was read, so it is the index that cannot be. Then it counts as one without an index.
         """
         if self.stopped:
-            batch.todo[row] = False
+            batch.state[row] = _BACK
             return
         try:
             is_double = self._is_double(batch, row, other)
@@ -350,7 +361,7 @@ class PutBack:
             return
         if is_double:
             self.counters["timerDouble"] += 1
-            batch.leave(row)
+            batch.state[row] = _GONE
 
     def _is_double(self, batch: _Batch, row: int, other: int) -> bool:
         """Return True if a timer was delivered or rolled: in a slot that was begun, or as the log shows.
@@ -367,9 +378,9 @@ class PutBack:
         identity = batch.identity(row)
         if identity is None:
             return False
-        if batch.far[row] and self.was_rolled(identity, int(batch.positions[row])):
+        if batch.rows[row, C.T_FAR] and self.was_rolled(identity, int(batch.positions[row])):
             return True
-        return not batch.roll[row] and self.was_delivered(identity, sure=batch.rows[row, C.T_ASK] == 1)
+        return row not in batch.roll and self.was_delivered(identity, sure=batch.rows[row, C.T_ASK] == 1)
 
     def _identity_at(self, phy_offset: int) -> Identity | None:
         data = self._store.commit_log.record_at(phy_offset)
@@ -387,11 +398,8 @@ class PutBack:
         config, rows = self._store.config, batch.rows
         if config.enabled_append_prop_crc:  # a checksum over the whole record needs the ordinary put
             return
-        order = self._by_due_time(batch, batch.todo & (rows[:, C.T_PLAIN] == 1))
-        said = rows[order, C.T_QUEUE_ID]
-        keys = self._queues(batch, order)
-        here = rows[order, C.T_QUEUE] >= 0
-        order, said = order[here], said[here]
+        order, keys, moved = self._queues(
+            batch, self._by_due_time(batch, (batch.state == _TODO) & (rows[:, C.T_PLAIN] == 1)))
         if not len(order):
             return
         host, dequeue_ms = self._store.store_host, self._clock.now_ms()
@@ -410,16 +418,12 @@ class PutBack:
             return
         put = order[: result.msg_num]
         self.counters["timerPutBack"] += len(put)
-        self.lateness.add_many(result.store_timestamp - rows[put, C.T_DUE])
+        for due, count in counts(rows[put, C.T_DUE]):
+            self.lateness.add(result.store_timestamp - due, count)
         self._left(batch, put)
-        moved = (rows[put, C.T_QUEUE_ID] != said[: len(put)]).nonzero()[0]
-        if not len(moved):
-            return
-        for (number, queue_id), count in Counter(zip(
-            rows[put[moved], C.T_QUEUE].tolist(), said[moved].tolist(), strict=True
-        )).items():
-            topic, to = keys[number]
-            self.parking.step.moved(topic, queue_id, to, count)
+        for value, count in counts(rows[put, C.T_QUEUE_HASH]) if moved else ():
+            if value in moved:
+                self.parking.step.moved(*moved[value], count)
 
     @staticmethod
     def _by_due_time(batch: _Batch, chosen: Mask) -> Ints:
@@ -430,27 +434,35 @@ class PutBack:
     def _left(self, batch: _Batch, rows: Ints) -> None:
         """Let rows leave, and note that their timers must not be delivered a second time."""
         self._delivered.add(batch.rows[rows, : C.T_SLOT + 1], self._due.slots)
-        batch.leave(rows)
+        batch.state[rows] = _GONE
 
-    def _queues(self, batch: _Batch, order: Ints) -> list[tuple[str, int]]:
-        """Return the target queues of rows, and set T_QUEUE of each row to its index there.
+    def _queues(
+        self, batch: _Batch, order: Ints
+    ) -> tuple[Ints, list[tuple[str, int]], dict[int, tuple[str, int, int]]]:
+        """Return the rows whose topics were not deleted and are not refused, their queues, and those that have moved.
 
-        T_QUEUE is -1 for a topic that is refused or was deleted. T_QUEUE_ID is changed if the topic does not have the
-        queue any more.
+        T_QUEUE is set to the index among the queues. T_QUEUE_ID is changed if the topic does not have the queue any
+        more; such queues are returned by T_QUEUE_HASH, with topic, former and present queue id.
         """
-        rows = batch.rows
-        first, numbers = numbered(rows[order, C.T_QUEUE_HASH])
-        keys, found = dict[tuple[str, int], int](), list[tuple[int, int, int]]()
+        rows, targets = batch.rows, self.parking.targets
+        first, _, numbers = numbered(rows[order, C.T_QUEUE_HASH])
+        keys, moved = dict[tuple[str, int], int](), dict[int, tuple[str, int, int]]()
+        found = list[tuple[int, int, int]]()
         for row in order[first].tolist():
-            topic = batch.text(row, C.T_TOPIC_POS, C.T_TOPIC_LEN)
-            queue_id = self.parking.targets.queue_id(topic, int(rows[row, C.T_QUEUE_ID]))
-            begin = self.parking.targets.first_position(topic)
-            is_here = begin <= batch.positions[-1] and self._is_legal(topic)
-            found.append((keys.setdefault((topic, queue_id), len(keys)) if is_here else -1, queue_id, begin))
+            topic, queue_id = batch.text(row, C.T_TOPIC_POS, C.T_TOPIC_LEN), int(rows[row, C.T_QUEUE_ID])
+            begin, to = targets.first_position(topic), targets.queue_id(topic, queue_id)
+            if begin > batch.positions[-1] or not self._is_legal(topic):
+                found.append((-1, to, NOWHERE))
+                continue
+            found.append((keys.setdefault((topic, to), len(keys)), to, begin))
+            if to != queue_id:
+                moved[int(rows[row, C.T_QUEUE_HASH])] = topic, queue_id, to
         told = np.array(found, np.int64).reshape(-1, 3)[numbers]
-        rows[order, C.T_QUEUE] = np.where(batch.positions[order] < told[:, 2], -1, told[:, 0])
-        rows[order, C.T_QUEUE_ID] = told[:, 1]
-        return list(keys)
+        if len(order) and max(found, key=itemgetter(2))[2] > batch.positions[0]:
+            here = batch.positions[order] >= told[:, 2]
+            order, told = order[here], told[here]
+        rows[order, C.T_QUEUE], rows[order, C.T_QUEUE_ID] = told[:, 0], told[:, 1]
+        return order, list(keys), moved
 
     def _is_legal(self, topic: str) -> bool:
         try:
@@ -465,7 +477,7 @@ class PutBack:
         """Deliver or roll the timers that the kernel cannot write, by due time."""
         left = list[int]()
         try:
-            for row in self._by_due_time(batch, batch.todo).tolist():
+            for row in self._by_due_time(batch, batch.state == _TODO).tolist():
                 if self.stopped:
                     break
                 try:
@@ -478,7 +490,7 @@ class PutBack:
 
     def _put_one(self, batch: _Batch, row: int) -> bool:
         """Deliver a due timer, roll it or park it, and return True; or put it off. Raises OSError."""
-        phy_offset, roll, message = int(batch.positions[row]), bool(batch.roll[row]), self._message(batch, row)
+        phy_offset, roll, message = int(batch.positions[row]), row in batch.roll, self._message(batch, row)
         if message is None:
             return True
         why = self.parking.why_gone(message.properties[REAL_TOPIC], phy_offset)

@@ -246,7 +246,7 @@ class TimerRecovery:
             seen = set(listed["phy_offset"].tolist())
             orphans: list[TimerUnit] = []
             for end in reversed(ends):
-                for row in self._log.walk(time, self._precision, end)[0].tolist():
+                for row in self._log.walk(time, self._precision, end)[0][::-1].tolist():
                     unit = TimerUnit(*row)
                     if unit.phy_offset not in seen:
                         seen.add(unit.phy_offset)

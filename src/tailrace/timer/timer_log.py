@@ -29,7 +29,7 @@ from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 from tailrace.store.log_paths import segment_files
-from tailrace.timer.arrays import Ints, Units
+from tailrace.timer.arrays import Ints, Units, joined
 
 __all__ = ["TimerLog", "pending_of", "recognise_file_size", "signs_of"]
 
@@ -123,7 +123,7 @@ class TimerLog:
         return TIMER_UNIT.unpack_from(data) if len(data) == _UNIT else None
 
     def walk(self, time_ms: int, precision_ms: int, pos: int) -> tuple[Units, int]:
-        """Return the units of a slot from one onwards, newest first, and -1 or the position of a broken link."""
+        """Return the units of a slot up to one, oldest first, and -1 or the position of a broken link."""
         found, window = list[Units](), _WINDOWS[0]
         while pos >= 0:
             file = self.files.find(pos)
@@ -135,13 +135,11 @@ class TimerLog:
                 break
             out = bytearray(len(data))
             count, pos, good = timer_units.walk(data, start, pos, time_ms, precision_ms, out)
-            found.append(TIMER_UNIT.view(out, count))
+            found.append(TIMER_UNIT.view(memoryview(out)[len(out) - count * _UNIT :]))
             if not good:
                 break
             window = _WINDOWS[count >= _NEIGHBOURS]
-        units = found[0] if len(found) == 1 else np.concatenate(
-            [TIMER_UNIT.view(b""), *found], dtype=TIMER_UNIT.dtype)
-        return units, pos
+        return joined(found[::-1]), pos
 
     def scan(self, start: int = 0) -> Iterator[tuple[int, Units]]:
         """Yield (position of the first unit, units) from a position up to the first invalid unit."""

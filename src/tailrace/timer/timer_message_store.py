@@ -27,8 +27,6 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any, Final, final
 
-import numpy as np
-
 from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
@@ -46,7 +44,7 @@ from tailrace.formats.timerwheel import SLOTS_TOTAL
 from tailrace.logs import get_logger
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.directory_format import TimerFormat, read_format, write_timers
-from tailrace.timer.arrays import Units
+from tailrace.timer.arrays import Units, joined
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.due_table import DueTable
 from tailrace.timer.enqueue import Enqueue, append_to_slot
@@ -286,15 +284,14 @@ class TimerMessageStore:
     def _pending_units(self) -> Iterator[Units]:
         """Yield the units whose timers have not left: of later slots, and of slots that were begun."""
         yield from self.live_units(self.state.frontier_ms)
-        yield np.concatenate([TIMER_UNIT.view(b""), *(
-            units for time_ms, units in self._begun() if time_ms < self.state.frontier_ms)])
+        yield joined([units for time_ms, units in self._begun() if time_ms < self.state.frontier_ms])
 
     def _begun(self) -> list[tuple[int, Units]]:
         """Return begun slots, in order, with the units whose timers have not left. Raises OSError."""
         found = self.due.by_slot()
         for time_ms, unread in self.due.lists.items():
             listed = self.dequeue.walk(time_ms, unread.pos)
-            found[time_ms] = np.concatenate([found.get(time_ms, listed[:0]), listed])
+            found[time_ms] = joined([found.get(time_ms, listed[:0]), listed])
         return sorted(found.items(), key=itemgetter(0))
 
     def forget_topics(self, topics: set[str]) -> None:

@@ -19,17 +19,16 @@ import numpy as np
 from tailrace.env.clock import Clock
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import java_string_hash
+from tailrace.formats.timerlog import MAGIC_DELETE
 from tailrace.metrics import TIMER_LATENESS
 from tailrace.store.retention.rules import is_time_to_delete
-from tailrace.timer.arrays import Ints, Units, numbered
-from tailrace.timer.timer_log import signs_of
+from tailrace.timer.arrays import Units, counts
 
 __all__ = ["LATENESS_BUCKETS_MS", "Lateness", "TimerMetrics"]
 
 _APART_MS: Final = 70 * 60 * 1000
 LATENESS_BUCKETS_MS: Final = TIMER_LATENESS.buckets
 """Upper bounds of the lateness histogram; one more bucket has the rest."""
-_BUCKETS: Final = np.array(LATENESS_BUCKETS_MS)
 
 
 @final
@@ -66,9 +65,9 @@ class TimerMetrics:
 
     def left(self, units: Units) -> None:
         """Count units that have left their slots."""
-        for topic, signs in self._by_topic(units, known=True):
+        for topic, pending, count in self._by_topic(units, known=True):
             if topic in self._table:
-                self.add(topic, -int(signs.sum()), len(signs))
+                self.add(topic, -pending, count)
 
     def remove(self, topics: Iterable[str]) -> None:
         """Forget topics that are deleted (removeTimingCount)."""
@@ -107,8 +106,8 @@ class TimerMetrics:
         kept = {java_string_hash(topic) for topic in big}
         found: Counter[str] = Counter()
         for part in units:
-            for topic, signs in self._by_topic(part, kept):
-                found[topic] += int(signs.sum())
+            for topic, pending, _ in self._by_topic(part, kept):
+                found[topic] += pending
         now = self._clock.now_ms()
         for topic in {*found, *self._table}:
             if java_string_hash(topic) not in kept and self._entry(topic)[0] != found[topic]:
@@ -117,28 +116,28 @@ class TimerMetrics:
 
     def _by_topic(
         self, units: Units, kept: Container[int] = (), *, known: bool = False
-    ) -> Iterator[tuple[str, Ints]]:
-        """Yield topics and the signs of their units, except those with a hash of ``kept``.
+    ) -> Iterator[tuple[str, int, int]]:
+        """Yield topics, what their units add to the number of timers, and how many units that are.
 
-        A hash of no known topic adds the topic. With ``known`` its units are of a deleted topic and are not counted.
+        Units with a hash of ``kept`` are left out. A hash of no known topic adds the topic. With ``known`` its units
+        are of a deleted topic and are not counted.
         """
-        hashes, signs = units["topic_hash"].astype(np.int64), signs_of(units)
-        firsts, numbers = numbered(hashes)
-        for number, (first, value) in enumerate(zip(firsts.tolist(), hashes[firsts].tolist(), strict=True)):
+        kinds = units["topic_hash"].astype(np.int64) * (2 * MAGIC_DELETE) + (units["magic"] & MAGIC_DELETE)
+        for kind, count in counts(kinds):
+            value, is_delete = divmod(kind, 2 * MAGIC_DELETE)
             if value in kept or (known and value not in self._topics):
                 continue
-            if value not in self._topics:
-                topic = self._topic_at(int(units["phy_offset"][first]), int(units["msg_size"][first]))
-                if topic is not None:
-                    self._entry(topic)
-            same = numbers == number
+            sign, places = -1 if is_delete else 1, list[tuple[int, int]]()
+            if len(self._topics.get(value, ())) != 1:
+                places = units[kinds == kind][["phy_offset", "msg_size"]].tolist()
+            if value not in self._topics and (topic := self._topic_at(*places[0])) is not None:
+                self._entry(topic)
             if len(self._topics.get(value, ())) == 1:
-                yield self._topics[value][0], signs[same]
+                yield self._topics[value][0], sign * count, count
                 continue
-            for row in np.flatnonzero(same).tolist():  # the messages tell which of several topics it is
-                topic = self._topic_at(int(units["phy_offset"][row]), int(units["msg_size"][row]))
-                if topic is not None:
-                    yield topic, signs[row : row + 1]
+            for place in places:  # the messages tell which of several topics it is
+                if (topic := self._topic_at(*place)) is not None:
+                    yield topic, sign, 1
 
     # -- the file
 
@@ -180,16 +179,10 @@ class Lateness:
         """Return the counts by upper bound, with all above in the last one, and the sum, ms."""
         return {"counts": list(self.counts), "sumMs": self.sum_ms}
 
-    def add(self, late_ms: int) -> None:
-        """Count one message."""
-        self.counts[bisect.bisect_left(LATENESS_BUCKETS_MS, late_ms)] += 1
-        self.sum_ms += late_ms
-
-    def add_many(self, late_ms: Ints) -> None:
-        """Count one message for each number of the array."""
-        for bucket, count in enumerate(np.bincount(_BUCKETS.searchsorted(late_ms)).tolist()):
-            self.counts[bucket] += count
-        self.sum_ms += int(late_ms.sum())
+    def add(self, late_ms: int, count: int = 1) -> None:
+        """Count messages that are so late."""
+        self.counts[bisect.bisect_left(LATENESS_BUCKETS_MS, late_ms)] += count
+        self.sum_ms += late_ms * count
 
 
 def _number(value: Any) -> int:

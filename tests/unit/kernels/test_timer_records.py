@@ -157,6 +157,14 @@ def test_damaged_bytes_are_the_same_to_both_and_never_read_outside(made, draw):
         assert not read(module, data, odd, np.array([91, 91, 1, -4])).any()
 
 
+@pytest.mark.parametrize("module", TWINS, ids=["interpreted", "compiled"])
+def test_units_in_another_order_than_their_records_are_reported(module):
+    rows = np.zeros((3, C.T_COLUMNS), np.int64)
+    for places, wanted in (((5, 5, 9), True), ((5, 9, 8), False)):
+        units = [TIMER_UNIT.pack(*TimerUnit(52, -1, 1, 1, 1, place, 91, 0, 0)) for place in places]
+        assert module.place(b"".join(units), 1000, rows) == wanted
+
+
 def read_enqueued(module, data, places, sizes):
     rows = np.zeros((len(places), C.E_COLUMNS), np.int64)
     rows[:, C.E_POS], rows[:, C.E_POSITION], rows[:, C.E_SIZE] = places, BASE + places, sizes
