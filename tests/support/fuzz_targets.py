@@ -236,15 +236,16 @@ def _stays_the_same(properties):
 
 @functools.cache
 def _grpc_parts():
+    from tailrace.broker.statistics.traffic import Traffic
     from tailrace.node.subscription_group import SubscriptionGroupConfig
     from tailrace.proxy.send import SendMessageActivity
 
     broker = SimpleNamespace(
-        clock=SimClock(), store=SimpleNamespace(config=SIZES),
+        clock=SimClock(), traffic=Traffic(), store=SimpleNamespace(config=SIZES),
         topics=SimpleNamespace(select=lambda name: SimpleNamespace(attributes={"message.type": "MIXED"})),
         groups=SimpleNamespace(select=lambda name: SubscriptionGroupConfig(group_name=name),
                                may_create=lambda name: True))
-    return SendMessageActivity(broker, None, None), broker
+    return SendMessageActivity(broker, None, None, None), broker
 
 
 # --- records

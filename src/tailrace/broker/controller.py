@@ -60,6 +60,7 @@ from tailrace.broker.messages.reply import ReplyMessageProcessor
 from tailrace.broker.messages.send import SendMessageProcessor
 from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.broker.messages.send_lane import SendLane
+from tailrace.broker.messages.service import MessageService
 from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.pop.service import PopConsumption
@@ -433,6 +434,11 @@ class BrokerController:
     def broker(self) -> BrokerContext:
         """The objects that the processors of the broker share."""
         return self._broker
+
+    @property
+    def messages(self) -> MessageService:
+        """Stores messages for every protocol."""
+        return self._send.messages
 
     def in_process(self) -> RemotingServer:
         """Return a server without a port, for `InProcessConnection`. It serves what the broker's port serves."""

@@ -12,7 +12,7 @@ from tailrace.formats.remoting import LANGUAGE_CODES, LANGUAGE_OTHER
 from tailrace.proxy.limits import MAX_CLIENT_ID, MAX_CLIENT_VERSION
 from tailrace.proxy.protocol import Code, GrpcError
 
-__all__ = ["Caller", "address_of", "caller_of", "metadata_of"]
+__all__ = ["Caller", "address_of", "born_host_of", "caller_of", "metadata_of"]
 
 PEERS_MAX: Final = 1_024
 """Addresses that are kept after they were read."""
@@ -52,6 +52,12 @@ def caller_of(metadata: dict[str, str], peer: tuple[str, int], user: str = "") -
     return Caller(
         client_id, peer, _LANGUAGES.get(metadata.get("x-mq-language", "").upper(), LANGUAGE_OTHER),
         metadata.get("x-mq-client-version", "")[:MAX_CLIENT_VERSION], user)
+
+
+@lru_cache(PEERS_MAX)
+def born_host_of(peer: tuple[str, int]) -> bytes:
+    """Return an address and port in the form in which messages store them."""
+    return parsed_address(peer[0]).packed + peer[1].to_bytes(4, "big")
 
 
 @lru_cache(PEERS_MAX)

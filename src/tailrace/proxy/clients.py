@@ -10,7 +10,7 @@ import asyncio
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 from tailrace import events
 from tailrace.broker.clients.client_ids import ClientIds
@@ -18,17 +18,17 @@ from tailrace.env.clock import Clock
 from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader
 from tailrace.logs import get_logger
-from tailrace.proxy.caller import Caller
+from tailrace.proxy.caller import Caller, born_host_of
 from tailrace.proxy.protocol import Code, GrpcError, definition, name_of, of_refusal
 from tailrace.proxy.receipts import ReceiptHandle
 from tailrace.remoting import Channel, InProcessConnection, RemotingServer
 from tailrace.remoting.limits import CLIENTS, SETTINGS, CallLimits
 from tailrace.remoting.shares import Holder
 
-__all__ = ["CONSUMERS", "LITE", "Call", "Client", "Clients", "Renewed", "answer_to"]
+__all__ = ["CONSUMERS", "LITE", "Call", "Client", "Clients", "Renewed", "Sender", "answer_to"]
 
 _log = get_logger(__name__)
 _Types = definition.ClientType
@@ -101,6 +101,45 @@ class Client:
 
 
 @final
+class Sender:
+    """The client of a send for the services of the broker. It has a connection only if access control needs it."""
+
+    __slots__ = ("_caller", "_clients", "_made", "_request", "born_host")
+    version: ClassVar = MQ_VERSION
+
+    def __init__(self, clients: Clients, caller: Caller) -> None:
+        self.born_host = born_host_of(caller.peer)
+        self._clients = clients
+        self._caller = caller
+        self._made: InProcessConnection | None = None
+        self._request: RemotingCommand | None = None
+
+    @property
+    def channel(self) -> Channel:
+        """The connection of the client; one for this call alone if the client has sent no settings."""
+        client = self._clients.find(self._caller.client_id)
+        if client is not None:
+            return client.connection.channel
+        if self._made is None:
+            self._made = self._clients.connect(self._caller)
+        return self._made.channel
+
+    @property
+    def request(self) -> RemotingCommand:
+        """The code and the user of the send."""
+        if self._request is None:
+            self._request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, language=self._caller.language)
+            if self._caller.user:
+                self._request.sender = self._caller.user
+        return self._request
+
+    def close(self) -> None:
+        """Close the connection that was made for this call."""
+        if self._made is not None:
+            self._made.close()
+
+
+@final
 class Clients:
     """The table of clients. ``on_request`` gets requests of the broker to a client."""
 
@@ -163,6 +202,10 @@ class Clients:
         answer = connection.call(code, header, body)
         answer.add_done_callback(lambda _: connection.close())
         return answer
+
+    def sender(self, caller: Caller) -> Sender:
+        """Return the client of a call for `MessageService`. Close it after its last use."""
+        return Sender(self, caller)
 
     async def take(self, caller: Caller, settings: Any, *, has_stream: bool = True) -> Client:
         """Take over the settings of a client and register it in the broker. Raises GrpcError."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.messages.service import MessageService, Sent
+from tailrace.errors import RefusalError
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag, java_string_hash
 from tailrace.formats.lite import consistent_hash
@@ -17,10 +19,10 @@ from tailrace.formats.requests.message_headers import (
     SendMessageResponseHeader,
 )
 from tailrace.kernels.properties import encode_properties
-from tailrace.model import decode_message_id
+from tailrace.model import PutMessageStatus, decode_message_id
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.clients import Call, Clients, answer_to
+from tailrace.proxy.clients import Clients
 from tailrace.proxy.conversion import message_type_of
 from tailrace.proxy.protocol import (
     OK,
@@ -42,6 +44,9 @@ from tailrace.proxy.validation import (
     check_topic,
     has_control_character,
 )
+from tailrace.remoting.server import failure_of
+from tailrace.requests.config_changes import MissingConfigError
+from tailrace.requests.durable_answers import not_durable
 
 __all__ = ["SendMessageActivity"]
 
@@ -61,14 +66,28 @@ ANY_QUEUE: Final = -1
 DEFAULT_QUEUES: Final = 4
 
 
+class _Stored(NamedTuple):
+    sent: Sent
+    durable: asyncio.Future[PutMessageStatus] | None
+    """The result of the sync that the answer waits for."""
+
+
+_Put = _Stored | GrpcError | asyncio.Future[RemotingCommand]
+"""A message that is stored or refused; or the answer that it gets after its topic or group was created."""
+
+
 @final
 class SendMessageActivity:
     """Checks messages and has the broker store them."""
 
-    def __init__(self, broker: BrokerContext, clients: Clients, places: HalfPlaces) -> None:
+    def __init__(
+        self, broker: BrokerContext, messages: MessageService, clients: Clients, places: HalfPlaces
+    ) -> None:
         self._broker = broker
+        self._messages = messages
         self._clients = clients
         self._places = places
+        self._counted = broker.traffic.sends
 
     async def send(self, request: Any, caller: Caller) -> Any:
         """Store the messages of a request, which are of one topic. Each has an entry in the response."""
@@ -83,8 +102,8 @@ class SendMessageActivity:
         topic = check_topic(first.topic)
         if len(messages) == 1:
             properties = self.checked(caller, topic, first)
-            answer = await self._put(caller, topic, self._queue(topic, _sharding_key(first)), first, properties)
-            return self._response([self._entry(topic, first, answer)])
+            put = self._put(caller, topic, self._queue(topic, _sharding_key(first)), first, properties)
+            return self._response([await self._entry(topic, first, put)])
         if any(message.topic != first.topic for message in messages):
             raise GrpcError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
         checked = [self.checked(caller, topic, message) for message in messages]
@@ -189,52 +208,78 @@ class SendMessageActivity:
         keys = list(map(_sharding_key, messages))
         queues = {key: self._queue(topic, key) if key else ANY_QUEUE for key in dict.fromkeys(keys)}
         refused: dict[str, GrpcError] = {}
-        calls: list[Call] = []
+        puts: list[_Put] = []
         for message, properties, key in zip(messages, checked, keys, strict=True):
             if (earlier := refused.get(key)) is not None:
-                calls.append(GrpcError(
+                puts.append(GrpcError(
                     earlier.code, f"not stored, because an earlier message of its group was not: {earlier.message}"))
                 continue
-            answer = self._put(caller, topic, queues[key], message, properties)
-            calls.append(answer)
-            if key and answer.done() and answer.result().code not in _STORED:
-                refused[key] = of_refusal(answer.result())
+            put = self._put(caller, topic, queues[key], message, properties)
+            puts.append(put)
+            if key and (refusal := _refusal_of(put)) is not None:
+                refused[key] = refusal
         entries = []
-        for message, call in zip(messages, calls, strict=True):
+        for message, put in zip(messages, puts, strict=True):
             try:
-                entries.append(self._entry(topic, message, await answer_to(call)))
+                entries.append(await self._entry(topic, message, put))
             except GrpcError as error:
                 entries.append(service.SendResultEntry(status=status(error.code, error.message)))
         return entries
 
     def _put(
         self, caller: Caller, topic: str, queue_id: int, message: Any, properties: dict[str, str]
-    ) -> asyncio.Future[RemotingCommand]:
-        """Have the broker store a message; return the future of its answer."""
+    ) -> _Put:
+        """Have the broker store a message."""
         system = message.system_properties
         sys_flag = SysFlag.COMPRESSED if system.body_encoding == _GZIP else 0
         if system.message_type == _TRANSACTION:
             sys_flag |= SysFlag.TRANSACTION_PREPARED
         born_ms = millis(system.born_timestamp) if system.HasField("born_timestamp") else self._broker.clock.now_ms()
-        return self._clients.call(caller, RequestCode.SEND_MESSAGE_V2, SendMessageRequestHeaderV2(
+        header = SendMessageRequestHeaderV2(
             topic, topic, N.AUTO_CREATE_TOPIC_KEY_TOPIC, DEFAULT_QUEUES, queue_id, sys_flag, born_ms, 0,
-            encode_properties(properties).decode(), 0), message.body)
+            encode_properties(properties).decode(), 0)
+        messages, sender = self._messages, self._clients.sender(caller)
+        try:
+            sent = messages.send(header, message.body, sender)
+        except MissingConfigError:  # the processor of the broker waits until the topic or group exists, and counts
+            return self._clients.call(caller, RequestCode.SEND_MESSAGE_V2, header, message.body)
+        except Exception as error:  # noqa: BLE001 - the other messages of the call are stored: log, answer
+            self._counted["ordinary"] += 1
+            return of_refusal(
+                error if isinstance(error, RefusalError) else failure_of(sender.channel, sender.request, error))
+        finally:
+            sender.close()
+        self._counted["ordinary"] += 1
+        return _Stored(sent, messages.durable.status(sent.until) if sent.until else None)
 
-    def _entry(self, topic: str, message: Any, answer: RemotingCommand) -> Any:
+    async def _entry(self, topic: str, message: Any, put: _Put) -> Any:
         """Return the entry of a message. Raises GrpcError if the broker has refused it."""
-        if answer.code != ResponseCode.SUCCESS:
-            return self._not_stored(answer)
-        system, header = message.system_properties, answer.read(SendMessageResponseHeader)
-        transaction_id = header.transaction_id or ""
+        if isinstance(put, GrpcError):
+            raise put
+        if isinstance(put, _Stored):
+            sent = put.sent
+            result, transaction_id = sent.result, sent.unique_key
+            durable = PutMessageStatus.PUT_OK if put.durable is None else await put.durable
+            self._messages.took(sent)
+            if durable is not PutMessageStatus.PUT_OK:
+                return self._not_stored(not_durable(durable))
+            phy_offset, offset, recall_handle = result.phy_offset, result.queue_offset, result.recall_handle
+        else:
+            answer = await put
+            if answer.code != ResponseCode.SUCCESS:
+                return self._not_stored(answer)
+            header = answer.read(SendMessageResponseHeader)
+            transaction_id, offset = header.transaction_id or "", header.queue_offset
+            phy_offset, recall_handle = decode_message_id(header.msg_id)[1], header.recall_handle or ""
+        system = message.system_properties
         if system.message_type == _TRANSACTION:
-            _, phy_offset = decode_message_id(header.msg_id)
-            self._places.put(topic, transaction_id, header.queue_offset, phy_offset)
+            self._places.put(topic, transaction_id, offset, phy_offset)
         return service.SendResultEntry(
-            status=OK, message_id=system.message_id, transaction_id=transaction_id, offset=header.queue_offset,
-            recall_handle=header.recall_handle or "")
+            status=OK, message_id=system.message_id, transaction_id=transaction_id, offset=offset,
+            recall_handle=recall_handle)
 
     @staticmethod
-    def _not_stored(answer: RemotingCommand) -> Any:
+    def _not_stored(answer: RemotingCommand | RefusalError) -> Any:
         for code, (found, name) in _NOT_DURABLE.items():
             if answer.code == code:
                 return service.SendResultEntry(status=status(found, f"send message failed, sendStatus={name}"))
@@ -249,6 +294,13 @@ class SendMessageActivity:
         if answer.code != ResponseCode.SUCCESS:
             raise of_refusal(answer)
         return service.RecallMessageResponse(status=OK, message_id=answer.read(RecallMessageResponseHeader).msg_id)
+
+
+def _refusal_of(put: _Put) -> GrpcError | None:
+    """Return the error for a message that is not stored, as far as that is known."""
+    if isinstance(put, asyncio.Future):
+        return of_refusal(put.result()) if put.done() and put.result().code not in _STORED else None
+    return put if isinstance(put, GrpcError) else None
 
 
 def _sharding_key(message: Any) -> str:

@@ -150,7 +150,7 @@ class GrpcServer:
         self._telemetry = TelemetryActivity(
             broker, self._entry, clients, self._renewals, places, self._admission)
         self._routes = RouteActivity(broker, lambda: (self.host, self.port))
-        self._sends = SendMessageActivity(broker, clients, places)
+        self._sends = SendMessageActivity(broker, controller.messages, clients, places)
         self._receives = ReceiveMessageActivity(broker, clients, popped, self._renewals)
         self._acks = AckActivity(clients, popped, self._renewals)
         self._ends = EndTransactionActivity(clients, places)

@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeVar, final
 
 from tailrace import events
 from tailrace.env.supervision import failed
+from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageStatus
@@ -20,7 +21,7 @@ from tailrace.remoting import Channel
 from tailrace.requests.mailbox import LoopMailbox
 from tailrace.requests.reply import Reply
 
-__all__ = ["DurableAnswers", "DurableStore", "OnDisk", "SyncedStore", "when_durable"]
+__all__ = ["DurableAnswers", "DurableStore", "OnDisk", "SyncedStore", "not_durable", "when_durable"]
 
 _log = get_logger(__name__)
 
@@ -32,7 +33,7 @@ Then = Callable[[PutMessageStatus], int | None]
 
 An error that it raises is the answer to its request, and changes no other answer.
 """
-_Batch = list[tuple["Reply | JoinedReply", bytes, Then | None, int, bool]]
+_Batch = list[tuple["Reply | JoinedReply | AwaitedStatus", bytes, Then | None, int, bool]]
 _SLAVES: Final = frozenset({PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.SLAVE_NOT_AVAILABLE})
 
 
@@ -85,9 +86,15 @@ class DurableAnswers:
         """How many more sends may wait."""
         return self._limit - self.pending
 
+    def status(self, until: int) -> asyncio.Future[PutMessageStatus]:
+        """Return the future of the result of the sync up to ``until``, for an answer that is no frame."""
+        awaited = AwaitedStatus(self._loop.create_future())
+        self.add(awaited, b"", until, awaited.done)
+        return awaited.future
+
     def add(
-        self, reply: Reply | JoinedReply, answer: bytes, until: int, then: Then | None = None, count: int = 1, *,
-        names_slaves: bool = True,
+        self, reply: Reply | JoinedReply | AwaitedStatus, answer: bytes, until: int, then: Then | None = None,
+        count: int = 1, *, names_slaves: bool = True,
     ) -> None:
         """End a reply with ``answer`` when the log is durable up to ``until``, after a call of ``then``.
 
@@ -130,6 +137,7 @@ class DurableAnswers:
                 else:
                     reply.drop()  # it is written with the others of its connection
                     if last:
+                        assert not isinstance(reply, AwaitedStatus), "it has no answer to write"
                         by_channel.setdefault(reply.channel, []).append(last)
         for channel, answers in by_channel.items():
             try:
@@ -160,6 +168,29 @@ def when_durable(
 
 
 @final
+class AwaitedStatus:
+    """A call that waits for the disk in a coroutine, which makes its answer."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[PutMessageStatus]) -> None:
+        self.future = future
+
+    def done(self, status: PutMessageStatus) -> None:
+        """Pass on the result of the sync."""
+        if not self.future.done():  # else the call was cancelled
+            self.future.set_result(status)
+
+    def drop(self) -> None:
+        """End the wait; the future has the result."""
+
+    def fail(self, error: Exception) -> None:
+        """Pass on an error."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@final
 class JoinedReply:
     """The reply to several requests that were served together; ``answers`` are the frames of their answers."""
 
@@ -184,20 +215,26 @@ class JoinedReply:
 def _changed(answer: bytes, status: PutMessageStatus) -> bytes:
     """Return the answer with the code of a wait that failed."""
     def change(response: RemotingCommand) -> None:
-        if status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT:
-            response.code = ResponseCode.FLUSH_SLAVE_TIMEOUT
-            response.remark = "the message is stored, and slaveTimeout was over before enough slaves had it"
-        elif status is PutMessageStatus.SLAVE_NOT_AVAILABLE:
-            response.code = ResponseCode.SLAVE_NOT_AVAILABLE
-            response.remark = "the message is stored, but fewer brokers are in sync than inSyncReplicas"
-        elif status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
-            response.code = ResponseCode.FLUSH_DISK_TIMEOUT
-            response.remark = "the message is stored, but not durable yet"
-        else:
-            response.code = ResponseCode.SERVICE_NOT_AVAILABLE
-            response.remark = "the message could not be made durable, the store takes no more writes"
+        refusal = not_durable(status)
+        response.code, response.remark = refusal.code, refusal.remark
 
     return _edited(answer, change)
+
+
+def not_durable(status: PutMessageStatus) -> RefusalError:
+    """Return the code and the remark for a message whose wait for the disk or for slaves has not ended with PUT_OK."""
+    if status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT:
+        return RefusalError(
+            ResponseCode.FLUSH_SLAVE_TIMEOUT,
+            "the message is stored, and slaveTimeout was over before enough slaves had it")
+    if status is PutMessageStatus.SLAVE_NOT_AVAILABLE:
+        return RefusalError(
+            ResponseCode.SLAVE_NOT_AVAILABLE,
+            "the message is stored, but fewer brokers are in sync than inSyncReplicas")
+    if status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+        return RefusalError(ResponseCode.FLUSH_DISK_TIMEOUT, "the message is stored, but not durable yet")
+    return RefusalError(
+        ResponseCode.SERVICE_NOT_AVAILABLE, "the message could not be made durable, the store takes no more writes")
 
 
 def _edited(answer: bytes, edit: Callable[[RemotingCommand], None]) -> bytes:

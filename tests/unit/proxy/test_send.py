@@ -7,12 +7,18 @@ import pytest
 
 pytest.importorskip("rocketmq.grpc_protocol")
 
+from tailrace.broker.messages.service import Sent
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.lite import consistent_hash
 from tailrace.formats.remoting import RemotingCommand
+from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.topic_config import TopicConfig
+from tailrace.proxy.clients import Sender
 from tailrace.proxy.protocol import definition, service
 from tailrace.proxy.send import SendMessageActivity
+from tailrace.requests.config_changes import MissingConfigError
 
 
 # What Guava's Hashing.consistentHash(long, int) returns.
@@ -40,35 +46,64 @@ class Broker:
         self.topics = SimpleNamespace(select=lambda name: config)
         self.store = SimpleNamespace(config=SimpleNamespace(max_message_size=1000))
         self.clock = SimpleNamespace(now_ms=lambda: 1)
+        self.traffic = Traffic()
         self.stored = []
         self.refused = set()
         self.later = {}
+        self.missing = set()
+        self.broken = set()
+        self.counted = 0
+        self.durable = self
+
+    def sender(self, caller):
+        return Sender(self, caller)
+
+    def find(self, client_id):
+        return SimpleNamespace(connection=SimpleNamespace(channel=SimpleNamespace(peer="127.0.0.1:1")))
+
+    def send(self, header, body, sender):
+        if body in self.missing:
+            raise MissingConfigError
+        if body in self.broken:
+            raise OSError("disk")
+        if body in self.refused:
+            raise RefusalError(2, "busy")
+        assert sender.born_host == b"\x7f\0\0\1\0\0\0\1"
+        self.stored.append((body, header.queue_id))
+        return Sent(
+            PutMessageResult(PutMessageStatus.PUT_OK, queue_offset=len(self.stored)), "key", self.later.get(body, 0),
+            is_inner_batch=False, topic="t", queue_id=0, begun_ns=0)
+
+    def took(self, sent):
+        self.counted += 1
+
+    def status(self, until):
+        future = asyncio.get_running_loop().create_future()
+        self._answer(future, PutMessageStatus.FLUSH_DISK_TIMEOUT if until == 99 else PutMessageStatus.PUT_OK, until)
+        return future
+
+    def _answer(self, future, status, turns):
+        if turns:  # as an answer that waits for the disk
+            asyncio.get_running_loop().call_soon(self._answer, future, status, turns - 1)
+        else:
+            future.set_result(status)
 
     def call(self, caller, code, header, body):
-        answer = asyncio.get_running_loop().create_future()
-        if body in self.refused:
-            answer.set_result(RemotingCommand(2, remark="busy"))
-            return answer
         self.stored.append((body, header.queue_id))
-        self._answer(answer, RemotingCommand(
-            0, {"queueOffset": str(len(self.stored)), "queueId": "0", "msgId": "0" * 32}), self.later.get(body, 0))
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(RemotingCommand(0, {"queueOffset": "7", "queueId": "0", "msgId": "0" * 32}))
         return answer
-
-    def _answer(self, future, answer, turns):
-        if turns:  # as an answer that waits for the disk
-            asyncio.get_running_loop().call_soon(self._answer, future, answer, turns - 1)
-        else:
-            future.set_result(answer)
 
 
 def send(broker, *messages):
-    activity = SendMessageActivity(broker, broker, SimpleNamespace())
+    activity = SendMessageActivity(broker, broker, broker, SimpleNamespace())
     request = service.SendMessageRequest(messages=[
         definition.Message(
             topic=definition.Resource(name="t"), body=body,
             system_properties=definition.SystemProperties(message_id=body.hex(), **system))
         for body, system in messages])
-    return asyncio.run(activity.send(request, SimpleNamespace(peer=("127.0.0.1", 1), client_id="c")))
+    return asyncio.run(activity.send(request, SimpleNamespace(
+        peer=("127.0.0.1", 1), client_id="c", user="", language=0)))
 
 
 @pytest.mark.parametrize(("field", "kind"), [("message_group", "FIFO"), ("lite_topic", "LITE")])
@@ -103,3 +138,33 @@ def test_messages_without_a_group_are_stored_in_spite_of_another_one():
     broker.refused = {b"1"}
     send(broker, *((b"%d" % n, {}) for n in range(3)))
     assert broker.stored == [(b"0", -1), (b"2", -1)]
+
+
+def test_an_error_of_one_message_leaves_the_others_stored():
+    broker = Broker(message_type="NORMAL")
+    broker.broken = {b"1"}
+    answer = send(broker, *((b"%d" % n, {}) for n in range(3)))
+    codes = [entry.status.code for entry in answer.entries]
+    assert codes[0] == codes[2] == definition.Code.OK
+    assert codes[1] == definition.Code.INTERNAL_SERVER_ERROR
+    assert "OSError: disk" in answer.entries[1].status.message
+    assert broker.stored == [(b"0", -1), (b"2", -1)]
+    assert broker.traffic.sends["ordinary"] == 3
+
+
+def test_a_message_whose_sync_is_late_has_a_status_of_its_own():
+    broker = Broker(message_type="NORMAL")
+    broker.later = {b"1": 99}
+    answer = send(broker, *((b"%d" % n, {}) for n in range(2)))
+    assert [entry.status.code for entry in answer.entries] == [
+        definition.Code.OK, definition.Code.MASTER_PERSISTENCE_TIMEOUT]
+    assert broker.counted == 2
+
+
+def test_the_processor_of_the_broker_serves_a_message_that_needs_a_new_topic():
+    broker = Broker(message_type="NORMAL")
+    broker.missing = {b"1"}
+    answer = send(broker, (b"1", {}))
+    assert broker.stored == [(b"1", -1)]
+    assert answer.entries[0].offset == 7
+    assert broker.traffic.sends["ordinary"] == 0  # the processor counts it

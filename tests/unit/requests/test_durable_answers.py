@@ -123,3 +123,15 @@ def test_a_failure_of_a_oneway_request_sends_nothing(answers, store, kit, turn):
     store.waits[0][1](PutMessageStatus.PUT_OK)
     turn()
     assert [sent.opaque for sent in channel.sent] == [2]
+
+
+def test_a_coroutine_gets_the_status_of_the_sync(answers, store, turn):
+    first, second, cancelled = answers.status(10), answers.status(20), answers.status(30)
+    turn()
+    assert answers.pending == 3
+    cancelled.cancel()
+    (until, durable), = store.waits
+    assert until == 30
+    durable(PutMessageStatus.FLUSH_DISK_TIMEOUT)
+    turn()
+    assert first.result() is second.result() is PutMessageStatus.FLUSH_DISK_TIMEOUT
