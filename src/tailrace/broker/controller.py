@@ -62,6 +62,7 @@ from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.broker.messages.send_lane import SendLane
 from tailrace.broker.messages.service import MessageService
 from tailrace.broker.messages.transaction_checks import TransactionChecks
+from tailrace.broker.messages.waiters import LongPolling
 from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.pop.service import PopConsumption
 from tailrace.broker.static_topics.cleaning import PERIOD_S, MappingCleaner
@@ -88,7 +89,6 @@ from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import HIGH_WATER
 from tailrace.remoting.tls import TlsOptions
 from tailrace.requests.durable_answers import DurableAnswers, OnDisk
-from tailrace.requests.reply import Waiters
 
 if TYPE_CHECKING:
     from tailrace.node.message_store import MessageStore
@@ -210,7 +210,7 @@ class BrokerController:
         return audit
 
     @property
-    def _polls(self) -> tuple[Waiters[Any], ...]:
+    def _polls(self) -> tuple[LongPolling[Any], ...]:
         pops, lite = self._pop, self._lite.pops
         return self._pull.hold, pops.polling, pops.inspect.polling, lite.polling, lite.notifications
 
@@ -288,7 +288,10 @@ class BrokerController:
         self.servers = listeners.servers
         self.limits = self._broker.limits = listeners.limits
         self._store.set_message_arriving_listener(
-            CountedArrivals(self._broker.traffic, self._pull.hold, self._pop, self._lite))
+            CountedArrivals(self._broker.traffic, self._pull.hold, self._pop, self._lite),
+            lambda: any(map(len, self._polls)))
+        for polls in self._polls:
+            polls.on_wait = self._store.hurry_dispatch
         self._scheduler.every(
             "ConsumerOffsetPersist", lambda: self._config.flush_consumer_offset_interval,
             self._persist_offsets_later,

@@ -151,7 +151,7 @@ def take_settings(
     if found.broker.metrics_needs_user and not found.auth.authentication_enabled and not problems:
         problems.append("metricsNeedsUser=true needs authenticationEnabled=true: without it there are no users")
     if found.store.broker_role is BrokerRole.SLAVE:
-        problems.append(f"brokerRole=SLAVE: serve cannot be a slave yet")
+        problems.append("brokerRole=SLAVE: serve cannot be a slave yet")
     if problems:
         raise ConfigError(*problems)
     return found

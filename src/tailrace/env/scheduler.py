@@ -40,6 +40,10 @@ class ServiceHandle(Protocol):
         """Run the step soon, without waiting for the period."""
         ...
 
+    def hurry(self) -> None:
+        """Run the step now, without waiting for the period or the rest."""
+        ...
+
     def stop(self) -> None:
         """Run no further step. Return after a running step has ended."""
         ...
@@ -48,7 +52,7 @@ class ServiceHandle(Protocol):
 class Scheduler(Protocol):
     """Runs steps. A step that raises is logged by name, counted, and run again at the next time."""
 
-    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: int = 0) -> ServiceHandle:
+    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: Period = 0) -> ServiceHandle:
         """Run ``step`` every ``period_ms``, and when it is woken.
 
         If a service is woken within ``rest_ms`` after its last step, it runs when ``rest_ms`` are over, so that
@@ -70,16 +74,16 @@ def _release(lock: threading.Lock) -> None:
 
 @final
 class _ThreadService:
-    def __init__(self, name: str, period_ms: Period, step: Step, rest_ms: int = 0) -> None:
+    def __init__(self, name: str, period_ms: Period, step: Step, rest_ms: Period = 0) -> None:
         self.name = name
         self.failures = 0
-        self._rest_s = rest_ms / 1000
+        self._rest_ms = rest_ms
         self._period_ms = period_ms
         self._step = step
-        # Both are held until wake or stop releases them. An Event costs several times as much.
-        self._asleep, self._running = threading.Lock(), threading.Lock()
-        self._asleep.acquire()
-        self._running.acquire()
+        # They are held until wake, hurry or stop releases them. An Event costs several times as much.
+        self._asleep, self._resting, self._running = threading.Lock(), threading.Lock(), threading.Lock()
+        for lock in (self._asleep, self._resting, self._running):
+            lock.acquire()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -87,17 +91,17 @@ class _ThreadService:
         again = short = False
         ended = 0.0
         while True:
-            if not again and self._asleep.acquire(timeout=period_of(self._period_ms) / 1000) and self._rest_s:
-                rest_s = ended + self._rest_s - time.monotonic()
-                if rest_s > 0 and self._running.acquire(timeout=rest_s):
-                    return
+            if not again and self._asleep.acquire(timeout=period_of(self._period_ms) / 1000) and self._rest_ms:
+                rest_s = ended + period_of(self._rest_ms) / 1000 - time.monotonic()
+                if rest_s > 0:
+                    self._resting.acquire(timeout=rest_s)
                 self._asleep.acquire(blocking=False)
             if not self._running.locked():
                 return
             try:
                 again = bool(self._step())
                 short = False
-                if self._rest_s:
+                if self._rest_ms:
                     ended = time.monotonic()
             except LockLostError:
                 self.failures += 1  # the service that checks the lock has logged it
@@ -126,9 +130,13 @@ class _ThreadService:
     def wake(self) -> None:
         _release(self._asleep)
 
+    def hurry(self) -> None:
+        _release(self._resting)
+        _release(self._asleep)
+
     def stop(self) -> None:
         _release(self._running)
-        _release(self._asleep)
+        self.hurry()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -140,7 +148,7 @@ class ThreadScheduler:
     def __init__(self) -> None:
         self._services: list[_ThreadService] = []
 
-    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: int = 0) -> ServiceHandle:
+    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: Period = 0) -> ServiceHandle:
         """Run ``step`` every ``period_ms`` in a thread of its own, and when it is woken."""
         service = _ThreadService(name, period_ms, step, rest_ms)
         self._services.append(service)

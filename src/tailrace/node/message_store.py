@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -246,9 +246,20 @@ class MessageStore:
         """
         return self._embedded.left_over_queues(topics)
 
-    def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
-        """Set the listener that the dispatch thread calls after messages can be read; None removes it."""
+    def set_message_arriving_listener(
+        self, listener: MessageArrivingListener | None, is_awaited: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Set the listener that the dispatch thread calls after messages can be read; None removes it.
+
+        While ``is_awaited`` returns False, messages can be read up to 10 ms after they were put; else 1 ms if dispatch
+        is not busy. After it has begun to return True, call `hurry_dispatch`.
+        """
         self.inner.listeners[:] = [] if listener is None else [listener]
+        self.inner.is_awaited = is_awaited
+
+    def hurry_dispatch(self) -> None:
+        """Make messages readable now that were put before; returns without waiting for that."""
+        self.inner.hurry_reput()
 
     # -- putting
 

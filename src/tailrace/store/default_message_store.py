@@ -63,6 +63,8 @@ NoteEnded = Callable[[Mapping[str, Ended]], object]
 """Makes the end of the life of topics durable."""
 _PUT_OK: Final = PutMessageStatus.PUT_OK  # a look-up of a member takes longer
 _REPUT_MS: Final = 1
+_UNAWAITED_MS: Final = 10
+"""Rest of dispatch while no reader waits. A step for one message costs nearly as much as one for twenty."""
 _FAR_BEHIND: Final = 32 << 20
 _FOLLOW_MS: Final = 50
 _FLUSHED_WIDTH: Final = 96
@@ -75,6 +77,10 @@ HINTS: Final = (
                    filenames.TIMERMETRICS, filenames.TRANSACTIONMETRICS)),
 )
 """Files whose failed sync does not stop the store, see the table in docs/contributing/design/crash-consistency.md."""
+
+
+def _always() -> bool:
+    return True
 
 
 @final
@@ -113,6 +119,8 @@ class DefaultMessageStore:
         )
         self.listeners: list[MessageArrivingListener] = []
         """Called by the dispatch thread after messages can be read."""
+        self.is_awaited: Callable[[], bool] = _always
+        """Returns whether a reader waits for messages. If none does, dispatch rests for longer between its steps."""
         self.reput = ReputMessageService(self.commit_log, Dispatcher(
             self.queues, self.index, parse_delay_levels(config.message_delay_level), self.lives, self.listeners),
             self.confirm_offset, self.flags)
@@ -192,7 +200,8 @@ class DefaultMessageStore:
         self._write_flushed()
         config = self.config
         self._reput_handle = scheduler.every(
-            "ReputMessageService", _REPUT_MS * 50, self.reput.step, rest_ms=_REPUT_MS)
+            "ReputMessageService", _REPUT_MS * 50, self.reput.step,
+            rest_ms=lambda: _REPUT_MS if self.is_awaited() else _UNAWAITED_MS)
         self._flush_handle = scheduler.every(
             "GroupCommitService" if self.sync_flush else "FlushRealTimeService",
             lambda: config.flush_interval_commit_log, self._flush_step)
@@ -393,6 +402,11 @@ class DefaultMessageStore:
             self.reput.idle = False  # the next put need not wake it as well
             self._reput_handle.wake()  # else the flush or a slave wakes it, because records are shown after it
 
+    def hurry_reput(self) -> None:
+        """Have dispatch run now if it is behind, because a reader begins to wait."""
+        if self._reput_handle is not None and self.reput.reput_from_offset < self.confirm_offset():
+            self._reput_handle.hurry()
+
     def let_dispatch_follow(self, until: int) -> None:
         """Wait up to 50 ms if dispatch is more than 32 MiB before ``until``; for writers that never wait otherwise.
 
@@ -458,7 +472,7 @@ class DefaultMessageStore:
                 pass
             return self.reput.has_dispatched(until)
         self.wake_flush()
-        self._reput_handle.wake()
+        self._reput_handle.hurry()
         return self.reput.wait(until, timeout_ms)
 
     def queue_of(self, topic: str, queue_id: int) -> QueueReader:

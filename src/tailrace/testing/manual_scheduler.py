@@ -18,6 +18,9 @@ class IdleService:
     def wake(self) -> None:
         """Do nothing."""
 
+    def hurry(self) -> None:
+        """Do nothing."""
+
     def stop(self) -> None:
         """Do nothing."""
 
@@ -29,7 +32,7 @@ class ManualScheduler:
     def __init__(self) -> None:
         self.steps: dict[str, Step] = {}
 
-    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: int = 0) -> ServiceHandle:
+    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: Period = 0) -> ServiceHandle:
         """Store ``step`` by its name; ``period_ms`` is ignored."""
         del period_ms
         self.steps[name] = step

@@ -52,6 +52,9 @@ class _SimService:
     def wake(self) -> None:
         self._woken = True
 
+    def hurry(self) -> None:
+        self.wake()
+
     def stop(self) -> None:
         self._stopped = True
 
@@ -69,7 +72,7 @@ class SimScheduler:
         self._entropy = entropy
         self._services: list[_SimService] = []
 
-    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: int = 0) -> ServiceHandle:
+    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: Period = 0) -> ServiceHandle:
         """Run ``step`` every ``period_ms`` of the clock, and when it is woken."""
         service = _SimService(name, period_ms, step, self._now_ms())
         self._services.append(service)

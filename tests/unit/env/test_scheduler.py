@@ -41,3 +41,22 @@ def test_a_service_that_asks_for_another_step_does_not_rest():
     began = time.monotonic()
     scheduler.stop_all()
     assert time.monotonic() - began < 30, "a stop does not wait for the rest"
+
+
+def test_a_hurried_service_does_not_rest():
+    steps, scheduler, ran = [], ThreadScheduler(), threading.Event()
+
+    def step():
+        steps.append(1)
+        ran.set()
+
+    handle = scheduler.every("S", 60_000, step, rest_ms=lambda: 60_000)
+    handle.wake()
+    assert ran.wait(20)
+    ran.clear()
+    handle.wake()
+    assert not ran.wait(0.2)
+    handle.hurry()
+    assert ran.wait(20)
+    scheduler.stop_all()
+    assert len(steps) == 2

@@ -64,6 +64,8 @@ class LongPolling(Waiters[_Waiter]):
         called with each key when topics have changed, and returns whether no message can arrive for it.
         """
         super().__init__()
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called after a request has begun to wait."""
         self._loop = loop
         self._run_again = run_again
         self._is_gone = is_gone
@@ -94,6 +96,7 @@ class LongPolling(Waiters[_Waiter]):
             return PollResult.FULL
         self._add(waiter)
         waiter.timer = self._loop.call_later(left_ms / 1000, self._expire, waiter)
+        self.on_wait()
         if has_grown():
             self.wake(waiter)
         return PollResult.WAITS
