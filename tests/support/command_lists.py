@@ -23,6 +23,7 @@ READING: dict[str, list[str]] = {
     "disk-usage": ["STORE"],
     "retention": ["STORE", "STORE --json", "STORE --free 1GiB --dry-run"],
     "timers": ["STORE", "STORE --summary"],
+    "sql": ["STORE SELECT/**/count(*)/**/FROM/**/messages"],
     "backup": ["STORE OUT", "STORE OUT --verify"],
     "tail": ["STORE --topic orders --from first --no-follow", "STORE --topic orders", "STORE --topic missing",
              "STORE --topic orders --last 2 --no-follow", "STORE --topic orders --since 1h --no-follow"],

@@ -30,6 +30,7 @@ from tailrace.cli.message_commands import send, tail
 from tailrace.cli.output import layout
 from tailrace.cli.serve_command import serve
 from tailrace.cli.signals import stop_at_signals
+from tailrace.cli.sql import sql
 
 __all__ = ["app", "run"]
 
@@ -41,7 +42,7 @@ app = typer.Typer(
 )
 _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     serve, directories.dump, directories.query, directories.recover, directories.verify, directories.repair,
-    directories.disk_usage, directories.retention, directories.timers, backup, restore, send, tail,
+    directories.disk_usage, directories.retention, directories.timers, backup, restore, send, tail, sql,
 )
 _GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., Any]]]]] = {
     "topic": ("List and change the topics of a directory or broker.", {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from tailrace.dataset.narrowing import columns_of
+from tailrace.dataset.scanner import MessageScanner
 from tailrace.dataset.virtual_files import files_of
 
 __all__ = ["MessageRows", "Part", "Ranges", "RowsDataset", "TableRows"]
@@ -18,7 +20,8 @@ Ranges = dict[tuple[str, str, int], tuple[int, int]]
 """By (label, topic, queue id): offsets [start, end)."""
 _PART: Final = 1 << 16
 _PARTS: Final = 1 << 14
-"""Messages of a part, and number of parts from which on parts become larger."""
+"""Messages of a part, and number of parts that is kept by making them larger."""
+_BATCH: Final = 1 << 17
 _SMALL: Final = "queueOffset"
 """The column that is read to count rows."""
 
@@ -60,23 +63,23 @@ class RowsDataset(ds.FileSystemDataset):
 
     def __init__(self, rows: Rows, filter_: Any = None) -> None:
         form, files = ds.IpcFileFormat(), files_of(self._table_of)
-        self._rows, self._filter = rows, filter_
+        self.rows, self._filter = rows, filter_
         super().__init__([
             form.make_fragment(name, files, guarantee) for name, guarantee in rows.parts()
         ], rows.schema, form, files)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        make, arguments = self._rows.reopened()
+        make, arguments = self.rows.reopened()
         return (make, arguments) if self._filter is None else (_filtered, (make, arguments, self._filter))
 
-    def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> ds.Scanner:  # noqa: A002 - Arrow's name
+    def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> MessageScanner:  # noqa: A002 - Arrow's name
         """Return a scanner. ``columns`` is a list of names or a dict of expressions, ``filter`` an expression.
 
-        The other options are those of Arrow; options of files have no meaning here. Raises ArrowInvalid for a column
-        that the dataset does not have.
+        A batch has at most ``batch_size`` rows. The other options of Arrow's method have no meaning here. Raises
+        ArrowInvalid for a column that the dataset does not have.
         """
         filter_ = _both(self._filter, filter)
-        chosen = self._rows.schema.names if columns is None else columns
+        chosen = self.rows.schema.names if columns is None else columns
         if isinstance(chosen, Mapping):
             expressions = [*chosen.values()]
         else:
@@ -84,18 +87,17 @@ class RowsDataset(ds.FileSystemDataset):
             expressions = [pc.field(name) for name in chosen]
         if filter_ is not None:
             expressions.append(filter_)
-        needed = columns_of(expressions, self._rows.schema) or {_least(self._rows.schema)}
-        names = tuple(name for name in self._rows.schema.names if name in needed)
-        schema = pa.schema([self._rows.schema.field(name) for name in names])
+        needed = columns_of(expressions, self.rows.schema) or {_least(self.rows.schema)}
+        names = tuple(name for name in self.rows.schema.names if name in needed)
+        schema = pa.schema([self.rows.schema.field(name) for name in names])
         kept = [one.path for one in super().get_fragments(filter=filter_)]
-        allowed = {
-            name: options[name] for name in ("batch_size", "use_threads", "memory_pool") if name in options}
-        return ds.Scanner.from_batches(
-            self._rows.read(kept, names, filter_), schema=schema, columns=chosen, filter=filter_, **allowed)
+        return MessageScanner(
+            partial(self.rows.read, kept, names, filter_), schema, self.rows.schema, chosen, filter_,
+            options.get("batch_size") or _BATCH)
 
     def count_rows(self, filter: Any = None, **options: Any) -> int:  # noqa: A002 - Arrow's name
         """Return the number of rows that pass ``filter``."""
-        return sum(batch.num_rows for batch in self.scanner([], filter, **options).to_batches())
+        return self.scanner([], filter, **options).count_rows()
 
     def get_fragments(self, filter: Any = None) -> Iterator[ds.Fragment]:  # noqa: A002 - Arrow's name
         """Yield the parts that can have rows which pass ``filter``. A fragment reads whole rows."""
@@ -103,7 +105,7 @@ class RowsDataset(ds.FileSystemDataset):
 
     def filter(self, expression: Any) -> Self:
         """Return the dataset of the rows that pass ``expression``."""
-        return type(self)(self._rows, _both(self._filter, expression))
+        return type(self)(self.rows, _both(self._filter, expression))
 
     def replace_schema(self, schema: pa.Schema) -> Self:
         """Raise TypeError: the columns are those of messages; choose them by the argument ``columns`` of ``scan``."""
@@ -122,8 +124,8 @@ class RowsDataset(ds.FileSystemDataset):
         return ds.InMemoryDataset(self.to_table()).join_asof(right_dataset, *arguments, **options)
 
     def _table_of(self, name: str) -> pa.Table:
-        schema = self._rows.schema
-        return pa.Table.from_batches(self._rows.read([name], tuple(schema.names), None), schema=schema)
+        schema = self.rows.schema
+        return pa.Table.from_batches(self.rows.read([name], tuple(schema.names), None), schema=schema)
 
 
 def _filtered(make: Callable[..., RowsDataset], arguments: tuple[Any, ...], filter_: Any) -> RowsDataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, cast, final
+from typing import Any, Final, NamedTuple, cast, final
 
 import pyarrow as pa
 
@@ -38,10 +38,6 @@ TIME_STEP_MS: Final = 600_000
 
 Those of Tailrace never step back; those of a Java broker do when its clock is set back.
 """
-_TIMES: Final = 1 << 43
-"""End, in ms, of the times that a filter can narrow: the year 2248."""
-_POSITIONS: Final = 1 << 62
-_NARROWING: Final = frozenset({"commitLogOffset", "storeTimestamp"})
 
 
 @final
@@ -51,7 +47,7 @@ class StoreRows(MessageRows):
     def __init__(
         self, directories: Directories, options: ReadOptions, reopen: Callable[..., Any]
     ) -> None:
-        self._directories, self._options, self._reopen = directories, options, reopen
+        self.directories, self._options, self._reopen = directories, options, reopen
         super().__init__(arrow_schema(options.columns), batch_ranges(directories, options))
 
     def read(self, names: Sequence[str], columns: tuple[str, ...], filter_: Any) -> Iterator[pa.RecordBatch]:
@@ -62,7 +58,7 @@ class StoreRows(MessageRows):
         options, ranges = replace(self._options, columns=columns), self.ranges(names)
         if filter_ is not None:
             ranges = self._narrowed(ranges, filter_)
-        for label, directory in self._directories.items():
+        for label, directory in self.directories.items():
             for task in plan_tasks(label, directory, ranges, options):
                 yield from read_task(task, options)
 
@@ -71,24 +67,23 @@ class StoreRows(MessageRows):
         return self._reopen, ()
 
     def _narrowed(self, ranges: Ranges, filter_: Any) -> Ranges:
-        named = columns_of([filter_], self.schema) & _NARROWING
-        for column in sorted(named):
-            if column == "commitLogOffset":
-                low, high = narrowed(filter_, self.schema, column, 0, _POSITIONS, pa.scalar, 1)
-                at = cast("Callable[[Directory, ConsumeQueue, int], int]", lambda _, queue, value: offset_by_position(
-                    queue, value))
-                limit = _POSITIONS
-            else:
-                low, high = narrowed(filter_, self.schema, column, 0, _TIMES, _time, 1)
-                low, high = max(low - TIME_STEP_MS, 0), min(high + TIME_STEP_MS, _TIMES)
-                at, limit = _offset_by_stored_time, _TIMES
-            ranges = {
-                key: (max(start, at(directory, queue, low)) if low else start,
-                      min(end, at(directory, queue, high)) if high < limit else end)
-                for label, directory in self._directories.items() for queue in directory.queues()
-                for key in [(label, queue.topic, queue.queue_id)] if key in ranges
-                for start, end in [ranges[key]]}
-        return {key: (start, end) for key, (start, end) in ranges.items() if start < end}
+        for column in sorted(columns_of([filter_], self.schema) & _NARROWING.keys()):
+            limit, scalar, margin, offset_at = _NARROWING[column]
+            low, high = narrowed(filter_, self.schema, column, 0, limit, scalar, 1)
+            low, high = max(low - margin, 0), min(high + margin, limit)
+            clipped: Ranges = {}
+            for label, directory in self.directories.items():
+                for queue in directory.queues():
+                    key = label, queue.topic, queue.queue_id
+                    start, end = ranges.get(key, (0, 0))
+                    if start < end and low > 0:
+                        start = max(start, offset_at(directory, queue, low))
+                    if start < end and high < limit:
+                        end = min(end, offset_at(directory, queue, high))
+                    if start < end:
+                        clipped[key] = start, end
+            ranges = clipped
+        return ranges
 
 
 def _time(ms: int) -> pa.Scalar:
@@ -110,6 +105,26 @@ def _offset_by_stored_time(directory: Directory, queue: ConsumeQueue, timestamp:
         return store_timestamp_of(directory.read(unit.phy_offset, STORE_TIME_HEAD))
 
     return first_stored(queue, low, timestamp, stored)
+
+
+class _Narrowing(NamedTuple):
+    """How a filter on a column limits the offsets of a queue."""
+
+    limit: int
+    """End of the values that are narrowed."""
+    scalar: Callable[[int], Any]
+    margin: int
+    """Values of the column may step back by this, from one message of a queue to a later one."""
+    offset_at: Callable[[Directory, ConsumeQueue, int], int]
+    """Returns the offset of the first message with this value or a greater one."""
+
+
+_NARROWING: Final = {
+    "queueOffset": _Narrowing(1 << 62, pa.scalar, 0, lambda _, queue, offset: offset),
+    "commitLogOffset": _Narrowing(
+        1 << 62, pa.scalar, 0, lambda _, queue, phy_offset: offset_by_position(queue, phy_offset)),
+    "storeTimestamp": _Narrowing(1 << 43, _time, TIME_STEP_MS, _offset_by_stored_time),
+}
 
 
 @dataclass

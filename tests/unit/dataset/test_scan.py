@@ -135,7 +135,7 @@ def test_a_filter_gives_the_rows_that_pass_it(path, every, seed):
 
 
 def read_ranges(monkeypatch):
-    """The ranges of each read from here on."""
+    """The ranges and columns of each read that follows."""
     from tailrace.dataset import store as module
 
     seen = []

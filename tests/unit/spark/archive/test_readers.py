@@ -18,14 +18,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from page_runner import blocks
 
+import tailrace
 from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions, local_runner
 from tailrace.spark.archive.layout import ARCHIVE_SCHEMA
 from tailrace.spark.data_source import TailraceDataSource
 from tailrace.store.archive_manifest import list_manifests, read_manifest
 
-DOCS = Path(__file__).parents[4] / "docs"
 SEGMENT = 32 << 10
 COUNT = 120
 VERSION_1 = Path(__file__).with_name("archive-version-1.tar.xz")
@@ -117,13 +116,9 @@ def test_files_have_field_ids_a_page_index_and_encodings_for_columns_that_grow(b
         assert "DELTA_BYTE_ARRAY" in columns[name].encodings, name
 
 
-def test_the_examples_of_the_page_run(both):
+def test_a_dataset_of_the_archive_has_the_same_messages(both):
     _, target = both
-    [code] = [one.text for one in blocks((DOCS / "how-to/data/archive.md").read_text()) if "import duckdb" in one.text]
-    *_, sql, lazy, frame = code.strip().splitlines()
-    names = {"duckdb": duckdb, "polars": pl, "pandas": pd}
-    found = [eval(one.replace("ARCHIVE", str(target)), names) for one in (sql, lazy, frame)]
-    assert sum(count for _, count in found[0].fetchall()) == len(found[1]) == len(found[2]) == messages(target)
+    assert tailrace.scan(target).count_rows() == messages(target)
 
 
 def test_a_job_that_runs_leaves_only_whole_parquet_files_below_rows(both):
