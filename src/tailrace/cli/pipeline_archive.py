@@ -15,11 +15,14 @@ from tailrace.cli.arguments import AsJson, Config, Store, duration, errors, read
 from tailrace.cli.output import Progress, show
 from tailrace.cli.pipeline import Conf, Job, Master, need_spark, run_job
 from tailrace.cli.signals import ending_signals
-from tailrace.config import StoreConfig
+from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
 
 if TYPE_CHECKING:
     from tailrace.spark.archive.job import ArchiveJob
+    from tailrace.spark.lake.catalogue import Lake
+    from tailrace.spark.lake.job import LakeJob, LakeReport
     from tailrace.store.archive_manifest import Manifest
 
 __all__ = ["archive", "restore"]
@@ -51,6 +54,15 @@ def archive(
     piece_mib: Annotated[
         int, typer.Option(min=1, max=1024, metavar="MIB", help="Bytes of the log in one file, in MiB.")
     ] = 64,
+    table: Annotated[
+        str, typer.Option("--table", metavar="NAMESPACE", help="Also add the segments to two Iceberg tables of this "
+                          "namespace: messages, and the archive's rows.")] = "",
+    catalog: Annotated[
+        str, typer.Option("--catalog", metavar="NAME", help="With --table: a catalogue in PyIceberg's configuration. "
+                          "Default: an SQLite file in ARCHIVE.")] = "tailrace",
+    system_topics: Annotated[
+        bool, typer.Option("--system-topics", help="With --table: messages also has topics of the system and of "
+                           "retries.")] = False,
     master: Master = "local[*]",
     conf: Conf = None,
     as_json: AsJson = False,
@@ -68,6 +80,10 @@ def archive(
         raise usage("--accept-missing needs --verify")
     if follow and verify:
         raise usage("--verify reads the archive once: run it without --follow")
+    if table and verify is False:
+        raise usage("--table needs verified segments: leave --no-verify out")
+    if not table and (system_topics or catalog != "tailrace"):
+        raise usage("--catalog and --system-topics need --table")
     if (period_ms := duration(every, "--every")) < PERIOD_MIN_MS:
         raise usage(f"--every {every!r} is shorter than {PERIOD_MIN_MS}ms")
     with errors():
@@ -80,8 +96,13 @@ def archive(
         )
 
         check_places(str(store), str(target))
+        properties = read_properties(config)
+        lake = _lake(target, table, catalog, properties, system_topics=system_topics) if table else nullcontext()
     signals = _set_by_signals() if follow else nullcontext(threading.Event())
-    with run_job("archive", master, conf, [store], as_json=as_json, stage_bar=follow) as job, signals as ended:
+    with (
+        lake as tables, run_job("archive", master, conf, [store], as_json=as_json, stage_bar=follow) as job,
+        signals as ended,
+    ):
         done: list[Manifest] = []
         began = time.perf_counter()  # noqa: TID251 - a duration for people
 
@@ -96,19 +117,62 @@ def archive(
             options=ArchiveOptions(
                 piece_bytes=piece_mib << 20, at_once=job.spark.sparkContext.defaultParallelism,
                 verify=verify is not False),
-            config=StoreConfig.from_properties(read_properties(config)), progress=show,
+            config=StoreConfig.from_properties(properties), progress=show,
         ) as archiving:
-            failed = _follow(archiving, job, period_ms / 1_000, ended) if follow else _once(
-                archiving, verify=verify is True, accept_missing=accept_missing)
+            adding = None
+            if tables is not None:
+                from tailrace.spark.lake.job import LakeJob, spark_runner  # noqa: PLC0415 - PyIceberg
+
+                adding = _Adding(job, LakeJob(
+                    str(store), str(target), tables, spark_runner(job.spark),
+                    broker=BrokerConfig.from_properties(properties), config=StoreConfig.from_properties(properties),
+                    at_once=job.spark.sparkContext.defaultParallelism))
+            failed = _follow(archiving, adding, job, period_ms / 1_000, ended) if follow else _once(
+                archiving, adding, verify=verify is True, accept_missing=accept_missing)
         took = time.perf_counter() - began  # noqa: TID251
         if failed:
             job.tell(failed)
-        job.report(_report(done, archiving, took, failed))
+        job.report({**_report(done, archiving, took, failed), **({} if adding is None else adding.figures())})
         if failed:
             raise typer.Exit(1)
 
 
-def _once(archiving: "ArchiveJob", *, verify: bool, accept_missing: bool) -> str:
+def _lake(
+    target: Path, namespace: str, catalog: str, properties: dict[str, str], *, system_topics: bool
+) -> "Lake":
+    """Open the tables, before Spark starts: a catalogue that is down is named at once."""
+    from tailrace.spark.lake.catalogue import Lake  # noqa: PLC0415 - PyIceberg
+
+    return Lake(
+        str(target.absolute()), namespace, BrokerConfig.from_properties(properties).broker_name, OsFileSystem(),
+        catalogue=catalog, every_topic=system_topics)
+
+
+class _Adding:
+    """Adds archived segments to the tables, and counts them."""
+
+    def __init__(self, job: Job, lake_job: "LakeJob") -> None:
+        self._job, self._lake_job = job, lake_job
+        self._done: list[LakeReport] = []
+
+    def step(self) -> None:
+        """Add the segments that the archive has. Raises StoreError."""
+        found = self._lake_job.step()
+        self._done.append(found)
+        if found.segments:
+            self._job.tell(f"{found.segments} segments with {found.message_rows} messages are in the tables")
+        if found.waits:
+            self._job.tell(f"the tables wait: {found.waits}")
+
+    def figures(self) -> dict[str, int]:
+        """Return the members of the report."""
+        return {
+            "tableSegments": sum(one.segments for one in self._done),
+            "tableMessages": sum(one.message_rows for one in self._done),
+            "tableCommits": sum(one.commits for one in self._done)}
+
+
+def _once(archiving: "ArchiveJob", adding: _Adding | None, *, verify: bool, accept_missing: bool) -> str:
     """Verify the archive if ``verify``, then archive the sealed segments; return the errors as text."""
     failed = []
     try:
@@ -122,6 +186,11 @@ def _once(archiving: "ArchiveJob", *, verify: bool, accept_missing: bool) -> str
             archiving.step(progress)
     except StoreError as error:
         failed.append(str(error))
+    if adding is not None:
+        try:
+            adding.step()
+        except StoreError as error:
+            failed.append(str(error))
     return "; ".join(dict.fromkeys(failed))
 
 
@@ -141,13 +210,19 @@ def _set_by_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _follow(archiving: "ArchiveJob", job: Job, every: float, ended: threading.Event) -> str:
+def _follow(
+    archiving: "ArchiveJob", adding: _Adding | None, job: Job, every: float, ended: threading.Event
+) -> str:
     """Archive until ``ended`` is set; return the last error. Each error is printed once."""
     job.tell("following; SIGINT, SIGTERM or SIGHUP ends it")
-    failed = ""
+    failed, behind = "", adding is not None
     while not ended.is_set():
         try:
-            archiving.step()
+            made = archiving.step()
+            if adding is not None and (made or behind):
+                behind = True
+                adding.step()
+                behind = False
             failed = ""
         except (StoreError, OSError) as error:
             if str(error) != failed:

@@ -51,7 +51,7 @@ from tailrace.store.archive_manifest import (
 )
 from tailrace.store.directory import StoreDirectory
 
-__all__ = ["SegmentResult", "SegmentTask", "run_task", "write_segment"]
+__all__ = ["FileSink", "SegmentResult", "SegmentTask", "run_task", "write_segment"]
 
 _WRITE: Final = 4 << 20
 
@@ -103,7 +103,7 @@ class _Segment:
         return self._file.pread_into(room, at)
 
 
-class _Sink(io.RawIOBase):
+class FileSink(io.RawIOBase):
     """A file that is written from start to end, in long writes, with checksums of the file and its parts."""
 
     def __init__(self, file: File) -> None:
@@ -116,9 +116,11 @@ class _Sink(io.RawIOBase):
         file.truncate(0)
 
     def writable(self) -> bool:
+        """Return True, as PyArrow asks for."""
         return True
 
     def write(self, data: Any) -> int:
+        """Add bytes to the end of the file; they are on the disk after ``finish``."""
         self._waiting += data
         self._crc = isal_zlib.crc32(data, self._crc)
         if len(self._waiting) >= _WRITE:
@@ -230,7 +232,7 @@ class _Writer:
         groups = list(_row_groups(piece, order))
         most = max([len(group) for group in groups], default=1)
         with closing(self._file_system.open(path, writable=True, create=True)) as file:
-            sink = _Sink(file)
+            sink = FileSink(file)
             with pq.ParquetWriter(
                 pa.PythonFile(sink, "w"), WRITTEN_SCHEMA, **write_options(most)
             ) as writer:

@@ -19,7 +19,7 @@ from tailrace.spark.buffers import Scratch
 from tailrace.spark.offset_ranges import OffsetRange, RowFilter
 from tailrace.spark.source.options import ReadOptions
 
-__all__ = ["batch_messages"]
+__all__ = ["batch_messages", "records_of"]
 
 _SPAN: Final = 4 << 20
 """Bytes of the log whose records are made at a time, unless one record is longer."""
@@ -35,7 +35,7 @@ def batch_messages(
     """
     schema, keep, scratch = arrow_schema(options.columns), RowFilter([one.of_messages() for one in wanted]), Scratch()
     for table in tables:
-        for base, data, rows in _records(table, scratch):
+        for base, data, rows in records_of(table, scratch):
             shown = keep(message_rows(data, rows))
             if not len(shown):
                 continue
@@ -47,7 +47,7 @@ def batch_messages(
                 raise CorruptionError(str(error), phy_offset=base) from error
 
 
-def _records(table: pa.Table, scratch: Scratch) -> Iterator[tuple[int, memoryview, Rows]]:
+def records_of(table: pa.Table, scratch: Scratch) -> Iterator[tuple[int, memoryview, Rows]]:
     """Yield position, bytes and rows of records that are close to each other. The bytes are valid until the next."""
     order = np.argsort(table["commitLogOffset"].to_numpy(), kind="stable")
     table = table.take(pa.array(order))

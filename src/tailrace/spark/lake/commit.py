@@ -1,0 +1,100 @@
+"""Commits files of archived segments to a table, together with the mark up to which the table has them.
+
+A commit succeeds only if no other commit was made since the mark was read, so two jobs cannot add the same segment.
+PyIceberg itself would try a refused commit again without a look at the mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+
+from tailrace.errors import StoreError
+from tailrace.formats.filenames import offset_to_file_name
+from tailrace.spark.lake.catalogue import LakeTable, Mark, catalogue_errors
+from tailrace.spark.lake.files import WrittenFile
+
+__all__ = ["commit", "expire_snapshots"]
+
+_TRIES: Final = 10
+_SNAPSHOTS_MAX: Final = 100
+
+
+def commit(
+    table: LakeTable, files: Sequence[WrittenFile], before: Mark | None, mark: Mark,
+    replaced: Sequence[tuple[int, int]] = (),
+) -> None:
+    """Add files and set the mark in one commit. ``before`` is the mark for which the files were chosen.
+
+    ``replaced`` are segments [start, end) whose files in the table are exchanged for those in ``files``. If another
+    program has changed the table, the commit is tried again. Raises StoreError if the mark of the broker has changed,
+    and after ten tries.
+    """
+    for left in reversed(range(_TRIES)):
+        if table.refresh() != before:
+            raise StoreError(
+                f"another job has added segments of the broker {table.broker} to the table {table.name} since this one "
+                "looked: run only one for a broker")
+        # In this copy only: the table keeps its own value for other programs.
+        table.table.metadata.properties["commit.retry.num-retries"] = "0"
+        try:
+            with catalogue_errors(f"the commit to the table {table.name}"):
+                _commit(table, files, mark, replaced)
+            return
+        except StoreError as error:
+            if not left or not isinstance(error.__cause__, CommitFailedException):
+                raise
+
+
+def _commit(
+    table: LakeTable, files: Sequence[WrittenFile], mark: Mark, replaced: Sequence[tuple[int, int]]
+) -> None:
+    old = [one for start, end in replaced for one in _files_of(table, start, end)]
+    with table.table.transaction() as transaction:
+        transaction.set_properties({table.mark_property: msgspec.json.encode(mark).decode()})
+        snapshot = transaction.update_snapshot(snapshot_properties={
+            "tailrace.broker": table.broker, "tailrace.until": str(mark.until)})
+        with snapshot.overwrite() if old else snapshot.merge_append() as change:
+            for one in old:
+                change.delete_data_file(one)
+            for file in files:
+                change.append_data_file(_data_file(table, file))
+
+
+def _files_of(table: LakeTable, start: int, end: int) -> list[DataFile]:
+    """Return the files of a segment in the table ``raw``."""
+    name = f"p{offset_to_file_name(start)}"
+    rows = And(GreaterThanOrEqual("commitLogOffset", start), LessThan("commitLogOffset", end))
+    return [one.file for one in table.table.scan(row_filter=rows).plan_files() if name in one.file.file_path]
+
+
+def _data_file(table: LakeTable, file: WrittenFile) -> DataFile:
+    spec = table.table.spec()
+    arguments: dict[str, Any] = {
+        "content": DataFileContent.DATA, "file_path": file.path, "file_format": FileFormat.PARQUET,
+        "partition": Record(file.day) if spec.fields else Record(), "record_count": file.rows,
+        "file_size_in_bytes": file.size, "column_sizes": file.column_sizes, "value_counts": file.value_counts,
+        "null_value_counts": file.null_counts, "nan_value_counts": {}, "lower_bounds": file.lower,
+        "upper_bounds": file.upper, "key_metadata": None, "split_offsets": list(file.splits), "equality_ids": None,
+        "sort_order_id": None, "spec_id": spec.spec_id}
+    return DataFile.from_args(**arguments)
+
+
+def expire_snapshots(table: LakeTable) -> int:
+    """Let a table forget all but the newest 100 snapshots, because each makes every commit slower.
+
+    Return how many were forgotten. Files of forgotten snapshots stay on the disk.
+    """
+    ids = [one.snapshot_id for one in table.table.snapshots()]
+    old = ids[:-_SNAPSHOTS_MAX]
+    if len(old) < _SNAPSHOTS_MAX // 10:  # not with every commit
+        return 0
+    with catalogue_errors(f"the snapshots of the table {table.name}"):
+        table.table.maintenance.expire_snapshots().by_ids(old).commit()
+    return len(old)

@@ -1,0 +1,244 @@
+"""Brings the tables up to date with an archive: this module plans and commits, tasks make files.
+
+The archive is the source, so a table can be created at any time, also after the log was deleted. Segments are added in
+the order of the log. A segment that is in the log and not in the archive yet holds back the segments after it; one that
+retention deleted before it was archived does not.
+
+A kill at any step leaves whole segments in each table: rows and mark are one commit. Data files of commits that did not
+happen are removed by the next job for the same archive and table.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.errors import StoreError
+from tailrace.formats.filenames import file_name_to_offset
+from tailrace.spark.lake.catalogue import Lake, LakeTable, Mark
+from tailrace.spark.lake.commit import commit, expire_snapshots
+from tailrace.spark.lake.synced_io import local_path
+from tailrace.spark.lake.task import LakeResult, LakeTask, Target, run_task, write_data_files
+from tailrace.store.archive_manifest import Manifest, list_manifests, read_manifest
+from tailrace.store.directory import StoreDirectory
+from tailrace.store.log_paths import segment_files
+
+__all__ = ["LakeJob", "LakeReport", "local_runner", "spark_runner"]
+
+Runner = Callable[[Sequence[LakeTask]], Iterable[LakeResult]]
+_GROUP: Final = 64
+"""Largest number of segments in a commit."""
+_GROUP_MS: Final = 60_000
+"""A commit is made when its first segment has waited this long."""
+
+
+@dataclass(slots=True)
+class LakeReport:
+    """What a step has added to the tables. ``waits`` says why later segments were not added."""
+
+    segments: int = 0
+    raw_rows: int = 0
+    message_rows: int = 0
+    commits: int = 0
+    waits: str = ""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Segments that are not committed yet, with their files."""
+
+    manifests: list[Manifest] = field(default_factory=list)
+    results: list[LakeResult] = field(default_factory=list)
+    since_ms: int = 0
+
+
+def local_runner(file_system: FileSystem) -> Runner:
+    """Return a runner that runs tasks one after the other in this process."""
+    return lambda tasks: (
+        write_data_files(task, file_system, f"{number:016x}") for number, task in enumerate(tasks))
+
+
+def spark_runner(spark: Any) -> Runner:
+    """Return a runner with a Spark task for each segment. All executors need archive and tables at the same paths."""
+    return lambda tasks: spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect()
+
+
+@final
+class LakeJob:
+    """Adds the segments of an archive to the tables of ``lake``. The caller holds the lock of the archive.
+
+    ``at_once`` segments are read together. ``broker`` names the topics of the system that ``messages`` leaves out.
+    """
+
+    def __init__(
+        self, store: str, archive: str, lake: Lake, run: Runner, *, broker: BrokerConfig, at_once: int = 2,
+        config: StoreConfig | None = None, clock: Clock | None = None, file_system: FileSystem | None = None,
+        progress: Callable[[LakeReport], None] | None = None,
+    ) -> None:
+        self._store, self._archive = str(Path(store).absolute()), str(Path(archive).absolute())
+        self._lake, self._run, self._at_once = lake, run, at_once
+        self._file_system = file_system or OsFileSystem()
+        self._own_topics = frozenset({
+            broker.broker_name, broker.broker_cluster_name, f"{broker.broker_cluster_name}_REPLY_TOPIC"})
+        self._log_paths = StoreDirectory(
+            self._store, config=config, file_system=self._file_system, raw=True).log_paths.all
+        self._clock = clock or SystemClock()
+        self._progress = progress
+        self._tables = (lake.raw, lake.messages)
+        for table in self._tables:
+            mark = table.refresh()
+            self._check_identity(table, mark)
+            self._remove_left_over(table, 0 if mark is None else mark.until)
+
+    def step(self) -> LakeReport:
+        """Add the segments that the archive has and the tables do not have. Return what was added.
+
+        Raises StoreError if a segment or a commit fails; what was committed before stays.
+        """
+        report = LakeReport()
+        marks = [table.refresh() for table in self._tables]
+        waiting, report.waits = self._waiting(marks)
+        targets = [self._target(table) for table in self._tables]
+        self._replace(waiting, marks, targets, report)
+        new = [one for one in waiting if one.segment >= min(_until(mark) for mark in marks)]
+        group = _Group()
+        for first in range(0, len(new), self._at_once):
+            window = new[first : first + self._at_once]
+            done = {one.segment: one for one in self._run([self._task(one, marks, targets) for one in window])}
+            for manifest in window:
+                result = done[manifest.segment]
+                if result.problem:
+                    self._commit(group, report)
+                    raise StoreError(f"segment {manifest.segment} is not in the tables: {result.problem}")
+                if not group.manifests:
+                    group.since_ms = self._clock.now_ms()
+                group.manifests.append(manifest)
+                group.results.append(result)
+            if len(group.manifests) >= _GROUP or self._clock.now_ms() - group.since_ms >= _GROUP_MS:
+                self._commit(group, report)
+                group = _Group()
+        self._commit(group, report)
+        return report
+
+    # -- planning
+
+    def _target(self, table: LakeTable) -> Target:
+        """Return the target of a table. Its directory is of this archive alone, so that no other job removes a file."""
+        target = table.target
+        return replace(target, directory=f"{target.directory}/{zlib.crc32(self._archive.encode()):08x}")
+
+    def _waiting(self, marks: Sequence[Mark | None]) -> tuple[list[Manifest], str]:
+        """Return the manifests that may have to be added or replaced, and why there are not more."""
+        in_log = self._log_segments()
+        least = min(_until(mark) for mark in marks)
+        known = frozenset(in_log)
+        found: list[Manifest] = []
+        expected = least
+        for segment in list_manifests(self._file_system, self._archive):
+            if segment < least and segment not in known:
+                continue  # only a segment that the log has can have been archived again
+            manifest = read_manifest(self._file_system, self._archive, segment)
+            if manifest is None:
+                continue
+            if segment >= least:
+                missing = next((one for one in in_log if expected <= one < segment), None)
+                if missing is not None:
+                    return found, f"segment {missing} is in the log and not in the archive"
+                if not manifest.verified:
+                    return found, f"segment {segment} of the archive is not verified"
+                expected = manifest.until
+            found.append(manifest)
+        return found, ""
+
+    def _log_segments(self) -> list[int]:
+        """Return the positions of the segments that the log has."""
+        return [offset for offset, _ in segment_files(self._file_system, self._log_paths)]
+
+    def _task(
+        self, manifest: Manifest, marks: Sequence[Mark | None], targets: Sequence[Target], *, replaced: bool = False
+    ) -> LakeTask:
+        raw, messages = (
+            target if manifest.segment >= _until(mark) else None for target, mark in zip(targets, marks, strict=True))
+        return LakeTask(
+            self._archive, manifest, self._lake.messages.broker, self._own_topics, self._lake.every_topic,
+            targets[0] if replaced else raw, None if replaced else messages)
+
+    def _check_identity(self, table: LakeTable, mark: Mark | None) -> None:
+        """Raise StoreError unless the archive has the segment that a mark names."""
+        if mark is None:
+            return
+        last = read_manifest(self._file_system, self._archive, mark.segment)
+        if last is None or last.sha256 != mark.sha256:
+            raise StoreError(
+                f"the table {table.name} has the broker {table.broker} up to segment {mark.segment}, and "
+                f"{self._archive} has {'no such segment' if last is None else 'another segment there'}: it is the "
+                "archive of another store, whose broker needs a brokerName of its own in --config")
+
+    # -- commits
+
+    def _replace(
+        self, waiting: Sequence[Manifest], marks: list[Mark | None], targets: Sequence[Target], report: LakeReport
+    ) -> None:
+        """Exchange the files of segments that were archived again since the table ``raw`` got them."""
+        mark = marks[0]
+        if mark is None:
+            return
+        again = [one for one in waiting if one.segment < mark.until and one.archived_at > mark.archived_at]
+        if not again:
+            return
+        results = [*self._run([self._task(one, marks, targets, replaced=True) for one in again])]
+        for result in results:
+            if result.problem:
+                raise StoreError(f"segment {result.segment} is not in the tables: {result.problem}")
+        later = mark._replace(archived_at=max(one.archived_at for one in again))
+        commit(
+            self._lake.raw, [file for one in results for file in one.raw], mark, later,
+            [(one.segment, one.until) for one in again])
+        marks[0] = later
+        report.commits += 1
+
+    def _commit(self, group: _Group, report: LakeReport) -> None:
+        if not group.manifests:
+            return
+        for table in self._tables:
+            before = table.refresh()
+            new = [
+                (one, result) for one, result in zip(group.manifests, group.results, strict=True)
+                if one.segment >= _until(before)]
+            if not new:
+                continue
+            files = [file for _, result in new for file in getattr(result, table.kind)]
+            last = new[-1][0]
+            newest = max(one.archived_at for one, _ in new)
+            commit(table, files, before, Mark(
+                last.until, last.segment, last.sha256, newest if before is None else max(newest, before.archived_at)))
+            expire_snapshots(table)
+            rows = sum(file.rows for file in files)
+            if table.kind == "raw":
+                report.raw_rows += rows
+            else:
+                report.message_rows += rows
+            report.commits += 1
+        report.segments += len(group.manifests)
+        if self._progress is not None:
+            self._progress(report)
+
+    def _remove_left_over(self, table: LakeTable, until: int) -> None:
+        """Remove files of attempts that were not committed: those of segments that the table does not have."""
+        place = self._target(table).directory
+        if not self._file_system.exists(place):
+            return
+        for name in self._file_system.list(place):
+            segment = file_name_to_offset(name.removeprefix("p").partition("-")[0])
+            if segment is not None and segment >= until and local_path(place) is not None:
+                self._file_system.remove(f"{place}/{name}")
+
+
+def _until(mark: Mark | None) -> int:
+    return 0 if mark is None else mark.until
