@@ -180,3 +180,57 @@ def test_a_resting_archive_is_verified_by_its_command(spark, tmp_path):
     assert code == 1
     assert f"file={part}" in report["error"]
     assert "the log no longer has the segment" in told
+
+
+def test_a_topic_is_a_table_after_the_command_also_while_it_follows(spark, tmp_path):
+    pytest.importorskip("pyiceberg")
+    from tailrace.spark.lake.catalogue import Lake
+
+    path, archive = tmp_path / "s", tmp_path / "a"
+    fill(path, 0, 200)
+
+    def run(*more):
+        done = CliRunner().invoke(app, ["pipeline", "archive", str(path), str(archive), "--table", "lake", *more])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def bodies():
+        with Lake(str(archive), "lake", "broker-a", OsFileSystem()) as tables:
+            assert tables.raw.table.name() == ("lake", "raw_broker_a")
+            return sorted(int(one) for one in tables.messages.table.scan().to_arrow()["body"].to_pylist())
+
+    report = run()
+    assert (report["segments"], report["tableSegments"], report["tableCommits"]) == (3, 3, 2)
+    assert bodies() == list(range(report["tableMessages"]))
+    fill(path, 200, 400)
+    count = report["tableMessages"]
+
+    def end():
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            time.sleep(0.2)
+            with contextlib.suppress(Exception):
+                if len(bodies()) > count:
+                    break
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    other = threading.Thread(target=end)
+    other.start()
+    report = run("--follow", "--every", "200ms")
+    other.join()
+    assert report["tableSegments"] == report["segments"] > 1
+    assert bodies() == list(range(count + report["tableMessages"]))
+
+
+@pytest.mark.parametrize(("options", "told"), [
+    (["--table", "x", "--no-verify"], "--table needs verified segments"),
+    (["--catalog", "x"], "--catalog and --system-topics need --table"),
+    (["--table", "x", "--catalog", "none"], "PyIceberg's configuration has no catalogue none"),
+])
+def test_options_of_tables_are_refused_before_spark_starts(tmp_path, options, told):
+    path = tmp_path / "s"
+    fill(path, 0, 1)
+    done = CliRunner().invoke(app, ["pipeline", "archive", str(path), str(tmp_path / "a"), *options])
+    assert done.exit_code != 0
+    assert told in done.stderr
+    assert not (tmp_path / "a").exists()

@@ -121,10 +121,10 @@ def archive(
         ) as archiving:
             adding = None
             if tables is not None:
-                from tailrace.spark.lake.job import LakeJob, spark_runner  # noqa: PLC0415 - PyIceberg
+                from tailrace.spark.lake import job as lake_job  # noqa: PLC0415 - PyIceberg
 
-                adding = _Adding(job, LakeJob(
-                    str(store), str(target), tables, spark_runner(job.spark),
+                adding = _Adding(job, lake_job.LakeJob(
+                    str(store), str(target), tables, lake_job.spark_runner(job.spark),
                     broker=BrokerConfig.from_properties(properties), config=StoreConfig.from_properties(properties),
                     at_once=job.spark.sparkContext.defaultParallelism))
             failed = _follow(archiving, adding, job, period_ms / 1_000, ended) if follow else _once(
