@@ -304,40 +304,39 @@ class StoreConfig(_Config):
         BrokerRole.ASYNC_MASTER, "Who appends to the log: clients of a master, or on a SLAVE only the replication from "
         "its master.", main=True)
     ha_listen_port: int = _option(
-        0, "Port of a master for its slaves, on brokerIP2; 0: the port of the broker + 1. It is open if brokerRole or "
-        "this port is set.", low=0, high=65_535)
+        0, "Port of a master for slaves, open if brokerRole or this port is set; 0: the broker's port + 1.",
+        low=0, high=65_535)
     ha_allowed_hosts: str = _option(
-        "", "Addresses and networks from which slaves may connect, besides those of registered brokers of the same "
-        "name, separated by `;`.")
+        "", "Addresses and networks, separated by `;`, from which slaves may connect besides registered members.")
     ha_send_heartbeat_interval: int = _option(
-        5000, "After this long without data a heartbeat is sent to a slave.", unit="ms", low=1)
+        5000, "Heartbeats to idle slaves.", unit="ms", low=1)
     ha_housekeeping_interval: int = _option(
-        20_000, "A connection of replication without a byte for this long is closed.", unit="ms", low=1)
+        20_000, "Silent slaves are disconnected.", unit="ms", low=1)
     ha_transfer_batch_size: int = _option(
-        32 * KIB, "Most bytes of the log that a slave gets together.", unit="bytes", low=1, high=4 * MIB - 12)
+        32 * KIB, "Body of a frame.", unit="bytes", low=1, high=4 * MIB - 12)
     ha_flow_control_enable: bool = _option(
-        False, "Whether maxHaTransferByteInSecond limits what each slave gets.")
+        False, "Whether maxHaTransferByteInSecond applies.")
     max_ha_transfer_byte_in_second: int = _option(
-        100 * MIB, "That limit.", unit="bytes/s", low=1)
+        100 * MIB, "Limit for each slave.", unit="bytes/s", low=1)
     ha_max_gap_not_in_sync: int = _option(
-        256 * MIB, "A slave that lacks more of the log than this is not in sync.", unit="bytes", low=1)
+        256 * MIB, "A slave that lacks more is not in sync.", unit="bytes", low=1)
     ha_send_unsynced: bool = _option(
-        False, "Whether a slave under SYNC_FLUSH gets bytes before they are synced, as in RocketMQ. After a power loss "
-        "it may then have more than its master.")
+        False, "Whether slaves get unsynced bytes under SYNC_FLUSH, as in RocketMQ. They may then have more after a "
+        "power loss.")
     sync_from_last_file: bool = _option(
-        False, "Whether an empty slave gets only the last file of the log and what follows, as in RocketMQ.")
+        False, "Whether an empty slave starts at the last file, as in RocketMQ.")
     in_sync_replicas: int = _option(
-        0, "Brokers that must have a message before a SYNC_MASTER acknowledges it, itself included; 0: two.",
+        0, "Brokers that must have a message before a SYNC_MASTER acknowledges it, itself included; 0: 2.",
         low=0, high=100, main=True)
     min_in_sync_replicas: int = _option(
-        1, "A SYNC_MASTER refuses messages while fewer brokers than this are in sync, itself included.",
+        1, "A SYNC_MASTER refuses sends while fewer brokers are in sync, itself included.",
         low=1, high=100)
     enable_auto_in_sync_replicas: bool = _option(
-        False, "Whether inSyncReplicas counts only brokers that are in sync, but at least minInSyncReplicas.")
+        False, "Whether inSyncReplicas falls to the brokers in sync, at least minInSyncReplicas.")
     slave_timeout: int = _option(
-        3000, "How long an acknowledgement waits for slaves; then it is FLUSH_SLAVE_TIMEOUT.", unit="ms", low=1)
+        3000, "Longest wait for slaves; then FLUSH_SLAVE_TIMEOUT.", unit="ms", low=1)
     read_replicated_only: bool = _option(
-        False, "Whether messages of a SYNC_MASTER can be consumed only when inSyncReplicas brokers have them.")
+        False, "Whether only messages that inSyncReplicas brokers have are consumed.")
 
     # -- put and flush
     max_message_size: int = _option(
@@ -585,7 +584,7 @@ class BrokerConfig(_Config):
     broker_id: int = _option(0, "0 is the master; there are no others.")
     broker_ip1: str = _option("", "Address that clients get; empty: the listening one.", name="brokerIP1", main=True)
     broker_ip2: str = _option(
-        "", "Address that slaves get, and on which the port for slaves is; empty: brokerIP1.", name="brokerIP2")
+        "", "Address of the port for slaves; empty: brokerIP1.", name="brokerIP2")
     listen_port: int = _option(
         10911, "Port of the broker for `serve` without `--listen`; 0 picks one.", low=0, high=65_535, main=True)
     bind_address: str = _option(

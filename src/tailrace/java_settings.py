@@ -40,7 +40,7 @@ REASONS: Final[Mapping[str, str]] = {
     "proxy": "connections to name servers do not use a proxy",
     "replication": "a slave takes the address of its master from the name server",
     "acting": "no slave acts for its master: a promotion is a command",
-    "duplication": "in RocketMQ, too, another program must move the confirm offset, or no message can be consumed",
+    "duplication": "even in RocketMQ no message can be consumed until another program moves the confirm offset",
     "dledger": "there is no DLedger CommitLog",
     "controller": "there is no controller mode",
     "container": "there is no broker container",

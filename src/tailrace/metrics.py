@@ -393,15 +393,15 @@ ARCHIVE_LAG: Final = _gauge(
     "Bytes of full CommitLog files that are not in the archive (archiveDirectory), as the last pass of retention "
     "saw it; 0 without an archive.", unit="bytes", source="archiveLagBytes")
 REPLICAS_IN_SYNC: Final = _gauge(
-    "tailrace_slaves_in_sync", "Slaves that lack less than haMaxGapNotInSync.", source="broker.replicas.in_sync")
+    "tailrace_slaves_in_sync", "Slaves in sync.", source="broker.replicas.in_sync")
 REPLICA_BEHIND: Final = _gauge(
-    "tailrace_slave_behind_bytes", "Bytes of the log that the slaves of a host lack.", ("host",), unit="bytes",
+    "tailrace_slave_behind_bytes", "Bytes that slaves lack.", ("host",), unit="bytes",
     source="broker.replicas.behind_bytes")
 REPLICATION_SENT: Final = _counter(
-    "tailrace_slave_sent_bytes_total", "Bytes of the log that were sent to slaves.", (),
+    "tailrace_slave_sent_bytes_total", "Bytes sent to slaves.", (),
     source="broker.replicas.sent_bytes")
 REPLICATION_CLOSED: Final = _counter(
-    "tailrace_slave_connections_closed_total", "Connections of slaves that have ended, by reason.", ("reason",),
+    "tailrace_slave_connections_closed_total", "Ended connections of slaves.", ("reason",),
     source="broker.replicas.closed")
 LOOP_LAG: Final = Metric(
     name="tailrace_event_loop_lag", kind=MetricKind.HISTOGRAM, unit="seconds",

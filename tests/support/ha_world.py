@@ -1,4 +1,4 @@
-"""A master with its HA port on a real store, and a slave that does what a test wants."""
+"""A master with its HA port on a real store, and a scripted slave."""
 
 from __future__ import annotations
 

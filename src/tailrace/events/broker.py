@@ -12,7 +12,7 @@ PORTS_TAKEN: Final = event(
 VIP_PORT_LEFT_OUT: Final = event(
     "warning", "VIP port left out", "address reason",
     "The broker could not listen on the port two below its own.",
-    do="Nothing, unless clients set `vipChannelEnabled`.")
+    do="Nothing, unless clients set `vipChannelEnabled` or a slave is a Java broker.")
 BROKER_STARTED: Final = event(
     "info", "broker started", "broker namesrv advertised",
     "Clients are served at these addresses.")

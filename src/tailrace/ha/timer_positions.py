@@ -41,7 +41,7 @@ class TimerPositions:
         self._kept.append((self._end(), fields))
 
     def shown(self, acknowledged: int | None) -> TimerCheckpointFields | None:
-        """Return the newest checkpoint whose log all slaves have; None if there is none yet.
+        """Return the newest checkpoint whose log all slaves have; None before the first one.
 
         ``acknowledged`` is the position up to which all connected slaves have the log, None without a slave.
         """

@@ -289,7 +289,7 @@ class DefaultMessageStore:
     def flush(self, *, clean: bool = False) -> None:
         """Flush the log, dispatch all of it, flush queues and index. Raises FatalStorageError."""
         self.flush_commit_log.flush()
-        if clean:  # nobody reads any more, and the next open dispatches all that it finds
+        if clean:  # readers have left, and the next open dispatches all that it finds
             self._shows_replicated_only = False
         while self.reput.step():
             pass

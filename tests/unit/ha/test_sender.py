@@ -1,4 +1,4 @@
-"""What a master sends to a slave that does what a test wants: frames, their start, and refusals."""
+"""What a master sends to a scripted slave: frames, their start, and refusals."""
 
 from __future__ import annotations
 
