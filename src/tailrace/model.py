@@ -183,7 +183,11 @@ def _shown(one: Any, *, leave_out: bool = False) -> str:
     return f"{type(one).__name__}({', '.join(parts)})"
 
 
-@dataclass(slots=True, kw_only=True)
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+"""Stands for a new dict."""
+
+
+@dataclass(slots=True, kw_only=True, init=False)
 class Message:
     """A message as a program writes it.
 
@@ -207,13 +211,29 @@ class Message:
     delay: float | str | timedelta | None = None
     delay_level: int = 0
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self, *, topic: str, body: bytes, tags: str | None = None, keys: Sequence[str] = (),
+        properties: Mapping[str, str] = _NO_PROPERTIES, flag: int = 0, wait_store_msg_ok: bool = True,
+        deliver_at: int | str | datetime | None = None, delay: float | str | timedelta | None = None,
+        delay_level: int = 0,
+    ) -> None:
+        # Written out, because a generated one and its __post_init__ take twice as long, and each message is made.
+        self.topic = topic
+        self.body = body
+        self.tags = tags
+        self.keys = keys
+        self.properties = properties if properties is not _NO_PROPERTIES else {}
+        self.flag = flag
+        self.wait_store_msg_ok = wait_store_msg_ok
+        self.deliver_at = deliver_at
+        self.delay = delay
+        self.delay_level = delay_level
         # Most messages have a body, a tag and keys, perhaps properties; the checks of the others cost more.
         if (
-            type(self.body) is bytes and (self.tags is None or type(self.tags) is str)
-            and self.flag == 0 == self.delay_level
-            and self.deliver_at is None and self.delay is None
-            and (not self.keys or _are_texts(self.keys)) and (not self.properties or _are_plain(self.properties))
+            type(body) is bytes and (tags is None or type(tags) is str) and flag == 0 == delay_level
+            and deliver_at is None and delay is None
+            and (not keys or (type(keys) is tuple and len(keys) == 1 and type(keys[0]) is str) or _are_texts(keys))
+            and (not properties or _are_plain(properties))
         ):
             return
         refuse_conflicts(self)
