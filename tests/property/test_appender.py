@@ -56,8 +56,12 @@ class Log:
             threading.Lock(), self.tick, self.tick, self.flags, self, self.roll, crc, 1000, long_put, stage)
 
     def tick(self):
-        self.now += 3 if self.now % 2 else -1
+        self.now = self.next_tick(self.now)
         return self.now
+
+    @staticmethod
+    def next_tick(now):
+        return now + (3 if now % 2 else -1)
 
     def last_file(self, _):
         if not self.files or self.files[-1].wrote_position == FILE:
@@ -181,10 +185,11 @@ def test_a_plain_message_is_one_that_needs_no_closer_look(topic, body, propertie
     for module in {*TWINS} if kernels.compiled() else TWINS[:1]:
         log = Log(module, crc=False)
         log.tail.topics["T"] = b"T"
-        found = log.tail.plain_writer(MessageExtBrokerInner(topic, queue_id, body, properties))
+        found = log.tail.put(MessageExtBrokerInner(topic, queue_id, body, properties))
         if found is not None:
             assert topic == "T"
             assert queue_id >= 0
+        assert bool(log.tail.counts.times) == (found is not None)
 
 
 @pytest.mark.parametrize("name", [
@@ -198,9 +203,62 @@ def test_what_the_put_hook_or_multi_dispatch_look_at_is_not_plain(module, name):
         properties = before + name.encode() + b"\x01x\x02"
         message = MessageExtBrokerInner("T", 0, b"", properties)
         assert module.kind_of(message) == (C.LMQ if name.startswith("INNER") else C.WAITS)
+        assert log.tail.put(message) is None
         assert log.tail.plain_writer(message) is None
         assert (log.tail.plain_writer(message, hooked=True) is None) == name.startswith("INNER")
     assert log.tail.plain_writer(MessageExtBrokerInner("T", 0, b"", b"TAGS\x01a\x02")) is not None
+    assert log.tail.put(MessageExtBrokerInner("T", 0, b"", b"TAGS\x01a\x02")) is not None
+
+
+@quick
+@given(st.lists(st.tuples(
+    st.sampled_from(["T", "t" * 130]), st.integers(0, 1), st.sampled_from([0, 4, 8, 12]), hosts,
+    st.integers(-(1 << 31), (1 << 31) - 1), st.binary(max_size=900), st.sampled_from([b"", b"TAGS\x01a\x02"]),
+    st.booleans()), min_size=1, max_size=12), st.booleans())
+def test_a_plain_put_leaves_what_the_writer_of_a_checked_message_leaves(puts, crc):
+    """In all three ways, and whatever was put before with the same writer."""
+    logs = [Log(module, crc=crc) for module in (TWINS if kernels.compiled() else TWINS[:1]) for _ in range(2)]
+    for log in logs:
+        log.tail.topics.update({"T": b"T", "t" * 130: b"t" * 130})
+    for topic, queue_id, sys_flag, host, flag, body, stored, in_parts in puts:
+        found = []
+        for number, log in enumerate(logs):
+            by_itself = MessageExtBrokerInner(topic, queue_id, body, stored, flag, sys_flag, 77, host, 3, 9)
+            if in_parts:
+                by_itself = MessageExtBrokerInner(
+                    topic, queue_id, body, stored, flag, 0, log.next_tick(log.next_tick(log.now)), log.tail.store_host)
+            writer = log.module.MessageWriter(by_itself, topic.encode(), stored)
+            found.append(
+                log.tail.append(writer) if not number % 2
+                else log.tail.put_parts(topic, queue_id, body, stored, flag) if in_parts else log.tail.put(by_itself))
+        assert all(result == found[0] for result in found)
+        assert all(log.state() == logs[0].state() for log in logs)
+
+
+@pytest.mark.parametrize("module", TWINS, ids=["interpreted", "imported"])
+def test_a_put_wakes_the_reader_that_waits_and_reports_a_refusal(module):
+    log, woken, refused = Log(module, crc=False), [], []
+    log.tail.topics["T"] = b"T"
+    log.tail.wake, log.tail.refused = lambda: woken.append(log.files[0].wrote_position), refused.append
+    message = MessageExtBrokerInner("T", 0, b"body", b"")
+    assert log.tail.put(message).ok
+    assert not woken
+    log.tail.reader_waits = True
+    assert log.tail.put(message).ok
+    assert woken == [log.files[0].wrote_position]  # the record is there when the reader wakes
+    assert log.tail.append_some(log.writer("many", "T", 1, 0, bytes(8), [(0, b"", b"")])).msg_num == 1
+    assert len(woken) == 2
+    log.flags.set(NOT_WRITEABLE, "the test refuses writes")
+    for result in (log.tail.put(message), log.tail.put_parts("T", 0, b"", b"", 0)):
+        assert (result.status, result.remark) == (
+            PutMessageStatus.SERVICE_NOT_AVAILABLE, "the test refuses writes")
+        assert refused.pop(0) is result
+    assert len(woken) == 2
+    assert log.tail.counts.failed_times == 2
+    assert log.tail.put_parts("T", 0, bytearray(1), b"", 0) is None
+    assert log.tail.put_parts("T", 0, b"", b"", 1 << 31) is None
+    assert log.tail.put_parts("T", -1, b"", b"", 0) is None
+    assert log.tail.put_parts("U", 0, b"", b"", 0) is None
 
 
 @quick

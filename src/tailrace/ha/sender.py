@@ -152,7 +152,7 @@ class HaSender:
             lambda: self._acceptor.protocol(
                 lambda: _Connection(self), self._incoming, self._config.ha_housekeeping_interval / 1000),
             one_address(found), port, backlog=_BACKLOG)
-        self._store.replication.senders.append(self)
+        self._store.add_sender(self)
         taken = self._server.sockets[0].getsockname()
         return str(taken[0]), int(taken[1])
 
@@ -160,7 +160,7 @@ class HaSender:
         """Close the port and all connections."""
         if self._server is None:
             return
-        self._store.replication.senders.remove(self)
+        self._store.remove_sender(self)
         self._server.close()
         self._server = None
         for one in list(self._incoming):

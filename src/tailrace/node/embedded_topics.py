@@ -41,6 +41,13 @@ class EmbeddedTopics:
         self._topics = topics
         self._store = store
         self._turn = itertools.count()
+        self.plain: dict[str, int] = {}
+        """Number of queues of topics of which `queue_of` needs to ask nothing else; another dict after a change."""
+        topics.on_change(self._forget)
+        topics.mappings.on_change(self._forget)
+
+    def _forget(self) -> None:
+        self.plain = {}  # what a thread that looked before the change still adds is in the dict of before
 
     def create(self, topic: str, queues: Any, attributes: Any) -> TopicConfig:
         """Create a topic, or change its queues and attributes. Raises ConfigError."""
@@ -133,6 +140,7 @@ class EmbeddedTopics:
             raise MessageIllegalError("ordering_key", f"is a text, not {ordering_key!r}")
         if queue_id is not None and not hasattr(queue_id, "__index__"):
             raise MessageIllegalError("queueId", f"is a whole number, not {queue_id!r}")
+        plain = self.plain
         known = self._topics.select(topic)
         if known is None:
             # A refused topic must leave no config: the log checks names first.
@@ -146,6 +154,8 @@ class EmbeddedTopics:
             raise MessageIllegalError(
                 "topic", f"{topic} is a static topic: its queues may be on several brokers, send to one of them")
         count = known.write_queue_nums
+        if not known.attributes and topic not in self._store.compaction.topics:
+            plain[topic] = count
         if queue_id is None and count > 0:
             number = next(self._turn) if ordering_key is None else abs(java_string_hash(ordering_key))
             return number % count

@@ -57,6 +57,7 @@ from tailrace.node.queue_offsets import QueueOffsets
 from tailrace.node.store_opening import OpenStore, StoreParts, open_store
 from tailrace.node.topic_config import TopicConfig
 from tailrace.spellings import Duration, Time, milliseconds, time_ms
+from tailrace.store.default_message_store import FAR_BEHIND
 from tailrace.store.hooks import MessageArrivingListener, PropertyFilter
 from tailrace.store.queue_sizes import QueueSize
 from tailrace.timer.pending import PendingTimer
@@ -85,7 +86,9 @@ class MessageStore:
         self.topics = opened.topics
         self.retention = opened.retention
         """The service that deletes expired files and checks the disks."""
-        self.inner, self._plain_writer, self._append = store, store.plain_writer, store.append
+        self.inner = store
+        self._put_plain, self._put_parts = store.commit_log.tail.put, store.commit_log.tail.put_parts
+        self._reput = store.reput
         self._embedded = EmbeddedTopics(opened.topics, store)
         self.queue_offsets = QueueOffsets(store, self._check_open)
         """Offsets of queues for a broker, to which an unknown topic is empty."""
@@ -275,19 +278,27 @@ class MessageStore:
         FlushDiskTimeoutError (the message is in the log, its sync is late) or StoreClosedError.
         """
         store, topic = self.inner, message.topic
-        queue_id = self._topic_queues(topic, queue_id, ordering_key)
-        if topic in store.compaction.topics:  # a call for each put of another topic costs a hundredth of it
-            refuse_without_keys(store.compaction, topic, [message])
+        if self._closed or processes.forks != self._forks:
+            self._check_open()
+        if (
+            type(queue_id) is not int or ordering_key is not None or type(topic) is not str
+            or not 0 <= queue_id < self._embedded.plain.get(topic, 0)
+        ):
+            queue_id = self._embedded.queue_of(topic, queue_id, ordering_key)
+            if topic in store.compaction.topics:
+                refuse_without_keys(store.compaction, topic, [message])
         stored = plain_properties(message, self._unique_prefix, next(self._unique_number))
-        result = self.put_inner(MessageExtBrokerInner(
-            topic, queue_id, message.body,
-            stored or odd_properties(message, self._unique_prefix, next(self._unique_number)), message.flag, 0,
-            self._clock.now_ms(), store.store_host, kind=0 if stored else -1))
+        result = self._put_parts(topic, queue_id, message.body, stored, message.flag) if stored else None
+        if result is None:
+            result = self.put_inner(MessageExtBrokerInner(
+                topic, queue_id, message.body,
+                stored or odd_properties(message, self._unique_prefix, next(self._unique_number)), message.flag, 0,
+                self._clock.now_ms(), store.store_host, kind=0 if stored else -1))
         if result.status is not _PUT_OK:
             raise_refused(result)
         if store.sync_flush and message.wait_store_msg_ok:
             self._wait(result.until, timeout_ms)
-        else:
+        elif result.until - self._reput.reput_from_offset >= FAR_BEHIND:
             store.let_dispatch_follow(result.until)
         return result
 
@@ -355,9 +366,9 @@ class MessageStore:
         """Append a message that a broker prepared; waits for no sync and raises no refusal."""
         if self._closed or processes.forks != self._forks:
             self._check_open()
-        writer = self._plain_writer(message)
-        if writer is not None:
-            return self._append(writer)
+        result = self._put_plain(message)
+        if result is not None:
+            return result
         if message.sys_flag & _INNER_BATCH:
             return self.inner.put_inner_batch(message)
         return self.timer_services.put(message)

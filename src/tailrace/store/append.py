@@ -100,6 +100,7 @@ class RecordWriter:
     store_timestamp: int = cython.declare(cython.longlong, visibility="readonly")
     _key: QueueKey
     _counted: cython.bint
+    _born_now: cython.bint
     _whole: cython.bint
     _separate: cython.bint
     _positions: Any  # () if callers do not need them
@@ -110,15 +111,24 @@ class RecordWriter:
     @cython.cfunc
     def _prepare(self, message: MessageExtBrokerInner | None, topic: bytes, count: cython.Py_ssize_t) -> cython.void:
         """Set the fields that all records share from a message."""
-        common: RecordFields = RecordFields()
-        self._common = common
+        self._common = RecordFields()
+        self._restart(count)
+        if message is not None:
+            self._share(message, topic)
+
+    @cython.cfunc
+    def _restart(self, count: cython.Py_ssize_t) -> cython.void:
+        """Forget the last put."""
         self.count, self.done, self._bound = count, 0, 0
         self.phy_offset = self.until = self.queue_id = self.queue_offset = -1
         self.store_timestamp = 0
         self._whole, self._separate, self._positions, self._key = False, False, (), ("", 0)
-        self._counted = True
-        if message is None:
-            return
+        self._counted, self._born_now = True, False
+
+    @cython.cfunc
+    def _share(self, message: MessageExtBrokerInner, topic: bytes) -> cython.void:
+        """Take what all records have in common from a message."""
+        common: RecordFields = self._common
         if topic is None:
             raise TypeError("the topic of a record must not be None")
         self._key = (message.topic, message.queue_id)
@@ -182,19 +192,26 @@ class MessageWriter(RecordWriter):
         body = message.body
         if properties is None:
             raise TypeError("properties are bytes")
+        self._prepare(None, topic, 1)
         self._take(message, topic, body if type(body) is bytes else bytes(body), properties)
         self._complete, self._advance = complete, advance
 
     @cython.cfunc
     def _take(self, message: MessageExtBrokerInner, topic: bytes, body: bytes, properties: bytes) -> cython.void:
+        """Take the message of a put."""
         kind: cython.longlong
-        self._prepare(message, topic, 1)
+        self._share(message, topic)
         self._common.reconsume_times = message.reconsume_times
         self._common.prepared = message.prepared_transaction_offset
-        self._body, self._properties, self._complete, self._advance = body, properties, None, None
-        self._body_crc = crc_at(body, len(body)) & CRC_31_BITS
+        self._take_parts(body, properties)
         kind = self._common.sys_flag & L.TRANSACTION_MASK
         self._counted = kind not in (L.TRANSACTION_PREPARED, L.TRANSACTION_ROLLBACK)
+
+    @cython.cfunc
+    def _take_parts(self, body: bytes, properties: bytes) -> cython.void:
+        """Take what the record of a message does not share with others."""
+        self._body, self._properties, self._complete, self._advance = body, properties, None, None
+        self._body_crc = crc_at(body, len(body)) & CRC_31_BITS
 
     @cython.cfunc
     def _begin(self, queue_offsets: dict[QueueKey, int]) -> cython.void:
@@ -379,7 +396,8 @@ class Appender:
 
     ``flags`` are the running flags, which say whether puts are refused. ``queue`` has the files. ``roll`` ends a file
     before it is full and creates the next one. Between two puts the last file stays mapped; ``drop`` releases it and
-    must be called before the file may be unmapped.
+    must be called before the file may be unmapped. ``wake`` is called after a put while ``reader_waits`` or ``copied``,
+    which is for slaves, is true, and ``refused`` with the result of a refused put.
     ``topics`` has the bytes of valid topics. A message whose body and properties together have up to
     ``plain_size`` bytes is never too long.
     """
@@ -390,6 +408,10 @@ class Appender:
     topics: dict[str, bytes] = cython.declare(dict, visibility="readonly")
     counts: PutCounts = cython.declare(PutCounts, visibility="readonly")
     plain_size: int = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    reader_waits: bool = cython.declare(cython.bint, visibility="public")
+    copied: bool = cython.declare(cython.bint, visibility="public")
+    wake: Callable[[], object] | None = cython.declare(object, visibility="public")
+    refused: Callable[[PutMessageResult], object] | None = cython.declare(object, visibility="public")
     _acquire: Callable[[], bool]
     _release: Callable[[], None]
     _now_ms: Callable[[], int]
@@ -406,6 +428,7 @@ class Appender:
     _size: cython.Py_ssize_t
     _start: cython.longlong
     _reserved: cython.Py_ssize_t
+    _spare: MessageWriter | None
 
     def __init__(
         self, lock: threading.Lock, now_ms: Callable[[], int], monotonic_ns: Callable[[], int], flags: RunningFlags,
@@ -419,6 +442,7 @@ class Appender:
         self._now_ms, self._monotonic_ns, self._flags = now_ms, monotonic_ns, flags
         self._queue, self._roll = queue, roll
         self._append_crc, self._file, self._stage = append_prop_crc, None, None
+        self._spare, self.reader_waits, self.copied, self.wake, self.refused = None, False, False, None, None
 
     def drop(self) -> None:
         """Release the last file. The caller holds the lock, or no thread puts any more."""
@@ -431,6 +455,16 @@ class Appender:
         A plain message breaks no rule, names no LMQ queue, is no inner batch, and has no delivery time. With ``hooked``
         it may have one, because the put hook has seen it.
         """
+        return self._plain(message, hooked, True)
+
+    def put(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
+        """Append a plain message and return the result of the put; None if it needs the checks of the caller."""
+        writer = self._plain(message, False, False)
+        return None if writer is None else self._put(writer)
+
+    @cython.cfunc
+    def _plain(self, message: MessageExtBrokerInner, hooked: cython.bint, keep: cython.bint) -> MessageWriter | None:
+        """Return the writer of a plain message, None for another one. The caller may keep it, or pass it to `_put`."""
         topic = self.topics.get(message.topic)
         body = message.body
         stored = message.properties
@@ -442,7 +476,7 @@ class Appender:
             or kind_of(message) & (C.LMQ if hooked else C.LMQ | C.WAITS)
         ):
             return None
-        writer = MessageWriter.__new__(MessageWriter)
+        writer = self._taken(keep)
         try:
             writer._take(message, topic, body, stored)
         except OverflowError:
@@ -454,6 +488,62 @@ class Appender:
             return None
         return writer
 
+    def put_parts(
+        self, topic: Any, queue_id: cython.longlong, body: Any, stored: Any, flag: Any,
+    ) -> PutMessageResult | None:
+        """`put` of a message that a program makes now on this machine. ``stored`` are properties of a plain message.
+
+        ``queue_id`` is a queue of the topic. Return None if the message needs the checks of the caller.
+        """
+        raw = self.topics.get(topic)
+        writer: MessageWriter
+        common: RecordFields
+        number: cython.longlong
+        if (
+            raw is None or type(body) is not bytes or type(stored) is not bytes or type(flag) is not int
+            or len(body) + len(stored) > self.plain_size or not 0 <= queue_id <= 0x7FFFFFFF
+        ):
+            return None
+        try:
+            number = flag
+        except OverflowError:
+            return None
+        if not -0x80000000 <= number <= 0x7FFFFFFF:
+            return None
+        writer = self._taken(False)
+        common = writer._common
+        writer._key = (topic, queue_id)
+        common.queue_id, common.flag = queue_id, number
+        common.sys_flag = common.reconsume_times = common.prepared = 0
+        writer._born_now = True
+        common.set_born_host(self.store_host)
+        common.set_topic(raw)
+        writer._take_parts(body, stored)
+        return self._put(writer)
+
+    @cython.cfunc
+    def _taken(self, keep: cython.bint) -> MessageWriter:
+        """Return a writer of one message. Unless the caller keeps it, it is that of the last `_put`.
+
+        Only the interpreter's lock guards the spare one.
+        """
+        writer: MessageWriter
+        if cython.compiled and not keep and self._spare is not None:
+            writer = self._spare
+            self._spare = None
+            writer._restart(1)
+        else:
+            writer = MessageWriter.__new__(MessageWriter)
+            writer._prepare(None, b"", 1)
+        return writer
+
+    @cython.cfunc
+    def _put(self, writer: MessageWriter) -> PutMessageResult:
+        """Append a message whose writer the caller does not keep."""
+        result: PutMessageResult = self._appended(writer, False)
+        self._spare = writer
+        return result
+
     def append(self, writer: RecordWriter, though_full: cython.bint = False) -> PutMessageResult:
         """Append the records of a writer, and return the result of the put. This is the only way into the log.
 
@@ -461,10 +551,26 @@ class Appender:
         exceptions: if the next file cannot be created, ``msg_num`` is the number of records that are in the log.
         ``though_full`` appends also on a disk above its warning level, as long as there is room.
         """
+        return self._appended(writer, though_full)
+
+    @cython.cfunc
+    def _appended(self, writer: RecordWriter, though_full: cython.bint) -> PutMessageResult:
         flags = self._flags
+        result: PutMessageResult
         if flags.bits and not flags.is_writeable(though_full=though_full):
             self.counts.failed_times += 1
-            return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=flags.reason)
+            result = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=flags.reason)
+        else:
+            result = self._try(writer)
+        if result.status is not _PUT_OK and self.refused is not None:
+            self.refused(result)
+        if (self.reader_waits or self.copied) and writer.done and self.wake is not None:
+            self.wake()
+        return result
+
+    @cython.cfunc
+    def _try(self, writer: RecordWriter) -> PutMessageResult:
+        """Append the records of a writer, and return the result of the put."""
         try:
             self._append(writer)
         except Exception as error:  # of any kind: the caller must learn how many records are in the log
@@ -486,6 +592,8 @@ class Appender:
         if not self._flags.bits:
             with contextlib.suppress(Exception):  # of any kind: the next put meets the error again
                 self._append(writer)
+        if (self.reader_waits or self.copied) and writer.done and self.wake is not None:
+            self.wake()
         return writer._result(_PUT_OK, "") if writer.done else PutMessageResult(_PUT_OK)
 
     def append_raw(self, phy_offset: int, data: memoryview) -> int:
@@ -542,6 +650,8 @@ class Appender:
         self._acquire()
         try:
             now = self._now_ms()
+            if writer._born_now:
+                writer._common.born_timestamp = now
             now = max(now, self.last_store_timestamp)  # of two C numbers
             writer.store_timestamp = writer._common.now = now
             writer._common.set_store_host(self.store_host)
@@ -607,7 +717,9 @@ class Appender:
             if not at:
                 raise ValueError(f"a record is longer than a file of {self._size} bytes")
             return
-        file.advance(size)  # the commit point: now the records are in the log
+        if at + size > self._size:
+            raise ValueError(f"{size} bytes at {at} of a file of {self._size}")
+        file.wrote_position = at + size  # the commit point: now the records are in the log
         if writer.phy_offset < 0:
             writer.phy_offset = self._start + at
         writer.until = self._start + at + size

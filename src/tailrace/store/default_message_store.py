@@ -29,7 +29,7 @@ from tailrace.formats.commitlog import decode_message
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import OpenFiles
-from tailrace.store.append import MakeRecords, RecordWriter
+from tailrace.store.append import MakeRecords
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.compaction.compaction_store import CompactionStore
 from tailrace.store.consume_queue_store import ConsumeQueueStore
@@ -47,7 +47,7 @@ from tailrace.store.reading import MessageReader
 from tailrace.store.recovery.passes import Recovery, RecoveryOptions, RecoveryReport
 from tailrace.store.recovery.quarantine import Quarantine
 from tailrace.store.refused_puts import RefusedPuts
-from tailrace.store.replication import Replication
+from tailrace.store.replication import LogSender, Replication
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.retention.min_offsets import read_ended
 from tailrace.store.running_flags import FOLLOWS, NOT_WRITEABLE, RunningFlags
@@ -55,7 +55,7 @@ from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
 from tailrace.store.wall_times import read_wall_times
 
-__all__ = ["HINTS", "DefaultMessageStore", "NoteEnded"]
+__all__ = ["FAR_BEHIND", "HINTS", "DefaultMessageStore", "NoteEnded"]
 
 _log = get_logger(__name__)
 QueueKey = tuple[str, int]
@@ -65,7 +65,8 @@ _PUT_OK: Final = PutMessageStatus.PUT_OK  # a look-up of a member takes longer
 _REPUT_MS: Final = 1
 _UNAWAITED_MS: Final = 10
 """Rest of dispatch while no reader waits. A step for one message costs nearly as much as one for twenty."""
-_FAR_BEHIND: Final = 32 << 20
+FAR_BEHIND: Final = 32 << 20
+"""Bytes of the log that dispatch may be behind before `let_dispatch_follow` waits."""
 _FOLLOW_MS: Final = 50
 _FLUSHED_WIDTH: Final = 96
 FOLLOWS_REASON: Final = "this broker is a slave, only the replication from its master appends"
@@ -111,8 +112,11 @@ class DefaultMessageStore:
         self.commit_log = CommitLog(
             clock, file_system, config, log_paths(config, root), self.flags, self.open_files, self.lives)
         self.rules = self.commit_log.rules
-        self.plain_writer = self.commit_log.tail.plain_writer
-        self._counts = self.commit_log.tail.counts
+        tail = self.commit_log.tail
+        self.append = tail.append
+        """Appends the records of a writer that ``commit_log`` has made. The caller waits for their sync."""
+        self.plain_writer = tail.plain_writer
+        self._counts = tail.counts
         self.index = (
             IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}", self.open_files)
             if config.message_index_enable else None
@@ -141,6 +145,7 @@ class DefaultMessageStore:
             self.checkpoint, self.progress, self.compaction.flush)
         self.stats = StoreStatsService(clock, self._counts)
         self.refused_puts = RefusedPuts(clock, self._counts, self.flags)
+        tail.refused, tail.wake = self.refused_puts.note, self._wake_readers
         self.report = RecoveryReport()
         self._reput_handle: ServiceHandle | None = None
         self._flush_handle: ServiceHandle | None = None
@@ -313,20 +318,23 @@ class DefaultMessageStore:
         if self._shows_replicated_only and self._reput_handle is not None:
             self._reput_handle.wake()
 
-    def append(self, writer: RecordWriter, *, though_full: bool = False) -> PutMessageResult:
-        """Append the records of a writer that ``commit_log`` has made. The caller waits for their sync."""
-        result = self.commit_log.tail.append(writer, though_full=though_full)
-        if result.status is not _PUT_OK:
-            self.refused_puts.note(result)
-        if result.msg_num:
-            self._appended()
-        return result
-
-    def _appended(self) -> None:
-        if self.reput.idle:
+    def _wake_readers(self) -> None:
+        """Wake those who read what has been appended: dispatch if it rests, and the senders to slaves."""
+        tail = self.commit_log.tail
+        if tail.reader_waits:
             self.wake_reput()
-        if not self.replication.sends_synced_only:
+        if tail.copied:
             self.replication.wake()
+
+    def add_sender(self, sender: LogSender) -> None:
+        """Wake a sender to a slave when there are bytes that it may send."""
+        self.replication.senders.append(sender)
+        self.commit_log.tail.copied = not self.replication.sends_synced_only
+
+    def remove_sender(self, sender: LogSender) -> None:
+        """Do not wake a sender any more."""
+        self.replication.senders.remove(sender)
+        self.commit_log.tail.copied = bool(self.replication.senders) and not self.replication.sends_synced_only
 
     def append_some(
         self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords
@@ -336,16 +344,13 @@ class DefaultMessageStore:
         For the arguments see ``CommitLog.records_writer``.
         """
         log = self.commit_log
-        result = log.tail.append_some(log.records_writer(keys, count, bound, write))
-        if result.msg_num:
-            self._appended()
-        return result
+        return log.tail.append_some(log.records_writer(keys, count, bound, write))
 
     def append_raw(self, phy_offset: int, data: memoryview) -> int:
         """Append bytes of the master's log, see ``Appender.append_raw``."""
         until = self.commit_log.tail.append_raw(phy_offset, data)
         self.wake_flush()
-        self._appended()
+        self._wake_readers()
         return until
 
     def put(
@@ -399,7 +404,7 @@ class DefaultMessageStore:
     def wake_reput(self) -> None:
         """Wake dispatch, so that it does not wait for the end of its period."""
         if self._reput_handle is not None and not self.sync_flush and not self._shows_replicated_only:
-            self.reput.idle = False  # the next put need not wake it as well
+            self.commit_log.tail.reader_waits = False  # the next put need not wake it as well
             self._reput_handle.wake()  # else the flush or a slave wakes it, because records are shown after it
 
     def hurry_reput(self) -> None:
@@ -415,11 +420,11 @@ class DefaultMessageStore:
         """
         reput = self.reput
         at, steps = reput.reput_from_offset, reput.steps
-        if until - at < _FAR_BEHIND:
+        if until - at < FAR_BEHIND:
             return
         if at == self._dispatch_stuck_at or self._reput_handle is None or self.sync_flush:
             return
-        is_far = not reput.wait(until - _FAR_BEHIND // 2, _FOLLOW_MS)
+        is_far = not reput.wait(until - FAR_BEHIND // 2, _FOLLOW_MS)
         if is_far and reput.reput_from_offset == at and reput.steps > steps:
             self._dispatch_stuck_at = at  # a step made no progress, so writers do not wait for the next ones
 

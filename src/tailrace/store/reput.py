@@ -52,8 +52,8 @@ class ReputMessageService:
         self._confirm_offset = confirm_offset
         self._flags = flags
         self._seen_until = 0
-        self.idle = True
-        """True if a put must wake the service; otherwise the service is running and will see the message."""
+        self._tail = commit_log.tail
+        self._tail.reader_waits = True  # a put must wake the service; else it is running and will see the message
         self._rows = np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
         self._batch = dispatcher.new_batch()
         self._changed = threading.Condition()
@@ -82,7 +82,7 @@ class ReputMessageService:
             with self._turn:
                 self._turn.wait_for(lambda: not self._pauses)
         with self._lock:
-            self.idle, self._thread = False, threading.get_ident()
+            self._tail.reader_waits, self._thread = False, threading.get_ident()
             try:
                 again = self._step()
             finally:
@@ -90,7 +90,7 @@ class ReputMessageService:
                 self.steps += 1
             if not again:
                 # In this order, so that either a put sees the flag, or the end of its record is seen here.
-                self.idle = True
+                self._tail.reader_waits = True
                 again = self._confirm_offset() > self._seen_until
         with self._changed:
             self._changed.notify_all()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 
 from tailrace import Message, MessageStore
 from tailrace.errors import ConfigError, MessageIllegalError
 from tailrace.node.store_opening import StoreParts
+from tailrace.node.topic_queue_mapping import TopicQueueMappingDetail
 
 
 @pytest.fixture
@@ -76,3 +78,43 @@ def test_a_wrong_message_is_refused_by_name(store, wrong, text):
             put(message)
     store.create_topic("t")
     assert bodies(store, "t", 0) == []
+
+
+def test_a_change_of_a_topic_counts_for_the_next_put(store):
+    """Also for puts into a queue that others were put into before."""
+    def put(queue_id=5, keys=()):
+        return store.put(Message(topic="t", body=b"x", keys=keys), queue_id=queue_id)
+
+    store.create_topic("t", queues=6)
+    assert [put().queue_offset for _ in range(3)] == [0, 1, 2]
+    store.create_topic("t", queues=2)
+    with pytest.raises(MessageIllegalError, match="t has queues 0 to 1"):
+        put()
+    put(1)
+    put(1)
+    store.topics.mappings.change(lambda draft: draft.put("t", TopicQueueMappingDetail(topic="t", bname="b")))
+    with pytest.raises(MessageIllegalError, match="static topic"):
+        put(1)
+    store.topics.mappings.change(lambda draft: draft.remove("t"))
+    put(1)
+    store.delete_topics(["t"])
+    assert put(3).ok  # created again, with four queues
+    assert put(3).ok
+    store.create_topic("t", queues=4, attributes={"message.type": "NORMAL"})
+    assert put(3).ok
+    store.create_topic("c", queues=1, attributes={"cleanup.policy": "COMPACTION"})
+    for _ in range(2):
+        store.put(Message(topic="c", body=b"x", keys=["a"]))
+        with pytest.raises(MessageIllegalError, match="key is missing"):
+            store.put(Message(topic="c", body=b"x"))
+    for queue_id in (0.0, "0", [0]):
+        with pytest.raises(MessageIllegalError, match="queueId"):
+            put(queue_id)
+
+
+def test_a_put_is_born_when_it_is_stored_on_this_machine(store):
+    for message in (Message(topic="t", body=b"x"), Message(topic="t", body=b"y", properties={"a": "b"})):
+        before = time.time_ns() // 1_000_000
+        stored = store.look_message_by_offset(store.put(message).phy_offset)
+        assert before <= stored.born_timestamp <= stored.store_timestamp <= time.time_ns() // 1_000_000
+        assert stored.born_host == stored.store_host
