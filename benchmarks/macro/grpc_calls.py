@@ -4,7 +4,8 @@
     python benchmarks/macro/grpc_calls.py --peer HOST:PORT NAMESRV PID   a running proxy and broker, as one process PID
 
 One JSON line for each measure: send with 64 calls in flight and bodies of 1 KiB, and receive in batches of 32 with one
-acknowledgement a batch. Processor time is that of the server alone; rates depend on what else runs.
+acknowledgement a batch. Before them the same calls go to a server whose method of the same kind does nothing: what
+Python's gRPC costs alone. Processor time is that of the server alone; rates depend on what else runs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import uvloop
 from rocketmq.grpc_protocol import definition_pb2 as definition
 from rocketmq.grpc_protocol import service_pb2 as service
 from rocketmq.grpc_protocol import service_pb2_grpc
 
 from tailrace.client import Producer
+from tailrace.proxy.server import OPTIONS, SERVICE
 from tailrace.pytest_plugin import TailraceBroker
 
 IN_FLIGHT = 64
@@ -115,8 +119,18 @@ async def measure(endpoint: str, pid: int, count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--empty", action="store_true", help="serve a method that does nothing, for this program")
     parser.add_argument("--peer", nargs=3, metavar=("HOST:PORT", "NAMESRV", "PID"))
     arguments = parser.parse_args()
+    if arguments.empty:
+        uvloop.run(serve_nothing())
+        return
+    with subprocess.Popen([sys.executable, __file__, "--empty"], stdout=subprocess.PIPE, text=True) as empty:
+        try:
+            assert empty.stdout is not None
+            asyncio.run(measure_nothing(empty.stdout.readline().strip(), empty.pid, arguments.messages))
+        finally:
+            empty.kill()
     if arguments.peer:
         endpoint, namesrv, pid = arguments.peer
         prepare(namesrv)
@@ -131,6 +145,34 @@ def main() -> None:
             asyncio.run(measure(broker.grpc_endpoint, broker._process.pid, arguments.messages))
         finally:
             broker.stop()
+
+
+async def measure_nothing(endpoint: str, pid: int, count: int) -> None:
+    async with grpc.aio.insecure_channel(endpoint) as channel:
+        stub = service_pb2_grpc.MessagingServiceStub(channel)
+        await send(stub, count // 10)
+        begun = time.perf_counter(), processor_s(pid)
+        await send(stub, count)
+        report("a method that does nothing, 64 in flight, 1 KiB", pid, count, begun)
+
+
+async def serve_nothing() -> None:
+    done = definition.Status(code=definition.Code.OK, message="OK")
+    answer = service.SendMessageResponse(status=done, entries=[
+        service.SendResultEntry(status=done, message_id="m" * 32, transaction_id="m" * 32, offset=1 << 20)])
+
+    async def call(_: Any, context: Any) -> Any:
+        await context.read()
+        return answer
+
+    server = grpc.aio.server(options=OPTIONS)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {
+        "SendMessage": grpc.stream_unary_rpc_method_handler(
+            call, service.SendMessageRequest.FromString, service.SendMessageResponse.SerializeToString)}),))
+    await server.start()
+    print(f"127.0.0.1:{port}", flush=True)
+    await server.wait_for_termination()
 
 
 def prepare(namesrv: str) -> None:

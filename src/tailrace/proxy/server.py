@@ -55,7 +55,7 @@ SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 GRACE_S: Final = 0.5
 """For how long a stop waits for calls that are under way."""
 GIVE_BACK_S: Final = 2.0
-_OPTIONS: Final = (
+OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # or a second server would take the same port unnoticed
     ("grpc.max_receive_message_length", limits.MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
@@ -69,6 +69,7 @@ _OPTIONS: Final = (
     ("grpc.max_metadata_size", 32 << 10),
     ("grpc.server_handshake_timeout_ms", limits.HANDSHAKE_MS),
 )
+"""Options of the gRPC library that no setting changes."""
 _Unary = Callable[[Any, Caller], Awaitable[Any]]
 _Method = Callable[[Any, Any], Awaitable[Any]]
 _ALL: Final = ("0.0.0.0", "::")
@@ -84,7 +85,7 @@ class GrpcListener:
     ) -> None:
         """Listen, with TLS if there are credentials; port 0 picks one."""
         self.limits = call_limits or CallLimits()
-        self.server = grpc.aio.server(options=(*_OPTIONS, *_bounds(self.limits)))
+        self.server = grpc.aio.server(options=(*OPTIONS, *_bounds(self.limits)))
         self.host = host
         self.tls = credentials is not None
         place = address_text(host, port)
