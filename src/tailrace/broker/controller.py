@@ -309,7 +309,7 @@ class BrokerController:
         await self._register_elsewhere(listeners.namesrv_address)
 
     async def _serve_slaves(self, listeners: Listeners) -> None:
-        """Open the port for slaves before name servers are told its address."""
+        """Open the port for slaves before its address goes to name servers."""
         if not has_slave_port(self._store.config):
             return
         slaves = SlavePort(

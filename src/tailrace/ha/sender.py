@@ -112,7 +112,7 @@ class _Connection(asyncio.Protocol):
         self.end(REPLACED)
 
     def end(self, reason: str) -> None:
-        """Close the connection without sending what waits."""
+        """Close the connection immediately; unsent bytes are dropped."""
         if not self.closed:
             self.closed, self.reason = True, reason
             self.transport.abort()

@@ -32,7 +32,7 @@ def has_slave_port(config: StoreConfig) -> bool:
 
 @final
 class SlavePort:
-    """Listens for slaves of ``broker``. ``address`` is empty until `start`, and then what slaves are told."""
+    """Listens for slaves of ``broker``. ``address`` is empty until `start`, and then the one that slaves get."""
 
     def __init__(
         self, broker: BrokerContext, listeners: Listeners, local: Callable[[], Mapping[int, str]],
