@@ -46,7 +46,11 @@ from tailrace.broker.core.audit import Audit
 from tailrace.broker.core.audit_log import AuditLog
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.listeners import Address, Listeners, server_limits
-from tailrace.broker.core.registration import Registration, registered_elsewhere
+from tailrace.broker.core.registration import (
+    Registration,
+    refuse_second_broker,
+    registered_elsewhere,
+)
 from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.core.settings import RunningSettings, SettingsFile, settings_of
 from tailrace.broker.core.slaves import SlavePort, has_slave_port
@@ -261,6 +265,8 @@ class BrokerController:
         try:
             await self._serve_on(listeners)
         except BaseException:
+            if self._slaves is not None:
+                await self._slaves.stop()
             await listeners.stop()
             raise
         self._started = True
@@ -276,6 +282,9 @@ class BrokerController:
         self.broker_address = self._broker.address = listeners.broker_address
         store_host = listeners.store_host
         self._store.inner.store_host = store_host
+        others = await self._broker.executors.background.run(  # in a thread, because it may look up host names
+            registered_elsewhere, self._config.namesrv_addr, listeners.namesrv_address)
+        await refuse_second_broker(self._broker, others)
         self._send.set_store_host(store_host)
         self._settings.update(listenPort=str(listeners.port), brokerIP1=listeners.advertised)
         await self._serve_slaves(listeners)
@@ -306,7 +315,7 @@ class BrokerController:
         self._every("mappings", PERIOD_S, self._cleaner.start_pass)
         self._start_transactions()
         self._broker.loop_lag.start()
-        await self._register_elsewhere(listeners.namesrv_address)
+        self._register_elsewhere(listeners.namesrv_address, others)
 
     async def _serve_slaves(self, listeners: Listeners) -> None:
         """Open the port for slaves before its address goes to name servers."""
@@ -419,10 +428,8 @@ class BrokerController:
         self._settings["namesrvAddr"] = address
         self._every("expire", SCAN_S, name_server.expire)
 
-    async def _register_elsewhere(self, own: str) -> None:
-        """Register at the name servers of ``namesrvAddr``, except the one of this process."""
-        others = await self._broker.executors.background.run(  # in a thread, because it may look up host names
-            registered_elsewhere, self._config.namesrv_addr, own)
+    def _register_elsewhere(self, own: str, others: list[str]) -> None:
+        """Register at ``others``, the name servers of ``namesrvAddr`` except ``own``, the one of this process."""
         if not others:
             return
         self._registration = Registration(self._broker, others)

@@ -20,13 +20,14 @@ from tailrace.formats.requests.name_server_headers import GetBrokerMemberGroupRe
 from tailrace.logs import get_logger
 from tailrace.remoting.client import RemotingClient, split_address
 
-__all__ = ["GroupMembers", "allowed_hosts"]
+__all__ = ["ASK_MS", "GroupMembers", "allowed_hosts", "members_in"]
 
 _log = get_logger(__name__)
 FRESH_S: Final = 1.0
 """How long the answer of a name server counts as new for a host that it does not have."""
 STALE_S: Final = 10.0
 ASK_MS: Final = 2000
+"""How long the answer of a name server is waited for."""
 
 
 def allowed_hosts(text: str) -> Addresses | None:
@@ -99,7 +100,7 @@ class GroupMembers:
                 server, RequestCode.GET_BROKER_MEMBER_GROUP, self._header.to_ext(), timeout_ms=ASK_MS)
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingError(f"code {answer.code}: {answer.remark}")
-            self._by_server[server] = _members(json.loads(answer.body))
+            self._by_server[server] = members_in(answer.body)
             self._failing.discard(server)
         except (RemotingError, OSError, ValueError) as error:
             if server not in self._failing:
@@ -122,8 +123,9 @@ class GroupMembers:
             return str(parsed_address(str(found[0][4][0])))
 
 
-def _members(body: Any) -> dict[int, str]:
-    """Return the addresses in an answer, by id. Raises ValueError."""
+def members_in(answer: bytes) -> dict[int, str]:
+    """Return the addresses in the body of an answer to request 901, by id. Raises ValueError."""
+    body: Any = json.loads(answer)
     group = body.get("brokerMemberGroup") if isinstance(body, dict) else None
     table = group.get("brokerAddrs") if isinstance(group, dict) else None
     if table is None and isinstance(body, dict):  # a group without members

@@ -17,18 +17,20 @@ from tailrace import events
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.listeners import Address, is_own_address
 from tailrace.env.supervision import supervised
-from tailrace.errors import ConfigError, RemotingError
+from tailrace.errors import ConfigError, RemotingError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.name_server_headers import (
+    GetBrokerMemberGroupRequestHeader,
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
+from tailrace.ha.members import ASK_MS, members_in
 from tailrace.logs import get_logger
 from tailrace.remoting.addresses import address_text
-from tailrace.remoting.client import split_address
+from tailrace.remoting.client import RemotingClient, split_address
 
-__all__ = ["Registration", "name_server_addresses", "registered_elsewhere"]
+__all__ = ["Registration", "name_server_addresses", "refuse_second_broker", "registered_elsewhere"]
 
 _log = get_logger(__name__)
 
@@ -58,6 +60,39 @@ def registered_elsewhere(text: str, own: str) -> list[str]:
         address_text(host, port)
         for host, port in name_server_addresses(text)
         if own_place is None or port != own_place[1] or not is_own_address(host)]
+
+
+async def refuse_second_broker(broker: BrokerContext, addresses: list[str]) -> None:
+    """Raise StoreError if another broker that answers has the name and the id of this one at a name server.
+
+    Both would register there in turn: producers would send now to the one and now to the other, and two logs of one
+    name would grow (H40). A name server that does not answer cannot say so, and is left out.
+    """
+    config, client = broker.config, broker.outgoing()
+    try:
+        for address in addresses:
+            if other := await _same_broker(broker, client, address):
+                raise StoreError(
+                    f"broker {config.broker_name} with brokerId={config.broker_id} is {other} at name server "
+                    f"{address}, and it answers; stop it first, or give this one another brokerName")
+    finally:
+        await client.close()
+
+
+async def _same_broker(broker: BrokerContext, client: RemotingClient, name_server: str) -> str:
+    """Return the address of another broker with this name and id that answers; empty without one."""
+    config = broker.config
+    header = GetBrokerMemberGroupRequestHeader(config.broker_cluster_name, config.broker_name)
+    try:
+        answer = await client.invoke(
+            name_server, RequestCode.GET_BROKER_MEMBER_GROUP, header.to_ext(), timeout_ms=ASK_MS)
+        other = members_in(answer.body).get(config.broker_id, "") if answer.code == ResponseCode.SUCCESS else ""
+        if not other or other == broker.address:
+            return ""
+        await client.invoke(other, RequestCode.GET_BROKER_RUNTIME_INFO, {}, timeout_ms=ASK_MS)  # any answer will do
+    except (RemotingError, OSError, ValueError):
+        return ""
+    return other
 
 
 @final

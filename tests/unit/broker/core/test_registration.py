@@ -14,7 +14,7 @@ from tailrace.broker.core.listeners import is_own_address
 from tailrace.broker.core.registration import name_server_addresses, registered_elsewhere
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, StoreError
 from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting.client import RemotingClient
 
@@ -65,6 +65,22 @@ async def scenario(tmp_path, kit, client):
                 "writeQueueNums": 2}]
         assert await route(client, near.namesrv_address, "orders", False) == TOPIC_NOT_EXIST
     await client.close()
+
+
+def test_a_second_master_of_a_name_does_not_start_while_the_first_one_answers(tmp_path, kit, client):
+    async def main():
+        async with running(tmp_path / "near", kit) as (near, _):
+            config = BrokerConfig(broker_name="far", namesrv_addr=near.namesrv_address)
+            async with running(tmp_path / "far", kit, config, None) as (far, _):
+                await route(client, near.namesrv_address, "far", True)
+                with pytest.raises(StoreError, match=f"broker far with brokerId=0 is {far.broker_address} at name"):
+                    async with running(tmp_path / "second", kit, config, None):
+                        pass
+            async with running(tmp_path / "third", kit, config, None) as (third, _):
+                assert third.broker_address != far.broker_address
+        await client.close()
+
+    asyncio.run(main())
 
 
 def test_a_broker_is_known_elsewhere_until_it_stops(tmp_path, kit, client):
