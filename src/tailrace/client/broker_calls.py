@@ -42,7 +42,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, MessageExt
 
-__all__ = ["BrokerCalls", "PullResult", "decode_all"]
+__all__ = ["BrokerCalls", "PullResult", "PulledRecords", "decode_all"]
 
 _log = get_logger(__name__)
 
@@ -72,6 +72,18 @@ class PullResult:
     """Whether a slave has answered; it commits no offsets."""
 
 
+@dataclass(slots=True)
+class PulledRecords:
+    """The answer to a pull, with its records as they are stored, one after the other. See `PullResult`."""
+
+    status: str
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes
+    from_slave: bool = False
+
+
 @final
 class BrokerCalls:
     """Calls for one group. Each raises RemotingCommandError if a broker refuses, or another RemotingError."""
@@ -93,7 +105,18 @@ class BrokerCalls:
         self, wanted: Subscription, queue: MessageQueue, offset: int, *, max_count: int, wait_ms: int = 0,
         commit: int | None = None, registered: bool = False,
     ) -> PullResult:
-        """Pull messages of a queue from ``offset``, with bodies decompressed.
+        """Pull messages of a queue from ``offset``, with bodies decompressed. For the arguments see `pull_records`."""
+        found = await self.pull_records(
+            wanted, queue, offset, max_count=max_count, wait_ms=wait_ms, commit=commit, registered=registered)
+        return PullResult(
+            found.status, found.next_begin_offset, found.min_offset, found.max_offset,
+            wanted.keep(decode_all(found.records, offset)), found.from_slave)
+
+    async def pull_records(
+        self, wanted: Subscription, queue: MessageQueue, offset: int, *, max_count: int, wait_ms: int = 0,
+        commit: int | None = None, registered: bool = False,
+    ) -> PulledRecords:
+        """Pull records of a queue from ``offset``. A broker compares only hashes of tags, so other tags may come.
 
         ``commit`` is an offset to commit in the same request. With ``registered`` the broker takes the
         subscription from the heartbeats of the group, otherwise from this request. The queue is read from the slave
@@ -117,10 +140,9 @@ class BrokerCalls:
         status = _STATUS[ResponseCode(answer.code)]
         if from_slave and status == "OFFSET_ILLEGAL":
             # A slave may not have all messages of its master, so it cannot correct an offset.
-            return PullResult("NO_MATCHED_MSG", offset, found.min_offset, found.max_offset, [], from_slave)
-        return PullResult(
-            status, found.next_begin_offset, found.min_offset, found.max_offset,
-            wanted.keep(decode_all(answer.body, offset)), from_slave)
+            return PulledRecords("NO_MATCHED_MSG", offset, found.min_offset, found.max_offset, b"", from_slave)
+        return PulledRecords(
+            status, found.next_begin_offset, found.min_offset, found.max_offset, answer.body, from_slave)
 
     async def _pulled(
         self, queue: MessageQueue, header: PullMessageRequestHeader, wanted: Subscription, wait_ms: int

@@ -17,6 +17,7 @@ from tailrace.spark.plain_errors import plain_errors
 from tailrace.spark.sink.options import parse_write_options
 from tailrace.spark.sink.writers import TailraceBatchWriter, TailraceStreamWriter
 from tailrace.spark.source.batch_reader import FilteringBatchReader, TailraceBatchReader
+from tailrace.spark.source.broker_readers import BrokerBatchReader, BrokerStreamReader
 from tailrace.spark.source.options import ReadOptions, parse_options
 from tailrace.spark.source.schema import column_names, columns_of, spark_schema
 from tailrace.spark.source.stream_reader import TailraceStreamReader
@@ -25,7 +26,7 @@ __all__ = ["TailraceDataSource"]
 
 
 class TailraceDataSource(DataSource):
-    """Store directories, read without their lock, and brokers, written to by the client."""
+    """Store directories, read without their lock, and brokers, read and written to by the client."""
 
     @classmethod
     def name(cls) -> str:
@@ -50,6 +51,8 @@ class TailraceDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Raises ConfigError if the schema has other columns than the source."""
         options = self._parsed(schema)
+        if options.brokers is not None:
+            return BrokerBatchReader(options)
         return (FilteringBatchReader if options.push_filters else TailraceBatchReader)(options)
 
     @plain_errors
@@ -67,4 +70,5 @@ class TailraceDataSource(DataSource):
     @plain_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the streaming reader. Raises ConfigError as ``reader`` does."""
-        return TailraceStreamReader(self._parsed(schema))
+        options = self._parsed(schema)
+        return TailraceStreamReader(options) if options.brokers is None else BrokerStreamReader(options)

@@ -23,18 +23,14 @@ from pyspark.sql.types import (
 
 from tailrace.config import whole_number
 from tailrace.errors import ConfigError
-from tailrace.remoting.tls import TlsOptions, client_context, tls_options
+from tailrace.remoting.tls import TlsOptions
 from tailrace.spark.local_path import local_path
 from tailrace.spark.option_names import unknown_options
+from tailrace.spark.tls_in_options import TLS_NAMES, tls_in
 
 __all__ = ["WriteOptions", "local_checkpoint", "parse_write_options"]
 
 _NAMES: Final = ("broker", "namesrv", "topic", "group", "checkpointLocation", "timeoutMs", "credentials")
-_TLS: Final = {
-    "tlsTrustCertPath": "trust_cert_path", "tlsCertPath": "cert_path", "tlsKeyPath": "key_path",
-    "tlsAuthServer": "auth_server", "tlsCheckServerName": "check_server_name",
-}
-"""Members of TlsOptions. A key password is not possible, because plans and logs show options."""
 _OF_SPARK: Final = frozenset({"queryname", "path", "outputmode"})
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -101,7 +97,7 @@ def parse_write_options(
 ) -> WriteOptions:
     """Return the parsed options. Raises ConfigError with every problem."""
     texts = {name.lower(): value for name, value in options.items()}
-    problems = unknown_options(options, (*_NAMES, "tls", *_TLS), _OF_SPARK)
+    problems = unknown_options(options, (*_NAMES, "tls", *TLS_NAMES), _OF_SPARK)
     if overwrite:
         problems.append("messages can only be appended: use mode('append')")
     if texts.get("path"):
@@ -112,7 +108,7 @@ def parse_write_options(
     if not whole_number(timeout):
         problems.append(f"timeoutMs={timeout} is not a whole number of at least 1")
         timeout = "3000"
-    tls = _tls_in(texts, problems)
+    tls = tls_in(texts, problems)
     checkpoint = ""
     if stream:
         checkpoint = local_checkpoint(texts.get("checkpointlocation", ""), problems)
@@ -123,22 +119,3 @@ def parse_write_options(
     return WriteOptions(
         texts.get("broker", ""), texts.get("namesrv", ""), topic,
         texts.get("group", "tailrace-spark"), int(timeout), checkpoint, tls, texts.get("credentials", ""))
-
-
-def _tls_in(texts: Mapping[str, str], problems: list[str]) -> TlsOptions | None:
-    """Return the TLS settings from the options tls and tls...; None without TLS."""
-    said = {member: texts[name.lower()] for name, member in _TLS.items() if name.lower() in texts}
-    switch = texts.get("tls", "false").lower()
-    if switch not in {"true", "false"}:
-        problems.append(f"tls={switch} is neither true nor false")
-    elif switch == "false" and said:
-        problems.append("the options tls... need tls=true")
-    elif switch == "true":
-        try:
-            made = tls_options(said, "options tls...")
-            client_context(made)
-        except ConfigError as error:
-            problems += error.problems
-        else:
-            return made
-    return None

@@ -44,6 +44,8 @@ def open_directories(options: ReadOptions) -> dict[str, Directory]:
 
     A server that has a store open is asked to sync first.
     """
+    if options.brokers is not None:
+        raise ConfigError("this call is for directories; the options name brokers")
     config = options.store_config()
     found: dict[str, Directory] = {}
     for label, path in options.roots:

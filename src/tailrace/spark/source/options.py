@@ -15,16 +15,19 @@ from typing import Any, Final
 
 import orjson
 
+from tailrace.client.subscription import Subscription
 from tailrace.config import StoreConfig, whole_number
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.errors import ConfigError
 from tailrace.formats import filenames
 from tailrace.properties import settings_in
+from tailrace.remoting.tls import TlsOptions
 from tailrace.spark.local_path import local_path
 from tailrace.spark.option_names import unknown_options
+from tailrace.spark.tls_in_options import TLS_NAMES, tls_in
 from tailrace.spellings import duration_ms, meant, time_ms
 
-__all__ = ["BODY_FORMS", "MODES", "Position", "ReadOptions", "parse_options"]
+__all__ = ["BODY_FORMS", "MODES", "BrokerOptions", "Position", "ReadOptions", "parse_options"]
 
 BODY_FORMS: Final = ("stored", "decoded", "none")
 MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
@@ -43,6 +46,14 @@ _NAMES: Final = (
     "columns", "body", "store", "config", "splitBytes", "minPartitions", "failOnDataLoss", "mode",
     "fallback", "archive", "pushFilters",
 )
+_DIRECTORY_ONLY: Final = (
+    "path", "paths", "startingCommitLogOffset", "endingCommitLogOffset", "store", "config", "splitBytes", "mode",
+    "fallback", "archive", "pushFilters",
+)
+_BROKER_ONLY: Final = (
+    "namesrv", "broker", "group", "consumerGroup", "timeoutMs", "retries", "pullBatch", "tags", "sql",
+    "maxBytesPerTrigger", "credentials", "tls", *TLS_NAMES,
+)
 _OF_CATALOG: Final = "provider"  # only tables of Spark's catalog have this option, when they are created
 
 _NO_TABLES: Final = (
@@ -50,7 +61,8 @@ _NO_TABLES: Final = (
     "table is read, so CREATE TABLE ... USING tailrace cannot work; use "
     "CREATE TEMPORARY VIEW name USING tailrace OPTIONS (path 'DIRECTORY')")
 
-Table = Mapping[str, Mapping[int, int]]
+Table = Mapping[str, Mapping[Any, int]]
+"""Numbers by topic and queue: a queue id, or for a read from brokers BROKER/ID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +78,38 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """Where and how messages are read over the network: from brokers that name servers know, or from one broker."""
+
+    namesrv: str
+    broker: str
+    group: str
+    """Named in every request; its offsets do not change."""
+    consumer_group: str
+    """Gets the offsets of a stream after each batch; empty for none."""
+    timeout_ms: int
+    retries: int
+    pull_batch: int
+    subscription: Subscription
+    """The expression for all topics; its topic has no meaning."""
+    max_bytes_per_trigger: int
+    tls: TlsOptions | None
+    credentials: str
+    """Path of the credentials file on the driver and the executors; empty: the file that the environment names."""
+
+    @property
+    def has_filter(self) -> bool:
+        """Return True if brokers select messages, so that offsets may be missing."""
+        return self.subscription.is_sql or bool(self.subscription.tags)
+
+
+@dataclass(frozen=True, slots=True)
 class ReadOptions:
     """The parsed options of a read. Ends are exclusive; times are store times in ms."""
 
     roots: tuple[tuple[str, str], ...]  # (label, path)
     topics: frozenset[str] = frozenset()
-    assigned: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    assigned: Mapping[str, frozenset[Any]] = field(default_factory=dict)
     topic_pattern: str = ""
     queue_id: int = -1
     start: Position = Position("")  # the default depends on the kind of query
@@ -92,6 +130,8 @@ class ReadOptions:
     push_filters: bool = False
     archives: tuple[str, ...] = ()  # one a root, or none
     given: frozenset[str] = frozenset()
+    brokers: BrokerOptions | None = None
+    """For a read over the network; there are no roots then."""
 
     def archive_of(self, label: str) -> str:
         """Return the archive of a store; empty if no archive is read."""
@@ -131,7 +171,13 @@ class _Values:
     def __init__(self, options: Mapping[str, str], now_ms: int) -> None:
         self.texts = {name.lower(): value for name, value in options.items()}
         self._now_ms = now_ms
-        self.problems = unknown_options(options, _NAMES)
+        self.problems = unknown_options(options, (*_NAMES, *_BROKER_ONLY))
+        self.is_remote = bool({"namesrv", "broker"} & self.texts.keys())
+        for name in _DIRECTORY_ONLY if self.is_remote else _BROKER_ONLY:
+            if name.lower() in self.texts:
+                self.problems.append(
+                    f"{name} is for a read of a directory" if self.is_remote
+                    else f"{name} is for a read from brokers: it needs namesrv or broker")
         if _OF_CATALOG in self.texts:
             self.problems = [_NO_TABLES]
 
@@ -201,17 +247,25 @@ class _Values:
         try:
             found = orjson.loads(text)
             made = {
-                topic: {_whole(queue): read(value) for queue, value in queues.items()}
+                topic: {self.queue(queue): read(value) for queue, value in queues.items()}
                 for topic, queues in found.items()
             }
-            if min((v for q in made.values() for v in q.values()), default=0) < lowest or any(
-                queue < 0 for queues in made.values() for queue in queues):
+            if min((v for q in made.values() for v in q.values()), default=0) < lowest:
                 raise ValueError(text)
         except (ValueError, AttributeError, TypeError):
+            queue = "broker/0" if self.is_remote else "0"
             self.problems.append(
-                f'{name}={text} is not {words}JSON like {{"topic": {{"0": 23}}}}')
+                f'{name}={text} is not {words}JSON like {{"topic": {{"{queue}": 23}}}}')
             return {}
         return made
+
+    def queue(self, name: Any) -> Any:
+        """Return the queue with a name in a table: its number, or BROKER/NUMBER for a read from brokers."""
+        broker, slash, number = str(name).rpartition("/") if self.is_remote else ("", "", name)
+        found = _whole(number)
+        if found < 0 or bool(slash and broker) is not self.is_remote:
+            raise ValueError(name)
+        return f"{broker}/{found}" if self.is_remote else found
 
 
 def _whole(value: Any) -> int:
@@ -248,11 +302,12 @@ def _assigned(values: _Values) -> dict[str, frozenset[int]]:
         return {}
     try:
         found = orjson.loads(text)
-        made = {topic: frozenset(map(_whole, queues)) for topic, queues in found.items()}
-        if not made or any(queue < 0 for queues in made.values() for queue in queues):
+        made = {topic: frozenset(map(values.queue, queues)) for topic, queues in found.items()}
+        if not made:
             raise ValueError(text)
     except (ValueError, AttributeError, TypeError):
-        values.problems.append(f'assign={text} is not JSON like {{"topic": [0, 1]}}')
+        queues = '"broker/0", "broker/1"' if values.is_remote else "0, 1"
+        values.problems.append(f'assign={text} is not JSON like {{"topic": [{queues}]}}')
         return {}
     return made
 
@@ -309,6 +364,29 @@ def _archives(values: _Values, count: int) -> tuple[str, ...]:
     return paths
 
 
+def _brokers(values: _Values) -> BrokerOptions | None:
+    """Return the options of a read from brokers; None for a read of a directory."""
+    if not values.is_remote:
+        return None
+    if bool(values.text("namesrv")) == bool(values.text("broker")):
+        values.problems.append("set one of the options broker and namesrv, as HOST:PORT")
+    if not any(values.text(name) for name in ("topic", "subscribe", "assign", "subscribePattern")):
+        values.problems.append("a read from brokers names its topics: set subscribe, assign or subscribePattern")
+    if values.has("maxBytesPerTrigger") and values.has("maxOffsetsPerTrigger"):
+        values.problems.append("set one of maxBytesPerTrigger and maxOffsetsPerTrigger")
+    try:
+        subscription = Subscription.of("any", values.text("tags", "*"), values.text("sql"))
+    except ValueError as error:
+        values.problems.append(str(error))
+        subscription = Subscription("any")
+    return BrokerOptions(
+        namesrv=values.text("namesrv"), broker=values.text("broker"), group=values.text("group", "tailrace-spark"),
+        consumer_group=values.text("consumerGroup"), timeout_ms=values.number("timeoutMs", 3000, 1),
+        retries=values.number("retries", 3), pull_batch=values.number("pullBatch", 1024, 1), subscription=subscription,
+        max_bytes_per_trigger=values.number("maxBytesPerTrigger", 0, 1), tls=tls_in(values.texts, values.problems),
+        credentials=local_path("credentials", values.text("credentials"), values.problems))
+
+
 def _columns(values: _Values, known: tuple[str, ...]) -> tuple[str, ...]:
     names = tuple(name.strip() for name in values.text("columns").split(",") if name.strip())
     if unknown := [name for name in names if name not in known]:
@@ -355,7 +433,8 @@ def parse_options(
     config_file = local_path("config", values.text("config"), values.problems)
     if config_file and not Path(config_file).is_file():
         values.problems.append(f"config={config_file} is not a file")
-    roots = _roots(values, check=is_store)
+    brokers = _brokers(values)
+    roots = () if brokers is not None else _roots(values, check=is_store)
     made = ReadOptions(
         roots=roots,
         topics=frozenset(name.strip() for name in topics.split(",") if name.strip()),
@@ -380,6 +459,7 @@ def parse_options(
         push_filters=_flag(values, "pushFilters", default=False),
         archives=_archives(values, len(roots)),
         given=frozenset(values.texts),
+        brokers=brokers,
     )
     if values.problems:
         raise ConfigError(*values.problems)
