@@ -16,11 +16,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Final, final
 
 from tailrace.auth.addresses import network_of, parsed_address
 from tailrace.env.descriptors import OpenSocket, open_descriptors, shut_down, sockets_of_port
 from tailrace.env.supervision import supervised
+from tailrace.errors import RefusalError
 from tailrace.proxy.held import Held
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.limits import CAP, NO_CALL, ServerLimits
@@ -39,6 +41,10 @@ YOUNG_S: Final = 1.0
 """A connection of this age may still begin its first call."""
 YOUNG_OF_ADDRESS: Final = 16
 """Connections without a served call of one address that may be so young at a time."""
+MANY_CALLS: Final = 512
+"""After this many calls were under way and three quarters of them have ended, their memory is given back."""
+FREE_S: Final = 10.0
+"""Least time between two such."""
 TOGETHER: Final = 512
 """Descriptors that are looked at before other work continues."""
 
@@ -101,8 +107,15 @@ class GrpcConnection:
 class GrpcConnections:
     """Watches the connections of a port. Call `start` when it is served, and `stop`."""
 
-    def __init__(self, limits: ServerLimits, *, has_users: bool) -> None:
+    def __init__(
+        self, limits: ServerLimits, *, has_users: bool, free_memory: Callable[[], object] = lambda: None
+    ) -> None:
+        """``free_memory`` gives the memory of many calls that have ended back to the system."""
         self.has_users = has_users
+        self._free_memory = free_memory
+        self._most_calls = 0
+        """Calls under way at a time since memory was given back."""
+        self._freed_s = 0.0
         self._limits = limits
         self._port = 0
         self._by_place: dict[tuple[str, int], GrpcConnection] = {}
@@ -174,12 +187,25 @@ class GrpcConnections:
         loop = asyncio.get_running_loop()
         now, descriptors = loop.time(), open_descriptors()
         self._held.release(now)
+        self._look_at_calls(now)
         most = self._limits.grpc.connections_max
         if (self._doomed or now - self._swept_s >= SWEEP_S or not descriptors
                 or descriptors > self._descriptors + MANY or (most and len(self._by_place) > most // 2)):
             await self.sweep()
             self._descriptors = open_descriptors()
             await asyncio.sleep(min(REST_S, REST * (loop.time() - now)))
+
+    def _look_at_calls(self, now: float) -> None:
+        """Free memory if many calls have ended: what they took is free, but in pieces between what is in use."""
+        calls = self._limits.grpc.calls.total
+        self._most_calls = max(self._most_calls, calls)
+        if (
+            self._most_calls >= MANY_CALLS and calls <= self._most_calls // 4
+            and (not self._freed_s or now - self._freed_s >= FREE_S)
+        ):
+            self._most_calls, self._freed_s = calls, now
+            with contextlib.suppress(RefusalError):  # the threads are busy
+                self._free_memory()
 
     async def sweep(self) -> None:
         """Look at all sockets of the port, and close those over a limit."""

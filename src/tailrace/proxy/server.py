@@ -22,6 +22,7 @@ import grpc
 
 from tailrace import events
 from tailrace.broker.controller import BrokerController
+from tailrace.env.linux_calls import trim_heap
 from tailrace.env.processes import listener_of
 from tailrace.errors import RemotingConnectError
 from tailrace.formats.remoting import RemotingCommand
@@ -144,7 +145,9 @@ class GrpcServer:
         places = HalfPlaces(broker)
         popped = PoppedMessages(broker, clients)
         self._renewals = Renewals(broker, clients, popped)
-        self._connections = GrpcConnections(self._limits, has_users=self._entry.has_users)
+        self._connections = GrpcConnections(
+            self._limits, has_users=self._entry.has_users,
+            free_memory=lambda: broker.executors.background.run(trim_heap))
         self._admission = Admission(
             self._entry, self._limits.grpc, self._connections,
             controller.access.take if controller.access.quotas.enabled else None)

@@ -16,6 +16,7 @@ from tailrace.proxy import connections, held
 from tailrace.proxy.connections import GrpcConnections
 from tailrace.proxy.held import HOLD_S, Held
 from tailrace.remoting.limits import CallLimits, ServerLimits
+from tailrace.remoting.shares import Holder
 
 
 class Port:
@@ -348,3 +349,28 @@ def test_a_connection_that_must_go_is_closed_when_its_socket_is_known(port, monk
         assert watched._limits.closed["calls without user"] == 2
 
     asyncio.run(test())
+
+
+def test_the_memory_of_many_calls_is_given_back_when_most_have_ended():
+    freed, limits = [], ServerLimits()
+    watch = GrpcConnections(limits, has_users=False, free_memory=lambda: freed.append(limits.grpc.calls.total))
+    user = Holder("10.0.0.1")
+
+    def look(calls, now):
+        limits.grpc.calls.add(user, calls - limits.grpc.calls.total)
+        watch._look_at_calls(now)
+
+    look(connections.MANY_CALLS - 1, 1)
+    look(0, 2)
+    assert freed == [], "few calls"
+    look(connections.MANY_CALLS * 2, 3)
+    look(connections.MANY_CALLS, 4)
+    assert freed == [], "half of them have not ended"
+    look(10, 5)
+    look(9, 6)
+    assert freed == [10]
+    look(connections.MANY_CALLS, 7)
+    look(1, 8)
+    assert freed == [10], "not twice in a short time"
+    look(1, 5 + connections.FREE_S)
+    assert freed == [10, 1]
