@@ -2,8 +2,11 @@
 
 import time
 
+from patience import until
+
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.store import default_message_store
 
 BODY = bytes(8192)
 FAR = 32 << 20
@@ -55,3 +58,27 @@ def test_what_was_put_counts_before_it_can_be_read(tmp_path, monkeypatch):
         monkeypatch.undo()
         store.wait_dispatched()
         assert store.max_offset_in_queue("t", 1) == store.max_offset_in_queue("t", 1, committed=False) == 3
+
+
+def test_dispatch_rests_while_no_reader_waits_until_one_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(default_message_store, "_UNAWAITED_MS", 60_000)
+    awaited = []
+    with MessageStore.open(tmp_path / "s") as store:
+        store.set_message_arriving_listener(None, lambda: bool(awaited))
+
+        def put():
+            store.put(Message(topic="t", body=BODY))
+
+        put()
+        until(lambda: not store.dispatch_behind_bytes)  # the first step has no rest before it
+        put()
+        time.sleep(0.1)
+        assert store.dispatch_behind_bytes
+        awaited.append(1)
+        store.hurry_dispatch()
+        until(lambda: not store.dispatch_behind_bytes)
+        put()
+        until(lambda: not store.dispatch_behind_bytes)  # it rests for 1 ms
+        awaited.clear()
+        put()
+        assert store.wait_dispatched(20_000), "who waits for the dispatch does not wait for its rest"

@@ -281,7 +281,7 @@ def test_waiting_for_dispatch_wakes_it_and_does_not_wait_for_its_period():
         """A scheduler whose services do nothing but what they are woken for."""
 
         def every(self, _name, _period_ms, step, **_more):
-            return SimpleNamespace(wake=step, stop=lambda: None)
+            return SimpleNamespace(wake=step, hurry=step, stop=lambda: None)
 
         def stop_all(self):
             pass

@@ -143,13 +143,16 @@ def test_a_stop_gives_up_all_that_wait(world, waiting_pop):
 def test_many_woken_pops_take_turns_with_other_requests(loop, kit):
     served = []
     polling = LongPolling(loop, lambda waiter: served.append(waiter))
-    channel = kit.FakeChannel()
+    channel, began = kit.FakeChannel(), []
+    polling.on_wait = lambda: began.append(len(polling))
     for _ in range(1000):
         waiter = Waiter(Reply(channel, RemotingCommand(1)), ("t", "g", -1), EVERYTHING)
         found = polling.poll(waiter, 60_000, lambda: True)
         assert found is PollResult.WAITS
     loop.run_until_complete(asyncio.sleep(0))
     assert 0 < len(served) <= 256
+    assert len(began) == 1000
+    assert min(began) == 1, "the request counts when it is told that it waits"
 
 
 @pytest.fixture
