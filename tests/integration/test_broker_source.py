@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import pickle
+import subprocess
+import sys
 import time
 
 import pytest
@@ -12,12 +15,14 @@ from inner_batches import TOPIC as BATCHES
 from inner_batches import send_batch
 from served_process import served_process
 
+import tailrace
 from tailrace import Message
 from tailrace.client import MessageQueue, Producer, PullConsumer
 from tailrace.client.admin import AdminClient
 from tailrace.errors import ConfigError, DataLossError, RemotingError, StoreError
 
 pytest.importorskip("pyspark")
+import pyarrow.compute as pc
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from tailrace.spark.data_source import TailraceDataSource
@@ -256,3 +261,31 @@ def test_a_message_that_the_broker_does_not_have_is_data_loss(tmp_path):
         assert "9" in str(error.value)
         found = batch(broker=server.broker, subscribe="orders", failOnDataLoss="false")
         assert [row["queueOffset"] for row in found] == [*range(9), *range(10, 20)]
+
+
+def test_a_dataset_of_brokers_has_the_rows_of_the_directory(server):
+    found = tailrace.scan(server.namesrv, topics=["orders", "paid"])
+    directory = of_directory(server, subscribe="orders,paid", body="decoded")
+
+    def of(table):
+        return sorted(table.to_pylist(), key=lambda row: (row["topic"], row["queueId"], row["queueOffset"]))
+
+    assert of(found.to_table()) == directory
+    field = pc.field
+    assert of(found.to_table(filter=(field("topic") == "orders") & (field("queueOffset") < 10))) == [
+        row for row in directory if row["topic"] == "orders" and row["queueOffset"] < 10]
+    time = directory[100]["storeTimestamp"]
+    assert of(found.to_table(filter=field("storeTimestamp") >= time)) == [
+        row for row in directory if row["storeTimestamp"] >= time]
+    assert found.to_table(filter=field("storeTimestamp") < time - dt.timedelta(days=2)).num_rows == 0
+    assert pickle.loads(pickle.dumps(found)).count_rows() == len(directory)
+    assert tailrace.scan(broker=server.broker, topics="orders", columns=["keys"]).schema.names == ["keys"]
+    assert tailrace.scan(broker=server.broker).count_rows() >= len(directory)
+    with pytest.raises(ConfigError, match="for a directory, not for brokers"):
+        tailrace.scan(server.namesrv, mode="PERMISSIVE")
+    done = subprocess.run(
+        [sys.executable, "-m", "tailrace.cli", "sql", server.namesrv,
+         "SELECT topic, sum(maxOffset)::INT AS n FROM queues WHERE topic = 'paid' GROUP BY ALL"],
+        capture_output=True, text=True, check=False, timeout=60)
+    count = sum(row["topic"] == "paid" for row in directory)
+    assert (json.loads(done.stdout), done.stderr) == ({"topic": "paid", "n": count}, "")

@@ -12,6 +12,7 @@ import typer
 
 from tailrace.cli import completion
 from tailrace.cli.arguments import complain, errors, usage
+from tailrace.cli.contexts import tls_of
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
 
@@ -28,8 +29,9 @@ _SHOWN: Final = 1_000
 
 
 def sql(
-    store: Annotated[Path, typer.Argument(
-        metavar="STORE", help="A store directory, or an archive.", autocompletion=completion.stores)],
+    store: Annotated[str, typer.Argument(
+        metavar="STORE",
+        help="A store directory, an archive, or HOST:PORT of a name server.", autocompletion=completion.stores)],
     query: Annotated[str, typer.Argument(metavar="SQL", help="The query; - reads it from stdin.")],
     form: Annotated[str, typer.Option(
         "--format", help="table, csv, json (one row a line) or parquet. Default: by the suffix of --out; a table on a "
@@ -51,7 +53,7 @@ def sql(
         typer.Option("--config", metavar="FILE", help="A settings file of the store."),
     ] = None,
 ) -> None:
-    """Run a query of DuckDB over a directory or an archive.
+    """Run a query of DuckDB over a directory, an archive or brokers.
 
     The tables are messages, queues, timers and segments; DESCRIBE messages lists the columns of one. A condition on
     topic, queueId, queueOffset, commitLogOffset or storeTimestamp limits what is read. Bodies are decompressed; as text
@@ -65,7 +67,8 @@ def sql(
         from tailrace.dataset import sql as queries  # noqa: PLC0415 - optional packages
 
         tables = queries.tables_of(
-            store, archive=archive or "", config=config or "", mode="DROPMALFORMED" if skip_damaged else "FAILFAST")
+            store, archive=archive or "", config=config or "", mode="DROPMALFORMED" if skip_damaged else "FAILFAST",
+            tls=tls_of() if not Path(store).exists() else None)
         with queries.query(tables, text, external_access=external_access) as rows:
             if form == _PARQUET:
                 assert out is not None

@@ -18,8 +18,9 @@ from tailrace.errors import MissingPackageError, StoreError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tailrace.dataset.brokers import BrokerRows
     from tailrace.dataset.rows import RowsDataset
-    from tailrace.dataset.store import StoreRows
+    from tailrace.remoting.tls import TlsOptions
 
 __all__ = ["TABLES", "query", "tables_of"]
 
@@ -34,18 +35,22 @@ _CLOSED: Final = (
 
 def tables_of(
     place: str | os.PathLike[str], *, archive: str | os.PathLike[str] = "", config: str | os.PathLike[str] = "",
-    mode: str = "FAILFAST",
+    mode: str = "FAILFAST", tls: TlsOptions | None = None,
 ) -> dict[str, RowsDataset]:
-    """Return the tables of a directory or an archive by name, see `tailrace.scan`.
+    """Return the tables of a directory, an archive or brokers by name, see `tailrace.scan`.
 
-    ``messages`` has decoded bodies. An archive that is read alone has no ``timers``.
+    ``messages`` has decoded bodies. An archive that is read alone has no ``timers``, and brokers have only ``messages``
+    and ``queues``. ``tls`` is for brokers.
     """
     _duckdb()
     from tailrace.dataset.opening import scan  # noqa: PLC0415 - needs pyarrow
-    from tailrace.dataset.tables import side_tables  # noqa: PLC0415
+    from tailrace.dataset.store import StoreRows  # noqa: PLC0415
+    from tailrace.dataset.tables import queues_of_brokers, side_tables  # noqa: PLC0415
 
-    messages = scan(place, archive=archive, config=config, mode=mode)
-    return {"messages": messages, **side_tables(cast("StoreRows", messages.rows).directories)}
+    messages = scan(place, archive=archive, config=config, mode=mode, tls=tls or False)
+    if isinstance(messages.rows, StoreRows):
+        return {"messages": messages, **side_tables(messages.rows.directories)}
+    return {"messages": messages, "queues": queues_of_brokers(cast("BrokerRows", messages.rows).ranges_of_queues)}
 
 
 def _duckdb() -> Any:

@@ -31,13 +31,17 @@ from tailrace.store.directory import StoreDirectory
 from tailrace.store.lives import EndedLives
 from tailrace.store.queue_search import first_stored
 
-__all__ = ["TIME_STEP_MS", "StoreRows", "archive_alone"]
+__all__ = ["TIMES", "TIME_STEP_MS", "StoreRows", "archive_alone", "time_scalar"]
 
 TIME_STEP_MS: Final = 600_000
 """Messages are found by a filter on storeTimestamp if store times never step back by more than this.
 
 Those of Tailrace never step back; those of a Java broker do when its clock is set back.
 """
+
+
+TIMES: Final = 1 << 43
+"""End, in ms, of the times that a filter can narrow: the year 2248."""
 
 
 @final
@@ -86,7 +90,8 @@ class StoreRows(MessageRows):
         return ranges
 
 
-def _time(ms: int) -> pa.Scalar:
+def time_scalar(ms: int) -> pa.Scalar:
+    """Return a time in ms as a value of the columns of times."""
     return pa.scalar(ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
 
 
@@ -123,7 +128,7 @@ _NARROWING: Final = {
     "queueOffset": _Narrowing(1 << 62, pa.scalar, 0, lambda _, queue, offset: offset),
     "commitLogOffset": _Narrowing(
         1 << 62, pa.scalar, 0, lambda _, queue, phy_offset: offset_by_position(queue, phy_offset)),
-    "storeTimestamp": _Narrowing(1 << 43, _time, TIME_STEP_MS, _offset_by_stored_time),
+    "storeTimestamp": _Narrowing(TIMES, time_scalar, TIME_STEP_MS, _offset_by_stored_time),
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from tailrace.dataset.rows import RowsDataset, TableRows
+from tailrace.dataset.rows import Ranges, RowsDataset, TableRows
 from tailrace.doctor.timers import parked_timers, pending_timers
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.formats.commitlog import STORE_TIME_HEAD, plausible_size, store_timestamp_of
@@ -23,7 +23,7 @@ from tailrace.timer.pending import OVERDUE, PendingTimer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["side_tables"]
+__all__ = ["queues_of_brokers", "side_tables"]
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _QUEUES: Final = pa.schema([
@@ -58,6 +58,14 @@ def side_tables(directories: Directories, clock: Clock | None = None) -> dict[st
         now_ms = (clock or SystemClock()).now_ms()
         tables["timers"] = made(_TIMERS, lambda directory: _timers(directory, now_ms))
     return tables
+
+
+def queues_of_brokers(ranges: Ranges) -> RowsDataset:
+    """Return the dataset `queues` of brokers, which know nothing of a log and of times."""
+    rows = [(*key, *span, *[None] * (len(_QUEUES) - len(key) - len(span))) for key, span in sorted(ranges.items())]
+    table = pa.table(
+        [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(_QUEUES)], schema=_QUEUES)
+    return RowsDataset(TableRows(_QUEUES, lambda: table))
 
 
 def _log_of(directory: Directory) -> StoreDirectory | None:

@@ -124,15 +124,17 @@ class BrokerStream:
     def report(self, end: Mapping[str, Any]) -> None:
         """Set the offsets of the group of ``consumerGroup``. A failure is logged and does not end the query."""
         group = self._own.consumer_group
-        if not group:
-            return
         offsets = {
             key: at for key, at in from_text(end).offsets.items() if self._reported.get(key) != at}
+        if not group or not offsets:
+            return
         try:
             with Brokers(self._own) as brokers:
                 brokers.commit(group, offsets)
         except RemotingError as error:
-            events.OFFSETS_NOT_COMMITTED.log(_log, group=group, queues=len(offsets), reason=error)
+            first = min(offsets)
+            events.OFFSETS_NOT_COMMITTED.log(
+                _log, group=group, queues=len(offsets), topic=first[1], queue=f"{first[0]}/{first[2]}", reason=error)
         else:
             self._reported |= offsets
 
