@@ -160,3 +160,31 @@ def test_a_sync_master_acknowledges_what_the_slave_has(reference, tmp_path):
         for one in sent:  # acknowledged is in the log of the slave
             at = int(one.offset_msg_id[16:], 16)
             assert theirs[at : at + 4] == log_of(tmp_path / "master" / "store")[at : at + 4] != bytes(4)
+
+
+def test_a_slave_with_another_log_is_disconnected_and_named(reference, tmp_path):
+    with Pair(reference, tmp_path, brokerRole="ASYNC_MASTER") as pair, pair.producer() as producer:
+        producer.create_topic(TOPIC, queues=1)
+        for number in range(20):
+            producer.send(Message(topic=TOPIC, body=b"%d" % number))
+        pair.start_slave()
+        end = same_log(pair)
+        pair.kill_slave()
+        pair.start_slave()
+        same_log(pair)
+        assert [one["compared"] for one in pair.status()["haConnectionInfo"]] == ["same"]
+        pair.kill_slave()
+        pair.master.stop()
+        (tmp_path / "master" / "store").rename(tmp_path / "master" / "lost")
+        pair.master.start()
+        pair.start_slave()
+        text = pair.master.log_path.read_text
+        until(lambda: "slave does not follow this log" in text(), seconds=120)
+        assert "it has more than this broker" in text()
+        with Producer(namesrv=pair.master.namesrv) as other:
+            other.create_topic(TOPIC, queues=1)
+            while pair.end <= end:
+                other.send(Message(topic=TOPIC, body=b"other"))
+            assert log_of(tmp_path / "slave" / "store")[:end] == log_of(tmp_path / "master" / "lost")[:end]
+            until(lambda: "is another one" in text() or "it has no record at" in text(), seconds=120)
+            assert pair.status()["inSyncSlaveNums"] == 0

@@ -10,7 +10,7 @@ HA_PORT_OPEN: Final = event(
     "info", "port for slaves open", "address role needed",
     "A send waits for `needed` brokers.")
 SLAVE_CONNECTED: Final = event(
-    "info", "slave connected", "peer offset from",
+    "info", "slave connected", "peer offset from compared",
     "It has the log up to `offset`.")
 SLAVE_GONE: Final = event(
     "warning", "slave disconnected", "peer offset behind_bytes reason",

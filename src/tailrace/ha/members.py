@@ -59,6 +59,8 @@ class GroupMembers:
         self._by_server: dict[str, dict[int, str]] = {}
         """The last answer of each name server, so that slaves may connect while it is away."""
         self._hosts: Counter[str] = Counter()
+        self._addresses: dict[str, str] = {}
+        """The host of each member."""
         self._asked_s = -STALE_S
         self._asking: asyncio.Task[None] | None = None
         self._failing: set[str] = set()
@@ -72,6 +74,11 @@ class GroupMembers:
             await asyncio.shield(self._asking)
         count = self._hosts[host]
         return count or int(self._allowed is not None and self._allowed.has(host))
+
+    def address_of(self, host: str) -> str:
+        """Return the address of the member at a host; empty if it has none or several."""
+        found = [address for address, one in self._addresses.items() if one == host]
+        return found[0] if len(found) == 1 else ""
 
     async def close(self) -> None:
         """Close the connections to name servers."""
@@ -88,6 +95,7 @@ class GroupMembers:
                        for address in table.values()} - {self._own()}
             found = await asyncio.gather(*(self._address(address) for address in members))
             self._hosts = Counter(host for host in found if host)
+            self._addresses = dict(zip(members, found, strict=True))
             self._asked_s = asyncio.get_running_loop().time()
         finally:
             self._asking = None

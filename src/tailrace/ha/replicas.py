@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, final
 from tailrace.env.clock import Clock
 from tailrace.errors import RemotingFrameError
 from tailrace.formats.timercheckpoint import TimerCheckpointFields
+from tailrace.ha.comparison import Verdict
 from tailrace.ha.timer_positions import TimerPositions
 from tailrace.store.default_message_store import DefaultMessageStore
 
@@ -42,7 +43,8 @@ class Replica:
         """Position up to which it has the log."""
         self.next = NOT_YET
         """Position of the next byte to send."""
-        self.started_at = NOT_YET
+        self.compared = Verdict.NOT_COMPARED
+        """Whether its log was compared with this one when it connected."""
         self.read_ns = self.wrote_ns = now_ns
         """Monotonic times of the last byte read and of the last byte written."""
         self.sent_bytes = 0
@@ -113,22 +115,27 @@ class Replicas:
         The first report decides where the slave begins: at its end, or if it is empty at the first file (H8), with
         ``sync_from_last_file`` at the last one.
         """
-        log = self._store.commit_log
-        first, end = max(log.min_offset, 0), log.max_offset
-        if position < 0:
-            raise WrongLogError("it reports a position below 0")
         if replica.next == NOT_YET:
-            if position > end:
-                raise WrongLogError("it has more than this broker")
-            if 0 < position < first:
-                raise WrongLogError("what it lacks first was deleted here")
-            replica.started_at = replica.next = position or self._start()
+            self.check_first(position)
+            replica.next = position or self._start()
             replica.acknowledged = position
+        elif position < 0:
+            raise WrongLogError("it reports a position below 0")
         elif position > replica.next:
             raise WrongLogError("it reports more than it was sent")
         else:
             replica.acknowledged = max(replica.acknowledged, position)
         self.update()
+
+    def check_first(self, position: int) -> None:
+        """Raise WrongLogError unless a slave that ends at ``position`` can be sent what follows."""
+        log = self._store.commit_log
+        if position < 0:
+            raise WrongLogError("it reports a position below 0")
+        if position > log.max_offset:
+            raise WrongLogError("it has more than this broker")
+        if 0 < position < log.min_offset:
+            raise WrongLogError("what it lacks first was deleted here")
 
     def _start(self) -> int:
         files = self._store.commit_log.queue.files
@@ -181,7 +188,7 @@ class Replicas:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return the HARuntimeInfo of a master (request 907)."""
+        """Return the HARuntimeInfo of a master (request 907); ``compared`` is Tailrace's."""
         end = self._store.commit_log.max_offset
         return {
             "haClientRuntimeInfo": {
@@ -190,5 +197,5 @@ class Replicas:
             "haConnectionInfo": [{
                 "addr": one.peer, "diff": end - one.acknowledged, "inSync": self.is_in_sync(one),
                 "slaveAckOffset": one.acknowledged, "transferFromWhere": one.next,
-                "transferredByteInSecond": one.bytes_per_s} for one in self._all],
+                "transferredByteInSecond": one.bytes_per_s, "compared": one.compared.value} for one in self._all],
             "inSyncSlaveNums": self.in_sync, "master": True, "masterCommitLogMaxOffset": end}

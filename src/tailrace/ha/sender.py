@@ -20,14 +20,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, cast, final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Protocol, cast, final
 
 from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.supervision import failed
 from tailrace.errors import RemotingFrameError, StoreError
 from tailrace.formats.ha import FRAME_HEADER
+from tailrace.ha.comparison import Comparison, Verdict
 from tailrace.ha.frames import ReportDecoder, encode_frame_header
 from tailrace.ha.replicas import NOT_YET, Replica, Replicas
 from tailrace.logs import LogRateLimiter, get_logger
@@ -48,6 +49,8 @@ TICK_S: Final = 0.05
 """Period of looking at late puts, heartbeats and silent connections."""
 MayConnect = Callable[[str], Awaitable[int]]
 """Returns how many connections a host may have."""
+CompareLogs = Callable[[str, int], Awaitable[Comparison]]
+"""Compares the log of the slave at a host, which ends at a position, with the log of this store."""
 
 CLOSED_BY_SLAVE: Final = "closed by the slave"
 NOT_ALLOWED: Final = "host is not allowed"
@@ -61,7 +64,7 @@ UNREADABLE: Final = "log cannot be read"
 class _Reads(Protocol):
     """Runs a function in a thread."""
 
-    def __call__(self, read: Callable[[], bytes]) -> Awaitable[bytes]: ...
+    def __call__(self, read: Callable[[], bytes], /) -> Awaitable[bytes]: ...
 
 
 @final
@@ -75,6 +78,8 @@ class _Connection(asyncio.Protocol):
         self.replica: Replica
         self.closed: bool = False
         self.paused = self.reading = self.scheduled = self.is_allowed = False
+        self.held: list[int] | None = None
+        """Reports that came while the logs are compared; None at other times."""
         self.early = b""
         """Bytes that came before it was known whether the host may connect."""
         self.reason = CLOSED_BY_SLAVE
@@ -124,9 +129,13 @@ class HaSender:
 
     def __init__(
         self, clock: Clock, store: DefaultMessageStore, replicas: Replicas, acceptor: Acceptor,
-        may_connect: MayConnect, read: _Reads,
+        may_connect: MayConnect, read: _Reads, compare: CompareLogs | None = None,
     ) -> None:
-        """``read`` runs a function in a thread, for bytes that are only on the disk."""
+        """``read`` runs a function in a thread, for bytes that are only on the disk.
+
+        ``compare`` compares the log of a slave that has one before it gets the rest.
+        """
+        self._compare_logs = compare
         self._clock = clock
         self._store = store
         self._config = store.config
@@ -181,9 +190,7 @@ class HaSender:
     def opened(self, connection: _Connection) -> None:
         """Find out whether the host of a new connection may connect; its bytes are kept until then."""
         self._open[connection] = None
-        task = self._loop.create_task(self._admit(connection))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._start_task(self._admit(connection))
 
     async def _admit(self, connection: _Connection) -> None:
         replica = connection.replica
@@ -214,21 +221,65 @@ class HaSender:
 
     def reported(self, connection: _Connection, position: int) -> None:
         """Take a report. A slave whose log is another one is disconnected."""
-        replica = connection.replica
-        is_first = replica.next == NOT_YET
+        if connection.held is not None:
+            connection.held = [*connection.held[:1], position]  # the last one says what the ones before said
+            return
+        is_first = connection.replica.next == NOT_YET
         try:
-            self.replicas.report(replica, position)
+            if is_first and position > 0 and self._compare_logs is not None:
+                self.replicas.check_first(position)
+                connection.held = []
+                self._start_task(self._compare(connection, position, self._compare_logs))
+                return
+            self.replicas.report(connection.replica, position)
         except RemotingFrameError as error:
-            log = self._store.commit_log
-            if self._lines.due(f"{WRONG_LOG} {replica.host}", self._loop.time()):
-                events.SLAVE_HAS_ANOTHER_LOG.log(
-                    _log, peer=replica.peer, offset=position, min_offset=log.min_offset, max_offset=log.max_offset,
-                    reason=error)
-            connection.end(WRONG_LOG)
+            self._part_from(connection, position, str(error))
             return
         if is_first:
-            events.SLAVE_CONNECTED.log(_log, peer=replica.peer, offset=position, from_=replica.next)
-            self.pump(connection)
+            self._begin(connection, position)
+
+    def _begin(self, connection: _Connection, position: int) -> None:
+        replica = connection.replica
+        events.SLAVE_CONNECTED.log(
+            _log, peer=replica.peer, offset=position, from_=replica.next, compared=replica.compared.value)
+        self.pump(connection)
+
+    def _part_from(self, connection: _Connection, position: int, reason: str) -> None:
+        """Disconnect a slave whose log is another one."""
+        replica, log = connection.replica, self._store.commit_log
+        if self._lines.due(f"{WRONG_LOG} {replica.host}", self._loop.time()):
+            events.SLAVE_HAS_ANOTHER_LOG.log(
+                _log, peer=replica.peer, offset=position, min_offset=log.min_offset, max_offset=log.max_offset,
+                reason=reason)
+        connection.end(WRONG_LOG)
+
+    async def _compare(self, connection: _Connection, position: int, compare: CompareLogs) -> None:
+        """Compare the log of a new slave, then take its reports."""
+        try:
+            found = await compare(connection.replica.host, position)
+        except Exception:  # noqa: BLE001 - the slave connects again
+            failed("HaSender")
+            connection.end(UNREADABLE)
+            return
+        held, connection.held = connection.held or [], None
+        if connection.closed:
+            return
+        if found.verdict is Verdict.DIFFERENT:
+            self._part_from(connection, position, found.reason)
+            return
+        connection.replica.compared = found.verdict
+        try:
+            for one in (position, *held):
+                self.replicas.report(connection.replica, one)
+        except RemotingFrameError as error:
+            self._part_from(connection, position, str(error))
+            return
+        self._begin(connection, position)
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def lost(self, connection: _Connection) -> None:
         """Remove a connection that has ended."""
@@ -287,9 +338,7 @@ class HaSender:
             self._send(connection, data)
         elif data is None:
             connection.reading = True
-            task = self._loop.create_task(self._read_cold(connection, lambda: file.read(at, size, apart=True)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start_task(self._read_cold(connection, lambda: file.read(at, size, apart=True)))
         elif replica.next < self._store.commit_log.min_offset:
             self._behind(connection)
 
@@ -310,11 +359,7 @@ class HaSender:
 
     def _behind(self, connection: _Connection) -> None:
         """Close the connection of a slave whose next byte was deleted while it was connected."""
-        replica, log = connection.replica, self._store.commit_log
-        events.SLAVE_HAS_ANOTHER_LOG.log(
-            _log, peer=replica.peer, offset=replica.next, min_offset=log.min_offset, max_offset=log.max_offset,
-            reason="what it lacks first was deleted here")
-        connection.end(WRONG_LOG)
+        self._part_from(connection, connection.replica.next, "what it lacks first was deleted here")
 
     def _send(self, connection: _Connection, data: bytes) -> None:
         """Send bytes of one file from the next position on as frames."""

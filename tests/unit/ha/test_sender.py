@@ -253,6 +253,6 @@ async def test_ha_status_names_each_slave(tmp_path):
         host, port = slave.writer.get_extra_info("sockname")
         assert entry == {
             "addr": f"{host}:{port}", "diff": 0, "inSync": True, "slaveAckOffset": end, "transferFromWhere": end,
-            "transferredByteInSecond": 0}
+            "transferredByteInSecond": 0, "compared": "not compared"}
         one.put(100)
         assert one.replicas.to_json()["inSyncSlaveNums"] == 0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, final
 
 from tailrace import events
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.listeners import Listeners, why_not_listening
 from tailrace.config import BrokerRole, StoreConfig
+from tailrace.ha.comparison import Comparison, Verdict, compare
 from tailrace.ha.members import GroupMembers, allowed_hosts
 from tailrace.ha.sender import HaSender
 from tailrace.logs import get_logger
 from tailrace.remoting.addresses import address_text, host_of
+from tailrace.remoting.client import RemotingClient
 
 __all__ = ["SlavePort", "has_slave_port"]
 
@@ -45,13 +47,22 @@ class SlavePort:
         self._members = GroupMembers(
             config.broker_cluster_name, config.broker_name, allowed_hosts(broker.store.config.ha_allowed_hosts),
             own=lambda: broker.address, local=local, name_servers=name_servers, outgoing=broker.outgoing)
+        self._client: RemotingClient | None = None
         self._sender = HaSender(
             broker.clock, broker.store.inner, broker.replicas, listeners.acceptor, self._members.connections_of,
-            self._read)
+            self._broker.executors.background.run, self._compare)
         self.tick = self._sender.tick
 
-    def _read(self, read: Callable[[], bytes]) -> Awaitable[bytes]:
-        return self._broker.executors.background.run(read)
+    async def _compare(self, host: str, until: int) -> Comparison:
+        """Compare the log of the slave at a host by its broker port, as far as that is known."""
+        address = self._members.address_of(host)
+        if not address:
+            return Comparison(Verdict.NOT_COMPARED, -1, "the address of its broker is unknown")
+        if self._client is None:
+            self._client = self._broker.outgoing()
+        return await compare(
+            self._broker.store.inner.commit_log.queue, until, address, self._client,
+            self._broker.executors.background.run)
 
     async def start(self) -> None:
         """Listen on ``brokerIP2``, or where the broker listens. Raises OSError that names the setting."""
@@ -76,3 +87,5 @@ class SlavePort:
         """Close the port and the connections of slaves."""
         await self._sender.stop()
         await self._members.close()
+        if self._client is not None:
+            await self._client.close()

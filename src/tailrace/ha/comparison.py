@@ -1,0 +1,91 @@
+"""Compare the log of a slave with that of its master before bytes are sent.
+
+The HA port carries one number, so a slave that has other bytes below it, for example because its master lost the end of
+its log, would get the rest of a log that it does not have (H3). The broker port of the slave gives more: request 33
+returns the record at a position. A record carries its position, queue offset, store time and checksum, so if the last
+record that the slave has is the same, the logs are the same up to there.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tailrace.errors import RemotingError
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import ViewMessageRequestHeader
+from tailrace.kernels import record
+from tailrace.kernels.shared import constants as C
+from tailrace.remoting.client import RemotingClient
+from tailrace.segments import MappedFileQueue
+
+__all__ = ["Comparison", "Verdict", "compare", "last_record_before"]
+
+_PART: Final = 8 << 20
+_ROWS: Final = 4096
+ASK_MS: Final = 3000
+
+
+class Verdict(enum.Enum):
+    """Result of a comparison."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    NOT_COMPARED = "not compared"
+
+
+class Comparison(NamedTuple):
+    """A verdict, and the position and the reason that it is about."""
+
+    verdict: Verdict
+    phy_offset: int
+    """Start of the record that was compared, -1 without one."""
+    reason: str
+
+
+def last_record_before(queue: MappedFileQueue, until: int) -> tuple[int, bytes] | None:
+    """Return position and bytes of the last whole record that ends at ``until`` or before; None without one.
+
+    Reads from the start of a file, so it may take a second; call it in a thread. Raises OSError.
+    """
+    rows = np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
+    for file in reversed(queue.files):
+        at, limit, last = 0, min(file.wrote_position, until - file.file_from_offset), None
+        while at < limit:
+            data = file.read(at, min(_PART, limit - at), apart=True)
+            count, stop, _ = record.scan(data, 0, len(data), file.file_from_offset + at, C.CHECK_PHY_OFFSET, rows)
+            if count:
+                last = int(rows[count - 1, C.PHY]), int(rows[count - 1, C.SIZE])
+            if not stop:
+                break
+            at += stop
+        if last is not None:
+            return last[0], file.read(last[0] - file.file_from_offset, last[1], apart=True)
+    return None
+
+
+async def compare(
+    queue: MappedFileQueue, until: int, address: str, client: RemotingClient,
+    in_thread: Callable[[Callable[[], tuple[int, bytes] | None]], Awaitable[tuple[int, bytes] | None]],
+) -> Comparison:
+    """Compare the last record before ``until`` with the one that the broker at ``address`` has there."""
+    found = await in_thread(lambda: last_record_before(queue, until))
+    if found is None:
+        return Comparison(Verdict.NOT_COMPARED, -1, "there is no whole record")
+    position, ours = found
+    try:
+        answer = await client.invoke(
+            address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=position).to_ext(),
+            timeout_ms=ASK_MS)
+    except (RemotingError, OSError, ValueError) as error:
+        return Comparison(Verdict.NOT_COMPARED, position, str(error))
+    if answer.code == ResponseCode.SUCCESS:
+        if answer.body == ours:
+            return Comparison(Verdict.SAME, position, "")
+        return Comparison(Verdict.DIFFERENT, position, f"its record at {position} is another one")
+    if answer.code == ResponseCode.SYSTEM_ERROR and "by the offset" in (answer.remark or ""):
+        return Comparison(Verdict.DIFFERENT, position, f"it has no record at {position}")
+    return Comparison(Verdict.NOT_COMPARED, position, f"code {answer.code}: {answer.remark}")
