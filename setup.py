@@ -22,7 +22,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 KERNELS = (
     "record", "append", "hashes", "queue_units", "index_entries", "index_chains", "header",
     "columns", "column_records", "timer_records", "timer_put_back", "timer_units",
-    "properties", "table_records", "unit_records", "signatures", "send_lane",
+    "properties", "table_records", "unit_records", "signatures", "send_lane", "pull_lane",
 )
 SOURCES = Path("src/tailrace/kernels")
 ELSEWHERE = {"append": Path("src/tailrace/store")}

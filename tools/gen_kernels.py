@@ -71,7 +71,7 @@ def layout_numbers() -> str:
         "TIMER_MAGIC_ROLL": timerlog.MAGIC_ROLL,
         **places("SLOT", "SLOT_AT", timerwheel.SLOT),
         **places("BINARY_HEAD", "BINARY_AT", remoting.BINARY_HEAD),
-        **name_numbers(), **send_numbers(),
+        **name_numbers(), **send_numbers(), **pull_numbers(),
     }
     lines = "\n".join(f"{name} = {number}" for name, number in numbers.items())
     return (
@@ -169,9 +169,9 @@ def name_functions() -> str:
                  mark_cases(), "p_const_uchar")])
 
 
-SEND_HEAD = """\
+FIELD_HEAD = """\
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-\"\"\"Recognise fields of a send. `make gen` writes this file from ``formats.requests`` and ``formats.remoting``.\"\"\"
+\"\"\"Recognise fields of requests. `make gen` writes it from ``formats.requests`` and ``formats.remoting``.\"\"\"
 
 import cython
 
@@ -187,7 +187,7 @@ def send_fields() -> dict[str, tuple[str, str]]:
     return {
         **{name: both for name, *both in zip(
             long.__struct_fields__, long.__struct_encode_fields__, short.__struct_encode_fields__, strict=True)},
-        "unread": message_headers.UNREAD_SEND_FIELDS}
+        "unread": message_headers.BROKER_NAME_FIELDS}
 
 
 def send_numbers() -> dict[str, int]:
@@ -209,6 +209,34 @@ def send_numbers() -> dict[str, int]:
         "MEMBERS_TEXT": sum(1 << n for n, kind in enumerate(remoting.JSON_MEMBERS.values()) if kind is str)}
 
 
+PULL_CODES = (remoting.RequestCode.PULL_MESSAGE, remoting.RequestCode.LITE_PULL_MESSAGE)
+
+
+def pull_fields() -> dict[str, str]:
+    """The name on the wire of each field of a pull, by its attribute."""
+    header = message_headers.PullMessageRequestHeader
+    return {**dict(zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True)),
+            "unread": message_headers.BROKER_NAME_FIELDS[0]}
+
+
+def pull_numbers() -> dict[str, int]:
+    """The codes of pulls, the numbers of their fields, and which of them are required or of which type."""
+    fields = msgspec.structs.fields(message_headers.PullMessageRequestHeader)
+    number = {name: n for n, name in enumerate(pull_fields())}
+    odd = ("lite_topic", "request_source", "proxy_froward_client_id")
+    flags = message_headers.PullSysFlag
+    return {
+        "CODE_PULL": PULL_CODES[0], "CODE_LITE_PULL": PULL_CODES[1],
+        **{f"PULL_{name.upper()}": n for name, n in number.items()}, "PULL_FIELDS": len(number),
+        "PULLS_REQUIRED": sum(1 << number[f.name] for f in fields if f.required),
+        "PULLS_ODD": sum(1 << number[name] for name in odd),
+        "PULLS_INT32": sum(1 << number[f.name] for f in fields if f.type in (Int32, Int32 | None)),
+        "PULLS_INT64": sum(1 << number[f.name] for f in fields if f.type in (Int64, Int64 | None)),
+        "FRAME_MAX": remoting.FRAME_MAX,
+        "PULLS_COMMIT_OFFSET": flags.COMMIT_OFFSET, "PULLS_SUBSCRIPTION": flags.SUBSCRIPTION,
+        "PULLS_SYS_FLAGS": flags.COMMIT_OFFSET | flags.SUSPEND | flags.SUBSCRIPTION | flags.LITE_PULL_MESSAGE}
+
+
 def snake(name: str) -> str:
     """A name in camel case as the kernels write it: EXT_FIELDS for extFields."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
@@ -219,26 +247,28 @@ def if_is(name: str, result: str) -> str:
     return f'    if n == {len(name)} and is_name(b, p, b"{name}", {len(name)}):\n        return {result}\n'
 
 
-def send_functions() -> str:
-    """The names of the fields of a send, and of the members of a header."""
+def field_functions() -> str:
+    """The names of the fields of sends and pulls, and of the members of a header."""
     def table(name: str, about: str, cases: Mapping[str, str]) -> str:
         lines = "".join(if_is(text, f"L.{number}") for text, number in cases.items()) + "    return -1\n"
         return function(name, about, lines, "p_const_uchar")
 
     fields = send_fields()
     return "\n\n".join([
-        SEND_HEAD,
+        FIELD_HEAD,
         table("send_field", "Return the number SEND_* of a field of request 10, else -1.",
               {both[0]: f"SEND_{name.upper()}" for name, both in fields.items()}),
         table("send_field_v2", "Return the number SEND_* of a field of request 310, else -1.",
               {both[1]: f"SEND_{name.upper()}" for name, both in fields.items()}),
+        table("pull_field", "Return the number PULL_* of a field of a pull, else -1.",
+              {text: f"PULL_{name.upper()}" for name, text in pull_fields().items()}),
         table("json_member", "Return the number MEMBER_* of a member of a JSON header, else -1.",
               {name: f"MEMBER_{snake(name)}" for name in remoting.JSON_MEMBERS})])
 
 
 def generated() -> Mapping[str, str]:
     """The generated files, by name."""
-    return {"layouts.py": layout_numbers(), "names.py": name_functions(), "send_names.py": send_functions()}
+    return {"layouts.py": layout_numbers(), "names.py": name_functions(), "field_names.py": field_functions()}
 
 
 def main() -> int:

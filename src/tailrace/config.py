@@ -677,9 +677,9 @@ class BrokerConfig(_Config):
         live=True)
     enable_detail_stat: bool = _option(
         True, "Whether latencies and delayed messages are counted by queue (request 315).")
-    send_lane_enable: bool = _option(
-        True, "Whether plain sends that arrive together on a connection are served together, in compiled code. "
-        "False: each of them is served by itself, with the same results. With users each is.", live=True)
+    plain_lane_enable: bool = _option(
+        True, "Whether plain sends and pulls are served in compiled code. False, and with users: as others are, with "
+        "the same results.", live=True)
     store_reply_message_enable: bool = _option(
         True, "Whether a reply of request-reply is also stored in its topic, after it was pushed.", live=True)
     reject_transaction_message: bool = _option(False, "Whether transactional messages are refused.")

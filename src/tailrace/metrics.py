@@ -117,8 +117,11 @@ MESSAGE_SIZE: Final = Metric(
 )
 SENDS: Final = _counter(
     "tailrace_sends_total",
-    "Requests to store messages, by path: lane if plain ones were served together, ordinary for all others.",
+    "Requests to store messages, by path: lane for plain ones, ordinary for all others.",
     ("path",), source="broker.traffic.sends")
+PULLS: Final = _counter(
+    "tailrace_pulls_total", "Pulls, by path: lane for plain ones with messages.", ("path",),
+    source="broker.traffic.pulls")
 SEND_TO_DLQ: Final = _counter(
     "rocketmq_send_to_dlq_messages_total", "Messages that became dead letters of a group.",
     ("consumer_group",), source="broker.traffic.dead_letters")

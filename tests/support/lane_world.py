@@ -1,6 +1,7 @@
-"""A broker without sockets on a store with a fixed clock, and the frames that its send lane is tried with.
+"""A broker without sockets on a store with a fixed clock, and the frames that its lanes are tried with.
 
-`served` returns the answers to each chunk of bytes, and everything that the chunks have changed.
+`served` returns the answers to each chunk of bytes, and everything that the chunks have changed. A chunk may also be
+a function, which is called with the `World`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import orjson
 from tailrace.broker.controller import BrokerController
 from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
+from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.remoting import RemotingCommand, SerializeType, encode
 from tailrace.formats.requests.message_headers import (
-    UNREAD_SEND_FIELDS,
+    BROKER_NAME_FIELDS,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
+from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.remoting import Channel
 from tailrace.testing import SimClock
 
@@ -35,7 +38,7 @@ FIELDS = {
 SHORT = {
     **dict(zip(SendMessageRequestHeader.__struct_encode_fields__,
                SendMessageRequestHeaderV2.__struct_encode_fields__, strict=True)),
-    UNREAD_SEND_FIELDS[0]: UNREAD_SEND_FIELDS[1]}
+    BROKER_NAME_FIELDS[0]: BROKER_NAME_FIELDS[1]}
 
 
 class Transport(asyncio.Transport):
@@ -82,10 +85,22 @@ class Outcome:
     frames: int = 0
 
 
-def counts_of(store, traffic):
-    """What a send counts, without how long it took."""
-    puts = store.inner.commit_log.tail.counts
+PULLED = {
+    "consumerGroup": "readers", "topic": "Plain", "queueId": "1", "queueOffset": "0", "maxMsgNums": "32",
+    "sysFlag": "3", "commitOffset": "2", "suspendTimeoutMillis": "15000", "subVersion": "1795688144160",
+    "expressionType": "TAG", "maxMsgBytes": "262144", "bname": "broker-a"}
+
+
+def counts_of(store, traffic, offsets=None):
+    """What sends and pulls count and commit, without how long they took."""
+    puts, stats = store.inner.commit_log.tail.counts, store.inner.stats
     return {
+        "went out": {key: (flow.messages, flow.throughput, flow.times) for key, flow in traffic.went_out.items()},
+        "all out": [(flow.messages, flow.throughput, flow.times) for flow in (traffic.all_out, traffic.user_out)],
+        "gets": (stats.get_found_times, stats.get_miss_times, stats.get_transferred),
+        "offsets": offsets and (
+            sorted(offsets.entries()), offsets.data_version.counter,
+            {key: dict(queues) for key, queues in offsets._pulls._table.items()}),
         "came in": {key: (flow.messages, flow.throughput, flow.times, flow.sizes)
                     for key, flow in traffic.came_in.items()},
         "flows": {key: (flow.messages, flow.throughput, flow.times)
@@ -104,15 +119,15 @@ class World:
         self.server = self.controller.in_process()
         self.traffic = self.controller.broker.traffic
         if not lane:
-            self.server.lane = None
-        self.channel = None
+            self.server.lanes = {}
+        self.channel = self.member = None
 
     async def _controller(self, config):
         return BrokerController(self.store, config, clock=SimClock(), entropy=SeededEntropy(1))
 
     @property
     def in_lane(self):
-        return self.traffic.sends["lane"]
+        return self.traffic.sends["lane"] + self.traffic.pulls["lane"]
 
     def exchange(self, data):
         """Send bytes on the connection. A connection that is closed, or is in a frame, is not used again."""
@@ -151,6 +166,8 @@ class World:
 
     def close(self):
         """Stop the broker."""
+        if self.member is not None:
+            self.member.connection_lost(None)
         self._loop.run_until_complete(self.controller.stop())
 
 
@@ -159,7 +176,8 @@ def opened(path, *, lane=True, config=None, store_config=None):
     """Open a broker with some topics, with the lane or without it."""
     parts = StoreParts(clock=SimClock(), entropy=SeededEntropy(2), services=False)
     settings = StoreConfig(**{"mapped_file_size_commit_log": 1 << 22, **(store_config or {})})
-    broker = BrokerConfig(auto_create_topic_enable=False, **(config or {}))  # a new topic's sends are answered later
+    broker = BrokerConfig(  # requests of a topic or group that is created are answered later
+        auto_create_topic_enable=False, auto_create_subscription_group=False, **(config or {}))
     loop = asyncio.new_event_loop()
     with MessageStore.open(path, config=settings, broker_config=broker, parts=parts) as store:
         store.create_topic("Plain", 4)
@@ -168,6 +186,8 @@ def opened(path, *, lane=True, config=None, store_config=None):
         store.create_topic("Batch", 2, {"queue.type": "BatchCQ"})
         store.create_topic("Compacted", 2, {"cleanup.policy": "COMPACTION"})
         world = World(loop, store, broker, lane=lane)
+        for group in ("readers", "others"):
+            world.controller.broker.groups.update_all([SubscriptionGroupConfig(group_name=group)])
         try:
             yield world
         finally:
@@ -179,9 +199,10 @@ def served(path, chunks, *, lane, config=None, store_config=None):
     """Serve chunks of bytes of one client after the other, with the lane or without it."""
     made = Outcome()
     with opened(path, lane=lane, config=config, store_config=store_config) as world:
-        made.answers = [world.exchange(chunk) for chunk in chunks]
-        made.in_lane, made.counts = world.in_lane, counts_of(world.store, world.traffic)
-        made.frames = sum(world.traffic.sends.values())
+        made.answers = [chunk(world) if callable(chunk) else world.exchange(chunk) for chunk in chunks]
+        made.in_lane = world.in_lane
+        made.counts = counts_of(world.store, world.traffic, world.controller.broker.offsets)
+        made.frames = sum(world.traffic.sends.values()) + sum(world.traffic.pulls.values())
         end = world.store.max_phy_offset
     files = sorted((path / "commitlog").iterdir())
     made.log = b"".join(file.read_bytes() for file in files if file.name.isdigit())[:end]
@@ -210,6 +231,85 @@ def send(changes=None, *, binary=True, code=310, **more):
     """The frame of a plain send with some changes; None leaves a field out."""
     fields = [(k, v) for k, v in {**FIELDS, **(changes or {})}.items() if v is not None]
     return frame([(SHORT[k] if code != 10 else k, v) for k, v in fields], binary=binary, code=code, **more)
+
+
+def pull(changes=None, *, binary=False, code=11, **more):
+    """The frame of a plain pull with some changes; None leaves a field out."""
+    fields = [(k, v) for k, v in {**PULLED, **(changes or {})}.items() if v is not None]
+    return frame(fields, binary=binary, code=code, **{"body": b"", **more})
+
+
+def own(text="*", **changes):
+    """The changes of a pull that has its own subscription."""
+    return {"sysFlag": "7", "subscription": text, **changes}
+
+
+def member(group="readers", *, tags="*", version=1795688144160, model="CLUSTERING"):
+    """Have a consumer on another connection subscribe its group, as its heartbeat does."""
+    data = [{"topic": topic, "subString": tags, "subVersion": version, **(
+        {"tagsSet": [tags], "codeSet": [java_string_hash(tags)]} if tags != "*" else {})}
+        for topic in ("Plain", "PlainLong", "Other", "Batch")]
+
+    def register(world):
+        if world.member is None:
+            world.member = Channel(world.server)
+            world.member.connection_made(Transport())
+        world.controller.broker.consumers.register(
+            world.member, RemotingCommand(34), "c1", {
+                "groupName": group, "messageModel": model, "subscriptionDataSet": data})
+        return b""
+
+    return register
+
+
+def dispatch(world):
+    """Have the messages that were sent before in their queues."""
+    assert world.store.wait_dispatched()
+    return b""
+
+
+def filled(count=200):
+    """Chunks that fill queues 0 to 2 of the topic with messages of some tags and lengths, and one of another topic."""
+    def one(n):
+        return send({
+            "queueId": str(n % 3), "properties": PROPERTIES.replace("TAGS\x01t\x02", f"TAGS\x01t{n % 3}\x02")},
+            opaque=n, body=b"b" * (n % 7 * 100 + 1))
+
+    return [b"".join(one(n) for n in range(count)), send({"topic": "Other"}), dispatch, member()]
+
+
+def pull_borders():
+    """Frames at the borders of what is a plain pull."""
+    changes = [
+        {}, *({k: None} for k in PULLED), *({k: ""} for k in PULLED),
+        *({k: v} for k in ("queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis",
+                           "subVersion", "maxMsgBytes")
+          for v in ("+1", "01", " 1", "-1", "-2", "2147483647", "2147483648", "9223372036854775807",
+                    "99999999999999999999", "1x", "0", "3", "\u0663")),
+        *({"queueId": str(n)} for n in range(-2, 6)), *({"sysFlag": str(n)} for n in range(33)),
+        *({"queueOffset": str(n)} for n in (1, 5, 31, 32, 33, 60, 64, 65, 66, 67, 68, 100)),
+        *({"maxMsgNums": str(n)} for n in (-1, 0, 1, 2, 31, 33, 1000)),
+        *({"maxMsgBytes": str(n)} for n in (-1, 0, 1, 300, 1000, 5000, 4 << 20, 5 << 20)),
+        *({"commitOffset": str(n)} for n in (0, 1, 2, 60, 1 << 40)),
+        *(own(text) for text in ("*", "t1", "t1 || t2", "t1||t2", "t9", "||", " ", "", "a\"b", "\xe9", "x" * 5000)),
+        *(own("t1", expressionType=v) for v in (None, "TAG", "tag", "SQL92", "x")), own(None),
+        *(own(commitOffset=str(n), queueOffset=str(n), queueId=str(q)) for n in (0, 3, 40) for q in range(4)),
+        *({"subscription": v} for v in ("*", "t1", "\xe9")), *({k: "1"} for k in (
+            "liteTopic", "requestSource", "proxyFrowardClientId", "ns", "lo", "oway", "other")),
+        *({"subVersion": str(1795688144160 + n)} for n in (-1, 1)),
+        *({"topic": name} for name in ("Other", "PlainLong", "Batch", "NoTopic", "%RETRY%readers", "plain")),
+        *(own(topic=name) for name in ("Other", "PlainLong", "Batch", "Compacted", "NoTopic", "SCHEDULE_TOPIC_XXXX")),
+        *({"consumerGroup": name} for name in ("others", "a\x01Plain", "%LMQ%g"))]
+    made = [pull(change, binary=binary, code=code)
+            for change in changes for binary in (True, False) for code in (11, 361)]
+    for binary in (True, False):
+        whole = list(PULLED.items())
+        made += [frame(one, binary=binary, code=11, body=b"") for one in (whole[::-1], [*whole, whole[2]], whole[:9])]
+        made += [pull(binary=binary, **more) for more in (
+            {"flag": 2}, {"flag": 4}, {"body": b"x"}, {"remark": "r"}, {"remark": ""}, {"code": 10},
+            {"opaque": -3 if binary else 0}, {"opaque": 2**31 - 1}, {"tail": b" "}, {"tail": b',"code":11'},
+            {"tail": b',"odd":1'})]
+    return made
 
 
 def other_request():

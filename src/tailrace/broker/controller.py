@@ -56,8 +56,10 @@ from tailrace.broker.core.settings import RunningSettings, SettingsFile, setting
 from tailrace.broker.core.slaves import SlavePort, has_slave_port
 from tailrace.broker.lite.service import LiteTopics
 from tailrace.broker.messages.end_transaction import EndTransactionProcessor
+from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
 from tailrace.broker.messages.proven_topics import ProvenTopics
 from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker.messages.pull_lane import PullLane
 from tailrace.broker.messages.query import QueryProcessor
 from tailrace.broker.messages.recall import RecallMessageProcessor
 from tailrace.broker.messages.reply import ReplyMessageProcessor
@@ -167,11 +169,13 @@ class BrokerController:
         self._settings = settings_of(
             self._config, store.config, auth, storePathRootDir=str(store.path))
         proven = ProvenTopics(store.topics)
-        running = self._running_settings(auth, proven)
         self._broker = broker = self._context()
+        subscriptions = ProvenSubscriptions(broker.topics, broker.groups, broker.consumers)
+        running = self._running_settings(auth, proven, subscriptions)
         self._durable, self._synced = (DurableAnswers(broker.loop, one) for one in (store.inner, OnDisk(store.inner)))
         durable, synced = self._waits()
-        self._pull = PullMessageProcessor(broker)
+        self._pull = PullMessageProcessor(broker, subscriptions)
+        self._pull_lane = PullLane(broker, subscriptions)
         broker.state.on_loop.append(self._consumer_filters.forget)
         broker.waiting_sends = lambda: self._durable.pending
         self._send = self._made_send(proven, wait_durable=durable is not None)
@@ -198,9 +202,15 @@ class BrokerController:
         waits = is_synced or self._store.inner.replication.waits
         return self._durable if waits else None, self._synced if is_synced else None
 
-    def _running_settings(self, auth: AuthConfig, proven: ProvenTopics) -> RunningSettings:
+    def _running_settings(
+        self, auth: AuthConfig, topics: ProvenTopics, subscriptions: ProvenSubscriptions
+    ) -> RunningSettings:
+        def forget() -> None:
+            topics.forget()
+            subscriptions.forget()
+
         configs = self._config, self._store.config, auth
-        return RunningSettings(self._clock, configs, self._settings, self._settings_file, proven.forget)
+        return RunningSettings(self._clock, configs, self._settings, self._settings_file, forget)
 
     def _made_send(self, proven: ProvenTopics, *, wait_durable: bool) -> SendMessageProcessor:
         return SendMessageProcessor(
@@ -393,6 +403,7 @@ class BrokerController:
             if server is not None:
                 self._register_on(server)
         self._pull.register(listeners.broker)
+        self._pull_lane.register(listeners.broker)
         self._pop.register(listeners.broker, listeners.vip)
         for server in filter(None, (listeners.broker, listeners.vip)):
             self._lite.register(server, pops=server is listeners.broker)
@@ -458,6 +469,7 @@ class BrokerController:
             self.access.departures.servers.append(server)
         self._register_on(server)
         self._pull.register(server)
+        self._pull_lane.register(server)
         self._pop.register(server, None)
         self._lite.register(server, pops=True)
         return server

@@ -14,6 +14,30 @@ from tailrace.kernels.shared.big_endian import be32
 SOURCE_SHA256 = ""
 
 
+@cython.ccall
+def code_at(frames: bytes, pos: cython.Py_ssize_t) -> cython.longlong:
+    """Return the code of the request whose frame is at ``pos``, from its first bytes only; -1 if they do not tell it.
+
+    A JSON header that begins with the code tells it. The rest of the frame may be anything.
+    """
+    b: cython.const[cython.uchar][::1] = frames
+    p: cython.Py_ssize_t = pos + L.PREFIX_SIZE
+    e: cython.Py_ssize_t
+    code: cython.longlong = 0
+    if pos < 0 or len(b) - p < L.BINARY_HEAD_SIZE:
+        return -1
+    if b[pos + L.PREFIX_AT_WORD] == 1:
+        return (b[p] << 8) | b[p + 1]
+    if b[p + 1] != 34 or b[p + 2] != 99 or b[p + 6] != 34:  # "c..."
+        return -1
+    p += 8  # after the colon
+    e = p + 6
+    while p < e and 48 <= b[p] <= 57:
+        code = 10 * code + (b[p] - 48)
+        p += 1
+    return code if b[p] == 44 else -1
+
+
 def decode_header(data: bytes, start: cython.Py_ssize_t, until: cython.Py_ssize_t):
     """Decode the header in ``data[start:until]``.
 

@@ -17,17 +17,17 @@ if cython.compiled:
 
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
-from tailrace.kernels.shared.big_endian import be32, be32u, put32
+from tailrace.kernels.shared.big_endian import put32
 from tailrace.kernels.shared.copying import copy_bytes, copy_object
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
+from tailrace.kernels.shared.field_names import send_field, send_field_v2
 from tailrace.kernels.shared.kinds import kind_in
+from tailrace.kernels.shared.plain_header import INT_MAX, PlainHeader, number_at
 from tailrace.kernels.shared.record_encoding import CRC_31_BITS, RecordFields, put_record, size_of
-from tailrace.kernels.shared.send_header import INT_MAX, UNESCAPED_SIZE, SendHeader, number_at
 from tailrace.kernels.shared.texts import ascii_end, is_utf8, put_decimal, put_hexadecimal
 
 SOURCE_SHA256 = ""
 
-_HEADER_MAX = cython.declare(cython.longlong, 65536)
 _KEY_MAX = cython.declare(cython.longlong, 200)
 """Longest unique key, in bytes, because the answer has it."""
 _DIGITS_MAX = cython.declare(cython.Py_ssize_t, 20)
@@ -44,19 +44,6 @@ def _is(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_s
     if cython.compiled:
         return memcmp(cython.address(b[p]), cython.cast(cython.p_char, text), n) == 0
     return bytes(b[p : p + n]) == text
-
-
-@cython.ccall
-def may_be_send(frames: bytes, pos: cython.Py_ssize_t) -> cython.bint:
-    """Return whether the frame at ``pos`` may be a plain send, by its first bytes only."""
-    at: cython.Py_ssize_t = pos + L.PREFIX_SIZE
-    code: cython.longlong
-    if pos < 0 or len(frames) - at < L.BINARY_HEAD_SIZE:
-        return False
-    if frames[pos + L.PREFIX_AT_WORD] == 1:
-        code = (frames[at] << 8) | frames[at + 1]
-        return code == L.CODE_SEND_V2 or code == L.CODE_SEND
-    return frames[at + 8] == 49 or frames[at + 8] == 51  # the first digit after {"code":
 
 
 @cython.cfunc
@@ -90,7 +77,7 @@ class PlainTopic:
 
 
 @cython.cclass
-class PlainSends(SendHeader):
+class PlainSends(PlainHeader):
     """Sends of one call: those of one topic and one kind that follow each other at the start of some bytes.
 
     ``own`` are the properties that the broker adds to each message. With them a message has up to ``most`` bytes of
@@ -138,11 +125,11 @@ class PlainSends(SendHeader):
         self._common, self._own, self._json, self._binary = common, own, json, binary
         self._most, self._most_properties = most, most_properties
         self._topics, self.topic, self.queues = topics, None, []
-        self.count, self.bound, self._used = 0, 0, 0
+        self.count, self.bound = 0, 0
         self.answer_size = max(
             len(b"".join(json)), len(b"".join(binary))) + 6 * _DIGITS_MAX + _KEY_MAX
         self._frames = None
-        self._unescaped = bytearray(UNESCAPED_SIZE)
+        self._begin(L.CODE_SEND, L.CODE_SEND_V2, L.SEND_PROPERTIES)
         self._properties = bytearray(max(most_properties, len(own), 1))
         self._out = bytearray(self.answer_size * C.SENDS_MAX)
         self._rows = memoryview(bytearray(8 * C.S_COLUMNS * C.SENDS_MAX)).cast("q")
@@ -155,18 +142,16 @@ class PlainSends(SendHeader):
         ``born_host`` is the address of the client. Only topics that ``version`` has proven count. Until `end` the
         frames are kept.
         """
-        end: cython.Py_ssize_t
         self.count = 0
-        if not cython.compiled or not may_be_send(frames, pos):
+        if not cython.compiled:
             return 0
         self._frames = frames
         self._common.set_born_host(born_host)
         self.queues, self.bound, self._used = [], 0, 0
         while self.count < min(most, C.SENDS_MAX):
-            end = self._read_frame(self._frames, pos, version)
-            if not end:
+            if not self._read_frame(self._frames, pos) or not self._accept(self._frames, version):
                 break
-            pos = end
+            pos = self._end
             self.count += 1
         if not self.count:
             self._frames = None
@@ -178,41 +163,23 @@ class PlainSends(SendHeader):
         self._frames = None
 
     @cython.cfunc
-    def _read_frame(
-        self, b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, version: object,
-    ) -> cython.Py_ssize_t:
-        """Read the frame at ``p`` into the next row. Return the index after it, 0 if it is not whole or not plain."""
-        length: cython.longlong
-        word: cython.longlong
-        body: cython.Py_ssize_t
-        if len(b) - p < L.PREFIX_SIZE:
-            return 0
-        length, word = be32(b, p), be32u(b, p + L.PREFIX_AT_WORD)
-        if length > len(b) - p - L.PREFIX_AT_WORD or (word & 0xFFFFFF) > min(length - L.PREFIX_AT_WORD, _HEADER_MAX):
-            return 0
-        body = p + L.PREFIX_SIZE + cython.cast(cython.Py_ssize_t, word & 0xFFFFFF)
-        if word >> 24 == 1:
-            if not self._read_binary(b, p + L.PREFIX_SIZE, body):
-                return 0
-        elif word >> 24 == 0:
-            if not self._read_json(b, p + L.PREFIX_SIZE, body):
-                return 0
-        else:
-            return 0
-        p += L.PREFIX_AT_WORD + cython.cast(cython.Py_ssize_t, length)
-        return p if self._accept(b, body, p, word >> 24 == 1, version) else 0
+    def _number(
+        self, b: cython.const[cython.uchar][::1], name: cython.Py_ssize_t, size: cython.Py_ssize_t,
+    ) -> cython.int:
+        if self._code == L.CODE_SEND_V2:
+            return send_field_v2(cython.address(b[0]), name, size)
+        return send_field(cython.address(b[0]), name, size)
 
     # -- what is plain
 
     @cython.cfunc
-    def _accept(
-        self, b: cython.const[cython.uchar][::1], body: cython.Py_ssize_t, end: cython.Py_ssize_t,
-        binary: cython.bint, version: object,
-    ) -> cython.bint:
+    def _accept(self, b: cython.const[cython.uchar][::1], version: object) -> cython.bint:
         """Fill the next row with the frame whose header was read. Return False if it is not plain."""
         r: cython.Py_ssize_t = self.count * C.S_COLUMNS
         rows: cython.longlong[::1] = self._rows
         n: cython.Py_ssize_t = self._size[L.SEND_PROPERTIES]
+        body: cython.Py_ssize_t = self._body
+        end: cython.Py_ssize_t = self._end
         queue_id: cython.longlong
         if (
             self._seen & L.SENDS_REQUIRED != L.SENDS_REQUIRED or not self._seen >> L.SEND_PROPERTIES & 1
@@ -224,7 +191,7 @@ class PlainSends(SendHeader):
         queue_id = rows[r + C.S_QUEUE_ID]
         if queue_id >= self.topic._queues or rows[r + C.S_SYS_FLAG] & ~L.SENDS_SYS_FLAGS:
             return False
-        if self._properties_unescaped:
+        if self._is_unescaped:
             if not self._are_plain(self._unescaped, self._at[L.SEND_PROPERTIES], n):
                 return False
             self._used += n
@@ -235,9 +202,9 @@ class PlainSends(SendHeader):
             self._common.set_topic(self.topic.name)
         elif self.oneway != (self._flag == L.FLAG_ONEWAY) or self.ordered != self._is_ordered:
             return False
-        rows[r + C.S_END], rows[r + C.S_OPAQUE], rows[r + C.S_BINARY] = end, self._opaque, binary
+        rows[r + C.S_END], rows[r + C.S_OPAQUE], rows[r + C.S_BINARY] = end, self._opaque, self._is_binary
         rows[r + C.S_BODY], rows[r + C.S_BODY_SIZE] = body, end - body
-        rows[r + C.S_UNESCAPED] = self._properties_unescaped
+        rows[r + C.S_UNESCAPED] = self._is_unescaped
         rows[r + C.S_PROPERTIES], rows[r + C.S_PROPERTIES_SIZE] = self._at[L.SEND_PROPERTIES], n
         rows[r + C.S_KEY], rows[r + C.S_KEY_SIZE] = self._key_at, self._key_size
         rows[r + C.S_QUEUE] = self._queue(queue_id)

@@ -18,7 +18,9 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 from tailrace.kernels.shared.big_endian import be32, be64
+from tailrace.kernels.shared.copying import copy_bytes
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
+from tailrace.kernels.shared.pull_head import PULL_HEAD_SIZE, PULL_PARTS_MAX, put_pull_head
 from tailrace.kernels.shared.record_walk import next_property
 from tailrace.kernels.shared.row_packing import NO_ROOM, PACKED, Packer
 from tailrace.kernels.shared.unit_reading import (
@@ -314,6 +316,30 @@ class UnitWindow:
         self._reader.tell(self.queue, place, self.start + at)
         return False
 
+    @cython.cfunc
+    def _total(self) -> cython.longlong:
+        """Return the bytes of the found records together."""
+        k: cython.Py_ssize_t
+        total: cython.longlong = 0
+        for k in range(self.count):
+            total += self._places[3 * k + 1]
+        return total
+
+    @cython.cfunc
+    def _copied_after(self, head: cython.uchar[::1], n: cython.Py_ssize_t, total: cython.longlong) -> bytes:
+        """Return ``head[:n]`` and the found records, which have ``total`` bytes, as one bytes object."""
+        k: cython.Py_ssize_t
+        if cython.compiled:
+            data: bytes = PyBytes_FromStringAndSize(cython.NULL, n + cython.cast(cython.Py_ssize_t, total))
+            to: cython.p_char = PyBytes_AS_STRING(data)
+            memcpy(to, cython.address(head[0]), n)
+            to += n
+            for k in range(self.count):
+                memcpy(to, cython.address(self._buf[self._places[3 * k]]), self._places[3 * k + 1])
+                to += self._places[3 * k + 1]
+            return data
+        return bytes(head[:n]) + self.copied(0)[0]
+
     @cython.ccall
     def copied(self, before: cython.longlong) -> tuple:
         """Return the found records as one bytes object, and two native 64-bit numbers per record.
@@ -321,11 +347,9 @@ class UnitWindow:
         The numbers are the end of the record, ``before`` bytes after its end in that object, and its queue offset.
         """
         k: cython.Py_ssize_t
-        total: cython.Py_ssize_t = 0
         data: bytes
         # Use the sizes that were checked, because another process may have changed the file since.
-        for k in range(self.count):
-            total += self._places[3 * k + 1]
+        total: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self._total())
         if cython.compiled:
             data = PyBytes_FromStringAndSize(cython.NULL, total)
             to: cython.p_char = PyBytes_AS_STRING(data)
@@ -403,6 +427,7 @@ class Sink:
     left: int = cython.declare(cython.Py_ssize_t, visibility="public")  # number of messages that it may still take
     count: int = cython.declare(cython.Py_ssize_t, visibility="readonly")  # number of messages that it has, if partial
     partial: bool = cython.declare(cython.bint, visibility="readonly")  # it may end at a record that is unreadable
+    gives_way: bool = cython.declare(cython.bint, visibility="readonly")  # another read follows one that fails
 
     @cython.ccall
     def take(self, window: UnitWindow) -> cython.bint:
@@ -440,8 +465,13 @@ class Answer(Sink):
     @cython.ccall
     def take(self, window: UnitWindow) -> cython.bint:
         """Copy records from the buffer of a window. Return True if the answer may have more."""
-        part: tuple
         window.find(self.left, self._room - self._total, self._total > 0)
+        return self._keep(window)
+
+    @cython.cfunc
+    def _keep(self, window: UnitWindow) -> cython.bint:
+        """Copy the records that a window has found. Return True if the answer may have more."""
+        part: tuple
         if window.count:
             part = window.copied(self._total)
             self._parts.append(part)
@@ -470,6 +500,79 @@ class Answer(Sink):
         if len(self._parts) == 1:
             return self._parts[0]
         return b"".join([data for data, _ in self._parts]), b"".join([places for _, places in self._parts])
+
+
+@cython.cclass
+class AnswerFrame(Answer):
+    """The frame of an answer to a pull: header and records, which are copied once, next to it.
+
+    `UnitReader.fill` makes it. ``record_count`` is the number of its messages, ``size`` that of their bytes, and
+    ``next_offset`` the place of the next pull. An object is used again and again, by one thread.
+    """
+
+    record_count = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    size = cython.declare(cython.longlong, visibility="readonly")
+    next_offset = cython.declare(cython.longlong, visibility="readonly")
+    _head: cython.uchar[::1]
+    _around: tuple
+    _is_binary: cython.bint
+    _opaque: cython.longlong
+    _low: cython.longlong
+    _high: cython.longlong
+    _frame: bytes
+
+    def __init__(self):
+        self._head = bytearray(PULL_HEAD_SIZE)
+        self._around, self._frame, self._parts, self.gives_way = (), None, [], True
+
+    @cython.ccall
+    def begin(self, around: tuple, is_binary: cython.bint, opaque: cython.longlong):
+        """Set the parts of the next header, as ``shared.pull_head`` has them. Raises ValueError for others."""
+        n: cython.Py_ssize_t = 0
+        part: bytes
+        for part in around:
+            n += len(part)
+        if len(around) != 5 or n > PULL_PARTS_MAX:
+            raise ValueError(f"{len(around)} parts of {n} bytes")
+        self._around, self._is_binary, self._opaque = around, is_binary, opaque
+
+    @cython.ccall
+    def take(self, window: UnitWindow) -> cython.bint:
+        """Copy records from the buffer of a window. Return True if the answer may have more."""
+        n: cython.Py_ssize_t
+        window.find(self.left, self._room - self._total, self._total > 0)
+        if self.count or not window.count or (
+            window.why != C.UNITS_END and window.why != C.UNITS_FULL and window.why != C.UNITS_COLD
+        ):
+            return self._keep(window)
+        self._total, self.count = window._total(), window.count  # there are no more, so one copy is enough
+        n = self._begin_frame(window)
+        if n:
+            self._frame = window._copied_after(self._head, n, self._total)
+        return False
+
+    @cython.cfunc
+    def _begin_frame(self, window: UnitWindow) -> cython.Py_ssize_t:
+        """Write the header. Return its size, 0 if the frame is too long."""
+        self.record_count, self.size, self.next_offset = self.count, self._total, window.offset + window.at
+        if self._total > L.FRAME_MAX - PULL_HEAD_SIZE:
+            return 0
+        return put_pull_head(
+            self._head, self._around, self._is_binary, self._opaque, self.next_offset, self._low, self._high,
+            self._total)
+
+    @cython.cfunc
+    def _taken(self, window: UnitWindow):
+        """Return the frame, None without a record in it, and forget it."""
+        n: cython.Py_ssize_t
+        frame: bytes = self._frame
+        self._frame = None
+        if frame is None and self._parts:
+            n = self._begin_frame(window)
+            if n:
+                frame = bytes(self._head[:n]) + self._whole()[0]
+        self._parts = []
+        return frame
 
 
 def outside(offset, low, high):
@@ -538,12 +641,7 @@ class UnitReader:
             first, units = (batches.begin, batches.units) if batches is not None else (at, None)
             at = first
         else:
-            version, first, units = queue.ahead
-            if (
-                version != queue.version or first > at
-                or len(units) < L.UNIT_SIZE * (at - first + min(least, high - at))
-            ):
-                first, units = at, queue.units_ahead(offset, count, only_cached=only_cached)
+            first, units = self._units(queue, at, high, count, least, only_cached)
         if not units:
             if units is None:
                 return GetMessageResult(_NO_MATCHED_MESSAGE, at, low, high, is_cold=True)
@@ -563,6 +661,51 @@ class UnitReader:
         if batches is not None:
             batches.take_whole(result)
         return result
+
+    @cython.cfunc
+    def _units(
+        self, queue, at: cython.Py_ssize_t, high: cython.longlong, count: cython.Py_ssize_t, least: cython.Py_ssize_t,
+        only_cached: cython.bint
+    ) -> tuple:
+        """Return the number of the first unit, and units that begin with it, from ``at`` or before on."""
+        version, first, units = queue.ahead
+        if (
+            version != queue.version or first > at
+            or len(units) < L.UNIT_SIZE * (at - first + min(least, high - at))
+        ):
+            return at, queue.units_ahead(at, count, only_cached=only_cached)
+        return first, units
+
+    def fill(
+        self, queue, offset: cython.longlong, max_msg_nums: cython.Py_ssize_t, max_bytes, codes, answer: AnswerFrame
+    ):
+        """Return the frame ``answer`` with what `get_message` of these values returns with ``only_cached``.
+
+        ``codes`` is an array of q, or None. Return None if that has no message, or the queue has other units; then
+        nothing is counted. Raises OSError for an error of the disk, which is not counted as one of a record.
+        """
+        first: cython.longlong
+        at: cython.Py_ssize_t
+        most: cython.Py_ssize_t = max(min(max_msg_nums, self._most), 1)
+        count: cython.Py_ssize_t = 2 * most
+        least: cython.Py_ssize_t = most
+        low: cython.longlong = queue.min_offset
+        high: cython.longlong = queue.max_offset
+        units: bytes
+        if queue.is_batch or not low <= offset < high:
+            return None
+        if codes is not None:
+            count = least = min(max(self._look, max_msg_nums), high)
+        first, units = self._units(queue, offset, high, count, least, True)
+        if not units:
+            return None
+        at = offset - first
+        window: UnitWindow = UnitWindow.__new__(UnitWindow)
+        window._begin(queue, units, first, at, at + count, codes, None, _LOOK_BYTES)
+        answer._begin(most, min(max_bytes, self._room), True, self._disk)
+        answer._low, answer._high = low, high
+        self.read(window, answer)
+        return answer._taken(window)
 
     @cython.cfunc
     def _enter(
@@ -615,7 +758,7 @@ class UnitReader:
             except OSError as error:
                 if sink.partial and sink.count:
                     break  # the next read starts with the record that cannot be read
-                if not self._log.unreadable.gives_up(phy_offset, error):
+                if sink.gives_way or not self._log.unreadable.gives_up(phy_offset, error):
                     raise
                 self.tell(window.queue, window.offset + first, phy_offset)
                 window.removed = True

@@ -245,6 +245,11 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         """Return True if an offset was set by hand and the consumer of the queue has not got it yet."""
         return queue_id in self._reset_table.get(f"{topic}@{group}", ())
 
+    @property
+    def has_resets(self) -> bool:
+        """True if an offset of any queue was set by hand and its consumer has not got it yet."""
+        return bool(self._reset_table)
+
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset that was set by hand, or None. It is returned once, for the consumer of the queue."""
         if not self._reset_table:

@@ -46,6 +46,7 @@ from tailrace.formats.remoting import (
     encode,
 )
 from tailrace.formats.requests.absent import why_not_supported
+from tailrace.kernels.header import code_at
 from tailrace.logs import get_logger
 from tailrace.remoting.acceptor import Acceptor, IncomingConnection
 from tailrace.remoting.addresses import address_text, socket_address
@@ -63,6 +64,8 @@ HEADER_MAX: Final = 1 << 20
 IDLE_S: Final = 120.0
 IDLE_CHECK_S: Final = 1.0
 HIGH_WATER: Final = 256 << 10
+JOINED_MAX: Final = 64 << 10
+"""Bytes of answers that are joined to be sent together."""
 HELD_REQUEST_BYTES: Final = 2048
 """Memory of a held request in addition to the bytes of its body and fields."""
 DRAIN_S: Final = 0.2
@@ -289,7 +292,7 @@ class Channel(asyncio.Protocol):
         if self._turns.open:
             self._turns.end()
         if out:
-            self.write(b"".join(out))
+            self._write_all(out)
         if isinstance(problem, UnauthenticatedFrameError):
             self._stop_reading()
             self._server.loop.call_later(NO_USER_CLOSE_S, self._close_unauthenticated)
@@ -333,8 +336,9 @@ class Channel(asyncio.Protocol):
         server = self._server
         room = high_water = server.high_water
         serve, now = self.serve, self._turns.now
-        lane = server.lane if server.check is None and not server.draining else None
+        lanes = server.lanes if server.check is None and not server.draining else {}
         while until - pos >= 8 and not self.closed:
+            lane = lanes.get(code_at(data, pos)) if lanes else None
             end, answer = (pos, None) if lane is None else lane.take(self, data, pos, room)
             if end == pos:
                 request, end = self._request_at(data, pos, until)
@@ -346,7 +350,7 @@ class Channel(asyncio.Protocol):
                 out.append(answer)
                 room -= len(answer)
                 if room < 0:
-                    self.write(b"".join(out))
+                    self._write_all(out)
                     out.clear()
                     room = high_water
                     if self._must_wait():
@@ -442,6 +446,14 @@ class Channel(asyncio.Protocol):
         if self._transport is not None and not self.closed:
             self.last_active = self._server.loop.time()
             self._transport.write(data)
+
+    def _write_all(self, frames: list[bytes]) -> None:
+        """Send encoded frames together. Long ones are not copied once more for that."""
+        if len(frames) == 1 or self._transport is None or sum(map(len, frames)) < JOINED_MAX:
+            self.write(b"".join(frames))
+        elif not self.closed:
+            self.last_active = self._server.loop.time()
+            self._transport.writelines(frames)
 
     def answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Send an answer later, unless the request was one-way."""
@@ -604,8 +616,8 @@ class RemotingServer:
     ) -> None:
         self.processors: dict[int, Processor] = {}
         self.default_processor: Processor | None = None
-        self.lane: Lane | None = None
-        """Serves frames before processors do; not while `check` must see every request."""
+        self.lanes: dict[int, Lane] = {}
+        """Serve frames of these codes before processors do; not while `check` must see every request."""
         self.decode_header = decode_header
         self.draining = False
         self.channels: set[Channel] = set()

@@ -6,6 +6,7 @@ are skipped, and each is logged once (W14: readers check what they return).
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection
 from typing import Any, Final, final
 
@@ -18,7 +19,14 @@ from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import STORE_TIME_HEAD, decode_message, store_timestamp_of
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
-from tailrace.kernels.unit_records import SeenPages, Sink, UnitReader, UnitWindow, outside
+from tailrace.kernels.unit_records import (
+    AnswerFrame,
+    SeenPages,
+    Sink,
+    UnitReader,
+    UnitWindow,
+    outside,
+)
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
 from tailrace.store.commit_log import CommitLog
@@ -99,6 +107,17 @@ class MessageReader:
                 else GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0))
         return self._units.get_message(
             queue, offset, max_msg_nums, max_bytes, codes, property_filter, only_cached)
+
+    def fill(
+        self, topic: str, queue_id: int, offset: int, max_msg_nums: int, max_bytes: int, codes: array[int] | None,
+        answer: AnswerFrame,
+    ) -> bytes | None:
+        """Return the frame ``answer`` with what `get_message` returns of the page cache; None without a message.
+
+        ``answer`` then has the numbers of its messages. Queues of batches have none. Raises OSError.
+        """
+        queue = self._queues.table.get((topic, queue_id))
+        return None if queue is None else self._units.fill(queue, offset, max_msg_nums, max_bytes, codes, answer)
 
     def span(self, window: UnitWindow, most: int, room: int) -> int:
         """Return the number of bytes to read from the disk in one call, starting at the record of the next unit.

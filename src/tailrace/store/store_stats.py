@@ -35,11 +35,15 @@ class StoreStatsService:
         self._printed_ns = clock.monotonic_ns()
         self._printed = (0, 0, 0)
 
+    def found(self, messages: int) -> None:
+        """Count one read that has found messages."""
+        self.get_found_times += 1
+        self.get_transferred += messages
+
     def get_done(self, result: GetMessageResult) -> None:
         """Count one read; one that is only put off until its messages are in memory is not one."""
         if result.record_count:
-            self.get_found_times += 1
-            self.get_transferred += result.record_count + result.inner_messages
+            self.found(result.record_count + result.inner_messages)
         elif not result.is_cold:
             self.get_miss_times += 1
 

@@ -175,6 +175,15 @@ class ConsumerManager:
         self._owner = ThreadOwner("ConsumerManager")
         self._groups: dict[str, ConsumerGroupInfo] = {}
         self._joined: dict[Channel, set[str]] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when a group has other subscriptions or another message model, or no member any more."""
+        self._listeners.append(listener)
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     def groups(self) -> list[ConsumerGroupInfo]:
         """All live groups."""
@@ -232,6 +241,7 @@ class ConsumerManager:
         info = self._groups.get(group)
         if info is None:
             info = self._groups[group] = ConsumerGroupInfo(group)
+        before = info.message_model, info.subscriptions
         info.consume_type = str(data.get("consumeType") or info.consume_type)
         info.message_model = str(data.get("messageModel") or info.message_model)
         info.consume_from_where = str(data.get("consumeFromWhere") or info.consume_from_where)
@@ -246,6 +256,8 @@ class ConsumerManager:
             wanted = [SubscriptionData.from_json(s) for s in data.get("subscriptionDataSet") or ()]
             changed |= info.take_subscriptions(member, wanted)
             self._listener.registered(group, info.subscriptions.values())
+        if before != (info.message_model, info.subscriptions):
+            self._changed()
         if changed:
             self._notify(info)
         return changed
@@ -304,6 +316,7 @@ class ConsumerManager:
         if not info.members:
             del self._groups[info.group]
             self._listener.gone(info.group)
+            self._changed()
         else:
             self._notify(info)
 

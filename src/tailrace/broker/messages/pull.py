@@ -17,6 +17,8 @@ from tailrace.broker.consumers.consumer_checks import (
 from tailrace.broker.consumers.heartbeat import EXPRESSION_MAX
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.messages.long_polling import HeldPull, PullRequestHoldService
+from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
+from tailrace.broker.messages.pull_answers import answer_header
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalPull
 from tailrace.errors import RefusalError
 from tailrace.filters.message_filters import MessageFilter
@@ -28,6 +30,7 @@ from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
+    PullSysFlag,
 )
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
@@ -37,13 +40,10 @@ from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.config_changes import MissingConfigError, NotPreparedError
 from tailrace.requests.reply import Answer, Reply
 
-__all__ = ["PullMessageProcessor"]
+__all__ = ["PullMessageProcessor", "max_bytes_of"]
 
 _log = get_logger(__name__)
 
-COMMIT_OFFSET: Final = 1
-SUSPEND: Final = 2
-SUBSCRIPTION: Final = 4
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 MAX_BYTES: Final = 4 << 20
 """Bytes of one answer, because the event loop reads it. The first message may be larger."""
@@ -82,8 +82,10 @@ class _Pull:
 class PullMessageProcessor:
     """Serves pulls."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, proven: ProvenSubscriptions | None = None) -> None:
+        """``proven`` gets the subscriptions that are served."""
         self._broker = broker
+        self._proven = proven
         self._store = broker.store
         self._mappings = broker.static_topics.table
         self.hold = PullRequestHoldService(
@@ -97,6 +99,7 @@ class PullMessageProcessor:
 
     def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         """Return messages, or hold the pull until one arrives."""
+        self._broker.traffic.pulls["ordinary"] += 1
         pull = _Pull(channel, request, self._broker.clock.monotonic_ns())
         try:
             return self._pull(pull)
@@ -158,7 +161,7 @@ class PullMessageProcessor:
         if (reset := self._broker.offsets.take_reset(group, topic, queue_id)) is not None:
             return self._moved(request, header, reset, topic_config, group_config, logical)
         if result is None:
-            if not pull.has_waited and header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
+            if not pull.has_waited and header.sys_flag & PullSysFlag.COMMIT_OFFSET and header.commit_offset >= 0:
                 self._broker.offsets.commit(group, topic, queue_id, header.commit_offset)
             result = self._read(header, wanted, only_cached=True)
             if result.is_cold:
@@ -170,7 +173,7 @@ class PullMessageProcessor:
         place: tuple[int, ...] = result.next_begin_offset, result.min_offset, result.max_offset
         if logical is not None:
             code, place = logical.answered(code, offset, *place)
-        if code is ResponseCode.PULL_NOT_FOUND and not pull.has_waited and header.sys_flag & SUSPEND:
+        if code is ResponseCode.PULL_NOT_FOUND and not pull.has_waited and header.sys_flag & PullSysFlag.SUSPEND:
             self._park(pull, header, wanted)
             return None
         self._broker.offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
@@ -178,7 +181,9 @@ class PullMessageProcessor:
         if body:
             took_ns = self._broker.clock.monotonic_ns() - pull.begun_ns
             self._broker.traffic.hand_out(topic, group, result.message_count, len(body), queue_id, took_ns)
-        return request.answer(code, result.status.name, _header(topic_config, group_config, *place), body)
+            if self._proven is not None and logical is None:
+                self._proven.add(header, wanted)
+        return request.answer(code, result.status.name, answer_header(topic_config, group_config, *place), body)
 
     async def _pull_elsewhere(
         self, request: RemotingCommand, header: PullMessageRequestHeader, logical: LogicalPull
@@ -187,7 +192,8 @@ class PullMessageProcessor:
         item = logical.item
         answer = await self._broker.forwarder.ask(item.bname, header.topic, RequestCode.PULL_MESSAGE, {
             **request.ext, **PHYSICAL, "queueId": str(header.queue_id), "queueOffset": str(header.queue_offset),
-            "maxMsgNums": str(header.max_msg_nums), "sysFlag": str(header.sys_flag & ~(COMMIT_OFFSET | SUSPEND))})
+            "maxMsgNums": str(header.max_msg_nums), "sysFlag": str(
+                header.sys_flag & ~(PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUSPEND))})
         if "nextBeginOffset" not in answer.ext:
             raise RefusalError(answer.code, answer.remark or "", dict(answer.ext))
         found = answer.read(PullMessageResponseHeader)
@@ -216,12 +222,11 @@ class PullMessageProcessor:
         self, header: PullMessageRequestHeader, wanted: MessageFilter, *, only_cached: bool = False
     ) -> GetMessageResult:
         """Read the messages of a pull, or only those in the page cache; any thread may call this."""
-        max_bytes = header.max_msg_bytes or 0
         most = self._store.config.max_transfer_count_on_message_in_memory
         return self._store.get_message(
             header.topic, header.queue_id, header.queue_offset, max(1, min(header.max_msg_nums, most)),
-            max_bytes=min(max_bytes, MAX_BYTES) if max_bytes > 0 else DEFAULT_MAX_BYTES,
-            codes=wanted.codes, property_filter=wanted.properties, only_cached=only_cached)
+            max_bytes=max_bytes_of(header.max_msg_bytes or 0), codes=wanted.codes,
+            property_filter=wanted.properties, only_cached=only_cached)
 
     def _moved(
         self, request: RemotingCommand, header: PullMessageRequestHeader, offset: int, topic: TopicConfig,
@@ -235,7 +240,7 @@ class PullMessageProcessor:
         if logical is not None:
             place = logical.moved(*place)
         return request.answer(
-            ResponseCode.PULL_OFFSET_MOVED, GetMessageStatus.OFFSET_RESET.name, _header(topic, group, *place))
+            ResponseCode.PULL_OFFSET_MOVED, GetMessageStatus.OFFSET_RESET.name, answer_header(topic, group, *place))
 
     def _park(self, pull: _Pull, header: PullMessageRequestHeader, wanted: MessageFilter) -> None:
         config = self._broker.config
@@ -251,7 +256,7 @@ class PullMessageProcessor:
     ) -> MessageFilter:
         """Return the filter of a pull, from its own subscription or from that of its group's heartbeat."""
         filters, group = self._broker.filters, header.consumer_group
-        if header.sys_flag & SUBSCRIPTION:
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             wanted = filters.of_request(_own_subscription(header), group)
         else:
             wanted = filters.of_group(
@@ -288,24 +293,9 @@ class PullMessageProcessor:
         return found
 
 
-def _header(
-    topic: TopicConfig, group: SubscriptionGroupConfig, next_begin: int, low: int, high: int, delta: int | None = None
-) -> dict[str, str]:
-    """Return the fields of every answer to a pull: the next offset, and the bounds of the queue.
-
-    For ``delta``, which only logical queues have, see `Place`.
-    """
-    header = {
-        "suggestWhichBrokerId": "0",
-        "nextBeginOffset": str(next_begin),
-        "minOffset": str(low),
-        "maxOffset": str(high),
-        "topicSysFlag": str(topic.topic_sys_flag),
-        "groupSysFlag": str(group.group_sys_flag),
-    }
-    if delta is not None:
-        header["offsetDelta"] = str(delta)
-    return header
+def max_bytes_of(asked: int) -> int:
+    """Return the most bytes of an answer to a pull that asks for so many; 0 or less asks for none."""
+    return min(asked, MAX_BYTES) if asked > 0 else DEFAULT_MAX_BYTES
 
 
 def _failure(

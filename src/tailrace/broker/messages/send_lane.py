@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, final
 
+from tailrace import kernels
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.messages.proven_topics import ProvenTopics
 from tailrace.broker.messages.send import SendMessageProcessor
 from tailrace.broker.statistics.traffic import FIFO, NORMAL
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
-from tailrace.formats.remoting import INT32, SerializeType
-from tailrace.kernels.send_lane import PlainSends, may_be_send
+from tailrace.formats.remoting import INT32, RequestCode, SerializeType
+from tailrace.kernels.send_lane import PlainSends
 from tailrace.kernels.shared.constants import SENDS_MAX
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.remoting import Channel, RemotingServer
@@ -60,7 +61,8 @@ class SendLane:
                 processor.messages.own_properties, self._store.inner.store_host, log.tail.plain_size,
                 SENT_PROPERTIES_MAX, log.rules.appends_crc, self._proven.table, *(
                     parts_of_answer(processor, kind) for kind in (SerializeType.JSON, SerializeType.ROCKETMQ)))
-        server.lane = self
+        if kernels.compiled():
+            server.lanes |= {RequestCode.SEND_MESSAGE: self, RequestCode.SEND_MESSAGE_V2: self}
 
     def take(self, channel: Channel, data: bytes, pos: int, room: int) -> tuple[int, bytes]:
         """Serve plain sends of ``data`` from ``pos``; return the position after them, and their answers.
@@ -68,8 +70,8 @@ class SendLane:
         The answers have up to ``room`` bytes and one answer more.
         """
         if (
-            not may_be_send(data, pos) or self._mappings or not self._config.send_lane_enable
-            or not self._store.is_writeable or self._store.inner.replication.refusal
+            self._mappings or not self._config.plain_lane_enable or not self._store.is_writeable
+            or self._store.inner.replication.refusal
         ):
             return pos, b""
         sends = self._sends

@@ -86,7 +86,8 @@ class Traffic:
         self.dead_letters: Counter[str] = Counter()
         self.put_latency = Histogram(PUT_LATENCY)
         self.sends = {"lane": 0, "ordinary": 0}
-        """Requests to store messages that the send lane and the processor of sends have served."""
+        self.pulls = {"lane": 0, "ordinary": 0}
+        """Requests to store messages, and pulls, that a lane and a processor have served."""
         self.get_time_max_ns = 0
         """Longest time of a pull that returned messages, in ns, since the start."""
 

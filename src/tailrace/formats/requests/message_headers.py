@@ -7,6 +7,7 @@ from typing import Final
 from tailrace.formats.requests.custom_header import CustomHeader, Int32, Int64, with_short_names
 
 __all__ = [
+    "BROKER_NAME_FIELDS",
     "AckMessageRequestHeader",
     "ChangeInvisibleTimeRequestHeader",
     "ChangeInvisibleTimeResponseHeader",
@@ -25,6 +26,7 @@ __all__ = [
     "PopMessageResponseHeader",
     "PullMessageRequestHeader",
     "PullMessageResponseHeader",
+    "PullSysFlag",
     "QueryMessageRequestHeader",
     "QueryMessageResponseHeader",
     "RecallMessageRequestHeader",
@@ -34,7 +36,6 @@ __all__ = [
     "SendMessageRequestHeader",
     "SendMessageRequestHeaderV2",
     "SendMessageResponseHeader",
-    "UNREAD_SEND_FIELDS",
     "ViewMessageRequestHeader",
 ]
 
@@ -60,8 +61,8 @@ class SendMessageRequestHeader(CustomHeader):
 SendMessageRequestHeaderV2: Final[type[SendMessageRequestHeader]] = with_short_names(
     SendMessageRequestHeader, "SendMessageRequestHeaderV2", "abcdefghijkml")
 """Requests 310, 320 and 325."""
-UNREAD_SEND_FIELDS: Final[tuple[str, str]] = ("bname", "n")
-"""The long and the short name of the field of a send that is for proxies: the name of the broker."""
+BROKER_NAME_FIELDS: Final[tuple[str, str]] = ("bname", "n")
+"""The long and the short name of the field of a request that is for proxies only: the name of the broker."""
 
 
 class SendMessageResponseHeader(CustomHeader):
@@ -149,6 +150,16 @@ class ResumeCheckHalfMessageRequestHeader(CustomHeader):
 
     topic: str | None = None
     msg_id: str | None = None
+
+
+class PullSysFlag:
+    """Bits of the system flag of a pull (RocketMQ's PullSysFlag)."""
+
+    COMMIT_OFFSET: Final = 0x1
+    SUSPEND: Final = 0x2
+    SUBSCRIPTION: Final = 0x4
+    CLASS_FILTER: Final = 0x8
+    LITE_PULL_MESSAGE: Final = 0x10
 
 
 class PullMessageRequestHeader(CustomHeader):

@@ -170,13 +170,13 @@ def test_a_change_of_topics_or_settings_ends_what_was_proven(tmp_path):
 
 def test_the_setting_turns_the_lane_off(tmp_path):
     chunks = [send(), many]
-    assert served(tmp_path / "off", chunks, lane=True, config={"send_lane_enable": False}).in_lane == 0
+    assert served(tmp_path / "off", chunks, lane=True, config={"plain_lane_enable": False}).in_lane == 0
     with opened(tmp_path / "on") as world:
         world.exchange(send() + send())
-        world.change_setting("sendLaneEnable", "false")
+        world.change_setting("plainLaneEnable", "false")
         world.exchange(many)
         assert world.in_lane == 1
-        world.change_setting("sendLaneEnable", "true")
+        world.change_setting("plainLaneEnable", "true")
         world.exchange(send() + send())
         assert world.in_lane == 2
 

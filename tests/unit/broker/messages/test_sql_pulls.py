@@ -9,7 +9,7 @@ import pytest
 
 from tailrace import Message, MessageStore
 from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.messages.pull import SUBSCRIPTION, SUSPEND, PullMessageProcessor
+from tailrace.broker.messages.pull import PullMessageProcessor
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
@@ -20,6 +20,7 @@ from tailrace.filters.message_filters import MessageFilter, MessageFilters
 from tailrace.filters.subscriptions import SubscriptionData
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import ResponseCode
+from tailrace.formats.requests.message_headers import PullSysFlag
 from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 
@@ -53,7 +54,7 @@ def enabled(store, loop, kit, config=CONFIG):
 def ext(**changes):
     return {
         "consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
-        "sysFlag": str(SUBSCRIPTION), "commitOffset": "0", "suspendTimeoutMillis": "15000",
+        "sysFlag": str(PullSysFlag.SUBSCRIPTION), "commitOffset": "0", "suspendTimeoutMillis": "15000",
         "subscription": "price > 95", "subVersion": "0", "expressionType": "SQL92", **changes,
     }
 
@@ -206,7 +207,8 @@ def test_a_held_pull_is_answered_when_a_message_that_it_wants_arrives(tmp_path, 
                 store.wait_dispatched()
 
             put(1)
-            fields = ext(sysFlag=str(SUBSCRIPTION | SUSPEND), queueOffset="1", subscription="price = 7")
+            flags = PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND
+            fields = ext(sysFlag=str(flags), queueOffset="1", subscription="price = 7")
             assert pulls.pull(channel, kit.request(11, fields, opaque=6)) is None
             held, = pulls.hold
             for prices in ((2, 3), (4,), range(100, 500)):

@@ -1,16 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Read the header of a send in place, in both encodings, if it has the form in which clients write it."""
+"""Read the header of a request in place, in both encodings, if it has the form in which clients write it."""
 
 import cython
 
 from tailrace.kernels.shared import layouts as L
-from tailrace.kernels.shared.big_endian import be32
+from tailrace.kernels.shared.big_endian import be32, be32u
 from tailrace.kernels.shared.copying import copy_bytes
-from tailrace.kernels.shared.send_names import json_member, send_field, send_field_v2
+from tailrace.kernels.shared.field_names import json_member
 from tailrace.kernels.shared.texts import ascii_end, hexadecimal_digit
 
 UNESCAPED_SIZE = cython.declare(cython.Py_ssize_t, 65536)
 INT_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
+_HEADER_MAX = cython.declare(cython.longlong, 65536)
 
 
 @cython.cfunc
@@ -57,11 +58,13 @@ def _escaped(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython
 
 
 @cython.cclass
-class SendHeader:
-    """The header that was read last: ``_at[n]`` and ``_size[n]`` are the place of field SEND_* ``n``.
+class PlainHeader:
+    """The header that was read last: ``_at[n]`` and ``_size[n]`` are the place of field ``n`` of `_number`.
 
-    ``_seen`` has a bit for each field that is there. The place of the properties is in ``_unescaped`` if
-    ``_properties_unescaped`` is set; the first ``_used`` bytes of that buffer belong to frames before.
+    ``_seen`` has a bit for each field that is there. ``_body`` and ``_end`` are the indexes of the body and after the
+    frame. Requests with one of the two ``_codes`` are read. Of their fields only ``_free``, -1 for none, may have
+    escapes and other bytes than those of ASCII. In a JSON header its place is in ``_unescaped`` if ``_is_unescaped`` is
+    set; the first ``_used`` bytes of that buffer belong to frames before.
     """
 
     _at = cython.declare(cython.Py_ssize_t[16])
@@ -70,9 +73,47 @@ class SendHeader:
     _code: cython.longlong
     _flag: cython.longlong
     _opaque: cython.longlong
+    _body: cython.Py_ssize_t
+    _end: cython.Py_ssize_t
+    _is_binary: cython.bint
+    _codes = cython.declare(cython.longlong[2])
+    _free: cython.int
     _unescaped: cython.uchar[::1]
     _used: cython.Py_ssize_t
-    _properties_unescaped: cython.bint
+    _is_unescaped: cython.bint
+
+    @cython.cfunc
+    def _begin(self, code: cython.longlong, other_code: cython.longlong, free: cython.int):
+        """Set what is read: requests with these codes, and of which field ``_unescaped`` has the text."""
+        if not cython.compiled:
+            self._codes, self._at, self._size = [0, 0], [0] * 16, [0] * 16
+        self._codes[0], self._codes[1], self._free, self._used = code, other_code, free, 0
+        self._unescaped = bytearray(UNESCAPED_SIZE if free >= 0 else 1)
+
+    @cython.cfunc
+    def _number(
+        self, b: cython.const[cython.uchar][::1], name: cython.Py_ssize_t, size: cython.Py_ssize_t,
+    ) -> cython.int:
+        """Return the number of the field of a request ``_code`` with the name ``b[name:name + size]``, else -1."""
+        return -1
+
+    @cython.cfunc
+    def _read_frame(self, b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
+        """Read the header of the frame at ``p``. Return False if the frame is not whole or its header not plain."""
+        length: cython.longlong
+        word: cython.longlong
+        if p < 0 or len(b) - p < L.PREFIX_SIZE:
+            return False
+        length, word = be32(b, p), be32u(b, p + L.PREFIX_AT_WORD)
+        if length > len(b) - p - L.PREFIX_AT_WORD or (word & 0xFFFFFF) > min(length - L.PREFIX_AT_WORD, _HEADER_MAX):
+            return False
+        self._end = p + L.PREFIX_AT_WORD + cython.cast(cython.Py_ssize_t, length)
+        p += L.PREFIX_SIZE
+        self._body = p + cython.cast(cython.Py_ssize_t, word & 0xFFFFFF)
+        self._is_binary = word >> 24 == 1
+        if self._is_binary:
+            return self._read_binary(b, p, self._body)
+        return word >> 24 == 0 and self._read_json(b, p, self._body)
 
     @cython.cfunc
     def _add_field(
@@ -80,11 +121,7 @@ class SendHeader:
         value: cython.Py_ssize_t, size: cython.Py_ssize_t,
     ) -> cython.int:
         """Note a field; return its number, -1 for an unknown, repeated or empty one."""
-        field: cython.int
-        if self._code == L.CODE_SEND_V2:
-            field = send_field_v2(cython.address(b[0]), name, name_size)
-        else:
-            field = send_field(cython.address(b[0]), name, name_size)
+        field: cython.int = self._number(b, name, name_size)
         if field < 0 or self._seen >> field & 1 or size < 1:
             return -1
         self._seen |= cython.cast(cython.uint, 1) << field
@@ -98,14 +135,14 @@ class SendHeader:
         """Read the binary header ``b[p:e]``. Return False if it is not plain."""
         name: cython.Py_ssize_t
         n: cython.longlong
-        self._seen, self._properties_unescaped = 0, False
+        self._seen, self._is_unescaped = 0, False
         if e - p < L.BINARY_HEAD_SIZE + 4:
             return False
         self._code = b[p] << 8 | b[p + 1]
         self._opaque, self._flag = be32(b, p + L.BINARY_AT_OPAQUE), be32(b, p + L.BINARY_AT_FLAG)
         if (
             be32(b, p + L.BINARY_AT_REMARK_LENGTH) or be32(b, p + L.BINARY_HEAD_SIZE) != e - p - L.BINARY_HEAD_SIZE - 4
-            or (self._code != L.CODE_SEND and self._code != L.CODE_SEND_V2)
+            or (self._code != self._codes[0] and self._code != self._codes[1])
         ):
             return False
         p += L.BINARY_HEAD_SIZE + 4
@@ -128,13 +165,13 @@ class SendHeader:
     ) -> cython.bint:
         """Read the JSON header ``b[p:e]`` as clients write it. Return False if it is not plain.
 
-        It has no blanks, ``code`` comes first, and only properties have escapes or other bytes than those of ASCII.
+        It has no blanks, and ``code`` comes first.
         """
         name: cython.Py_ssize_t
         value: cython.longlong
         member: cython.int
         members: cython.uint = 0
-        self._seen, self._properties_unescaped = 0, False
+        self._seen, self._is_unescaped = 0, False
         self._flag = self._opaque = 0
         e -= 1  # the closing brace
         if e - p < 8 or b[e] != 125 or b[p] != 123:
@@ -170,7 +207,7 @@ class SendHeader:
                     return False
                 if member == L.MEMBER_CODE:
                     self._code = value
-                    if value != L.CODE_SEND and value != L.CODE_SEND_V2:
+                    if value != self._codes[0] and value != self._codes[1]:
                         return False
                 elif member == L.MEMBER_FLAG:
                     self._flag = value
@@ -203,7 +240,7 @@ class SendHeader:
             if field < 0:
                 return 0
             p = ascii_end(b, value, e)
-            if field == L.SEND_PROPERTIES:
+            if field == self._free:
                 p = self._unescape(b, value, p, e)
             else:
                 self._size[field] = p - value
@@ -217,7 +254,7 @@ class SendHeader:
     def _unescape(
         self, b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, p: cython.Py_ssize_t, e: cython.Py_ssize_t,
     ) -> cython.Py_ssize_t:
-        """Write the properties, a JSON text that begins at ``start``, without its escapes.
+        """Write the field ``_free``, a JSON text that begins at ``start``, without its escapes.
 
         ``b[start:p]`` has none. Return the index of the first byte that is not part of the text; ``e`` if there is no
         room for it.
@@ -245,6 +282,6 @@ class SendHeader:
             q += 1
             begins = p
             p = ascii_end(b, p, e)
-        self._properties_unescaped = True
-        self._at[L.SEND_PROPERTIES], self._size[L.SEND_PROPERTIES] = self._used, q - self._used
+        self._is_unescaped = True
+        self._at[self._free], self._size[self._free] = self._used, q - self._used
         return p

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Recognise fields of a send. `make gen` writes this file from ``formats.requests`` and ``formats.remoting``."""
+"""Recognise fields of requests. `make gen` writes it from ``formats.requests`` and ``formats.remoting``."""
 
 import cython
 
@@ -78,6 +78,47 @@ def send_field_v2(b: cython.p_const_uchar, p: cython.Py_ssize_t, n: cython.Py_ss
         return L.SEND_MAX_RECONSUME_TIMES
     if n == 1 and is_name(b, p, b"n", 1):
         return L.SEND_UNREAD
+    return -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def pull_field(b: cython.p_const_uchar, p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.int:
+    """Return the number PULL_* of a field of a pull, else -1. The name is ``b[p:p + n]``."""
+    if n == 13 and is_name(b, p, b"consumerGroup", 13):
+        return L.PULL_CONSUMER_GROUP
+    if n == 5 and is_name(b, p, b"topic", 5):
+        return L.PULL_TOPIC
+    if n == 7 and is_name(b, p, b"queueId", 7):
+        return L.PULL_QUEUE_ID
+    if n == 11 and is_name(b, p, b"queueOffset", 11):
+        return L.PULL_QUEUE_OFFSET
+    if n == 10 and is_name(b, p, b"maxMsgNums", 10):
+        return L.PULL_MAX_MSG_NUMS
+    if n == 7 and is_name(b, p, b"sysFlag", 7):
+        return L.PULL_SYS_FLAG
+    if n == 12 and is_name(b, p, b"commitOffset", 12):
+        return L.PULL_COMMIT_OFFSET
+    if n == 20 and is_name(b, p, b"suspendTimeoutMillis", 20):
+        return L.PULL_SUSPEND_TIMEOUT_MILLIS
+    if n == 10 and is_name(b, p, b"subVersion", 10):
+        return L.PULL_SUB_VERSION
+    if n == 9 and is_name(b, p, b"liteTopic", 9):
+        return L.PULL_LITE_TOPIC
+    if n == 12 and is_name(b, p, b"subscription", 12):
+        return L.PULL_SUBSCRIPTION
+    if n == 14 and is_name(b, p, b"expressionType", 14):
+        return L.PULL_EXPRESSION_TYPE
+    if n == 11 and is_name(b, p, b"maxMsgBytes", 11):
+        return L.PULL_MAX_MSG_BYTES
+    if n == 13 and is_name(b, p, b"requestSource", 13):
+        return L.PULL_REQUEST_SOURCE
+    if n == 20 and is_name(b, p, b"proxyFrowardClientId", 20):
+        return L.PULL_PROXY_FROWARD_CLIENT_ID
+    if n == 5 and is_name(b, p, b"bname", 5):
+        return L.PULL_UNREAD
     return -1
 
 
