@@ -1,9 +1,10 @@
-"""A long comparison of the send lane with the ordinary path: answers, log and counts must be the same.
+"""A long comparison of the lanes with the ordinary path: answers, log, offsets and counts must be the same.
 
 FRAMES is the number of frames, at least, and SEED the first seed. Each block of some thousand frames is served by two
-brokers, one without the lane: frames at the borders of what is plain, the same with other bytes in their headers, and
-segments of many of them together; captures of clients too, if files of frames are given. Prints each difference with
-the seed of its block; exits 1 if there was one. ``SEED=n FRAMES=1`` plays one block again.
+brokers, one without the lanes: frames at the borders of what is plain, the same with other bytes in their headers, and
+segments of many of them together; captures of clients too, if files of frames are given. Every second block is of
+pulls, with some sends between them. Prints each difference with the seed of its block; exits 1 if there was one.
+``SEED=n FRAMES=1`` plays one block again.
 """
 
 import argparse
@@ -15,9 +16,23 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-from lane_world import borders, differences, joined, mutated, send, served
+from lane_world import (
+    borders,
+    differences,
+    dispatch,
+    filled,
+    joined,
+    member,
+    mutated,
+    own,
+    pull,
+    pull_borders,
+    send,
+    served,
+)
 
 from tailrace.config import FlushDiskType
 
@@ -35,13 +50,38 @@ def frames_of(path: Path) -> list[bytes]:
     return found
 
 
-def alone(frames: list[bytes]) -> list[bytes]:
-    """Return the answer to each of the frames."""
+def healthy(frames: list[bytes]) -> list[bytes]:
+    """Return those of the frames after which the connection is used again."""
     scratch = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
     try:
-        return served(scratch, frames, lane=False).answers
+        answers = served(scratch, frames, lane=False).answers
     finally:
         shutil.rmtree(scratch)
+    return [frame for frame, answer in zip(frames, answers, strict=True) if not answer.endswith(b"closed")]
+
+
+def sends_of(chance: random.Random, edges: list[bytes], known: list[bytes], seed: int) -> list[Any]:
+    """Return the chunks of a block of sends."""
+    frames = mutated(known, BLOCK, seed) + chance.sample(edges, len(edges) // 2)
+    return [send(), send({"topic": "PlainLong"}), *frames, *joined(frames, BLOCK // 20, seed),
+            *joined(known, BLOCK // 4, seed)]
+
+
+def pulls_of(chance: random.Random, edges: list[bytes], known: list[bytes], seed: int) -> list[Any]:
+    """Return the chunks of a block of pulls, with sends and changes of the subscription between them."""
+    plain = [pull({
+        "queueOffset": str(chance.randrange(70)), "queueId": str(chance.randrange(4)),
+        "maxMsgNums": str(chance.randrange(40)), "commitOffset": str(chance.randrange(-1, 99)),
+        **chance.choice(({}, own(), own("t1")))},
+        binary=chance.random() < 0.5, opaque=n) for n in range(200)]
+    frames = mutated(known + 5 * plain, BLOCK, seed) + chance.sample(edges, len(edges) // 2)
+    chunks = [*frames, *joined(frames[:200] + 5 * plain, BLOCK // 8, seed)]
+    for _ in range(20):
+        tags = chance.choice(("*", "*", "t0", "t2"))
+        chunks.insert(chance.randrange(len(chunks)), member(tags=tags, version=1795688144160 + chance.randrange(3)))
+        at = chance.randrange(len(chunks))
+        chunks[at:at] = [send(), dispatch]
+    return [*filled(), *chunks]
 
 
 def main() -> int:
@@ -51,15 +91,14 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     wanted, seed = int(os.environ.get("FRAMES", "1000000")), int(os.environ.get("SEED", "1"))
     began, count, in_lane, bad = time.monotonic(), 0, 0, 0
-    edges = borders()
-    healthy = [frame for frame, answer in zip(edges, alone(edges), strict=True) if not answer.endswith(b"closed")]
+    edges, pull_edges = borders(), pull_borders()
+    sends, pulls = healthy(edges), healthy(pull_edges)
     while count < wanted:
         chance = random.Random(seed)
-        known = healthy + chance.choices(captures or [send()], k=len(healthy))
-        frames = mutated(known, BLOCK, seed) + chance.sample(edges, len(edges) // 2)
-        chunks = [
-            send(), send({"topic": "PlainLong"}), *frames, *joined(frames, BLOCK // 20, seed),
-            *joined(known, BLOCK // 4, seed)]
+        if seed % 2:
+            chunks = sends_of(chance, edges, sends + chance.choices(captures or [send()], k=len(sends)), seed)
+        else:
+            chunks = pulls_of(chance, pull_edges, pulls, seed)
         scratch = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
         try:
             outcome, found = differences(scratch, chunks, store_config={
@@ -69,7 +108,7 @@ def main() -> int:
         count, in_lane, bad = count + outcome.frames, in_lane + outcome.in_lane, bad + len(found)
         for text in found[:3]:
             print(f"SEED={seed} differs: {text}", flush=True)
-        print(f"seed {seed}: {count} sends, {in_lane} of them in the lane, {bad} differences; "
+        print(f"seed {seed}: {count} requests, {in_lane} of them in a lane, {bad} differences; "
               f"{time.monotonic() - began:.0f} s", flush=True)
         seed += 1
     return 1 if bad else 0
