@@ -24,8 +24,8 @@ SUPPORT, CORPUS, FOUND = ROOT / "tests" / "support", ROOT / "tests" / "fuzz" / "
 KEPT_MAX, KEPT_BYTES = 150, 1_024
 """Inputs of a target that are kept, and the bytes of one."""
 INPUT_MAX = 4_096
-COMPILED = {"store", "timer", "request"}
-"""Targets whose kernels run compiled: interpreted they would try ten inputs a second."""
+COMPILED = {"store", "timer", "request", "lanes"}
+"""Targets whose kernels run compiled: interpreted they would try ten inputs a second, and have no lanes."""
 TIMEOUT_S, MEMORY_MIB = 10, 2_048
 sys.path.insert(0, str(SUPPORT))
 

@@ -21,6 +21,7 @@ from unittest import mock
 
 import msgspec
 import numpy as np
+from fuzz_lanes import lane_seeds, lanes
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.auth.accesses import Accesses
@@ -523,7 +524,7 @@ def request(data):
 
 TARGETS = {
     "frame": frame, "json": json_text, "sql": sql, "grpc": grpc, "record": log_record, "store": store_file,
-    "timer": timer_file, "checkpoint": checkpoint, "request": request}
+    "timer": timer_file, "checkpoint": checkpoint, "request": request, "lanes": lanes}
 
 
 # --- what the corpora begin with
@@ -604,4 +605,4 @@ def _requests():
 _SEEDS = {
     "frame": _frames, "json": _jsons, "sql": _sqls, "grpc": _grpcs, "record": _records,
     "store": partial(_patches, _stopped), "timer": partial(_patches, _waiting), "checkpoint": _checkpoints,
-    "request": _requests}
+    "request": _requests, "lanes": lane_seeds}
