@@ -48,7 +48,7 @@ def layout_numbers() -> str:
     numbers = {
         **{f"AT_{name.upper()}": at for name, at in head.offsets.items() if at},
         "HEAD_SIZE": head.size, "HOST_V4_SIZE": commitlog.HOST_V4_LENGTH, "HOST_V6_SIZE": commitlog.HOST_V6_LENGTH,
-        "BORNHOST_V6": flags.BORNHOST_V6, "STOREHOST_V6": flags.STOREHOST_V6,
+        "BORNHOST_V6": flags.BORNHOST_V6, "STOREHOST_V6": flags.STOREHOST_V6, "INNER_BATCH": flags.INNER_BATCH,
         "HOSTS_V6": flags.BORNHOST_V6 | flags.STOREHOST_V6, "STORE_TIME_SIZE": commitlog.STORE_TIME_LENGTH,
         "HOST_AT_PORT": commitlog.HOST_V4_LENGTH - 4,
         "AT_PREPARED": commitlog.BODY_HEAD.offsets["prepared_transaction_offset"],

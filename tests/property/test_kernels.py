@@ -390,15 +390,15 @@ def test_units_are_built_the_same(items, data):
                 module.build_units(rows[:count], order, np.array(wrong, dtype=np.int64), bytearray(20 * count))
 
 
-@pytest.mark.parametrize(("column", "value"), [
-    ("SYS_FLAG", 0xC), ("SYS_FLAG", 0x80), ("DELAY_LEVEL", 3), ("LMQ_OFFSETS_LEN", 4)])
-def test_odd_rows_are_found(column, value):
-    rows = np.zeros((5, C.COLUMNS), dtype=np.int64)
-    for module in (UNITS, kernels.queue_units):
-        rows[3, getattr(C, column)] = 0
-        assert module.odd_rows(rows, 0x80) is module.odd_rows(rows[:0], 0x80) is False
-        rows[3, getattr(C, column)] = value
-        assert module.odd_rows(rows, 0x80) is True
+@pytest.mark.parametrize(("stored", "sys_flag", "kind"), [
+    (b"TAGS\1a\2INNER_MULTI_DISPATCH\1b\2", 8, 0), (b"DELAY\0013\2", 0, C.WAITS),
+    (b"INNER_MULTI_QUEUE_OFFSET\0017\2", 0, C.LMQ), (b"", 0x80, C.INNER_BATCH), (b"", 0xC, C.ROLLED_BACK)])
+def test_a_row_tells_what_dispatch_does_besides_a_unit(stored, sys_flag, kind):
+    out = bytearray(500)
+    size = RECORD.encode(
+        out, 0, 500, 0, 0, 0, 0, sys_flag, 0, bytes(8), 0, bytes(8), 0, 0, b"", 0, b"T", stored, False)
+    for module in (RECORD, kernels.record):
+        assert scan(module, out[:size])[1][0][C.KIND] == kind
 
 
 @quick

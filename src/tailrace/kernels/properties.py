@@ -189,12 +189,18 @@ def plain_properties(message, prefix: str, number: cython.longlong):
     return stored if cython.compiled else bytes(out)
 
 
-def plain_items(messages: list, prefix: str, numbers):
-    """Return (flag, body, stored properties) of each message; None if ``plain_properties`` returns None for one."""
+def message_items(messages: list, prefix: str, numbers, otherwise):
+    """Return (flag, body, stored properties) of each message, and their kinds (``kind_in``) together.
+
+    A message that is not plain gets the properties that ``otherwise(message, prefix, number)`` returns.
+    """
     items: list = []
+    kinds: cython.int = 0
     for message in messages:
-        stored = plain_properties(message, prefix, next(numbers))
+        number = next(numbers)
+        stored = plain_properties(message, prefix, number)
         if stored is None:
-            return None
+            stored = otherwise(message, prefix, number)
+            kinds |= kind_and_key(stored)[0]
         items.append((message.flag, message.body, stored))
-    return items
+    return items, kinds

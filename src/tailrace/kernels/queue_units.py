@@ -100,26 +100,6 @@ def add_cover(
     return i, last
 
 
-def odd_rows(rows: cython.longlong[:, ::1], flags: cython.longlong):
-    """Return True if a row is of a rolled back message, has a delay level or LMQ units, or has one of ``flags``.
-
-    Other rows are those of plain messages, of which a caller need not look for these things one by one.
-    """
-    r: cython.Py_ssize_t
-    found: cython.bint = False
-    if rows.shape[0] and rows.shape[1] < C.COLUMNS:
-        raise ValueError(f"{rows.shape[1]} columns")
-    with cython.nogil:
-        for r in range(rows.shape[0]):
-            if (
-                (rows[r, C.SYS_FLAG] & L.TRANSACTION_MASK) == L.TRANSACTION_ROLLBACK or rows[r, C.SYS_FLAG] & flags
-                or rows[r, C.DELAY_LEVEL] > 0 or rows[r, C.LMQ_OFFSETS_LEN]
-            ):
-                found = True
-                break
-    return bool(found)
-
-
 @cython.cfunc
 def _run_of(
     rows: cython.longlong[:, ::1], order: cython.longlong[::1], queue: cython.Py_ssize_t, first: cython.Py_ssize_t,

@@ -18,7 +18,7 @@ from tailrace.errors import (
     TimerFlowControlError,
 )
 from tailrace.formats.names import INNER_MULTI_DISPATCH, KEYS
-from tailrace.kernels.properties import kind_and_key, message_properties, plain_items
+from tailrace.kernels.properties import message_items, message_properties
 from tailrace.kernels.shared import constants as C
 from tailrace.model import (
     Message,
@@ -80,13 +80,11 @@ def many_writers(
         part = list(run)
         chosen = queue_of(topic, queue_id)
         refuse_without_keys(store.compaction, topic, part)
-        items = plain_items(part, prefix, number)
-        if items is None:
-            items = [(one.flag, one.body, odd_properties(one, prefix, next(number))) for one in part]
-            if any(kind_and_key(stored)[0] & (C.WAITS | C.LMQ) for _, _, stored in items):
-                for one in messages:  # before any of them is put
-                    refuse_conflicts(one)
-                return None
+        items, kinds = message_items(part, prefix, number, odd_properties)
+        if kinds & (C.WAITS | C.LMQ):
+            for one in messages:  # before any of them is put
+                refuse_conflicts(one)
+            return None
         writers.append(store.commit_log.items_writer(MessageExtBrokerInner(
             topic, chosen, b"", born_timestamp=now_ms, born_host=store.store_host), items))
     return writers

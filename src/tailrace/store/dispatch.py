@@ -12,7 +12,6 @@ import numpy as np
 
 from tailrace import events
 from tailrace.config import MESSAGE_DELAY_LEVEL
-from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
 from tailrace.formats.names import SCHEDULE_TOPIC
 from tailrace.kernels import queue_units
@@ -34,7 +33,6 @@ __all__ = [
 
 _log = get_logger(__name__)
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
-_INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
 _MAX_NAME: Final = 255
 """Longest name of a directory in bytes."""
 _MOST_NAMES: Final = 10_000
@@ -107,7 +105,7 @@ class Dispatcher:
 
         Several threads may call it, each with its own batch.
         """
-        odd = queue_units.odd_rows(rows, _INNER_BATCH)
+        odd = bool(np.count_nonzero(rows[:, C.KIND]))
         if odd:
             batch.sealed += sealed_rows(data, rows)
             deliver_time_codes(data, rows, self._levels)

@@ -133,8 +133,7 @@ class RecordBatch:
     def add(self, data: Any, rows: Rows, *, odd: bool = True) -> None:
         """Add record rows, which follow those added before. *_POS of ``rows`` are positions in ``data``.
 
-        Rows for the LMQ units of a record are added after its own row. ``odd`` may be false if
-        ``queue_units.odd_rows`` found none.
+        Rows for the LMQ units of a record are added after its own row. ``odd`` may be false if each has the kind 0.
         """
         self.records += len(rows)
         if odd:

@@ -301,6 +301,6 @@ def test_a_walk_may_leave_properties_alone():
     assert (rows[:, found] == -1).all()
     of_properties = [
         *found, C.KEYS_LEN, C.TAGS_LEN, C.UNIQ_LEN, C.TAGS_CODE,
-        C.DELAY_LEVEL]
+        C.DELAY_LEVEL, C.KIND]
     others = np.setdiff1d(np.arange(C.COLUMNS), of_properties)
     assert (rows[:, others] == full[:, others]).all()

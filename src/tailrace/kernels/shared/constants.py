@@ -36,7 +36,8 @@ LMQ_POS = 28
 LMQ_LEN = 29
 LMQ_OFFSETS_POS = 30
 LMQ_OFFSETS_LEN = 31
-COLUMNS = 32
+KIND = 32  # what dispatch does besides a queue unit: WAITS, LMQ, INNER_BATCH and ROLLED_BACK, 0 for nothing
+COLUMNS = 33
 
 # What ``record.scan`` checks and leaves out; ``check`` is a sum of these.
 CHECK_BODY_CRC = 1
@@ -175,6 +176,8 @@ OVERWRITTEN = 256  # it has what only a broker sets
 NO_WAIT = 512  # its producer does not wait for the sync
 RESERVED = 1024  # it has another property of RocketMQ's own
 IRREGULAR = 2048  # a property has no name, no value or no end
+INNER_BATCH = 4096  # by its system flags, as the next one
+ROLLED_BACK = 8192
 
 # Why a row of ``table_records`` is refused.
 REFUSED_TAG_SEPARATOR = 1

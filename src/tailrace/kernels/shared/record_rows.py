@@ -29,7 +29,7 @@ def fill_properties(
     rows: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
 ) -> cython.void:
-    """Set the positions and lengths of the properties that the store uses, and the delay level."""
+    """Set the positions and lengths of the properties that the store uses, the delay level, and their part of KIND."""
     value: cython.Py_ssize_t
     end: cython.Py_ssize_t
     k: cython.Py_ssize_t
@@ -46,6 +46,7 @@ def fill_properties(
     rows[n, C.LMQ_LEN] = 0
     rows[n, C.LMQ_OFFSETS_POS] = -1
     rows[n, C.LMQ_OFFSETS_LEN] = 0
+    rows[n, C.KIND] = 0
     p, value, end = next_property(b, p, e)
     while p < e:
         name = known_name(b, p, value - 1 - p)
@@ -67,12 +68,14 @@ def fill_properties(
                     level = 0
                     break
             rows[n, C.DELAY_LEVEL] = level
+            rows[n, C.KIND] |= C.WAITS
         elif name == L.NAME_INNER_MULTI_DISPATCH:
             rows[n, C.LMQ_POS] = value
             rows[n, C.LMQ_LEN] = end - value
         elif name == L.NAME_INNER_MULTI_QUEUE_OFFSET:
             rows[n, C.LMQ_OFFSETS_POS] = value
             rows[n, C.LMQ_OFFSETS_LEN] = end - value
+            rows[n, C.KIND] |= C.LMQ
         p, value, end = next_property(b, end + 1, e)
 
 
@@ -126,6 +129,10 @@ def fill_row(
     rows[n, C.SYS_FLAG] = be32(b, p + L.AT_SYS_FLAG)
     rows[n, C.BORN_TIMESTAMP] = be64(b, p + L.AT_BORN_TIMESTAMP)
     fill_properties(b, end if check & C.LEAVE_PROPERTIES else q, end, rows, n)
+    if rows[n, C.SYS_FLAG] & L.INNER_BATCH:
+        rows[n, C.KIND] |= C.INNER_BATCH
+    if (rows[n, C.SYS_FLAG] & L.TRANSACTION_MASK) == L.TRANSACTION_ROLLBACK:
+        rows[n, C.KIND] |= C.ROLLED_BACK
     if check & C.LEAVE_HASHES:
         return 0
     rows[n, C.QUEUE_HASH] = queue_hash_of(
