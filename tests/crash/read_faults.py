@@ -232,7 +232,7 @@ class Life:
         if self.bad and self.is_new:
             return  # consume at the end, when the segment of the record is full
         for (topic, queue_id), offset in self.followed.items():
-            until = self.store.queue_offsets.max(topic, queue_id)
+            until = self.store.queue_of(topic, queue_id).max
             found = self.tried("read", lambda t=topic, q=queue_id, o=offset: list(read_there(self.store, t, q, o)))
             for message in found or ():
                 is_lmq = topic.startswith("%")  # its messages have the offsets of their own queues
@@ -256,9 +256,9 @@ class Life:
             if found not in ([body], None) and not self.is_purged(body):
                 raise ViolationError(f"the key {key} finds {len(found)} messages")
         now = self.clock.now_ms()
-        self.again("time", lambda: self.store.queue_offsets.by_time("a", 0, now - 2000))
+        self.again("time", lambda: self.store.queue_of("a", 0).by_time(now - 2000))
         self.again("time", lambda: self.store.earliest_message_time())
-        self.again("arrow", lambda: self.store.to_arrow("a", 0, self.store.queue_offsets.min("a", 0)).num_rows)
+        self.again("arrow", lambda: self.store.to_arrow("a", 0, self.store.queue_of("a", 0).min).num_rows)
         self.again("timers", lambda: len(list(self.store.timers())))
         self.again("plan", lambda: self.store.retention.clean_commit_log.verdicts())
 

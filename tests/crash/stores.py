@@ -113,8 +113,8 @@ def numbers(store, topic="T", queue_id=0):
 
 def pulled(store, topic, queue_id):
     """What a consumer gets: (queue offset, message), following nextBeginOffset."""
-    at, found = store.queue_offsets.min(topic, queue_id), []
-    while at < store.queue_offsets.max(topic, queue_id):
+    at, found = store.queue_of(topic, queue_id).min, []
+    while at < store.queue_of(topic, queue_id).max:
         result = store.get_message(topic, queue_id, at, 32)
         found += [(offset, decode_message(data))
                   for offset, data in zip(result.queue_offsets, result.records, strict=True)]

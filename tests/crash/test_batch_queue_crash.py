@@ -62,7 +62,7 @@ def contents(files, clock) -> dict[int, list[bytes]]:
         found = {queue_id: list(read_there(store, "B", queue_id)) for _, queue_id, _, _ in store.queues()}
         for queue_id, messages in found.items():
             assert [one.queue_offset for one in messages] == list(range(len(messages)))
-            assert store.queue_offsets.max("B", queue_id) == len(messages)
+            assert store.queue_of("B", queue_id).max == len(messages)
         return {queue_id: [one.body for one in messages] for queue_id, messages in found.items()}
 
 

@@ -88,7 +88,7 @@ class Before:
         clock.advance(3000)
         turn(store, steps)
         self.messages = messages(store)
-        self.ends = {topic: store.queue_offsets.max(topic, 0) for topic in TOPICS}
+        self.ends = {topic: store.queue_of(topic, 0).max for topic in TOPICS}
         self.until = store.inner.flush_consume_queue.durable_until
         self.now = clock.now_ms()
         if clean:
@@ -154,11 +154,11 @@ def check(before, files, clock, *, known=True):
         for topic in TOPICS:
             assert max(at for name, at in after if name == topic) >= before.ends[topic]
     store.close()
-    ends = {topic: store.queue_offsets.max(topic, 0) for topic in TOPICS}
+    ends = {topic: store.queue_of(topic, 0).max for topic in TOPICS}
     for killed in (False, True):  # opening again changes nothing
         again, _ = opened(files, clock)
         assert messages(again) == after
-        assert {topic: again.queue_offsets.max(topic, 0) for topic in TOPICS} == ends
+        assert {topic: again.queue_of(topic, 0).max for topic in TOPICS} == ends
         if killed:
             files = files.killed()
         else:
@@ -174,7 +174,7 @@ def test_the_ends_of_queues_are_known_at_later_opens_before_anything_is_put(live
         files.remove(before.segments[number])
     for _ in range(3):
         store, _ = opened(files, clock)
-        assert {topic: store.queue_offsets.max(topic, 0) for topic in TOPICS} == before.ends
+        assert {topic: store.queue_of(topic, 0).max for topic in TOPICS} == before.ends
         if killed:
             store.inner.flush()
             files = files.killed()

@@ -56,7 +56,7 @@ class Life:
             self.put(store, 12)
             store.wait_dispatched()
             self.began = files.operations
-            self.purge(store, store.queue_offsets.store_timestamp("t", 0, 4))
+            self.purge(store, store.queue_of("t", 0).store_timestamp(4))
             self.put(store, 6)
             self.purge(store)
             self.put(store, 6)
@@ -68,14 +68,14 @@ class Life:
     def check(self, files, what):
         store = MessageStore.open(
             "/s", config=CONFIG, parts=StoreParts(services=False, clock=self.clock, file_system=files))
-        low, high = store.queue_offsets.min("t", 0), store.queue_offsets.max("t", 0)
+        low, high = store.queue_of("t", 0).min, store.queue_of("t", 0).max
         assert low in {self.told, min(self.asked, high)} | ({0} if not self.told else set()), (
             what, low, high, self.told, self.asked)
         assert high >= self.flushed["t"], what
         assert [m.body.rstrip(b"\0") for m in read_there(store, "t")] == [
             b"%d" % number for number in range(low, high)], what
         assert [m.queue_offset for m in read_there(store, "other")] == list(
-            range(store.queue_offsets.max("other", 0))), what
+            range(store.queue_of("other", 0).max)), what
         for _ in range(3):  # what is put now is shown, whatever the state file says
             offset = store.put(Message(topic="t", body=b"new")).queue_offset
             store.wait_dispatched()

@@ -99,14 +99,14 @@ class Life:
                 number for number, body in enumerate(self.sent[key][: self.acknowledged[key]])
                 if self.times[body] > young]
             assert set(must) <= set(offsets), (what, key, must, offsets)
-            low = store.queue_offsets.min(topic, queue_id)
+            low = store.queue_of(topic, queue_id).min
             assert not found or low == offsets[0], (what, key, low, offsets[:1])
         low = store.min_phy_offset
         names = [n for n in files.list("/s/commitlog") if n.isdigit()]
         assert [int(n) for n in names] == [low + i * SIZE for i in range(len(names))], (what, names)
         # The next message takes the next place, and deleting continues.
         for key in QUEUES:
-            high = store.queue_offsets.max(*key)
+            high = store.queue_of(*key).max
             assert store.put(Message(topic=key[0], body=b"after"), queue_id=key[1]).queue_offset == high
         self.clock.advance(2 * HOUR)
         for key in QUEUES:

@@ -130,7 +130,7 @@ def contents(store, *, gaps=False):
         found[topic, queue_id] = [m.body for m in messages]
         for m in messages:
             assert store.look_message_by_offset(m.phy_offset).body == m.body
-            assert store.queue_offsets.by_time(topic, queue_id, m.store_timestamp) <= m.queue_offset
+            assert store.queue_of(topic, queue_id).by_time(m.store_timestamp) <= m.queue_offset
             assert m.phy_offset in [
                 f.phy_offset for f in query_there(store, topic, m.unique_key)], "not in the index"
             for k in m.keys:

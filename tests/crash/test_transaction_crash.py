@@ -134,7 +134,7 @@ class Life:
         assert set(found.values()) <= {1}, (what, found)
         keys = {f"K{number}" for number in range(COUNT)}
         assert keys - self.rollback_wanted <= found.keys(), (what, found)
-        until = broker.store.queue_offsets.max(HALF_TOPIC, 0)
+        until = broker.store.queue_of(HALF_TOPIC, 0).max
         assert broker.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) <= until, what
         broker.close()
 

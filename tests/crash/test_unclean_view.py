@@ -248,5 +248,5 @@ def test_a_time_before_a_missing_segment_is_found_by_stores_and_directories():
     directory = StoreDirectory("/store", config=CONFIG, file_system=files)
     with opened(files, clock=clock) as store:
         for place, wanted in ((5, 5), (min(lost) - 1, min(lost) - 1), (max(lost) + 1, min(lost)), (97, 97)):
-            assert store.queue_offsets.by_time("T", 0, times[place]) == wanted
+            assert store.queue_of("T", 0).by_time(times[place]) == wanted
             assert first_stored(queue, 0, times[place], directory.store_time) == wanted

@@ -92,7 +92,7 @@ def test_w2_one_bad_record_costs_one_message(path, killed, fields):
     for _ in range(2):
         with opened(path) as store:
             assert numbers(store) == [0, 1, *range(3, 60)]
-            assert store.queue_offsets.max("T", 0) == 60
+            assert store.queue_of("T", 0).max == 60
             assert stores.has_keys(store, [0, 1, *range(3, 60)])
 
 
@@ -324,7 +324,7 @@ def test_w10_no_phantom_in_an_empty_queue_file(path, killed):
     left_by_reference(path, killed=killed)
     for _ in range(2):
         with opened(path) as store:
-            assert store.queue_offsets.max("T", 0) == per_file
+            assert store.queue_of("T", 0).max == per_file
             assert is_right(store, range(per_file))
 
 
@@ -336,7 +336,7 @@ def test_w11_the_least_offset_of_a_queue_that_began_above_0(path, killed, ours):
         store.inner.commit_log.queue_offsets["T", 0] = 7
         fill(store, range(7, 12))
         assert store.wait_dispatched()
-        assert store.queue_offsets.min("T", 0) == 7
+        assert store.queue_of("T", 0).min == 7
     if not ours:
         left_by_reference(path, killed=killed)
     elif killed:

@@ -27,7 +27,7 @@ def test_the_embedded_store_takes_and_delivers_them(tmp_path):
         store.put(Message(topic="t", body=b"far", delay_level=99))
         store.put(Message(topic="t", body=b"now"))
         assert [m.body for m in store.read("t")] == [b"now"]
-        until(lambda: store.queue_offsets.max("t", 0) >= 7)
+        until(lambda: store.queue_of("t", 0).max >= 7)
         found = [(m.body, m.properties.get("DELAY")) for m in store.read("t")]
         assert found == [(b"now", None), *((b"%d" % n, "1") for n in range(5)), (b"5", "2")]
         assert store.stats()["schedulePending"] == 1
@@ -38,7 +38,7 @@ def test_the_embedded_store_takes_and_delivers_them(tmp_path):
     assert text.endswith(b'"offsetTable":{\n\t\t1:5,\n\t\t2:1\n\t}\n}')
     with MessageStore.open(tmp_path / "s", config=LEVELS) as store:
         time.sleep(0.1)
-        assert store.queue_offsets.max("t", 0) == 7
+        assert store.queue_of("t", 0).max == 7
 
 
 CHILD = """
@@ -62,7 +62,7 @@ def test_a_kill_loses_and_repeats_nothing(tmp_path):
     child.kill()
     sent = int(child.communicate()[0].split()[-1])
     with MessageStore.open(tmp_path / "s", config=StoreConfig(message_delay_level="1s")) as store:
-        before = store.queue_offsets.max("t", 0)
+        before = store.queue_of("t", 0).max
         assert 0 < before <= sent
         time.sleep(1.5)
         bodies = [int(m.body) for m in store.read("t")]
@@ -113,7 +113,7 @@ def test_what_is_sent_back_comes_again_after_its_delay_and_ends_among_the_dead_l
         store.put(Message(topic="orders", body=b"hard", tags="a", keys=["k"]))
         (first,) = store.read("orders")
         assert asyncio.run(send_back(store, first.phy_offset)).code == 0
-        until(lambda: store.queue_offsets.max("%RETRY%g", 0))
+        until(lambda: store.queue_of("%RETRY%g", 0).max)
         (again,) = store.read("%RETRY%g")
         assert (again.body, again.tags, again.keys, again.reconsume_times) == (b"hard", "a", ["k"], 1)
         assert 1000 <= again.store_timestamp - first.store_timestamp < 3000

@@ -214,7 +214,7 @@ def test_a_burst_of_sends_to_a_topic_that_does_not_exist_yet_is_stored(tmp_path)
                     codes[command.opaque] = command.code
             assert codes == dict.fromkeys(range(count), 0)
             assert store.wait_dispatched()
-            assert store.queue_offsets.max("orders", 0) == count
+            assert store.queue_of("orders", 0).max == count
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()

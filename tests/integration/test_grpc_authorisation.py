@@ -201,7 +201,7 @@ class World:
         """What the victim and others have: queues, tables, and who is a member of what."""
         broker, registry = self.controller.broker, self.controller._lite.registry
         return {
-            "ends": {(topic, queue_id): broker.store.queue_offsets.max(topic, queue_id)
+            "ends": {(topic, queue_id): broker.store.queue_of(topic, queue_id).max
                      for topic, queue_id, *_ in broker.store.queues()
                      if not topic.startswith(("own", "%RETRY%own", "%DLQ%own", "rmq_sys_"))},
             "offsets": sorted(entry for entry in broker.offsets.entries() if "own" not in entry[1]

@@ -146,7 +146,7 @@ class World:
         group, queues = broker.consumers.find("vgroup"), {}
         for topic in (*RETRY_FORMS, "secret", "%DLQ%vgroup", "%LMQ%secretq", "%LMQ%$secretlite$a",
                       "TRANS_CHECK_MAX_TIME_TOPIC"):
-            queues[topic] = store.queue_offsets.max(topic, 0)
+            queues[topic] = store.queue_of(topic, 0).max
         return {
             "topics": others, "offsets": offsets, "queues": queues,
             "groups": {g.group_name: g.to_json() for g in broker.groups.items() if not _of_mallory(g.group_name)},
@@ -356,7 +356,7 @@ async def works_for_the_victim(world):
     pulled = await victim.must(Code.PULL_MESSAGE, {
         "consumerGroup": "vgroup", "topic": "secret", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
         "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0, "expressionType": "TAG"})
-    assert pulled.body.count(SECRET) == world.store.queue_offsets.max("secret", 0)
+    assert pulled.body.count(SECRET) == world.store.queue_of("secret", 0).max
     await victim.must(Code.ACK_MESSAGE, {
         "consumerGroup": "vgroup", "topic": "secret", "queueId": 0, "extraInfo": world.receipt,
         "offset": world.receipt.split(" ")[-1]})

@@ -95,7 +95,7 @@ def test_one_broker_serves_logical_queues(tmp_path):
             assert (await route_of(server))["topicQueueMappingByBroker"]["a"]["currIdMap"] == {"0": 1, "1": 0}
             assert [await a.send(0, f"m{n}") for n in range(3)] == [(0, 0), (0, 1), (0, 2)]
             a.store.wait_dispatched()
-            assert a.store.queue_offsets.max(TOPIC, 1) == 3
+            assert a.store.queue_of(TOPIC, 1).max == 3
             queue, _ = await a.send(-1, "any")
             assert queue in {0, 1}
             assert await a.send(2, "x", NOT_LEADER) is None

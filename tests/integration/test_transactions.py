@@ -190,7 +190,7 @@ def test_a_transactional_message_that_cannot_be_served_is_refused(tmp_path, more
             answer = await client.half("U0", more)
             assert answer.code == code
             assert remark in answer.remark
-            assert store.queue_offsets.max(HALF, 0, committed=False) == 0
+            assert store.queue_of(HALF, 0).next == 0
 
     run(test)
 

@@ -67,7 +67,7 @@ class Day:
     def has_consumed(self, group: str) -> bool:
         """Return True if the members of a group have committed all orders, which they do once a second."""
         offsets = self.controller.broker.offsets
-        return all(offsets.query(group, "orders", queue_id) == self.store.queue_offsets.max("orders", queue_id)
+        return all(offsets.query(group, "orders", queue_id) == self.store.queue_of("orders", queue_id).max
                    for queue_id in range(4))
 
     async def _serve(self, ready: threading.Event, stop: asyncio.Event) -> None:
@@ -189,7 +189,7 @@ def bad_day(path: Path, lag: int = 2_000) -> Iterator[Day]:
             for number in range(600, lag):
                 producer.send(order(number))
             producer.send(Message(topic="orders", body=b"remind", keys=["reminder-1"], delay=3600.0))
-            until(lambda: len(shipped) >= lag - 2 and day.store.queue_offsets.max("%DLQ%shipping", 0) >= lag // 40)
+            until(lambda: len(shipped) >= lag - 2 and day.store.queue_of("%DLQ%shipping", 0).max >= lag // 40)
             until(lambda: day.has_consumed("shipping"))
             clock.behind_ms = 0
             day.disk.percent = 87.6

@@ -391,7 +391,7 @@ class BrokerController:
         """
         offsets = self._broker.offsets
         for topic, group, queue_id, offset in offsets.entries():
-            until = self._store.queue_offsets.max(topic, queue_id)
+            until = self._store.queue_of(topic, queue_id).max
             if self._broker.topics.select(topic) is not None and offset > until:
                 events.CONSUMER_OFFSET_CORRECTED.log(
                     _log, group=group, topic=topic, queue=queue_id, offset=offset, to=until)

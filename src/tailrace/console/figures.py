@@ -79,7 +79,7 @@ def group_names(broker: BrokerContext) -> set[str]:
 
 def oldest_ms(broker: BrokerContext, lagging: Iterable[QueueLag]) -> int:
     """Return when the oldest of the waiting messages was stored, in ms; 0 if none waits."""
-    times = (broker.store.queue_offsets.store_timestamp(queue.topic, queue.queue_id, queue.first) for queue in lagging)
+    times = (broker.store.queue_of(queue.topic, queue.queue_id).store_timestamp(queue.first) for queue in lagging)
     return min((ms for ms in times if ms > 0), default=0)
 
 
@@ -155,7 +155,7 @@ class Figures:
         for topic, size in self.topics().items():
             if topic.startswith(DLQ_GROUP_TOPIC_PREFIX) and size.messages and viewer.topic(topic):
                 last = max(
-                    (self._broker.store.queue_offsets.store_timestamp(topic, queue_id, high - 1)
+                    (self._broker.store.queue_of(topic, queue_id).store_timestamp(high - 1)
                      for queue_id, low, high in size.queues if high > low), default=0)
                 yield DeadLetters(topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX), topic, size.messages, last)
 

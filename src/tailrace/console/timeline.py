@@ -81,8 +81,8 @@ class Timeline(Generic[_Shown]):
         self._is_lmq = topic.startswith(LMQ_PREFIX)
         self._queues = [
             _Queue[_Shown](queue_id, low, high) for queue_id in queues[:QUEUES_MAX]
-            if (high := store.queue_offsets.max(topic, queue_id)) > (
-                low := max(store.queue_offsets.min(topic, queue_id), 0))]
+            if (high := store.queue_of(topic, queue_id).max) > (
+                low := max(store.queue_of(topic, queue_id).min, 0))]
 
     def newest(self, count: int) -> list[tuple[Place, _Shown]]:
         """Return the last messages, the newest first."""
@@ -98,8 +98,8 @@ class Timeline(Generic[_Shown]):
 
     def from_time(self, time_ms: int, count: int) -> list[tuple[Place, _Shown]]:
         """Return the messages that were stored at a time (ms) or later, the oldest first."""
-        return self._on({queue.queue_id: self._store.queue_offsets.by_time(
-            self._topic, queue.queue_id, time_ms) for queue in self._queues}, count)
+        return self._on({queue.queue_id: self._store.queue_of(
+            self._topic, queue.queue_id).by_time(time_ms) for queue in self._queues}, count)
 
     def from_offset(self, offset: int, count: int) -> list[tuple[Place, _Shown]]:
         """Return the messages from an offset of each queue on, the oldest first."""
@@ -149,7 +149,7 @@ class Timeline(Generic[_Shown]):
             found = self._read(queue, offset) if offset < queue.high else None
             return found is None or (found.place.key > place.key if after else found.place.key >= place.key)
 
-        guess = self._store.queue_offsets.by_time(self._topic, queue.queue_id, place.time_ms)
+        guess = self._store.queue_of(self._topic, queue.queue_id).by_time(place.time_ms)
         at, step = min(max(guess, queue.low), queue.high), 1
         if is_after(at):
             low, high = queue.low - 1, at

@@ -120,7 +120,7 @@ def topics_page(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: 
 
 def _last_ms(broker: BrokerContext, topic: str, size: TopicSize) -> int:
     """Return when the last message of a topic was stored, by its first few queues; 0 without one."""
-    return max((broker.store.queue_offsets.store_timestamp(topic, queue_id, high - 1)
+    return max((broker.store.queue_of(topic, queue_id).store_timestamp(high - 1)
                 for queue_id, low, high in size.queues[:64] if high > low), default=0)
 
 
@@ -134,7 +134,7 @@ def topic_page(broker: BrokerContext, figures: Figures, viewer: Viewer, name: st
     owner, looks = owner_of(name), viewer.reads(name)
     rows: list[list[Child]] = [
         [link(queue_id, address("messages", topic=name, queue=queue_id)) if looks else queue_id, high - low, low, high,
-         clock_time(store.queue_offsets.store_timestamp(name, queue_id, high - 1) if high > low else 0, now)]
+         clock_time(store.queue_of(name, queue_id).store_timestamp(high - 1) if high > low else 0, now)]
         for queue_id, low, high in size.queues[:ROWS_MAX]]
     look = link("Newest messages", address("messages", topic=name)) if looks else None
     columns = (Column("Queue", "number"), Column("Messages", "number"), Column("First", "number wide"),

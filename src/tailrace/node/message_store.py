@@ -53,7 +53,6 @@ from tailrace.node.put_forms import (
 )
 from tailrace.node.put_table import PutTableResult, TablePut
 from tailrace.node.queue_messages import READ_BYTES, messages_of
-from tailrace.node.queue_offsets import QueueOffsets
 from tailrace.node.store_opening import OpenStore, StoreParts, open_store
 from tailrace.node.topic_config import TopicConfig
 from tailrace.spellings import Duration, Time, milliseconds, time_ms
@@ -90,8 +89,8 @@ class MessageStore:
         self._put_plain, self._put_parts = store.commit_log.tail.put, store.commit_log.tail.put_parts
         self._reput = store.reput
         self._embedded = EmbeddedTopics(opened.topics, store)
-        self.queue_offsets = QueueOffsets(store, self._check_open)
-        """Offsets of queues for a broker, to which an unknown topic is empty."""
+        self.queue_of = store.queue_of
+        """Returns the reader of a queue, for a broker: an unknown topic is empty and not an error of its client."""
         self.refused_puts = store.refused_puts
         self.timer_services = opened.timers
         """Delay levels and timers, for a broker."""
@@ -484,9 +483,8 @@ class MessageStore:
             raise ValueError(f"offset={offset} is a place in one queue: name the queue with queue_id")
         self._embedded.check_known(topic)
         self.wait_dispatched()
-        at = self.queue_offsets
-        return [(one, at.min(topic, one) if offset is None else offset, at.max(topic, one))
-                for one in self._embedded.queue_ids(topic, queue_id)]
+        queues = [self.queue_of(topic, one) for one in self._embedded.queue_ids(topic, queue_id)]
+        return [(one.queue_id, one.min if offset is None else offset, one.max) for one in queues]
 
     def to_arrow(
         self, topic: str, queue_id: int | None = None, offset: int | None = None, count: int | None = None, *,
@@ -571,12 +569,14 @@ class MessageStore:
         The time is in ms, a ``datetime`` or a text of ISO 8601. Raises UnknownTopicError or ValueError.
         """
         self._embedded.check_queue(topic, queue_id)
-        return self.queue_offsets.by_time(topic, queue_id, time_ms(timestamp_ms, "timestamp_ms"), boundary)
+        self._check_open()
+        return self.queue_of(topic, queue_id).by_time(time_ms(timestamp_ms, "timestamp_ms"), boundary)
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store time of a message in ms, -1 if it does not exist. Raises UnknownTopicError or ValueError."""
         self._embedded.check_queue(topic, queue_id)
-        return self.queue_offsets.store_timestamp(topic, queue_id, offset)
+        self._check_open()
+        return self.queue_of(topic, queue_id).store_timestamp(offset)
 
     def wall_time_of(self, message: MessageExt) -> int:
         """Return when a stored message was stored, in ms of the wall clock: its store time, unless that was ahead."""
@@ -594,7 +594,7 @@ class MessageStore:
         Raises UnknownTopicError, or ValueError for a queue that does not exist.
         """
         self._embedded.check_queue(topic, queue_id)
-        return self.queue_offsets.min(topic, queue_id)
+        return self.queue_of(topic, queue_id).min
 
     def max_offset_in_queue(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
         """Return the offset after the last message of a queue that can be read; raises as ``min_offset_in_queue``.
@@ -602,11 +602,12 @@ class MessageStore:
         With ``committed=False`` messages count that were put and cannot be read yet.
         """
         self._embedded.check_queue(topic, queue_id)
-        return self.queue_offsets.max(topic, queue_id, committed=committed)
+        queue = self.queue_of(topic, queue_id)
+        return queue.max if committed else queue.next
 
     def queue_size(self, topic: str, queue_id: int) -> QueueSize:
         """Return the bytes of the messages of a queue, an estimate if it has more than a thousand."""
-        return self.inner.queue_of(topic, queue_id).size()
+        return self.queue_of(topic, queue_id).size()
 
     def execute_delete_files_manually(self) -> None:
         """Let the next 20 passes delete expired files at any hour (request 329)."""

@@ -246,7 +246,7 @@ class Exposition(Collector):
             metrics.MESSAGE_SIZE, {labels: (flow.sizes, flow.throughput) for labels, flow in came_in.items()})
         yield self._family(metrics.DEAD_LETTERS, {
             (topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX),): sum(
-                max(broker.store.queue_offsets.max(topic, n) - max(broker.store.queue_offsets.min(topic, n), 0), 0)
+                max(broker.store.queue_of(topic, n).max - max(broker.store.queue_of(topic, n).min, 0), 0)
                 for n in range(config.read_queue_nums))
             for topic, config in in_steps(list(broker.topics.table.items()), STEP, self._pause)
             if topic.startswith(DLQ_GROUP_TOPIC_PREFIX)})
@@ -332,7 +332,7 @@ def _older(
     """Return the earlier of ``known_ms`` (0: none) and the store time of the message at ``offset``."""
     if offset >= until:
         return known_ms
-    stored_ms = broker.store.queue_offsets.store_timestamp(topic, queue_id, offset)
+    stored_ms = broker.store.queue_of(topic, queue_id).store_timestamp(offset)
     return min(known_ms or stored_ms, stored_ms) if stored_ms > 0 else known_ms
 
 

@@ -46,11 +46,11 @@ def queue_lags(
     store, offsets = broker.store, broker.offsets
     for topic, group, queue_id, consumed in in_steps(offsets.entries() if entries is None else entries, step, pause):
         config = broker.topics.select(topic)
-        until = store.queue_offsets.max(topic, queue_id)
+        until = store.queue_of(topic, queue_id).max
         # A queue that the topic has lost counts while it holds messages.
         if config is None or consumed < 0 or not (0 <= queue_id < config.read_queue_nums or until):
             continue
-        at = min(max(consumed, store.queue_offsets.min(topic, queue_id)), until)
+        at = min(max(consumed, store.queue_of(topic, queue_id).min), until)
         handed_out = min(max(at, offsets.query_pull(group, topic, queue_id)), until)
         popped = broker.pop_metrics.in_flight(topic, group, queue_id)
         yield QueueLag(

@@ -51,6 +51,16 @@ class QueueReader:
         queue = self._queue
         return queue.max_offset if queue is not None else self.begin_of_life
 
+    @property
+    def next(self) -> int:
+        """Offset of the next message that is put; those before it may not be readable yet."""
+        return max(self.max, self._store.next_queue_offset(self.topic, self.queue_id))
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """``min`` and ``max``."""
+        return self.min, self.max
+
     def read(
         self, offset: int, max_msg_nums: int, max_bytes: int, codes: Collection[int] | None, *,
         property_filter: PropertyFilter | None = None, only_cached: bool = False,

@@ -460,8 +460,7 @@ class Simulation:
     def _get(self) -> None:
         """A pull from anywhere shows what was sent, where it is; under SYNC_FLUSH it is durable."""
         topic, queue_id = f"T{self._entropy.randrange(3)}", self._entropy.randrange(2)
-        low, high = (of(topic, queue_id) for of in (
-            self._store.queue_offsets.min, self._store.queue_offsets.max))
+        low, high = self._store.queue_of(topic, queue_id).bounds
         offset = low + self._entropy.randrange(max(high - low, 0) + 2)
         result = self._store.get_message(topic, queue_id, offset, 1 + self._entropy.randrange(40))
         for data in result.records:

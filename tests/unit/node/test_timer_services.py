@@ -155,7 +155,7 @@ def test_files_of_the_timer_log_go_half_a_minute_after_they_were_delivered():
     for number in range(120):
         place.store.put(Message(topic="T", body=b"x", delay=1 + number / 100))
     place.run(10_000)
-    assert sum(place.store.queue_offsets.max("T", n) for n in range(4)) == 120
+    assert sum(place.store.queue_of("T", n).max for n in range(4)) == 120
     files = place.timers.timer_log.files
     assert len(files.files) == 6, "they go by the service, not with the delivery"
     place.run(19_000)

@@ -16,6 +16,7 @@ from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import TopicConfig
 from tailrace.observe.exposition import Exposition
 from tailrace.observe.lags import queue_lags
+from tailrace.store.queue_reader import QueueReader
 
 PHRASE = "messages are in queues that are not read any more"
 
@@ -126,7 +127,7 @@ def test_a_reset_moves_queues_that_are_not_read_as_well(change, kit, channel, br
 
 
 def test_offsets_outside_of_a_queue_count_as_its_ends(ask, broker, store, monkeypatch):
-    monkeypatch.setattr(store.queue_offsets, "min", lambda topic, queue_id: 12)
+    monkeypatch.setattr(QueueReader, "min", 12)
     broker.offsets.commit("g", "t", 0, 5)
     broker.offsets.commit("g", "t", 1, 25)
     broker.offsets.commit_pull("g", "t", 1, 30)

@@ -141,9 +141,9 @@ def test_offsets_by_time_are_those_of_records(tmp_path):
         store.wait_dispatched()
         for number, at in enumerate(times):
             start = sum(SIZES[:number])
-            assert store.queue_offsets.by_time("B", 0, at) == start
-            assert store.queue_offsets.by_time("B", 0, at + 5, BoundaryType.UPPER) == start
-            assert store.queue_offsets.store_timestamp("B", 0, start + SIZES[number] - 1) == at
+            assert store.queue_of("B", 0).by_time(at) == start
+            assert store.queue_of("B", 0).by_time(at + 5, BoundaryType.UPPER) == start
+            assert store.queue_of("B", 0).store_timestamp(start + SIZES[number] - 1) == at
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -287,12 +287,12 @@ def test_retention_deletes_files_and_the_offsets_stay():
         for number in range(120):
             put(store, number, number % 5 + 1)
         store.wait_dispatched()
-        count, end = len(queue_files()), store.queue_offsets.max("B", 0)
+        count, end = len(queue_files()), store.queue_of("B", 0).max
         assert store.retention.delete_now() == 0
         clock.advance(2 * 3_600_000)
         assert store.retention.delete_now() >= 2
         assert len(queue_files()) < count
-        low = store.queue_offsets.min("B", 0)
+        low = store.queue_of("B", 0).min
         assert 0 < low < end
         assert [one.queue_offset for one in store.read("B", 0)] == list(range(low, end))
         assert store.get_message("B", 0, low - 1, 5).status is GetMessageStatus.OFFSET_TOO_SMALL
@@ -357,7 +357,7 @@ def test_a_damaged_record_keeps_the_places_of_its_messages(path, number, part):
             assert [one.queue_offset for one in found] == [n for n in range(sum(SIZES)) if n not in lost]
             assert [one.body for one in found] == [body for n, body in enumerate(bodies()) if n not in lost]
             if is_known:
-                assert store.queue_offsets.max("B", 0) == sum(SIZES)
+                assert store.queue_of("B", 0).max == sum(SIZES)
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -379,5 +379,5 @@ def test_without_topics_and_queues_messages_stay_where_they_are(path, killed):
             records = [
                 offset for at in range(sum(sizes)) for offset in store.get_message("B", 0, at, 1).queue_offsets[:1]]
             assert sorted(set(records)) == [sum(sizes[:n]) for n in range(len(sizes))]
-            assert store.queue_offsets.max("B", 0) == sum(sizes)
+            assert store.queue_of("B", 0).max == sum(sizes)
     assert [line for line in verify(str(path), config=CONFIG) if "finding" in line] == []

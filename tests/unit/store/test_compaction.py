@@ -179,9 +179,9 @@ def test_messages_only_in_the_compaction_log_outlive_the_commit_log(files):
         for queue in store.inner.queues.table.values():
             queue.correct_min_offset(store.min_phy_offset)
         assert store.inner.queues.table["C", 0].min_offset > 0, "or the test shows nothing"
-        assert store.queue_offsets.min("C", 0) == 0
+        assert store.queue_of("C", 0).min == 0
         assert last_of_each(seen(store))["old"] == b"0"
-        assert store.queue_offsets.by_time("C", 0, 0) == 0
+        assert store.queue_of("C", 0).by_time(0) == 0
     with opened(files) as store:
         assert last_of_each(seen(store))["old"] == b"0"
 
@@ -210,7 +210,7 @@ def test_deleting_the_topic_removes_its_files(files):
         store.create_topic("C", 2, {"cleanup.policy": "COMPACTION"})
         put(store, 0, "new")
         compact(store)
-        assert seen(store) == [(store.queue_offsets.begin_of_life("C", 0), "new", b"0")] != [(0, "new", b"0")]
+        assert seen(store) == [(store.queue_of("C", 0).begin_of_life, "new", b"0")] != [(0, "new", b"0")]
 
 
 def test_a_lost_consume_queue_continues_after_the_compaction_log(files):
@@ -550,8 +550,8 @@ def test_offsets_by_time_reach_messages_that_only_the_compaction_log_has(files):
         for queue in store.inner.queues.table.values():
             queue.correct_min_offset(store.min_phy_offset)
         assert store.inner.queues.table["C", 0].min_offset > 1
-        assert store.queue_offsets.by_time("C", 0, first) == 0
-        assert store.queue_offsets.by_time("C", 0, first + 1) == 1
+        assert store.queue_of("C", 0).by_time(first) == 0
+        assert store.queue_of("C", 0).by_time(first + 1) == 1
 
 
 def test_only_durable_messages_are_copied(files):

@@ -128,7 +128,7 @@ def test_reading_a_queue_that_does_not_exist_makes_none(tmp_path):
         store.get_message("none", 3, 0, 32)
         with pytest.raises(UnknownTopicError):
             next(store.read("none", 3))
-        assert store.queue_offsets.by_time("none", 3, 0) == 0
+        assert store.queue_of("none", 3).by_time(0) == 0
         assert store.queues() == []
         assert not (tmp_path / "s" / "consumequeue").exists()
 

@@ -72,7 +72,7 @@ def test_prepared_messages_are_indexed_and_have_no_place_rolled_back_ones_neithe
         for flag in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
             store.put_inner(inner(sys_flag=flag, properties=b"KEYS\x01k%d\x02" % flag))
         store.wait_dispatched()
-        assert store.queue_offsets.max("t", 0) == 0
+        assert store.queue_of("t", 0).max == 0
         assert len(store.query_records("t", "k4")) == 1
         assert store.query_records("t", "k12") == []
         assert store.dispatch_behind_bytes == 0
@@ -171,7 +171,7 @@ def test_a_bad_record_stops_dispatch_with_an_error(files, caplog):
     log = store.inner.commit_log.queue.files[0].buffer
     log[put[2].phy_offset + 4] ^= 0xFF  # the magic
     store.wait_dispatched()
-    assert store.queue_offsets.max("t", 0) == 2
+    assert store.queue_of("t", 0).max == 2
     assert store.dispatch_behind_bytes == put[4].until - put[2].phy_offset
     assert not store.is_writeable
     assert f"phy_offset={put[2].phy_offset}" in store.not_writeable_reason

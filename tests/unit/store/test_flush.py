@@ -215,11 +215,11 @@ def test_under_sync_flush_only_durable_messages_are_shown():
     store, _, _, steps = opened(FlushDiskType.SYNC_FLUSH)
     store.put_inner(inner())
     steps["ReputMessageService"]()
-    assert store.queue_offsets.max("t", 0) == 0
+    assert store.queue_of("t", 0).max == 0
     assert store.dispatch_behind_bytes > 0
     steps["GroupCommitService"]()
     steps["ReputMessageService"]()
-    assert store.queue_offsets.max("t", 0) == 1
+    assert store.queue_of("t", 0).max == 1
     assert store.dispatch_behind_bytes == 0
     store.close()
 

@@ -139,12 +139,12 @@ def test_a_reader_with_an_offset_of_the_ended_life_is_told_that_it_is_too_small(
     ):
         found = place.store.get_message("t", 0, offset, 32)
         assert (found.status, found.next_begin_offset, found.min_offset, found.max_offset) == (status, following, 5, 5)
-    assert (place.store.queue_offsets.min("t", 0), place.store.queue_offsets.max("t", 0)) == (5, 5)
-    assert place.store.queue_offsets.by_time("t", 0, 0) == 5
+    assert (place.store.queue_of("t", 0).min, place.store.queue_of("t", 0).max) == (5, 5)
+    assert place.store.queue_of("t", 0).by_time(0) == 5
     put(place, "d")
     found = place.store.get_message("t", 0, 3, 32)
     assert (found.status, found.next_begin_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, 5)
-    assert place.store.queue_offsets.begin_of_life("t", 0) == place.store.min_offset_in_queue("t", 0) == 5
+    assert place.store.queue_of("t", 0).begin_of_life == place.store.min_offset_in_queue("t", 0) == 5
 
 
 def test_messages_of_the_ended_life_are_not_found_by_key(place):

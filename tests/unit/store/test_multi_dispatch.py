@@ -180,7 +180,7 @@ def test_timers_get_their_places_when_they_are_delivered(files):
         for n in range(40):  # this many timers of one moment are delivered in bulk, but not these
             put(store, ALL, body=b"%d" % n, TIMER_DELIVER_MS=str(due), UNIQ_KEY=f"u{n}")
         store.wait_dispatched()
-        assert store.queue_offsets.max(ALL, 0, committed=False) == 0
+        assert store.queue_of(ALL, 0).next == 0
         put(store, ALL, body=b"40")
         timers = store.timer_services.messages
         for _ in range(40):
@@ -238,7 +238,7 @@ def test_properties_and_record_may_become_too_long(files):
         result = store.put_inner(inner(ALL, body=b"x" * 150))
         assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
         assert "maxMessageSize allows 200" in result.remark
-        assert store.queue_offsets.max(ALL, 0, committed=False) == 0
+        assert store.queue_of(ALL, 0).next == 0
         put(store, body=b"x" * 200)
     with opened(files, replace(roomy, max_message_size=100_000)) as store:
         rest = 32767 - len(stored(ALL)) - len("INNER_MULTI_QUEUE_OFFSET 0 ") - len("filler  ")

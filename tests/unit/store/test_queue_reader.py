@@ -107,8 +107,8 @@ def test_a_queue_that_was_deleted_begins_where_its_next_life_begins(filled):
 def test_an_offset_that_is_put_and_not_dispatched_counts_only_uncommitted(filled):
     store, _, _ = filled
     store.put_inner(MessageExtBrokerInner("t", 0, b"x", b"KEYS\x01k"))
-    assert store.queue_offsets.max("t", 0) == COUNT
-    assert store.queue_offsets.max("t", 0, committed=False) == COUNT + 1
+    assert store.queue_of("t", 0).max == COUNT
+    assert store.queue_of("t", 0).next == COUNT + 1
 
 
 def test_a_directory_goes_to_the_tasks_of_a_job(filled):

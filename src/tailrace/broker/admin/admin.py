@@ -201,7 +201,7 @@ class AdminProcessor:
         config = self._broker.topics.select(topic)
         if config is None or not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
-        first, until = store.queue_offsets.bounds(topic, queue_id)
+        first, until = store.queue_of(topic, queue_id).bounds
         index = max(first, header.index)
         count = min(header.count, CQ_UNITS_MAX, max(0, until - index))
         units: list[dict[str, Any]] = []

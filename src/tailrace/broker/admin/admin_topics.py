@@ -262,10 +262,8 @@ class AdminTopicsProcessor:
         if broker.topics.is_of_broker(name):
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
-        offsets = broker.store.queue_offsets
-        known = name in broker.topics.table or (
-            broker.topics.is_lmq(name)
-            and offsets.max(name, LMQ_QUEUE_ID) > offsets.begin_of_life(name, LMQ_QUEUE_ID))
+        queue = broker.store.queue_of(name, LMQ_QUEUE_ID)
+        known = name in broker.topics.table or (broker.topics.is_lmq(name) and queue.max > queue.begin_of_life)
         if not known and (reason := validate_topic(name)):
             raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
 
@@ -298,11 +296,11 @@ class AdminTopicsProcessor:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         entries, size, is_exact = [], 0, True
         for queue_id in self._queue_ids(name, max(config.read_queue_nums, config.write_queue_nums)):
-            first, until = self._broker.store.queue_offsets.bounds(name, queue_id)
+            first, until = self._broker.store.queue_of(name, queue_id).bounds
             timestamp = 0
             if until > 0:
                 timestamp = max(
-                    0, self._broker.store.queue_offsets.store_timestamp(name, queue_id, until - 1)
+                    0, self._broker.store.queue_of(name, queue_id).store_timestamp(until - 1)
                 )
             entries.append((
                 self._queue(name, queue_id),
@@ -460,7 +458,7 @@ class AdminTopicsProcessor:
             return []
         offsets, entries = self._broker.offsets, []
         for queue_id in [*range(config.read_queue_nums), *(queue.queue_id for queue in left_over)]:
-            first, until = self._broker.store.queue_offsets.bounds(topic, queue_id)
+            first, until = self._broker.store.queue_of(topic, queue_id).bounds
             # For a part of a logical queue -1 means that the group has its offset in another part.
             consumed = offsets.query(group, topic, queue_id)
             if consumed >= 0 or least == 0:
@@ -470,7 +468,7 @@ class AdminTopicsProcessor:
             if first < consumed <= until:
                 timestamp = max(
                     0,
-                    self._broker.store.queue_offsets.store_timestamp(topic, queue_id, consumed - 1),
+                    self._broker.store.queue_of(topic, queue_id).store_timestamp(consumed - 1),
                 )
             entries.append((
                 self._queue(topic, queue_id),
@@ -519,7 +517,7 @@ class AdminTopicsProcessor:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         now_ms, spans = self._broker.clock.now_ms(), []
         for queue_id in self._queue_ids(topic, config.write_queue_nums):
-            first, until = self._broker.store.queue_offsets.bounds(topic, queue_id)
+            first, until = self._broker.store.queue_of(topic, queue_id).bounds
             place = max(first, self._broker.offsets.query(group, topic, queue_id))
             oldest = self._stored_at(topic, queue_id, first)
             waiting = self._stored_at(topic, queue_id, place)
@@ -534,10 +532,10 @@ class AdminTopicsProcessor:
         return request.answer(body=fastjson.dumps({"consumeTimeSpanSet": spans}))
 
     def _stored_at(self, topic: str, queue_id: int, offset: int) -> int:
-        first, until = self._broker.store.queue_offsets.bounds(topic, queue_id)
+        first, until = self._broker.store.queue_of(topic, queue_id).bounds
         if not first <= offset < until:
             return -1
-        stored: int = self._broker.store.queue_offsets.store_timestamp(topic, queue_id, offset)
+        stored: int = self._broker.store.queue_of(topic, queue_id).store_timestamp(offset)
         return stored
 
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

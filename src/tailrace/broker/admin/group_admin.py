@@ -53,7 +53,7 @@ class GroupAdminProcessor:
         for known, group, queue_id, offset in offsets.entries():
             if known != topic or group in filtered:
                 continue
-            if offset >= self._broker.store.queue_offsets.min(topic, queue_id):
+            if offset >= self._broker.store.queue_of(topic, queue_id).min:
                 least[queue_id] = min(offset, least.get(queue_id, LONG_MAX))
         for queue_id, offset in least.items():
             compared = offsets.query(header.compare_group, topic, queue_id)

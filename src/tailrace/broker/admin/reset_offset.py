@@ -68,7 +68,7 @@ class ResetOffsetProcessor:
         elif asked == -1:
             offsets = {queue_id: self._at(topic, queue_id, header.timestamp)}
         else:
-            low, high = self._broker.store.queue_offsets.bounds(topic, queue_id)
+            low, high = self._broker.store.queue_of(topic, queue_id).bounds
             if not low <= asked <= high:
                 raise RefusalError(
                     ResponseCode.SYSTEM_ERROR,
@@ -100,5 +100,5 @@ class ResetOffsetProcessor:
 
     def _at(self, topic: str, queue_id: int, timestamp: int) -> int:
         if timestamp < 0:
-            return self._broker.store.queue_offsets.max(topic, queue_id)
-        return max(0, self._broker.store.queue_offsets.by_time(topic, queue_id, timestamp))
+            return self._broker.store.queue_of(topic, queue_id).max
+        return max(0, self._broker.store.queue_of(topic, queue_id).by_time(timestamp))

@@ -205,7 +205,7 @@ class ClientManageProcessor:
             or store.max_phy_offset - store.min_phy_offset <= IN_MEMORY_BYTES
             or self._broker.offsets.query(header.consumer_group, topic, queue_id) >= 0
             or not store.get_message(
-                topic, queue_id, store.queue_offsets.min(topic, queue_id), 1, only_cached=True).is_cold
+                topic, queue_id, store.queue_of(topic, queue_id).min, 1, only_cached=True).is_cold
         ):
             return self.query_offset(channel, request)
         return self._broker.worker.in_thread(self.query_offset)(channel, request)
@@ -225,14 +225,14 @@ class ClientManageProcessor:
                 raise RefusalError(
                     ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
                 )
-            offset = self._broker.store.queue_offsets.min(topic, queue_id)
+            offset = self._broker.store.queue_of(topic, queue_id).min
         return request.answer(ext=QueryConsumerOffsetResponseHeader(offset))
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
         """Return True if a queue still has the first message of its life, and that one was stored not long ago."""
         store = self._broker.store
-        low = store.queue_offsets.min(topic, queue_id)
-        if low > store.queue_offsets.begin_of_life(topic, queue_id):
+        low = store.queue_of(topic, queue_id).min
+        if low > store.queue_of(topic, queue_id).begin_of_life:
             return False
         if store.max_phy_offset - store.min_phy_offset <= IN_MEMORY_BYTES:
             return True
@@ -257,7 +257,7 @@ class ClientManageProcessor:
             )
         queues = max(config.read_queue_nums, config.write_queue_nums)
         if queue_id < 0 or (
-            queue_id >= queues and self._broker.store.queue_offsets.max(topic, queue_id) <= 0
+            queue_id >= queues and self._broker.store.queue_of(topic, queue_id).max <= 0
         ):
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")

@@ -108,8 +108,8 @@ class LiteManagerProcessor:
         start, end = 0, end_of(self._store, queue)
         stored_ms = 0
         if end > 0:
-            start = self._store.queue_offsets.min(queue, LMQ_QUEUE_ID)
-            stored_ms = self._store.queue_offsets.store_timestamp(queue, LMQ_QUEUE_ID, end - 1)
+            start = self._store.queue_of(queue, LMQ_QUEUE_ID).min
+            stored_ms = self._store.queue_of(queue, LMQ_QUEUE_ID).store_timestamp(end - 1)
         return request.answer(body=fastjson.dumps({
             "liteTopic": header.lite_topic, "parentTopic": parent,
             "shardingToBroker": shard_of(self._broker, parent, queue) == self._broker.config.broker_name,
@@ -216,7 +216,7 @@ class LiteManagerProcessor:
             if count > 0:
                 found.append(_Lag(
                     lite_topic_of(queue), count,
-                    self._store.queue_offsets.store_timestamp(queue, LMQ_QUEUE_ID, offset)))
+                    self._store.queue_of(queue, LMQ_QUEUE_ID).store_timestamp(offset)))
         return found
 
     def _one_lag(self, group: str, queue: str) -> dict[str, Any]:
@@ -226,10 +226,10 @@ class LiteManagerProcessor:
         offset = self._broker.offsets.query(group, queue, LMQ_QUEUE_ID)
         if offset < 0:
             return {"earliestUnconsumedTimestamp": -1, "totalLagCount": 0}
-        stored_ms = self._store.queue_offsets.store_timestamp
+        stored_ms = self._store.queue_of(queue, LMQ_QUEUE_ID).store_timestamp
         return {
-            "earliestUnconsumedTimestamp": stored_ms(queue, LMQ_QUEUE_ID, offset) if offset < end else -1,
+            "earliestUnconsumedTimestamp": stored_ms(offset) if offset < end else -1,
             "liteTopicOffsetWrapper": {
                 "brokerOffset": end, "consumerOffset": offset,
-                "lastTimestamp": stored_ms(queue, LMQ_QUEUE_ID, offset - 1) if offset > 0 else 0, "pullOffset": 0},
+                "lastTimestamp": stored_ms(offset - 1) if offset > 0 else 0, "pullOffset": 0},
             "totalLagCount": max(end - offset, 0)}

@@ -53,7 +53,7 @@ class LiteLifecycle:
             ttl_ms = minutes.get(parent_of(queue.name), 0) * MINUTE_MS
             if ttl_ms <= 0 or queue.end <= 0:
                 continue
-            idle = now - broker.store.queue_offsets.store_timestamp(queue.name, LMQ_QUEUE_ID, queue.end - 1)
+            idle = now - broker.store.queue_of(queue.name, LMQ_QUEUE_ID).store_timestamp(queue.end - 1)
             if idle >= broker.config.min_lite_ttl and idle > ttl_ms:
                 found[queue.name] = queue.end
         return found

@@ -31,4 +31,4 @@ def lite_queues(store: MessageStore, parent: str | None = None) -> list[LiteQueu
 
 def end_of(store: MessageStore, queue: str) -> int:
     """Return the offset after the last message of a queue; 0 if there is no such queue."""
-    return store.queue_offsets.max(queue, LMQ_QUEUE_ID)
+    return store.queue_of(queue, LMQ_QUEUE_ID).max

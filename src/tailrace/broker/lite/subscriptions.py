@@ -157,7 +157,7 @@ class LiteSubscriptionProcessor:
         missing = [queue for queue in _queues(entry, text_in(entry, "topic")) if (queue, at_ms) not in times]
         if missing:
             raise NotPreparedError("offsets at a time could not be found", lambda: times.update({
-                (queue, at_ms): max(0, store.queue_offsets.by_time(queue, LMQ_QUEUE_ID, at_ms))
+                (queue, at_ms): max(0, store.queue_of(queue, LMQ_QUEUE_ID).by_time(at_ms))
                 for queue in missing}))
 
 

@@ -89,7 +89,7 @@ class PullMessageProcessor:
         self._store = broker.store
         self._mappings = broker.static_topics.table
         self.hold = PullRequestHoldService(
-            broker.loop, broker.store.queue_offsets.max, self.run_again, self.has_match, self._is_gone)
+            broker.loop, lambda *key: broker.store.queue_of(*key).max, self.run_again, self.has_match, self._is_gone)
         """Pulls that wait for a message."""
         broker.topics.on_change(self.hold.topics_changed)
 
@@ -236,7 +236,7 @@ class PullMessageProcessor:
         name, queue_id = header.topic, header.queue_id
         self._broker.offsets.commit_pull(header.consumer_group, name, queue_id, offset)
         place: tuple[int, ...] = (
-            offset, *self._store.queue_offsets.bounds(name, queue_id))
+            offset, *self._store.queue_of(name, queue_id).bounds)
         if logical is not None:
             place = logical.moved(*place)
         return request.answer(

@@ -122,24 +122,21 @@ class QueryProcessor:
         if (header.boundary_type or "").upper() == "UPPER":
             boundary = BoundaryType.UPPER
         topic = lite_queue(header.topic, header.lite_topic) if header.lite_topic else header.topic
-        offset = self._store.queue_offsets.by_time(
-            topic, header.queue_id, header.timestamp, boundary
-        )
+        offset = self._store.queue_of(topic, header.queue_id).by_time(header.timestamp, boundary)
         return request.answer(ext=SearchOffsetResponseHeader(offset))
 
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the end offset of a queue: request 30."""
         header = request.read(GetMaxOffsetRequestHeader)
-        offset = self._store.queue_offsets.max(
-            header.topic, header.queue_id, committed=header.committed)
-        return request.answer(ext=GetMaxOffsetResponseHeader(max(0, offset)))
+        queue = self._store.queue_of(header.topic, header.queue_id)
+        return request.answer(ext=GetMaxOffsetResponseHeader(max(0, queue.max if header.committed else queue.next)))
 
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the least offset of a queue: request 31."""
         header = request.read(GetMinOffsetRequestHeader)
-        offset = self._store.queue_offsets.min(header.topic, header.queue_id)
+        offset = self._store.queue_of(header.topic, header.queue_id).min
         if not offset and self._store.topics.has_batch_queues(header.topic) and (
-            self._store.queue_offsets.max(header.topic, header.queue_id) <= 0
+            self._store.queue_of(header.topic, header.queue_id).max <= 0
         ):
             offset = -1  # as BatchConsumeQueue returns for a queue that has never had a message
         return request.answer(ext=GetMinOffsetResponseHeader(offset))
@@ -148,10 +145,10 @@ class QueryProcessor:
         """Return the store time of the first message of a queue: request 32; -1 if the queue is empty."""
         header = request.read(GetEarliestMsgStoretimeRequestHeader)
         topic, queue_id = header.topic, header.queue_id
-        first = self._store.queue_offsets.min(topic, queue_id)
+        first = self._store.queue_of(topic, queue_id).min
         timestamp = -1
-        if self._store.queue_offsets.max(topic, queue_id) > max(0, first):
-            timestamp = self._store.queue_offsets.store_timestamp(topic, queue_id, max(0, first))
+        if self._store.queue_of(topic, queue_id).max > max(0, first):
+            timestamp = self._store.queue_of(topic, queue_id).store_timestamp(max(0, first))
         return request.answer(ext=GetEarliestMsgStoretimeResponseHeader(timestamp))
 
 

@@ -93,7 +93,7 @@ class AckMessageProcessor:
         group, topic, queue_id, offset = self._named(header)
         if header.lite_topic:
             return self._lite().ack(request, header)
-        low, high = self._store.queue_offsets.bounds(topic, queue_id)
+        low, high = self._store.queue_of(topic, queue_id).bounds
         if not low <= offset <= high:
             raise RefusalError(
                 ResponseCode.NO_MESSAGE,
@@ -158,7 +158,7 @@ class AckMessageProcessor:
         self._check_names(group, topic, queue_id)
         if existing_topic(self._broker, topic).is_lite:
             raise RefusalError(ResponseCode.ILLEGAL_OPERATION, "batch ack lite is not supported.")
-        low, high = self._store.queue_offsets.bounds(topic, queue_id)
+        low, high = self._store.queue_of(topic, queue_id).bounds
         ack = Ack(
             tuple(offset for offset in offsets if low <= offset <= high), start, pop_time, queue_id, topic, group,
             broker_name, batch=True)
@@ -212,7 +212,7 @@ class AckMessageProcessor:
                 f"invisibleTime is {invisible_time} ms, it may be 0 to {limit_ms} ms (timerMaxDelaySec)")
         if header.lite_topic:
             return self._lite().change(request, header)
-        low, high = self._store.queue_offsets.bounds(topic, queue_id)
+        low, high = self._store.queue_of(topic, queue_id).bounds
         if not low <= offset < high:
             raise RefusalError(
                 ResponseCode.NO_MESSAGE,

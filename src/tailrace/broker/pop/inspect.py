@@ -97,7 +97,7 @@ class PopInspectProcessor:
 
     def _offset(self, group: str, topic: str, queue_id: int) -> int:
         offset = self._broker.offsets.query(group, topic, queue_id)
-        return self._store.queue_offsets.min(topic, queue_id) if offset < 0 else offset
+        return self._store.queue_of(topic, queue_id).min if offset < 0 else offset
 
     def _notification(self, channel: Channel, request: RemotingCommand) -> Answer:
         header = request.read(NotificationRequestHeader)
@@ -144,7 +144,7 @@ class PopInspectProcessor:
         As in RocketMQ, SQL92 expressions are evaluated only when a message arrives.
         """
         offset, (topic, _) = self._offset(group, *key), key
-        rest = self._store.queue_offsets.max(*key) - offset
+        rest = self._store.queue_of(*key).max - offset
         is_open = wanted.codes is None and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
         if rest <= 0 or is_open or rest >= self._broker.config.max_message_filter_num_for_notification:
             return rest > 0
@@ -178,7 +178,7 @@ class PopInspectProcessor:
         count = size = rest = 0
         for key in self._queues(group, header.topic, max(header.queue_id, ALL_QUEUES)):
             offset = self._offset(group, *key)
-            rest += max(0, self._store.queue_offsets.max(*key) - offset)
+            rest += max(0, self._store.queue_of(*key).max - offset)
             if count >= most or size >= MAX_BYTES:
                 continue
             wanted = own_messages(key[0], group)

@@ -38,10 +38,10 @@ def _init_offset(broker: BrokerContext, topic: str, queue_id: int, *, from_end: 
     With initPopOffsetByCheckMsgInMem a queue whose first message is in memory is read from its start.
     """
     store = broker.store
-    low = store.queue_offsets.min(topic, queue_id)
+    low = store.queue_of(topic, queue_id).min
     if not from_end or (
-        low == store.queue_offsets.begin_of_life(topic, queue_id) and broker.config.init_pop_offset_by_check_msg_in_mem
+        low == store.queue_of(topic, queue_id).begin_of_life and broker.config.init_pop_offset_by_check_msg_in_mem
         and not store.get_message(topic, queue_id, low, 1, only_cached=True).is_cold
     ):
         return low
-    return max(low, store.queue_offsets.max(topic, queue_id) - 1)
+    return max(low, store.queue_of(topic, queue_id).max - 1)

@@ -200,8 +200,8 @@ class PopMessageProcessor:
         if (topic, queue_id) in made.looked_at:  # a queue that was read from the disk comes first, and then again
             return
         made.looked_at.add((topic, queue_id))
-        end = store.queue_offsets.max(topic, queue_id)
-        if end <= store.queue_offsets.begin_of_life(topic, queue_id) and self._broker.topics.select(topic) is None:
+        end = store.queue_of(topic, queue_id).max
+        if end <= store.queue_of(topic, queue_id).begin_of_life and self._broker.topics.select(topic) is None:
             return
         group = pop.consumer_group
         offset = pop_offset(

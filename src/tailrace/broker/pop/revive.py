@@ -124,7 +124,7 @@ class PopReviveService:
         self._topic = revive_log.topic
         self._queues: dict[int, _Queue] = {}
         self._ends_at_start = {
-            queue_id: store.queue_offsets.max(self._topic, queue_id) for queue_id in range(self._queue_count())}
+            queue_id: store.queue_of(self._topic, queue_id).max for queue_id in range(self._queue_count())}
         self._noted = (0, 0)
         """Time of the last pass (ms), and the end of the timer queue at that time."""
         self.revived = 0
@@ -147,8 +147,8 @@ class PopReviveService:
         now, found = self._clock.now_ms(), {}
         for queue_id in range(self._queue_count()):
             done = self._offsets.query(REVIVE_GROUP, self._topic, queue_id) + 1
-            lag = max(0, self._store.queue_offsets.max(self._topic, queue_id) - done)
-            stored = self._store.queue_offsets.store_timestamp(self._topic, queue_id, done) if lag else 0
+            lag = max(0, self._store.queue_of(self._topic, queue_id).max - done)
+            stored = self._store.queue_of(self._topic, queue_id).store_timestamp(done) if lag else 0
             found[queue_id] = ReviveProgress(lag, max(0, now - stored) if stored > 0 else 0)
         return found
 
@@ -182,7 +182,7 @@ class PopReviveService:
     def _complete_until(self) -> int:
         """Return the time, ms, before which checkpoints are complete once the revive topic is read; 0: unknown."""
         noted_ms, timer_end = self._noted
-        self._noted = (self._clock.now_ms(), self._store.queue_offsets.max(N.TIMER_TOPIC, 0))
+        self._noted = (self._clock.now_ms(), self._store.queue_of(N.TIMER_TOPIC, 0).max)
         in_wheel, delivered_until = self._store.timer_services.progress()
         if in_wheel < timer_end or not self._store.wait_dispatched():
             return 0
@@ -195,7 +195,7 @@ class PopReviveService:
         return max(self._config.revive_queue_num, 0 if config is None else config.read_queue_nums)
 
     def _opened(self, queue_id: int) -> _Queue:
-        end = self._store.queue_offsets.max(self._topic, queue_id)
+        end = self._store.queue_of(self._topic, queue_id).max
         done = self._offsets.query(REVIVE_GROUP, self._topic, queue_id)
         made = self._queues[queue_id] = _Queue(
             queue_id, min(done + 1, end), self._ends_at_start.get(queue_id, 0), {})

@@ -35,7 +35,7 @@ class PopConsumption:
             file_system, store.config_dir, broker.clock, self._free_timers.set)
         self.order.load()
         for topic, group, queue_id, info in self.order.entries():  # a crash may have left what was deleted
-            if info.offsets[0] < store.queue_offsets.begin_of_life(topic, queue_id):
+            if info.offsets[0] < store.queue_of(topic, queue_id).begin_of_life:
                 self.order.clear(topic, group, queue_id)
         broker.state.on_loop.append(self.order.forget)
         revive_log = broker.revive_log
@@ -101,6 +101,6 @@ class PopConsumption:
     def _free(self, topic: str, group: str, queue_id: int) -> None:
         """Wake the pops that wait, because the messages of an orderly pop are visible again."""
         offset = self._broker.offsets.query(group, topic, queue_id)
-        if self._broker.store.queue_offsets.max(topic, queue_id) > offset:
+        if self._broker.store.queue_of(topic, queue_id).max > offset:
             for polling in (self.polling, self._notifications):
                 polling.notify_free(topic, group, queue_id)

@@ -108,7 +108,7 @@ class MappingCleaner:
     async def _is_empty(self, topic: str, item: LogicQueueMappingItem) -> bool:
         """Return whether the physical queue of an item has no message."""
         if item.bname == self._name:
-            first, until = self._store.queue_offsets.bounds(topic, item.queue_id)
+            first, until = self._store.queue_of(topic, item.queue_id).bounds
             return first == until
         found = []
         for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):

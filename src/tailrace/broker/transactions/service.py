@@ -127,7 +127,7 @@ class TransactionService:
             return False
         base = self._progress(N.HALF_TOPIC)
         queue = HalfQueue(base, self._progress(N.OP_TOPIC))
-        queue.grow(store.queue_offsets.max(N.HALF_TOPIC, QUEUE_ID, committed=False))
+        queue.grow(store.queue_of(N.HALF_TOPIC, QUEUE_ID).next)
         count = 0
         for operation in self._messages(N.OP_TOPIC, queue.op_progress):
             queue.add_operation(operation.queue_offset, settled_offsets(operation))
@@ -141,12 +141,12 @@ class TransactionService:
 
     def _progress(self, topic: str) -> int:
         offset = self._offsets.query(N.TRANSACTION_GROUP, topic, QUEUE_ID)
-        until = self._store.queue_offsets.max(topic, QUEUE_ID)
-        return min(max(offset, self._store.queue_offsets.min(topic, QUEUE_ID)), until)
+        until = self._store.queue_of(topic, QUEUE_ID).max
+        return min(max(offset, self._store.queue_of(topic, QUEUE_ID).min), until)
 
     def _messages(self, topic: str, offset: int, queue_id: int = QUEUE_ID) -> Iterator[MessageExt]:
         """Yield the readable messages of a queue, from ``offset`` to its end."""
-        until = self._store.queue_offsets.max(topic, queue_id)
+        until = self._store.queue_of(topic, queue_id).max
         while offset < until:
             result = self._store.get_message(topic, queue_id, offset, BATCH)
             for record in result.records:
@@ -256,7 +256,7 @@ class TransactionService:
             yield from (m for m in found if m.unique_key == key)
             return
         if offset is None:
-            offset = self._store.queue_offsets.by_time(topic, queue_id, since)
+            offset = self._store.queue_of(topic, queue_id).by_time(since)
         for message in self._messages(topic, offset, queue_id):
             if message.unique_key == key if key else message.prepared_transaction_offset == half.phy_offset:
                 yield message

@@ -315,8 +315,8 @@ def _there(store: MessageStore, topic: str, queues: int) -> list[_Range]:
     store.wait_dispatched()
     return [
         (queue_id, low, high) for queue_id in range(queues)
-        if (low := max(store.queue_offsets.min(topic, queue_id), 0)) < (
-            high := store.queue_offsets.max(topic, queue_id))]
+        if (low := max(store.queue_of(topic, queue_id).min, 0)) < (
+            high := store.queue_of(topic, queue_id).max)]
 
 
 def _start(given: Given, ranges: list[_Range]) -> int:

@@ -129,7 +129,7 @@ def test_an_lmq_queue_with_a_name_that_no_topic_can_have(kit, channel, loop, tmp
     topics = kit.served(AdminTopicsProcessor(kit.make_broker(store, loop)))
     name = "%LMQ%käse.jpg"
     store.put_inner(MessageExtBrokerInner("orders", 0, b"x", encode_properties({"INNER_MULTI_DISPATCH": name})))
-    assert store.queue_offsets.max(name, 0) == 1
+    assert store.queue_of(name, 0).max == 1
     assert delete(topics, kit, channel, name).code == 0
-    assert store.queue_offsets.max(name, 0) == store.queue_offsets.begin_of_life(name, 0)
+    assert store.queue_of(name, 0).max == store.queue_of(name, 0).begin_of_life
     assert delete(topics, kit, channel, name).code == 29  # no queue has this name any more

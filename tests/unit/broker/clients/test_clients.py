@@ -15,6 +15,7 @@ from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.remoting import ResponseCode
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.topic_config import TopicConfig
+from tailrace.store.queue_reader import QueueReader
 
 
 @pytest.fixture
@@ -279,10 +280,10 @@ def test_offsets_come_back_and_any_value_is_taken(clients, kit, channel, broker)
 
 
 def test_a_new_group_reads_a_topic_that_was_made_again_from_its_begin(clients, kit, channel, store, monkeypatch):
-    monkeypatch.setattr(store.queue_offsets, "begin_of_life", lambda topic, queue_id: 6000)
-    monkeypatch.setattr(store.queue_offsets, "min", lambda topic, queue_id: 6000)
+    monkeypatch.setattr(QueueReader, "begin_of_life", 6000)
+    monkeypatch.setattr(QueueReader, "min", 6000)
     assert clients.query_offset(channel, offset_request(kit)).ext == {"offset": "6000"}
-    monkeypatch.setattr(store.queue_offsets, "min", lambda topic, queue_id: 6001)
+    monkeypatch.setattr(QueueReader, "min", 6001)
     assert clients.query_offset(channel, offset_request(kit)).code == 22
 
 
@@ -294,7 +295,7 @@ def test_a_new_group_reads_a_young_queue_from_its_begin(clients, kit, channel, s
     store.put_inner(MessageExtBrokerInner("orders", 0, b"x"))
     store.max_phy_offset = 1 << 40  # the first message has long left the memory
     assert clients.query_offset(channel, offset_request(kit)).code == 22
-    monkeypatch.setattr(store.queue_offsets, "min", lambda topic, queue_id: 5)
+    monkeypatch.setattr(QueueReader, "min", 5)
     assert clients.query_offset(channel, offset_request(kit)).code == 22
 
 

@@ -105,7 +105,7 @@ def test_a_number_at_a_border_gets_a_clear_answer(served, kit, caplog, code, hea
     loop, controller, store = served
     channel = kit.FakeChannel()
     channel.request = None
-    queues = {key[:2]: store.queue_offsets.max(*key[:2]) for key in store.queues() if key[0] == "orders"}
+    queues = {key[:2]: store.queue_of(*key[:2]).max for key in store.queues() if key[0] == "orders"}
 
     async def ask():
         for name in names:
@@ -128,8 +128,8 @@ def test_a_number_at_a_border_gets_a_clear_answer(served, kit, caplog, code, hea
     loop.run_until_complete(ask())
     assert "Traceback" not in caplog.text
     for key, end in queues.items():  # sends add messages; nothing takes some away or moves an end back
-        assert store.queue_offsets.max(*key) >= end
-        assert 0 <= store.queue_offsets.min(*key) <= store.queue_offsets.max(*key)
+        assert store.queue_of(*key).max >= end
+        assert 0 <= store.queue_of(*key).min <= store.queue_of(*key).max
     assert store.is_writeable
     for _, _, queue_id, offset in controller.broker.offsets.entries():
         assert LONG_MIN <= offset <= LONG_MAX

@@ -24,7 +24,7 @@ def test_without_the_settings_of_lmq_sends_are_refused(open_world, config, caplo
     answer = world.send("a")
     assert answer.code == 16
     assert "enableLmq=true and enableMultiDispatch=true" in answer.remark
-    assert world.store.queue_offsets.max("parent", 0) == 0
+    assert world.store.queue_of("parent", 0).max == 0
 
 
 @pytest.mark.parametrize(("value", "code"), [("-1", 0), ("43200", 0), ("43201", 1), ("-2", 1), ("x", 1)])

@@ -93,7 +93,7 @@ def test_others_may_not_reply(world, user, caplog):
     world.ask("bob", "b")
     answer = world.reply(user, "b")
     assert (answer.code, answer.remark) == (16, FORBIDDEN.format(user, "b"))
-    assert (world.pushed, world.broker.store.queue_offsets.max(REPLIES, 0)) == ([], 0)
+    assert (world.pushed, world.broker.store.queue_of(REPLIES, 0).max) == ([], 0)
     assert f"user={user!r} address=10.0.0.3 code=325" in caplog.text
 
 
@@ -114,7 +114,7 @@ def test_no_user_asks_for_a_client_of_another_user(world):
     world.people.add("mallory", ("Topic:else", "Pub,Sub"))
     answer = world.ask("mallory", "asker", "else")
     assert (answer.code, answer.remark) == (16, "client asker is one of another user")
-    assert world.broker.store.queue_offsets.max("else", 0) == 0
+    assert world.broker.store.queue_of("else", 0).max == 0
     assert world.reply("mallory").code == 16
     # A consumer that sends a message to its retry topic keeps its properties.
     assert world.ask("shop", "asker", "%RETRY%stock").code == 0

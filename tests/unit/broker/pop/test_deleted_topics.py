@@ -135,7 +135,7 @@ def test_a_group_takes_its_topics_its_offsets_and_its_pops_along(world, turns):
 def test_a_new_group_begins_at_the_first_message_of_the_new_topic(world, turns):
     world.send(b"old")
     again(world, turns)
-    begin = world.store.queue_offsets.begin_of_life("orders", 0)
+    begin = world.store.queue_of("orders", 0).begin_of_life
     clients = served(world, ClientManageProcessor)
     asked = {"consumerGroup": "new", "topic": "orders", "queueId": "0"}
     for count in range(3):

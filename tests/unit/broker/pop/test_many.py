@@ -32,5 +32,5 @@ def test_unacknowledged_messages_take_no_memory_and_all_come_back(open_world):
     tracemalloc.stop()
     assert grown < 4 << 20
     world.run(16_000, step=1_000)
-    assert world.store.queue_offsets.max("%RETRY%g_orders", 0) == COUNT
+    assert world.store.queue_of("%RETRY%g_orders", 0).max == COUNT
     assert world.pop_part.revive.pending == 0

@@ -118,7 +118,7 @@ def test_each_pair_gets_its_own_messages_however_often_they_are_retried(pairs):
     pairs.run(30_000)
     assert [pop(pairs, group, topic) for group, topic in PAIRS] == [[], []]
     for group, _ in PAIRS:  # nothing of the other pair is left in front of a group
-        assert pairs.broker.offsets.query(group, SHARED, 0) == pairs.store.queue_offsets.max(SHARED, 0)
+        assert pairs.broker.offsets.query(group, SHARED, 0) == pairs.store.queue_of(SHARED, 0).max
 
 
 def test_a_pop_for_few_messages_passes_over_many_of_the_other_pair(pairs):
@@ -184,7 +184,7 @@ def test_each_held_pop_is_woken_by_its_own_message(pairs, turns):
         assert pairs.pop_answer(consumerGroup=group, topic=topic, pollTime=60_000) is None
         opaques[pairs.request.opaque] = [b"%s:0" % topic.encode()]
     pairs.run(8_000)
-    pairs.pop_part.arriving(SHARED, 0, pairs.store.queue_offsets.max(SHARED, 0), [0, 0], 200)
+    pairs.pop_part.arriving(SHARED, 0, pairs.store.queue_of(SHARED, 0).max, [0, 0], 200)
     turns()
     assert {answer.opaque: [decode_message(answer.body).body] for answer in pairs.channel.sent} == opaques
 
@@ -202,7 +202,7 @@ def test_a_held_pop_that_ends_leaves_the_other_pair_awake(pairs, turns):
     pairs.channel.closed = True
     pairs.pop_part.polling.closed(pairs.channel)
     pairs.run(8_000)
-    pairs.pop_part.arriving(SHARED, 0, pairs.store.queue_offsets.max(SHARED, 0), [0], 100)
+    pairs.pop_part.arriving(SHARED, 0, pairs.store.queue_of(SHARED, 0).max, [0], 100)
     turns()
     assert [(answer.opaque, decode_message(answer.body).body) for answer in gone.sent] == [(waits, b"a_x:0")]
 
@@ -296,7 +296,7 @@ def test_a_receipt_of_a_foreign_record_brings_nothing_back(pairs):
     assert pairs.ack(one, "g_a").code == 0
     pairs.run(14_000)
     assert [pop(pairs, group, topic) for group, topic in PAIRS] == [[], []]
-    assert pairs.store.queue_offsets.max(SHARED, 0) == 1
+    assert pairs.store.queue_of(SHARED, 0).max == 1
 
 
 @pytest.mark.parametrize("v2", [True, False])
@@ -330,5 +330,5 @@ def test_what_a_foreign_group_pops_from_a_retry_topic_comes_back_to_itself(pairs
         answer = pairs.pop_answer(consumerGroup="h", topic=SHARED)
         assert decode_message(answer.body).body == b"classic"
         pairs.run(14_000)
-    assert pairs.store.queue_offsets.max(SHARED, 0) == 1
-    assert pairs.store.queue_offsets.max(f"%RETRY%h_{SHARED}", 0) == 2
+    assert pairs.store.queue_of(SHARED, 0).max == 1
+    assert pairs.store.queue_of(f"%RETRY%h_{SHARED}", 0).max == 2

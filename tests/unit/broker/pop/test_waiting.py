@@ -31,7 +31,7 @@ def arrive(world, **more):
     world.send(**more)
     queue_id = more.get("queue_id", 0)
     world.pop_part.arriving(
-        more.get("topic", "orders"), queue_id, world.store.queue_offsets.max("orders", queue_id),
+        more.get("topic", "orders"), queue_id, world.store.queue_of("orders", queue_id).max,
         [more.get("code", 0)], 100)
 
 

@@ -42,7 +42,7 @@ def reopen(place):
 
 
 def bounds(place, topic, queue=0):
-    return place.store.queue_offsets.min(topic, queue), place.store.queue_offsets.max(topic, queue)
+    return place.store.queue_of(topic, queue).min, place.store.queue_of(topic, queue).max
 
 
 # -- attributes and needs
@@ -273,7 +273,7 @@ def test_a_topic_that_was_deleted_and_made_again_hides_nothing(place):
     high = bounds(place, "t")[1]
     place.store.purge_topic("t")
     place.store.delete_topics({"t"})
-    begin = place.store.queue_offsets.begin_of_life("t", 0)
+    begin = place.store.queue_of("t", 0).begin_of_life
     assert begin >= high
     place.store.put(Message(topic="t", body=b"new"))
     place.dispatch()
@@ -380,7 +380,7 @@ def test_a_deleted_topic_does_not_come_back_when_queues_are_rebuilt(place):
     place.store.put(Message(topic="gone", body=b"again"))
     reopen(place)
     assert [m.body for m in place.store.read("gone")] == [b"again"]
-    assert [m.queue_offset for m in place.store.read("gone")] == [place.store.queue_offsets.begin_of_life("gone", 0)]
+    assert [m.queue_offset for m in place.store.read("gone")] == [place.store.queue_of("gone", 0).begin_of_life]
 
 
 def test_deleted_topics_are_forgotten_over_a_bound_and_the_oldest_first(place, monkeypatch):
@@ -397,7 +397,7 @@ def test_deleted_topics_are_forgotten_over_a_bound_and_the_oldest_first(place, m
     reopen(place)
     known = json.loads(place.read(STATE))
     assert sorted(known["deletedTopics"]) == sorted(known["nextOffsets"]) == names[2:]
-    assert [place.store.queue_offsets.begin_of_life(name, 0) > 0 for name in names] == [False, False, True, True, True]
+    assert [place.store.queue_of(name, 0).begin_of_life > 0 for name in names] == [False, False, True, True, True]
     assert [place.store.put(Message(topic=name, body=b"x")).queue_offset > 0 for name in names] == [
         False, False, True, True, True]
 

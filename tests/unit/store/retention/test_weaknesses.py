@@ -93,8 +93,7 @@ def test_w33_a_read_makes_no_queue_and_no_queue_keeps_a_mapping():
     known = place.store.queues()
     for topic, queue_id in (("many", 99), ("nobody", 0)):
         place.store.get_message(topic, queue_id, 0, 1)
-        place.store.queue_offsets.max(topic, queue_id)
-        place.store.queue_offsets.min(topic, queue_id)
+        assert place.store.queue_of(topic, queue_id).bounds == (0, 0)
         assert place.store.inner.queues.get(topic, queue_id) is None
     assert place.store.queues() == known
     assert not place.files.exists("/s/consumequeue/nobody")
