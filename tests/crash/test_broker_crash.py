@@ -6,14 +6,17 @@ import errno
 import logging
 
 import broker_life
+import broker_world
 import pytest
 from broker_life import ViolationError
 
+from tailrace import kernels
 from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.pop.revive import PopReviveService
 from tailrace.broker.transactions.service import TransactionService
 from tailrace.model import PutMessageStatus
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.testing import CrashFileSystem, SimClock
 
 pytestmark = pytest.mark.crash
 SEED, STEP = 1, 41
@@ -112,3 +115,15 @@ def test_planted_answers_that_wait_for_no_sync(monkeypatch):
     monkeypatch.setattr(DefaultMessageStore, "when_durable", lambda _self, _until, callback: callback(
         PutMessageStatus.PUT_OK))
     assert first_violation(0, sync=True)
+
+
+@pytest.mark.skipif(not kernels.compiled(), reason="without compiled kernels there is no lane")
+def test_plain_sends_of_these_worlds_take_the_lane():
+    world = broker_world.BrokerWorld(CrashFileSystem(), SimClock())
+    for number in range(3):
+        world.send(b"%d" % number)
+    world.flush_log()
+    world.loop.run()
+    assert world.broker.traffic.sends == {"lane": 2, "ordinary": 1}
+    assert [world.answer(number).code for number in (1, 2, 3)] == [0, 0, 0]
+    world.close()
