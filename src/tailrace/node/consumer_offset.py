@@ -163,7 +163,8 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
 
         Raises StoreError for a queue without an offset when the table is full.
         """
-        queue_id = self._queue(group, queue_id)
+        if self._lmq:
+            queue_id = self._queue(group, queue_id)
         key = f"{topic}@{group}"
         queues = self._table.get(key)
         known = None if queues is None else queues.get(queue_id)

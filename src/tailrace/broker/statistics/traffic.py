@@ -25,6 +25,8 @@ _BUCKETS: Final = MESSAGE_SIZE.buckets
 NORMAL: Final = "normal"
 FIFO: Final = "fifo"
 _TRAN_MSG: Final = (N.TRAN_MSG.encode(),)
+_READERS_MAX: Final = 10_000
+"""Pairs of topic and group whose names are kept."""
 
 
 @final
@@ -36,6 +38,18 @@ class SizedFlow(Flow):
     def __init__(self) -> None:
         super().__init__()
         self.sizes = [0] * (len(_BUCKETS) + 1)
+
+
+@final
+class _Reader:
+    """A group that reads a topic: the names that ``went_out`` counts, and by queue the key of its latency."""
+
+    __slots__ = ("counted", "is_lmq", "is_system", "places")
+
+    def __init__(self, counted: tuple[str, str], is_system: bool) -> None:
+        self.counted, self.is_system = counted, is_system
+        self.is_lmq = N.LMQ_PREFIX in counted
+        self.places: dict[int, str] = {}
 
 
 def message_type(kind: int, properties: bytes) -> str:
@@ -88,6 +102,7 @@ class Traffic:
         self.sends = {"lane": 0, "ordinary": 0}
         self.pulls = {"lane": 0, "ordinary": 0}
         """Requests to store messages, and pulls, that a lane and a processor have served."""
+        self._readers: dict[tuple[str, str], _Reader] = {}
         self.get_time_max_ns = 0
         """Longest time of a pull that returned messages, in ns, since the start."""
 
@@ -131,18 +146,28 @@ class Traffic:
         self, topic: str, group: str, count: int, size: int, queue_id: int = -1, took_ns: int = 0,
     ) -> None:
         """Count messages handed to a consumer, and if ``queue_id`` is given how long that took."""
-        if topic.startswith(N.LMQ_PREFIX):
-            topic = N.LMQ_PREFIX
-        elif queue_id >= 0 and not group.startswith(N.LMQ_PREFIX):
+        reader = self._readers.get((topic, group)) or self._reader(topic, group)
+        if queue_id >= 0 and not reader.is_lmq:
             self.get_time_max_ns = max(self.get_time_max_ns, took_ns)
-            place = f"{queue_id}@{topic}@{group}" if self._by_queue else f"{topic}@{group}"
+            place = reader.places.get(queue_id)
+            if place is None:
+                place = f"{queue_id}@{topic}@{group}" if self._by_queue else f"{topic}@{group}"
+                reader.places[queue_id] = place
             self.counters.add("GROUP_GET_LATENCY", place, took_ns // 1_000_000)
-        if group.startswith(N.LMQ_PREFIX):
-            group = N.LMQ_PREFIX
-        self.went_out[topic, group].add(count, size)
+        self.went_out[reader.counted].add(count, size)
         self.all_out.add(count, size)
-        if not self._is_system_topic(topic):
+        if not reader.is_system:
             self.user_out.add(count, size)
+
+    def _reader(self, topic: str, group: str) -> _Reader:
+        """Return the names under which a group that reads a topic is counted."""
+        counted = tuple(N.LMQ_PREFIX if name.startswith(N.LMQ_PREFIX) else name for name in (topic, group))
+        made = _Reader((counted[0], counted[1]), self._is_system_topic(counted[0]))
+        if not made.is_lmq:  # of these there may be millions
+            if len(self._readers) >= _READERS_MAX:
+                self._readers.clear()
+            self._readers[topic, group] = made
+        return made
 
     def revive_log_put(self, kind: str, topic: str, group: str, count: int = 1) -> None:
         """Count records that POP wrote for a group: ``kind`` is CK for checkpoints, ACK for acknowledgements."""
