@@ -13,7 +13,7 @@ from tailrace import kernels
 from tailrace.formats import names
 from tailrace.formats.commitlog import encode_batch
 from tailrace.formats.names import MARKS
-from tailrace.formats.remoting import encode_binary_header
+from tailrace.formats.remoting import RemotingCommand, encode, encode_binary_header
 from tailrace.kernels.properties import kind_and_key
 from tailrace.kernels.shared import constants as C
 from tailrace.model import create_message_id
@@ -102,3 +102,15 @@ def test_headers_are_the_same(code, ext, remark, data):
     bad = bytes(bad[: data.draw(st.integers(0, len(bad)))])
     assert outcome(HEADER.decode_header, bad, 0, len(bad)) == outcome(
         kernels.header.decode_header, bad, 0, len(bad))
+
+
+@quick
+@given(st.integers(0, 32767), words, st.sampled_from([0, 1]), st.binary(max_size=30), st.integers(-1, 40))
+def test_the_first_bytes_of_a_frame_tell_its_code(code, value, kind, odd, at):
+    frame = encode(RemotingCommand(code, {"field": value}, b"body", serialize_type=kind))
+    for module in (HEADER, kernels.header):
+        assert module.code_at(odd + frame, len(odd)) == code
+        assert module.code_at(frame[:16], 0) == module.code_at(b"", 0) == -1
+    assert kernels.header.code_at(odd + frame[:at], at) == HEADER.code_at(odd + frame[:at], at)
+    mixed = frame[:8] + odd + frame[8 + len(odd):]
+    assert kernels.header.code_at(mixed, 0) == HEADER.code_at(mixed, 0)
