@@ -60,8 +60,8 @@ class PullLane:
                 offsets.commit(group, topic, queue_id, pulls.commit)
             answer = self._reader.fill(
                 topic, queue_id, pulls.offset, pulls.most, max_bytes_of(pulls.max_bytes), found.codes, frame)
-        except (StoreError, OSError):
-            answer = None  # the processor meets it again, and answers
+        except (StoreError, OSError):  # the processor meets it again, and answers
+            self._frame, answer = AnswerFrame(), None  # with nothing of this pull in it
         if answer is None:
             return pos, b""
         count = frame.record_count
